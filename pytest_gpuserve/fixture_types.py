@@ -1,4 +1,4 @@
-"""What those fixtures are that tests call: their arguments, for people and for annotations."""
+"""Fixtures that tests call: their arguments, for people, for annotations and for the program; heavy imports wait."""
 
 from __future__ import annotations
 
@@ -10,14 +10,28 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.comparison.assertions import Duel, Run
     from pytest_gpuserve.comparison.capacity_run import CapacityRun
+    from pytest_gpuserve.comparison.judging import TestGate
     from pytest_gpuserve.comparison.published import Published
     from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.telemetry import TelemetrySource
     from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.measure.window import Window
 
 
-class Load(Protocol):
-    """What the ``load`` fixture is."""
+class Load:
+    """What the ``load`` fixture is.
+
+    Args:
+        gate: Of the test, which ``load`` and ``duel`` share.
+        telemetry: Looks at the card while servers are loaded.
+        engine: Where the load engines come from.
+    """
+
+    def __init__(self, gate: TestGate, telemetry: TelemetrySource, engine: EngineSource) -> None:
+        self._gate = gate
+        self._telemetry = telemetry
+        self._engine = engine
 
     def __call__(
         self,
@@ -68,6 +82,23 @@ class Load(Protocol):
             LoadFailed: The load engine failed.
             BaselineUnusable: The baseline file cannot be read or trusted.
         """
+        from pytest_gpuserve.experiment.shape import LoadShape, schedule_of  # noqa: PLC0415 -- heavy
+
+        shape = LoadShape(
+            schedule=schedule_of(concurrency, schedule),
+            seconds=seconds,
+            requests=requests,
+            until=until,
+            warmup_seconds=warmup_seconds,
+            starts=starts,
+            timeout_seconds=timeout,
+            processes=processes,
+            seed=seed,
+            check=check,
+            allowed_errors=allowed_errors,
+            source=self._engine,
+        )
+        return self._gate.measure(target.watched_by(self._telemetry), shape, name)
 
     def capacity(
         self,
@@ -121,10 +152,34 @@ class Load(Protocol):
             LoadFailed: The load engine failed.
             BaselineUnusable: The baseline file cannot be read or trusted.
         """
+        from pytest_gpuserve.comparison.capacity_run import CapacityRun  # noqa: PLC0415 -- heavy
+        from pytest_gpuserve.experiment.capacity.shape import check_searchable, search_shape  # noqa: PLC0415 -- heavy
+
+        check_searchable(target)
+        shape = search_shape(
+            {"p50": p50, "p90": p90, "p95": p95, "p99": p99},
+            precision=precision,
+            arrivals=arrivals,
+            seconds=seconds,
+            warmup_seconds=warmup_seconds,
+            starts=starts,
+            timeout=timeout,
+            processes=processes,
+            seed=seed,
+            check=check,
+            allowed_errors=allowed_errors,
+            source=self._engine,
+        )
+        return CapacityRun(self._gate.measure(target.watched_by(self._telemetry), shape, name))
 
 
-class MakeDuel(Protocol):
-    """What the ``duel`` fixture is."""
+class MakeDuel:
+    """What the ``duel`` fixture is; made as ``Load`` is."""
+
+    def __init__(self, gate: TestGate, telemetry: TelemetrySource, engine: EngineSource) -> None:
+        self._gate = gate
+        self._telemetry = telemetry
+        self._engine = engine
 
     def __call__(
         self,
@@ -166,6 +221,20 @@ class MakeDuel(Protocol):
             ServerFailed: A server could not be started.
             LoadFailed: The load engine failed.
         """
+        from pytest_gpuserve.experiment.shape import LoadShape, schedule_of  # noqa: PLC0415 -- heavy
+
+        shape = LoadShape(
+            schedule=schedule_of(concurrency, schedule),
+            seconds=seconds,
+            warmup_seconds=warmup_seconds,
+            timeout_seconds=timeout,
+            processes=processes,
+            seed=seed,
+            check=check,
+            allowed_errors=allowed_errors,
+            source=self._engine,
+        )
+        return self._gate.duel(target.watched_by(self._telemetry), opponent, shape, name)
 
 
 class FindPublished(Protocol):

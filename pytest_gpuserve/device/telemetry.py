@@ -19,9 +19,8 @@ import msgspec
 from pytest_gpuserve.device.sample import CardEvent, SamplerRecord, TelemetrySample, Unknown, WatchedProcesses
 from pytest_gpuserve.device.sampler import ORDERS, SAMPLES
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.process.child import Command, Process
+from pytest_gpuserve.process.child import Command, Process, owned_folder
 from pytest_gpuserve.process.deadline import Deadline
-from pytest_gpuserve.process.kept import kept_folder
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -124,13 +123,15 @@ class SamplerProcess:
         self._watched = WatchedProcesses()
         self._began_ns = time.perf_counter_ns()
         with ExitStack() as stack:
-            folder, kept = stack.enter_context(kept_folder("gpuserve-telemetry-", log=log))
+            folder, supervisor = stack.enter_context(owned_folder("gpuserve-telemetry-", log=log))
             self._orders = folder / ORDERS
             os.mkfifo(self._orders, 0o600)
             self._records = _Records(folder / SAMPLES)
             # In its folder nothing lies that could be taken for a module.
             argv = (*command, str(folder), str(os.getpid()), *uuids)
-            self._process = stack.enter_context(Process.start(Command(argv, dict(os.environ), folder, log), kept=kept))
+            self._process = stack.enter_context(
+                Process.start(Command(argv, dict(os.environ), folder, log), supervisor=supervisor)
+            )
             self._wait_for(0, START_SECONDS)
             self._stack = stack.pop_all()
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuserve.errors import GpuserveError, ServerFailed, UsageProblem
 from pytest_gpuserve.experiment.sharing import WITHOUT
-from pytest_gpuserve.load.engine.http1_parser import Malformed, ResponseParser
+from pytest_gpuserve.load.engine.http1 import MalformedResponse, ResponseParser
 from pytest_gpuserve.load.kserve import extra
 from pytest_gpuserve.load.kserve_grpc import decode_answer
 from pytest_gpuserve.load.request import check_answer
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import begin_of
 from pytest_gpuserve.process.queue_format import GOOD, ask_queue
-from pytest_gpuserve.process.tls import verified_tls
+from pytest_gpuserve.process.ready import verified_tls
 from pytest_gpuserve.servers.instance import with_likely_cause
 from pytest_gpuserve.units import format_seconds
 
@@ -115,7 +115,7 @@ def ask_once(target: Target, running: Instance, timeout_seconds: float) -> Answe
             reply = _Reply(is_good=status == GOOD, body=body)
         else:
             reply = _ask_http(endpoint, request.method, payload, timeout_seconds)
-    except (OSError, Malformed) as problem:
+    except (OSError, MalformedResponse) as problem:
         raise _unanswered(target, running, what, problem, timeout_seconds) from None
     if not reply.is_good:
         text = begin_of(reply.body).decode(errors="replace")

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.asking import ANSWER_SECONDS, Answer, ask_once, check_askable
-from pytest_gpuserve.experiment.sharing import WITHOUT, Sharing, joined, lanes
+from pytest_gpuserve.experiment.sharing import WITHOUT, Sharing, joined, slots_needed
 from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
-from pytest_gpuserve.load.kserve import Inference, Output, http_request, inputs_of
+from pytest_gpuserve.load.kserve import Inference, OutputRequest, http_request, inputs_of
 from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
 from pytest_gpuserve.load.request import Expect, Request
 from pytest_gpuserve.load.shared_memory import Layout
@@ -141,7 +141,9 @@ class ServerHandle:
             parameters=dict(parameters or {}),
         )
         sharing = None if shared_memory is None else Sharing((bare,), self._layout(shared_memory, outputs))
-        inference = replace(bare, outputs=tuple(map(Output, outputs if shared_memory is None else shared_memory)))
+        inference = replace(
+            bare, outputs=tuple(map(OutputRequest, outputs if shared_memory is None else shared_memory))
+        )
         check = close_to(expect) if isinstance(expect, Mapping) else expect
         request = http_request(inference, check if sharing is None else sharing.layout.expecting(check))
         if self.kind.transport == "queue":
@@ -336,7 +338,7 @@ class Target:
             UsageProblem: It goes through shared memory, and nothing bounds how many requests are under way.
         """
         if self.sharing is not None:
-            lanes(schedule)
+            slots_needed(schedule)
 
     def shared(self, instance: Instance, schedule: Schedule) -> AbstractContextManager[SharedTensors | None]:
         """Own the memory that it goes through while a running server is loaded by this schedule; None for none.
@@ -348,9 +350,9 @@ class Target:
         return nullcontext() if self.sharing is None else self.sharing.opened(instance, schedule)
 
     def payloads(self, instance: Instance, shared: SharedTensors | None = None) -> tuple[tuple[bytes, ...], ...]:
-        """The serialised requests, as a plan has them: of each its one form, or in shared memory one for each lane.
+        """The serialised requests, as a plan has them: of each its one form, or in shared memory one for each slot.
 
-        They name the first of several replicas; see ``load.addressed``.
+        They name the first of several replicas; see ``load.url.addressed``.
         """
         if self.protocol == "queue":
             return tuple((request.body,) for request in self.requests)

@@ -11,9 +11,8 @@ from pytest_gpuserve.experiment.capacity.shape import SearchShape
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.share import Share
 from pytest_gpuserve.load.driver import most_under_way
-from pytest_gpuserve.load.merging import added
 from pytest_gpuserve.load.schedule import Closed, Trace
-from pytest_gpuserve.load.shares import shares
+from pytest_gpuserve.load.totals import added, shares
 from pytest_gpuserve.load.url import endpoint_of
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.replicas import replicas_of

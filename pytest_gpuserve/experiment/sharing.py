@@ -10,7 +10,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.driver import most_under_way
 from pytest_gpuserve.load.shared_memory import share
 from pytest_gpuserve.process.ports import is_here
-from pytest_gpuserve.process.tls import verified_tls
+from pytest_gpuserve.process.ready import verified_tls
 from pytest_gpuserve.servers.base import Guarded
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Sharing:
         """Own memory that a running server knows, for a load by this schedule; at the end it is forgotten and removed.
 
         Raises:
-            UsageProblem: As of ``lanes``; or the server is on another machine, or there is no room.
+            UsageProblem: As of ``slots_needed``; or the server is on another machine, or there is no room.
             LoadFailed: The server does not take the memory.
         """
         site = instance.site
@@ -53,7 +53,7 @@ class Sharing:
         with share(
             self.inferences,
             dict(self.layout.outputs),
-            lanes=lanes(schedule),
+            slots=slots_needed(schedule),
             host=site.host,
             port=site.port,
             tls=verified_tls(site.ca_file) if site.tls else None,
@@ -62,7 +62,7 @@ class Sharing:
             yield shared
 
 
-def lanes(schedule: Schedule) -> int:
+def slots_needed(schedule: Schedule) -> int:
     """Return how many requests may be under way at the same time, each with a place of its own for its answer.
 
     Raises:

@@ -16,16 +16,14 @@ from pytest_gpuserve.experiment.another_client import BothCounts, Reading
 from pytest_gpuserve.experiment.replicas import ReplicaShares, warmup_of
 from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.load import beside
-from pytest_gpuserve.load.lost import lost_in_mid_load
-from pytest_gpuserve.load.run import answer_reasons
-from pytest_gpuserve.load.shares import packed, share_reasons, shares
-from pytest_gpuserve.load.totals import RunningTotals, total
-from pytest_gpuserve.load.validity import DISTURBANCES, SATURATED_SHARE, disturbances, one_line, reasons
+from pytest_gpuserve.load.driver import helper_pids
+from pytest_gpuserve.load.run import answer_reasons, lost_in_mid_load
+from pytest_gpuserve.load.totals import RunningTotals, packed, shares, total
+from pytest_gpuserve.load.validity import DISTURBANCES, SATURATED_SHARE, disturbances, one_line, reasons, share_reasons
 from pytest_gpuserve.load.wire import Plan, Tick
 from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
 from pytest_gpuserve.measure.window import COMPILING, Client, Window
-from pytest_gpuserve.process.relatives import run_processes
+from pytest_gpuserve.process.tree import run_processes
 from pytest_gpuserve.servers.remote import addresses_of, sites_of
 from pytest_gpuserve.units import format_fraction, format_seconds
 
@@ -336,7 +334,7 @@ def client_of(totals: Totals, ceiling: float | None) -> Client:
 
 
 def our_processes(beyond: Iterable[int] = ()) -> list[psutil.Process]:
-    """This process and all below it: the engines, the keepers, and through them the servers.
+    """This process and all below it: the engines, the supervisors, and through them the servers.
 
     So are the workers that a cluster's node runs for us on this host. Under pytest-xdist they are those of the other
     workers too: that these share the host is what was asked for.
@@ -345,7 +343,7 @@ def our_processes(beyond: Iterable[int] = ()) -> list[psutil.Process]:
         beyond: Pids of servers that are below somebody else; see ``Instance.members``.
     """
     found = {process.pid: process for process in run_processes()}
-    for pid in (*beyond, *beside.pids()):
+    for pid in (*beyond, *helper_pids()):
         with contextlib.suppress(psutil.Error):
             found.setdefault(pid, psutil.Process(pid))
     return list(found.values())

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.process.child import Command, Process
-from pytest_gpuserve.process.git import Answer, ask_git, git_environment, git_text
+from pytest_gpuserve.process.git import GitOutput, ask_git, git_environment, git_text
 from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.units import format_seconds
 
@@ -164,7 +164,7 @@ def resolve_revision(root: Path, rev: str) -> str:
     """
     top = checkout_of(root)
     # What begins so would be taken for an option, or for what to leave out.
-    answer = Answer("", done=False) if rev.startswith(("-", "^")) else ask_git(top, "rev-parse", "--verify", rev)
+    answer = GitOutput("", done=False) if rev.startswith(("-", "^")) else ask_git(top, "rev-parse", "--verify", rev)
     if answer.done:
         # In a second step, for a name may be a text to search for, to which nothing can be appended.
         answer = ask_git(top, "rev-parse", "--verify", f"{answer.text}^{{commit}}")
@@ -240,7 +240,7 @@ class Worktree:
         self._kept.close()
 
     def _adding(self, note: Path) -> Process:
-        """Git at work; its keeper stays after it, as the owner of what it makes."""
+        """Git at work; its supervisor stays after it, as the owner of what it makes."""
         settings = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "advice.detachedHead=false")
         command = Command(
             argv=(

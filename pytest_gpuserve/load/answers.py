@@ -1,4 +1,4 @@
-"""Compares the answers of a load with what is expected, and recognises those that were given to the wrong request."""
+"""Compares answers with what is expected, and recognises those that were given to the wrong request."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Complaint:
 
 
 class _Finding(NamedTuple):
-    """What is wrong with an answer, and the payload to which it would be right, if there is one."""
+    """What is wrong with an answer, and the payload that it would be right for, if any."""
 
     text: str
     belongs_to: int | None

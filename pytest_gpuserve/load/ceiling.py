@@ -1,4 +1,4 @@
-"""What the load engine itself can reach on this host: a number to hold a measurement against."""
+"""The request rate that the load engine itself reaches on this host, as a reference for measurements."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pytest_gpuserve.errors import GpuserveError, LoadFailed
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.load.totals import Totals
+from pytest_gpuserve.load.totals import Totals, total
 from pytest_gpuserve.load.wire import Endpoint, Plan
-from pytest_gpuserve.process.module import module_command
+from pytest_gpuserve.process.command_line import module_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,11 +63,6 @@ def client_ceiling(request_bytes: int, answer_bytes: int, *, cache: Path | None 
 
     Measured in a second the first time, and remembered for this host, version and size (the next power of two).
 
-    Args:
-        request_bytes: Of the largest request, with its head.
-        answer_bytes: Of the average answer's body.
-        cache: File that remembers; by default below ``$XDG_CACHE_HOME`` or ``~/.cache``.
-
     Returns:
         None where it cannot be measured.
 
@@ -105,12 +100,9 @@ def measure_ceiling(request_bytes: int, answer_bytes: int) -> float:
             timeout_ns=10 * 1_000_000_000,
             keep_answers="none",
         )
-        totals = Totals()
         with Engines(plan) as engines:
-            for number in range(WARMUP_TICKS + TICKS):
-                tick = engines.next_tick()
-                if number >= WARMUP_TICKS:
-                    totals = totals.plus(tick)
+            ticks = [engines.next_tick() for _ in range(WARMUP_TICKS + TICKS)]
+    totals = total(ticks[WARMUP_TICKS:])
     if totals.errors or not totals.requests:
         raise LoadFailed("the null server could not be loaded", found=str(dict(totals.errors)))
     # By its CPU time, and not by the clock: it had to wait for the null server, which shares the host with it.

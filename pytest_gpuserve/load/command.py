@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from pytest_gpuserve.gate.reason import Reason
-    from pytest_gpuserve.load.run import Outcome
+    from pytest_gpuserve.load.run import LoadOutcome
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
@@ -106,12 +106,6 @@ def make_parser() -> argparse.ArgumentParser:
 
 def only_with(arguments: argparse.Namespace, name: str, fits: bool, what: str) -> None:  # noqa: FBT001 -- it reads as a sentence
     """See that an argument is not given where it means nothing.
-
-    Args:
-        arguments: Of the command.
-        name: Of the argument, as its attribute.
-        fits: Whether it means something.
-        what: With what it would.
 
     Raises:
         UsageProblem: It is given all the same.
@@ -195,10 +189,6 @@ def _number(text: str) -> float:
 
 def schedule_of(arguments: argparse.Namespace, payloads: int) -> Schedule:
     """Make the schedule that the arguments say.
-
-    Args:
-        arguments: Of the command.
-        payloads: How many bodies there are, which a trace names by their number.
 
     Raises:
         UsageProblem: Some contradict each other, or say what cannot be.
@@ -463,11 +453,7 @@ QUIET_SECONDS: Final = 2.0
 def progress_on_terminal(
     length_ns: int | None,
 ) -> tuple[Callable[[RunningTotals, Tick], None], Callable[[], None]]:
-    """Return what shows a progress line on the terminal, and what removes it; both do nothing elsewhere.
-
-    Args:
-        length_ns: How long the load takes; None where nobody knows.
-    """
+    """Return what shows a progress line on the terminal, and what removes it; both do nothing without a terminal."""
     if not sys.stderr.isatty() or os.environ.get("CI") or os.environ.get("BUILD_NUMBER"):
         return (lambda _totals, _tick: None), (lambda: None)
     begin_ns: int | None = None
@@ -495,7 +481,7 @@ def progress_on_terminal(
 
 
 class _About(TypedDict):
-    """What text and JSON are told beside the totals."""
+    """What text and JSON show beside the totals."""
 
     schedule: Schedule
     processes: int
@@ -568,7 +554,7 @@ def _load(arguments: argparse.Namespace) -> int:
     return 1 if outcome.reasons else 0
 
 
-def _fit_to_show(outcome: Outcome, headers: Mapping[str, str]) -> Outcome:
+def _fit_to_show(outcome: LoadOutcome, headers: Mapping[str, str]) -> LoadOutcome:
     """Take out the secrets of this process and of the request, which an answer may repeat."""
     shown = partial(without_secrets, environment={**os.environ, **secret_headers(headers)})
     samples = {kind: shown(sample) for kind, sample in outcome.totals.error_samples.items()}

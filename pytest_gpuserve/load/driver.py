@@ -1,32 +1,242 @@
-"""The pytest side of the engines: starts them together, reads and merges their ticks, ends them."""
+"""The owner's side of engine processes: starts them together, reads and merges their ticks, ends them."""
 
 from __future__ import annotations
 
+import fcntl
+import os
 import resource
+import select
+import selectors
+import subprocess
+import tempfile
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.load import beside
+from pytest_gpuserve.device.cpu import parse_stat
+from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.engine.http2_codec import check_endpoint
 from pytest_gpuserve.load.engine.loop import OWN_FILES
-from pytest_gpuserve.load.engine_process import EngineProcess
-from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.load.source import LOCAL
-from pytest_gpuserve.load.wire import Again, Begin
+from pytest_gpuserve.load.totals import together
+from pytest_gpuserve.load.wire import (
+    LENGTH,
+    MAX_MESSAGE_BYTES,
+    Again,
+    Begin,
+    HostProcess,
+    Order,
+    Plan,
+    Ready,
+    Report,
+    Tick,
+    frame,
+)
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.source import EngineSource
-    from pytest_gpuserve.load.wire import Plan, Tick
+    from pytest_gpuserve.load.wire import Plan
+
+_helpers: Final[dict[int, tuple[HostProcess, ...]]] = {}
+"""Processes of this host that make a load for us and are not below us: workers that a cluster's node here runs. By the
+pid of our process that they work for."""
+
+
+def host_process(pid: int) -> HostProcess | None:
+    """Return the process that has this pid now; None where none is visible."""
+    try:
+        return HostProcess(pid, parse_stat(Path(f"/proc/{pid}/stat").read_bytes()).began_ticks)
+    except OSError:
+        return None
+
+
+def note_helpers(owner: int, processes: Iterable[HostProcess]) -> None:
+    """Note which processes work for one of ours, in place of those that were noted before."""
+    _helpers[owner] = tuple(processes)
+
+
+def forget_helpers(owner: int) -> None:
+    """Note that one of our processes has ended, and what worked for it works for us no more."""
+    _helpers.pop(owner, None)
+
+
+def helper_pids(owner: int | None = None) -> list[int]:
+    """Pids of the helpers of one of our processes, or of all, that are still the same processes."""
+    noted = list(_helpers.values()) if owner is None else [_helpers.get(owner, ())]
+    return [process.pid for each in noted for process in each if host_process(process.pid) == process]
+
+
+SILENCE_SECONDS: Final = 20.0
+"""An engine that reports nothing for so long (its ticks are 0.1 s) is stuck, or the machine is."""
+
+TAIL_CHARACTERS: Final = 8000
+"""Of an engine's log: a traceback through the loop with its marks is some 3000."""
+
+PIPE_BYTES: Final = 1 << 20
+
+
+class EngineProcess:
+    """One engine process; a context manager, so that it ends with its block.
+
+    Raises:
+        LoadFailed: It could not be started.
+    """
+
+    def __init__(self, command: Sequence[str], end_seconds: float) -> None:
+        self._end_seconds = end_seconds
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 -- closed in close, with the process that writes to it
+        try:
+            self._process = subprocess.Popen(
+                list(command),
+                bufsize=0,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                # Its own group: Ctrl-C is ours to translate, it would cut the engine off in mid-report.
+                start_new_session=True,
+            )
+        except OSError as problem:
+            self._log.close()
+            raise LoadFailed("the load engine could not be started", found=str(problem)) from problem
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        os.set_blocking(self._process.stdin.fileno(), False)
+        # The kernel may allow less.
+        with suppress(OSError):
+            fcntl.fcntl(self._process.stdin, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._buffer = bytearray()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._process.stdout, selectors.EVENT_READ)
+        self.pid = self._process.pid
+        self.ended = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def tell(self, message: Plan | Order) -> None:
+        """Send a message.
+
+        Raises:
+            LoadFailed: It does not read it.
+        """
+        assert self._process.stdin is not None
+        stdin = self._process.stdin.fileno()
+        room = select.poll()
+        room.register(stdin, select.POLLOUT)
+        rest = memoryview(frame(message))
+        # If it died at once, the next report says so, with its log.
+        with suppress(BrokenPipeError):
+            while rest:
+                if not room.poll(SILENCE_SECONDS * 1000):
+                    raise LoadFailed(f"the load engine read nothing for {SILENCE_SECONDS:.0f} s", log_tail=self._tail())
+                rest = rest[os.write(stdin, rest) :]
+
+    def wait_ready(self, seconds: float) -> None:
+        """Wait until it has read its plan.
+
+        Raises:
+            LoadFailed: It died, or fell silent.
+        """
+        report = self._next(seconds)
+        if not isinstance(report, Ready):
+            raise self._garbled("a tick before it was ready")
+        note_helpers(self.pid, report.processes)
+
+    def wait_ready_again(self, seconds: float) -> None:
+        """Discard the ticks that it wrote before it read the order to begin anew.
+
+        Raises:
+            LoadFailed: It died, or fell silent.
+        """
+        while not isinstance(report := self._next(seconds), Ready):
+            pass
+        note_helpers(self.pid, report.processes)
+        self.ended = False
+
+    def next_tick(self) -> Tick:
+        """Return its next tick.
+
+        Raises:
+            LoadFailed: It died, fell silent or talks nonsense.
+        """
+        tick = self._next(SILENCE_SECONDS)
+        if not isinstance(tick, Tick):
+            raise self._garbled("ready twice")
+        self.ended = tick.last
+        return tick
+
+    def close(self) -> None:
+        """End the process; it ends by itself when its input is closed."""
+        if self._log.closed:
+            return
+        forget_helpers(self.pid)
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._selector.close()
+        # Its output is closed too: an engine that is just writing must not wait for a reader.
+        self._process.stdout.close()
+        self._process.stdin.close()
+        try:
+            self._process.wait(self._end_seconds)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._log.close()
+
+    def _next(self, seconds: float) -> Report:
+        deadline = time.monotonic() + seconds
+        while True:
+            report = self._parse()
+            if report is not None:
+                return report
+            if not self._selector.select(max(0.0, deadline - time.monotonic())):
+                raise LoadFailed(f"the load engine reported nothing for {seconds:.0f} s", log_tail=self._tail())
+            assert self._process.stdout is not None
+            data = os.read(self._process.stdout.fileno(), 1 << 16)
+            if not data:
+                status = self._process.wait()
+                raise LoadFailed("the load engine died", found=f"exit status {status}", log_tail=self._tail())
+            self._buffer += data
+
+    def _parse(self) -> Report | None:
+        if len(self._buffer) < LENGTH.size:
+            return None
+        (length,) = LENGTH.unpack_from(self._buffer)
+        if length > MAX_MESSAGE_BYTES:
+            raise self._garbled(repr(bytes(self._buffer[:80])))
+        end = LENGTH.size + length
+        if len(self._buffer) < end:
+            return None
+        data = bytes(self._buffer[LENGTH.size : end])
+        del self._buffer[:end]
+        try:
+            # mypy does not take a union for a type.
+            return msgspec.msgpack.decode(data, type=Report)  # type: ignore[no-any-return]
+        except msgspec.DecodeError as problem:
+            raise self._garbled(str(problem)) from problem
+
+    def _garbled(self, found: str) -> LoadFailed:
+        return LoadFailed("the load engine sent a garbled report", found=found, log_tail=self._tail())
+
+    def _tail(self) -> str:
+        self._log.seek(0)
+        return self._log.read().decode(errors="replace")[-TAIL_CHARACTERS:]
+
 
 HEAD_START_NS: Final = 5_000_000
 """From the last engine's readiness to the begin: time enough to tell them all."""
@@ -42,7 +252,7 @@ class Engines:
 
     Raises:
         LoadFailed: A process could not be started, or the host is unknown.
-        UsageProblem: More users than the limit on open files or the lanes in shared memory allow, or fewer than
+        UsageProblem: More users than the limit on open files or the slots in shared memory allow, or fewer than
             processes; or metadata that cannot be sent.
     """
 
@@ -50,7 +260,7 @@ class Engines:
         for endpoint in (plan.endpoint, *plan.replicas):
             check_endpoint(endpoint)
         check_users(plan.schedule, processes)
-        _check_lanes(plan)
+        _check_slots(plan)
         self._stack = ExitStack()
         self._source = source
         launches = source.launches(processes)
@@ -78,10 +288,10 @@ class Engines:
     def pids(self) -> tuple[int, ...]:
         """The processes on this host, our own first: of workers on a cluster those that its nodes run here too."""
         own = [engine.pid for engine in self._engines]
-        return tuple(dict.fromkeys([*own, *(pid for teller in own for pid in beside.pids(teller))]))
+        return tuple(dict.fromkeys([*own, *(pid for owner in own for pid in helper_pids(owner))]))
 
     def next_tick(self) -> Tick:
-        """Return the next report of all engines together, waiting for it; not to be asked for after the last.
+        """Wait for the next report of all engines together; not to be called after the last one.
 
         Raises:
             LoadFailed: An engine died, fell silent or talks nonsense.
@@ -127,7 +337,7 @@ class Engines:
 
 
 def check_users(schedule: Schedule, processes: int) -> None:
-    """Say beforehand that there cannot be so many requests under way, or that they cannot be shared.
+    """Check before a start that so many requests can be under way, and that the processes can share them.
 
     Raises:
         UsageProblem: More than the limit on open files allows, or fewer than processes.
@@ -158,21 +368,21 @@ def most_under_way(schedule: Schedule) -> int | None:
     return schedule.max_in_flight
 
 
-def _check_lanes(plan: Plan) -> None:
-    """Say beforehand that requests under way would overwrite each other's answers in shared memory."""
+def _check_slots(plan: Plan) -> None:
+    """Check before a start that requests under way do not overwrite each other's answers in shared memory."""
     most = most_under_way(plan.schedule)
-    lanes = min((len(forms) for forms in plan.payloads if plan.outputs is not None or len(forms) > 1), default=None)
-    if lanes is None:
+    slots = min((len(forms) for forms in plan.payloads if plan.outputs is not None or len(forms) > 1), default=None)
+    if slots is None:
         return
     if most is None:
         raise UsageProblem(
-            "an open loop through shared memory needs a ceiling: each request under way takes a lane",
-            found=f"lanes={lanes}, and no max_in_flight",
-            remedies=[f"max_in_flight={lanes}"],
+            "an open loop through shared memory needs a ceiling: each request under way takes a slot",
+            found=f"slots={slots}, and no max_in_flight",
+            remedies=[f"max_in_flight={slots}"],
         )
-    if most > lanes:
+    if most > slots:
         raise UsageProblem(
-            f"{most} requests under way at the same time need as many lanes in shared memory",
-            found=f"lanes={lanes}",
-            remedies=[f"share(..., lanes={most})", f"a load of {lanes} at a time at most"],
+            f"{most} requests under way at the same time need as many slots in shared memory",
+            found=f"slots={slots}",
+            remedies=[f"share(..., slots={most})", f"a load of {slots} at a time at most"],
         )

@@ -276,7 +276,7 @@ _OURS: Final = "binary_data_output"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RegionSlice:
     """A stretch of a shared-memory region that the server knows by name; offset and size in bytes."""
 
     region: str
@@ -285,21 +285,21 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class InputTensor:
     """An input tensor as it is sent: its bytes in row-major order, or where they lie."""
 
     name: str
     datatype: str
     shape: tuple[int, ...]
-    data: bytes | Place
+    data: bytes | RegionSlice
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputRequest:
     """An output that is asked for; with a place, the server leaves it there instead of sending it."""
 
     name: str
-    place: Place | None = None
+    place: RegionSlice | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,8 +319,8 @@ class Inference:
     """
 
     model: str
-    inputs: tuple[Input, ...]
-    outputs: tuple[Output, ...] = ()
+    inputs: tuple[InputTensor, ...]
+    outputs: tuple[OutputRequest, ...] = ()
     version: str = ""
     request_id: str = ""
     parameters: Mapping[str, bool | int | float | str] = field(default_factory=dict)
@@ -339,7 +339,7 @@ class Inference:
             _check_parameter(key, value)
 
 
-def inputs_of(tensors: Mapping[str, object]) -> tuple[Input, ...]:
+def inputs_of(tensors: Mapping[str, object]) -> tuple[InputTensor, ...]:
     """Serialise named arrays, or nested lists of numbers or strings, as inputs.
 
     Lists of Python's integers are INT64, of floats FP64, of ``str`` (as UTF-8) or ``bytes`` BYTES.
@@ -455,7 +455,7 @@ def _check_parameter(key: str, value: object) -> None:
         raise UsageProblem(f"{what} is a number of 64 bits with a sign, not {value}")
 
 
-def _input(name: str, values: object) -> Input:
+def _input(name: str, values: object) -> InputTensor:
     what = f"input {name!r}"
     array = as_array(what, values)
     datatype = datatype_of(what, array)
@@ -465,21 +465,21 @@ def _input(name: str, values: object) -> Input:
     else:
         code = NUMPY.get(datatype)
         data = (array.astype(code, copy=False) if code else array).tobytes()
-    return Input(name, datatype, tuple(array.shape), data)
+    return InputTensor(name, datatype, tuple(array.shape), data)
 
 
-def _http_input(tensor: Input) -> dict[str, object]:
+def _http_input(tensor: InputTensor) -> dict[str, object]:
     place = tensor.data
     parameters = {"binary_data_size": len(place)} if isinstance(place, bytes) else _http_place(place)
     return {"name": tensor.name, "shape": tensor.shape, "datatype": tensor.datatype, "parameters": parameters}
 
 
-def _http_output(output: Output) -> dict[str, object]:
+def _http_output(output: OutputRequest) -> dict[str, object]:
     parameters = {"binary_data": True} if output.place is None else _http_place(output.place)
     return {"name": output.name, "parameters": parameters}
 
 
-def _http_place(place: Place) -> dict[str, object]:
+def _http_place(place: RegionSlice) -> dict[str, object]:
     return {
         "shared_memory_region": place.region,
         "shared_memory_offset": place.offset,

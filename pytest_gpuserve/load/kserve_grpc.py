@@ -7,7 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.load.kserve import Inference, Place, decode_http, described, extra, from_raw, from_values, one_line
+from pytest_gpuserve.load.kserve import (
+    Inference,
+    RegionSlice,
+    decode_http,
+    described,
+    extra,
+    from_raw,
+    from_values,
+    one_line,
+)
 from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
@@ -120,7 +129,7 @@ def _set(parameter: Any, key: str, value: bool | float | str) -> None:  # noqa: 
         parameter.int64_param = value
 
 
-def _point(entry: Any, place: Place) -> None:  # noqa: ANN401 -- a generated class
+def _point(entry: Any, place: RegionSlice) -> None:  # noqa: ANN401 -- a generated class
     entry.parameters["shared_memory_region"].string_param = place.region
     entry.parameters["shared_memory_offset"].int64_param = place.offset
     entry.parameters["shared_memory_byte_size"].int64_param = place.byte_size

@@ -16,7 +16,7 @@ from typing import Final
 RECEIVE_BYTES: Final = 1 << 18
 
 
-class _Connection:
+class _NullConnection:
     """One client's connection."""
 
     __slots__ = ("_missing", "_request_bytes", "_response", "_unsent", "socket")
@@ -60,7 +60,7 @@ class _Connection:
 def serve(request_bytes: int, answer_bytes: int) -> None:
     """Serve on a port of 127.0.0.1, which is printed, until standard input ends."""
     response = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % answer_bytes + b"n" * answer_bytes
-    connections: dict[int, _Connection] = {}
+    connections: dict[int, _NullConnection] = {}
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener, select.epoll() as poller:
         listener.setblocking(False)  # noqa: FBT003 -- the standard library's signature
         poller.register(listener.fileno(), select.EPOLLIN)
@@ -80,7 +80,7 @@ def serve(request_bytes: int, answer_bytes: int) -> None:
                         accepted, _ = listener.accept()
                         accepted.setblocking(False)  # noqa: FBT003 -- the standard library's signature
                         accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                        connections[accepted.fileno()] = _Connection(accepted, request_bytes, response)
+                        connections[accepted.fileno()] = _NullConnection(accepted, request_bytes, response)
                         poller.register(accepted.fileno(), select.EPOLLIN)
 
 

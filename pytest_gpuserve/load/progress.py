@@ -1,4 +1,4 @@
-"""The text of the line that says how a load gets on, and the test that it is for."""
+"""The progress line of a load, and of the test that it is for."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _LEFT_OUT_FIRST = ("load left", "budget left", "test", "p99", "interval", "look"
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """How far the test has come that a load is for.
+class ProgressContext:
+    """Progress of the test that a load is for.
 
     Args:
         test: Its name, printable.
@@ -44,12 +44,12 @@ class Standing:
     probe: str = ""
 
 
-NOBODY: Final = Standing()
+NOBODY: Final = ProgressContext()
 """Of a load that is for no test."""
 
 
 def progress_line(
-    totals_so_far: Totals, last_tick: Tick, seconds_left: float | None, width: int, standing: Standing = NOBODY
+    totals_so_far: Totals, last_tick: Tick, seconds_left: float | None, width: int, standing: ProgressContext = NOBODY
 ) -> str:
     """Write the present rate, the p99 and the errors so far, and the time left: ``2147/s  p99 12.3 ms  8 s left``.
 

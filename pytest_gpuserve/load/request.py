@@ -1,4 +1,4 @@
-"""What is sent, and what must come back."""
+"""Requests, and the checks of their answers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Request:
                 )
 
     def to_bytes(self, host: str, port: int) -> bytes:
-        """Serialise it once; the engine sends these bytes again and again."""
+        """Serialise the request once; the engine sends these bytes repeatedly."""
         lines = [f"{self.method} {self.path} HTTP/1.1", f"Host: {authority_of(host, port)}"]
         lines.extend(f"{name}: {value}" for name, value in self.headers.items())
         if self.body or self.method in {"POST", "PUT", "PATCH"}:
@@ -110,7 +110,7 @@ def check_answer(expect: Expect | None, body: bytes) -> str | None:
 
 
 def is_right(expect: Expect, body: bytes) -> bool:
-    """Whether an answer is right; what is wrong with it says `check_answer`."""
+    """Whether an answer is right; `check_answer` says what is wrong with it."""
     if isinstance(expect, bytes):
         return body == expect
     try:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.lost import lost_in_mid_load
-from pytest_gpuserve.load.shares import RunningShares, share_reasons
 from pytest_gpuserve.load.source import LOCAL
-from pytest_gpuserve.load.totals import RunningTotals
-from pytest_gpuserve.load.validity import reasons
+from pytest_gpuserve.load.totals import RunningShares, RunningTotals
+from pytest_gpuserve.load.validity import one_line, reasons, share_reasons
 from pytest_gpuserve.load.wire import Tick
 
 if TYPE_CHECKING:
@@ -23,10 +22,29 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.totals import Totals
     from pytest_gpuserve.load.wire import Plan
 
+_OF_A_WORKER: Final = re.compile(r"\S/worker-\d+\b(?P<lost> was lost\b)?")
+"""In a coordinator's last line: ``NODE/worker-P``, and whether it says already what the load came to."""
+
+
+def lost_in_mid_load(problem: LoadFailed) -> Reason:
+    """Say in one line why a load was lost: the last line of a process's log has the cause.
+
+    Where that names a remote worker, it is the whole reason: that the engine here ended is a consequence.
+    """
+    said = [line for line in problem.log_tail.splitlines() if line.strip()]
+    last = one_line(said[-1]) if said else ""
+    of_a_worker = _OF_A_WORKER.search(last)
+    if of_a_worker is not None:
+        text = last if of_a_worker["lost"] else f"lost in mid-load: {last}"
+    else:
+        why = last or one_line(problem.found)
+        text = f"lost in mid-load: {problem.summary}" + (f": {why}" if why else "")
+    return Reason(ReasonKind.LOAD_LOST, text)
+
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a load came to.
+class LoadOutcome:
+    """Result of a load.
 
     Args:
         totals: All that was measured.
@@ -55,7 +73,7 @@ def run_load(
     until: Callable[[Totals], bool] | None = None,
     on_tick: Callable[[RunningTotals, Tick], None] | None = None,
     source: EngineSource = LOCAL,
-) -> Outcome:
+) -> LoadOutcome:
     """Run a load and add up what happened; one that is lost in mid-load is kept, with the reason.
 
     Args:
@@ -119,23 +137,23 @@ def run_load(
     found += share_reasons(of_each.totals(), plan.schedule, among=cores)
     found += [] if check is None else answer_reasons(check, complaints)
     checked = check.checked if check is not None and check.expects_something else None
-    return Outcome(totals, tuple(found), interrupted, checked, ceiling_per_second)
+    return LoadOutcome(totals, tuple(found), interrupted, checked, ceiling_per_second)
 
 
 def _errors_alone(tick: Tick) -> Tick:
-    """What counts of a tick of the warm-up."""
+    """Return what counts of a tick of the warm-up."""
     return Tick(tick.number, tick.end_ns, tick.end_ns, errors=tick.errors, error_samples=tick.error_samples)
 
 
 def _cut_short(lost: LoadFailed | None, *, interrupted: bool) -> list[Reason]:
-    """Why a load ended before it was to."""
+    """Return why a load ended early."""
     if interrupted:
         return [Reason(ReasonKind.INTERRUPTED, "interrupted by Ctrl-C: not decided")]
     return [] if lost is None else [lost_in_mid_load(lost)]
 
 
 def answer_reasons(check: AnswerCheck, complaints: list[Complaint]) -> list[Reason]:
-    """Why a load may not be believed for its answers."""
+    """Return why a load's answers make it invalid."""
     if check.wrong:
         mixed_up = f", {check.mixed_up} of them right for another request" if check.mixed_up else ""
         return [

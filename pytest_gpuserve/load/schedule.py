@@ -324,7 +324,7 @@ def _whole(what: str, value: object, least: int) -> None:
 
 
 def _number(what: str, value: object, *, zero: bool = False) -> None:
-    # Plain types only: a NumPy number is a float, and yet cannot be told to the engine.
+    # Plain types only: a NumPy number is a float, but cannot be sent to the engine.
     if type(value) in {int, float} and (0 if zero else LEAST) <= value <= MOST:  # type: ignore[operator]  # as just found
         return
     raise UsageProblem(f"{what} is a plain number {'of 0 at least' if zero else 'above 0'}, not {value!r}")

@@ -1,6 +1,6 @@
 """Tensors through system shared memory, for a KServe v2 server on this host: requests that carry no data.
 
-The inputs lie in one file under ``/dev/shm``, the outputs in another, where each lane (a request under way at a time)
+The inputs lie in one file under ``/dev/shm``, the outputs in another, where each slot (a request under way at a time)
 has a place of its own, so that answers do not overwrite each other. Its owner holds a lock on each file as long as it
 lives; a file whose lock is free is a leftover of a killed owner, and the next owner removes it.
 """
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.kserve import (
-    Input,
-    Output,
-    Place,
+    InputTensor,
+    OutputRequest,
+    RegionSlice,
     binary_size,
     described,
     from_place,
@@ -35,7 +35,7 @@ from pytest_gpuserve.load.kserve import (
 )
 from pytest_gpuserve.load.kserve_grpc import decode_answer, grpc_message, grpc_response
 from pytest_gpuserve.load.wire import Outputs, unwritten
-from pytest_gpuserve.process.kept import Kept
+from pytest_gpuserve.process.child import SupervisorProcess
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.secrets import secret_headers
 
@@ -47,12 +47,12 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.request import Expect, Request
 
 ALIGNMENT: Final = 64
-"""Bytes of a cache line: no two lanes, and no two tensors, share one."""
+"""Bytes of a cache line: no two slots, and no two tensors, share one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the outputs lie in a lane's place, one after the other; alike for all lanes and payloads.
+    """How the outputs lie in a slot's place, one after the other; alike for all slots and payloads.
 
     Args:
         outputs: The name of each, and the most bytes that it takes.
@@ -83,7 +83,7 @@ class Layout:
 
     @property
     def places(self) -> dict[str, tuple[int, int]]:
-        """Offset and size of each output within a lane's place."""
+        """Offset and size of each output within a slot's place."""
         found, end = {}, 0
         for name, byte_size in self.outputs:
             found[name] = (end, byte_size)
@@ -91,21 +91,21 @@ class Layout:
         return found
 
     @property
-    def lane_bytes(self) -> int:
-        """Bytes of a lane's place."""
+    def slot_bytes(self) -> int:
+        """Bytes of a slot's place."""
         return sum(padded(byte_size) for _, byte_size in self.outputs)
 
     def whole(self, body: bytes) -> bytes:
         """Return an answer as the server would have sent it, with its tensors in it.
 
         Args:
-            body: The bytes of its lane's place, and after them what the server sent, by HTTP or gRPC.
+            body: The bytes of its slot's place, and after them what the server sent, by HTTP or gRPC.
 
         Raises:
             ValueError: It is no such answer, it has data in itself instead of its place, or a place is as it was before
                 the request; the text is one line.
         """
-        answer = body[self.lane_bytes :]
+        answer = body[self.slot_bytes :]
         left = {name: body[offset : offset + size] for name, (offset, size) in self.places.items()}
         return _whole_http(answer, left) if answer[:1] == b"{" else _whole_grpc(answer, left)
 
@@ -138,7 +138,7 @@ class Layout:
 
 
 def padded(byte_size: int) -> int:
-    """Up to a multiple of the alignment."""
+    """Round up to a multiple of the alignment."""
     return byte_size + -byte_size % ALIGNMENT
 
 
@@ -170,7 +170,7 @@ def _whole_grpc(answer: bytes, left: Mapping[str, bytes]) -> bytes:
 
 
 def _taken(name: object, datatype: object, shape: object, left: Mapping[str, bytes], *, carried: bool) -> bytes:
-    """The bytes of an output, from its place."""
+    """Return the bytes of an output from its place."""
     name, datatype, shape = described(name, datatype, shape, {})
     if name not in left:
         raise ValueError(f"output {shown(name)} has no place in shared memory")
@@ -197,9 +197,9 @@ class SharedTensors:
     """Requests whose tensors lie in shared memory; `share` makes them and owns the memory.
 
     Args:
-        payloads: For each payload that rotates, its inference in the form of each lane.
+        payloads: For each payload that rotates, its inference in the form of each slot.
         outputs: Where the answers lie, for the engine.
-        layout: How they lie within a lane's place.
+        layout: How they lie within a slot's place.
     """
 
     payloads: tuple[tuple[Inference, ...], ...]
@@ -207,19 +207,19 @@ class SharedTensors:
     layout: Layout
 
     def http_requests(self, expects: Sequence[Expect | None] = ()) -> tuple[tuple[Request, ...], ...]:
-        """Return the HTTP request of each payload on each lane; ``expects`` has one check for each payload, or none."""
+        """Return the HTTP request of each payload on each slot; ``expects`` has one check for each payload, or none."""
         checks = expects or [None] * len(self.payloads)
         return tuple(
-            tuple(http_request(inference, expect) for inference in lanes)
-            for lanes, expect in zip(self.payloads, checks, strict=True)
+            tuple(http_request(inference, expect) for inference in slots)
+            for slots, expect in zip(self.payloads, checks, strict=True)
         )
 
     def grpc_messages(self) -> tuple[tuple[bytes, ...], ...]:
-        """Return the gRPC message of each payload on each lane."""
-        return tuple(tuple(grpc_message(inference) for inference in lanes) for lanes in self.payloads)
+        """Return the gRPC message of each payload on each slot."""
+        return tuple(tuple(grpc_message(inference) for inference in slots) for slots in self.payloads)
 
     def decode(self, body: bytes) -> Tensors:
-        """Read the tensors of an answer: the bytes of its lane's place, and after them what the server sent.
+        """Read the tensors of an answer: the bytes of its slot's place, and after them what the server sent.
 
         Raises:
             ValueError: It is no such answer; the text is one line.
@@ -232,13 +232,13 @@ def share(
     inferences: Sequence[Inference],
     outputs: Mapping[str, int],
     *,
-    lanes: int,
+    slots: int,
     host: str,
     port: int,
     tls: ssl.SSLContext | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Iterator[SharedTensors]:
-    """Own shared memory with these inferences' inputs and a place for their outputs on every lane.
+    """Own shared memory with these inferences' inputs and a place for their outputs on every slot.
 
     It is registered with the server through its HTTP API, whatever protocol the requests then take, and unregistered
     and removed at the end, also after a failure.
@@ -246,7 +246,7 @@ def share(
     Args:
         inferences: The payloads that rotate, with their inputs as bytes, and without outputs of their own.
         outputs: Each output that is asked for, with the most bytes that it takes.
-        lanes: How many requests may be under way at the same time.
+        slots: How many requests may be under way at the same time.
         host: Name or address of the server on this host.
         port: Of its HTTP API.
         tls: How its certificate is checked; None where it speaks plain HTTP.
@@ -256,20 +256,22 @@ def share(
         UsageProblem: An argument is out of range, or shared memory has no room.
         LoadFailed: The server does not take the memory.
     """
-    _check(inferences, lanes)
+    _check(inferences, slots)
     layout = Layout.of(outputs)
-    lane_bytes = layout.lane_bytes
+    slot_bytes = layout.slot_bytes
     sweep()
     inputs_file, outputs_file = (f"{PREFIX}{os.getpid()}-{uuid.uuid4().hex[:12]}" for _ in range(2))
     with contextlib.ExitStack() as stack:
         placed, data = _place_inputs(inferences)
-        # Who is killed cannot remove them; the keeper then does.
-        stack.callback(Kept.reserve([FOLDER / inputs_file, FOLDER / outputs_file], log=Path(os.devnull)).release)
+        # Who is killed cannot remove them; the supervisor then does.
+        stack.callback(
+            SupervisorProcess.start([FOLDER / inputs_file, FOLDER / outputs_file], log=Path(os.devnull)).release
+        )
         stack.enter_context(_file(FOLDER / inputs_file, [data], len(data)))
-        lines = itertools.repeat(unwritten(lane_bytes), lanes)
-        stack.enter_context(_file(FOLDER / outputs_file, lines, lanes * lane_bytes))
+        lines = itertools.repeat(unwritten(slot_bytes), slots)
+        stack.enter_context(_file(FOLDER / outputs_file, lines, slots * slot_bytes))
         server = _Server(host, port, tls, headers or {})
-        for name, byte_size in ((inputs_file, len(data)), (outputs_file, lanes * lane_bytes)):
+        for name, byte_size in ((inputs_file, len(data)), (outputs_file, slots * slot_bytes)):
             # Before it is tried: an answer that came too late may have registered it.
             stack.callback(server.unregister, name)
             server.register(name, byte_size)
@@ -279,15 +281,15 @@ def share(
                     inference,
                     inputs=tuple(_in_region(tensor, inputs_file) for tensor in tensors),
                     outputs=tuple(
-                        Output(name, Place(outputs_file, lane * lane_bytes + offset, byte_size))
+                        OutputRequest(name, RegionSlice(outputs_file, slot * slot_bytes + offset, byte_size))
                         for name, (offset, byte_size) in layout.places.items()
                     ),
                 )
-                for lane in range(lanes)
+                for slot in range(slots)
             )
             for inference, tensors in zip(inferences, placed, strict=True)
         )
-        yield SharedTensors(payloads, Outputs(file=str(FOLDER / outputs_file), lane_bytes=lane_bytes), layout)
+        yield SharedTensors(payloads, Outputs(file=str(FOLDER / outputs_file), slot_bytes=slot_bytes), layout)
 
 
 def sweep() -> list[str]:
@@ -369,9 +371,9 @@ class _Server:
         )
 
 
-def _check(inferences: Sequence[Inference], lanes: int) -> None:
-    if type(lanes) is not int or lanes < 1:
-        raise UsageProblem(f"share(lanes=...) is a whole number of 1 at least, not {lanes!r}")
+def _check(inferences: Sequence[Inference], slots: int) -> None:
+    if type(slots) is not int or slots < 1:
+        raise UsageProblem(f"share(slots=...) is a whole number of 1 at least, not {slots!r}")
     if not inferences:
         raise UsageProblem("share(...) takes one inference at least")
     for inference in inferences:
@@ -381,7 +383,7 @@ def _check(inferences: Sequence[Inference], lanes: int) -> None:
             )
 
 
-def _place_inputs(inferences: Sequence[Inference]) -> tuple[list[list[tuple[Input, int]]], bytes]:
+def _place_inputs(inferences: Sequence[Inference]) -> tuple[list[list[tuple[InputTensor, int]]], bytes]:
     """Lay all inputs one after the other: of each inference its inputs with their offsets, and the bytes."""
     data = bytearray()
     placed = []
@@ -397,9 +399,9 @@ def _place_inputs(inferences: Sequence[Inference]) -> tuple[list[list[tuple[Inpu
     return placed, bytes(data) or bytes(ALIGNMENT)
 
 
-def _in_region(placed: tuple[Input, int], region: str) -> Input:
+def _in_region(placed: tuple[InputTensor, int], region: str) -> InputTensor:
     tensor, offset = placed
-    return replace(tensor, data=Place(region, offset, len(tensor.data) if isinstance(tensor.data, bytes) else 0))
+    return replace(tensor, data=RegionSlice(region, offset, len(tensor.data) if isinstance(tensor.data, bytes) else 0))
 
 
 @contextlib.contextmanager
@@ -417,7 +419,7 @@ def _file(path: Path, chunks: Iterable[bytes], byte_size: int) -> Iterator[None]
             raise UsageProblem(
                 f"{FOLDER} has no room for {byte_size} bytes",
                 found=str(problem),
-                remedies=["take fewer lanes or payloads", "a container is given more with --shm-size"],
+                remedies=["take fewer slots or payloads", "a container is given more with --shm-size"],
             ) from problem
         with open(descriptor, "wb", closefd=False) as file:
             file.writelines(chunks)

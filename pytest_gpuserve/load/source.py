@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from pytest_gpuserve.process.module import module_command
+from pytest_gpuserve.process.command_line import module_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,7 +15,7 @@ END_SECONDS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
+class EngineLaunch:
     """A process that takes part in a load, and speaks as an engine does (``load.wire``).
 
     Args:
@@ -46,23 +46,23 @@ class EngineSource(Protocol):
     def ready_seconds(self) -> float:
         """How long a process of it may take until it can begin."""
 
-    def launches(self, workers: int) -> Sequence[Launch]:
+    def launches(self, workers: int) -> Sequence[EngineLaunch]:
         """Return the processes that make so many workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalEngines:
-    """An engine process of this host for each worker; see ``EngineSource`` and ``Launch`` for its fields."""
+    """An engine process of this host for each worker; see ``EngineSource`` and ``EngineLaunch`` for its fields."""
 
     name: str = "local"
     is_here: bool = True
     ready_seconds: float = 20.0
     end_seconds: float = END_SECONDS
 
-    def launches(self, workers: int) -> Sequence[Launch]:
+    def launches(self, workers: int) -> Sequence[EngineLaunch]:
         """See ``EngineSource``."""
         command = module_command("pytest_gpuserve.load.engine", str(os.getpid()))
-        return [Launch(command, f"engine {part}", part, self.end_seconds) for part in range(workers)]
+        return [EngineLaunch(command, f"engine {part}", part, self.end_seconds) for part in range(workers)]
 
 
 LOCAL: Final[EngineSource] = LocalEngines()

@@ -1,11 +1,11 @@
-"""What a load came to: as text in the manner of hey, for people, and as plain values for JSON."""
+"""The result of a load: as text in the manner of hey, for people, and as plain values for JSON."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.load.durations import requests_to_know
 from pytest_gpuserve.load.schedule import is_open
-from pytest_gpuserve.load.totals import requests_to_know
 from pytest_gpuserve.load.validity import one_line
 from pytest_gpuserve.measure.histogram import seconds_of
 from pytest_gpuserve.units import format_fraction, format_rate, format_seconds
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuserve.gate.reason import Reason
+    from pytest_gpuserve.load.durations import Durations
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.totals import Durations, Totals
+    from pytest_gpuserve.load.totals import Totals
 
 UNKNOWN: Final = "-"
 
@@ -38,16 +39,7 @@ def summary_text(
     checked: int | None = None,
     ceiling_per_second: float | None = None,
 ) -> str:
-    """Write the summary for people: several lines, without a newline at the end.
-
-    Args:
-        totals: What was measured.
-        schedule: The load.
-        processes: Engines that shared it.
-        reasons: Why nothing may be concluded from it (``validity.reasons``).
-        checked: Good answers that were compared with what is expected; None where nothing is.
-        ceiling_per_second: Requests a second that the client reaches on this host; None where it is not known.
-    """
+    """Write the summary for people: several lines, without a newline at the end."""
     sections = [_summary(totals)]
     if totals.latency.total:
         sections += [_histogram(totals.latency), _distribution(totals.latency)]
@@ -70,7 +62,7 @@ def summary_json(
 ) -> dict[str, object]:
     """Make plain values of it, ready for JSON; durations in seconds, and null for whatever is not known.
 
-    A quantile is null where there are fewer than ``totals.requests_to_know`` of what it is taken of: 100 for p99.
+    A quantile is null where there are fewer than ``durations.requests_to_know`` of what it is taken of: 100 for p99.
     ``service`` is null for a closed loop, in which it is the latency.
     """
     streams = totals.first_token.total or totals.tokens
@@ -129,10 +121,10 @@ def _histogram(latency: Durations) -> list[str]:
     marks = [fastest + (slowest - fastest) * step / BAR_STEPS for step in range(BAR_STEPS + 1)]
     counts = [0] * len(marks)
     place = 0
-    for bucket in sorted(latency.histogram.counts):
+    for bucket in sorted(latency.counts):
         while place < BAR_STEPS and min(seconds_of(bucket), slowest) > marks[place]:
             place += 1
-        counts[place] += latency.histogram.counts[bucket]
+        counts[place] += latency.counts[bucket]
     most = max(counts)
     labels = [format_seconds(mark) for mark in marks]
     wide, count_wide = max(map(len, labels)), len(str(most)) + 2

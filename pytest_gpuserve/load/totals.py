@@ -1,134 +1,145 @@
-"""Adds up over time what the engines of a load report together."""
+"""Adds up what the engines of a load report: over engines, over time, and for each worker."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, TypedDict
 
 import msgspec
 
-from pytest_gpuserve.load.merging import added, sum_if_known
-from pytest_gpuserve.load.wire import Latencies, Tick
-from pytest_gpuserve.measure.histogram import Histogram, merge, seconds_of
+from pytest_gpuserve.load.durations import Durations
+from pytest_gpuserve.load.wire import AnswerCount, Tick
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-COURSE_LENGTH: Final = 256
+    from collections.abc import Iterable, Mapping, Sequence
 
 
-def requests_to_know(q: float) -> int:
-    """Return from how many requests on a quantile is known: so many that one of them at least lies above it.
+def merge_ticks(ticks: Sequence[Tick]) -> Tick:
+    """Make one tick of those that the engines of a load report for the same time; exact, whatever their order.
 
-    With fewer the nearest rank is the last one, and the quantile the maximum under another name: 100 for p99.
+    It is as long as they are on average: where clocks went apart, what engines did is still that of one tick each, and
+    not of the time from the first one's begin to the last one's end. Only at the end of a load it lasts as long as the
+    longest. Only of an error's sample the first engine's is kept.
 
     Raises:
-        ValueError: ``q`` is outside of (0, 1).
+        ValueError: There are none, or their numbers differ.
     """
-    if not 0 < q < 1:
-        raise ValueError(f"a quantile that can be unknown lies in (0, 1), not at {q}")
-    # Rounded first: 1 - 0.9 is not quite 0.1.
-    return math.ceil(round(1 / (1 - q), 6))
+    if len(ticks) == 1:
+        return ticks[0]
+    numbers = {tick.number for tick in ticks}
+    if len(numbers) != 1:
+        raise ValueError(f"ticks of one number belong together, not of {sorted(numbers)}")
+    ends = [tick.end_ns for tick in ticks]
+    samples: dict[str, str] = {}
+    for tick in ticks:
+        for kind, sample in tick.error_samples.items():
+            samples.setdefault(kind, sample)
+    return Tick(
+        number=ticks[0].number,
+        begin_ns=sum(tick.begin_ns for tick in ticks) // len(ticks),
+        end_ns=max(ends) if any(tick.last for tick in ticks) else sum(ends) // len(ends),
+        requests=sum(tick.requests for tick in ticks),
+        latency=Durations.pooled(tick.latency for tick in ticks),
+        service=Durations.pooled(tick.service for tick in ticks),
+        lag=Durations.pooled(tick.lag for tick in ticks),
+        first_token=Durations.pooled(tick.first_token for tick in ticks),
+        between_tokens=Durations.pooled(tick.between_tokens for tick in ticks),
+        tokens=sum(tick.tokens for tick in ticks),
+        due=sum(tick.due for tick in ticks),
+        sent=sum(tick.sent for tick in ticks),
+        held=sum(tick.held for tick in ticks),
+        errors=added(tick.errors for tick in ticks),
+        error_samples=samples,
+        answers=_joined(answer for tick in ticks for answer in tick.answers),
+        unchecked=sum(tick.unchecked for tick in ticks),
+        in_flight=sum(tick.in_flight for tick in ticks),
+        in_flight_ns=sum(tick.in_flight_ns for tick in ticks),
+        failed_ns=sum(tick.failed_ns for tick in ticks),
+        opening=sum(tick.opening for tick in ticks),
+        oldest_opening_ns=max(tick.oldest_opening_ns for tick in ticks),
+        cpu_ns=sum(tick.cpu_ns for tick in ticks),
+        oldest_ns=max(tick.oldest_ns for tick in ticks),
+        bytes_received=sum(tick.bytes_received for tick in ticks),
+        sending_ns=sum_if_known(tick.sending_ns for tick in ticks),
+        receiving_ns=sum_if_known(tick.receiving_ns for tick in ticks),
+        late_beats=sum(tick.late_beats for tick in ticks),
+        late_beats_ns=sum(tick.late_beats_ns for tick in ticks),
+        users=sum(tick.users for tick in ticks),
+        host_cores=max(tick.host_cores for tick in ticks),
+        last=all(tick.last for tick in ticks),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Durations:
-    """Many durations, each known to 0.05 %, with their exact mean and maximum.
+def together(ticks: Mapping[str, Tick]) -> Tick:
+    """Make one tick of those of several workers for the same time; it keeps what each of them did.
 
     Args:
-        histogram: How many of each length.
-        sum_ns: Their sum.
-        max_ns: The longest.
+        ticks: By the workers' names, in the order of their parts. Of one that is itself of several workers these count.
+
+    Raises:
+        ValueError: There are none, or their numbers differ.
     """
+    workers: dict[str, Tick] = {}
+    for name, tick in ticks.items():
+        workers.update(tick.workers or {name: msgspec.structs.replace(tick, answers=[])})
+    return msgspec.structs.replace(merge_ticks(list(ticks.values())), workers=workers)
 
-    histogram: Histogram = field(default_factory=lambda: Histogram({}))
-    sum_ns: int = 0
-    max_ns: int = 0
 
-    @property
-    def total(self) -> int:
-        """How many there are."""
-        return self.histogram.total
+def added(parts: Iterable[Mapping[str, int]]) -> dict[str, int]:
+    """Add up counts by kind."""
+    counts: dict[str, int] = {}
+    for part in parts:
+        for kind, count in part.items():
+            counts[kind] = counts.get(kind, 0) + count
+    return counts
 
-    @property
-    def mean(self) -> float | None:
-        """In seconds; None where there are none."""
-        total = self.total
-        return self.sum_ns / total / 1e9 if total else None
 
-    @property
-    def maximum(self) -> float | None:
-        """In seconds; None where there are none."""
-        return self.max_ns / 1e9 if self.total else None
-
-    @property
-    def minimum(self) -> float | None:
-        """In seconds, within 0.05 % and never above the mean; None where there are none."""
-        mean = self.mean
-        return None if mean is None else min(seconds_of(min(self.histogram.counts)), mean)
-
-    def quantile(self, q: float) -> float | None:
-        """Return the nearest-rank quantile in seconds, never above the maximum.
-
-        None where there are fewer than ``requests_to_know(q)``.
-
-        Raises:
-            ValueError: ``q`` is outside of (0, 1).
-        """
-        if self.total < requests_to_know(q):
+def sum_if_known(parts: Iterable[int | None]) -> int | None:
+    """Return the sum; None where one part is not known."""
+    whole = 0
+    for part in parts:
+        if part is None:
             return None
-        return min(self.histogram.quantile(q), self.max_ns / 1e9)
+        whole += part
+    return whole
 
-    def plus(self, more: Latencies) -> Durations:
-        """Add what an engine counted."""
-        if not more.counts:
-            return self
-        return Durations(
-            merge([self.histogram, Histogram(more.counts)]),
-            self.sum_ns + more.sum_ns,
-            max(self.max_ns, more.max_ns),
+
+def _joined(answers: Iterable[AnswerCount]) -> list[AnswerCount]:
+    same: dict[tuple[int, bytes], AnswerCount] = {}
+    for answer in answers:
+        key = (answer.index, answer.body)
+        known = same.get(key)
+        same[key] = (
+            answer
+            if known is None
+            else AnswerCount(
+                index=answer.index,
+                body=answer.body,
+                count=known.count + answer.count,
+                number=min(known.number, answer.number),
+            )
         )
+    return list(same.values())
+
+
+COURSE_LENGTH: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
     """What happened in a stretch of ticks: sums alone, so that its size does not grow with its length.
 
-    Of a field that is not described here, see ``wire.Tick``.
+    Fields that are not described here are those of ``wire.Tick``, added up over the stretch; ``opening``, ``users`` and
+    what is called oldest are those of its last tick.
 
     Args:
         nanoseconds: Length of the stretch; what two ticks cover is counted once, what none covers not at all.
         end_ns: End of its last tick by the monotonic clock.
-        requests: Requests answered well.
-        errors: Failed requests by kind.
-        error_samples: Of each kind the first sight, in words.
-        latency: From the intended send in an open loop, else from the send.
-        service: From the actual send; in a closed loop empty, being the same.
-        lag: How late requests were sent.
-        first_token: Of streams.
-        between_tokens: Of streams.
-        tokens: Of streams.
-        due: Requests that were due.
-        sent: Requests that were sent.
-        held: Requests that had to wait for ``max_in_flight``.
-        unchecked: Good answers whose bodies were not passed on.
-        in_flight_ns: Sum over all requests of how long they were under way.
-        failed_ns: Of that sum, what belongs to requests that failed.
-        in_flight_course: Requests under way at the end of every ``course_every``-th tick in which something was due.
-        course_every: See there; it doubles as the stretch gets long.
-        opening: Connections that were being opened at the end.
-        oldest_opening_ns: How long the oldest of them had been.
-        oldest_ns: How long the oldest of the requests under way had waited at the end.
-        late_beats: Of all engines.
-        late_beats_ns: Of all engines.
-        users: Users of a closed loop at the end.
+        in_flight_course: Requests under way at the end of every ``course_every``-th tick in which something was due;
+            ``course_every`` doubles as the stretch gets long.
         host_cores: The most that an engine's host had for it; 0 where none has said.
-        cpu_ns: CPU time of all engines.
-        bytes_received: Of all good answers' bodies.
-        sending_ns: Of all sends that are timed; None where the protocol's lanes do not time them.
-        receiving_ns: Of all answers in several pieces; None as above.
+        sending_ns: None where the protocol does not time it, as ``receiving_ns``.
     """
 
     nanoseconds: int = 0
@@ -136,11 +147,11 @@ class Totals:
     requests: int = 0
     errors: Mapping[str, int] = field(default_factory=dict)
     error_samples: Mapping[str, str] = field(default_factory=dict)
-    latency: Durations = Durations()
-    service: Durations = Durations()
-    lag: Durations = Durations()
-    first_token: Durations = Durations()
-    between_tokens: Durations = Durations()
+    latency: Durations = field(default_factory=Durations)
+    service: Durations = field(default_factory=Durations)
+    lag: Durations = field(default_factory=Durations)
+    first_token: Durations = field(default_factory=Durations)
+    between_tokens: Durations = field(default_factory=Durations)
     tokens: int = 0
     due: int = 0
     sent: int = 0
@@ -202,48 +213,6 @@ class Totals:
         """CPU time of the client for a request, answered well or failed; None without requests."""
         return _over(self.cpu_seconds, self.requests + self.error_count)
 
-    def plus(self, tick: Tick) -> Totals:
-        """Add the tick that came next, of all engines together (``merging.merge_ticks``).
-
-        Raises:
-            ValueError: The tick ends before it begins.
-        """
-        if tick.end_ns < tick.begin_ns:
-            raise ValueError(f"tick {tick.number} ends before it begins")
-        # Engines end a tick not quite together: the longest one's end is in the next one's time, or even beyond it.
-        nanoseconds = max(0, tick.end_ns - max(tick.begin_ns, self.end_ns))
-        return Totals(
-            nanoseconds=self.nanoseconds + nanoseconds,
-            end_ns=max(self.end_ns, tick.end_ns),
-            requests=self.requests + tick.requests,
-            errors=added([self.errors, tick.errors]),
-            error_samples={**tick.error_samples, **self.error_samples},
-            latency=self.latency.plus(tick.latency),
-            service=self.service.plus(tick.service),
-            lag=self.lag.plus(tick.lag),
-            first_token=self.first_token.plus(tick.first_token),
-            between_tokens=self.between_tokens.plus(tick.between_tokens),
-            tokens=self.tokens + tick.tokens,
-            due=self.due + tick.due,
-            sent=self.sent + tick.sent,
-            held=self.held + tick.held,
-            unchecked=self.unchecked + tick.unchecked,
-            in_flight_ns=self.in_flight_ns + tick.in_flight_ns,
-            failed_ns=self.failed_ns + tick.failed_ns,
-            **_course(self, tick),
-            opening=tick.opening,
-            oldest_opening_ns=tick.oldest_opening_ns,
-            oldest_ns=tick.oldest_ns,
-            late_beats=self.late_beats + tick.late_beats,
-            late_beats_ns=self.late_beats_ns + tick.late_beats_ns,
-            users=tick.users,
-            host_cores=max(self.host_cores, tick.host_cores),
-            cpu_ns=self.cpu_ns + tick.cpu_ns,
-            bytes_received=self.bytes_received + tick.bytes_received,
-            sending_ns=sum_if_known((self.sending_ns, tick.sending_ns)),
-            receiving_ns=sum_if_known((self.receiving_ns, tick.receiving_ns)),
-        )
-
 
 _HISTOGRAMS: Final = ("latency", "service", "lag", "first_token", "between_tokens")
 
@@ -254,10 +223,10 @@ class _Course(TypedDict):
 
 
 class RunningTotals:
-    """Adds ticks up as they come, cheaper than ``Totals.plus``: it shares a machine with what is measured."""
+    """Adds up ticks as they come; cheap, because it shares a machine with what is measured."""
 
     def __init__(self) -> None:
-        self._rest = Totals()
+        self._sums = Totals()
         self._counts: dict[str, Counter[int]] = {name: Counter() for name in _HISTOGRAMS}
         self._sums_ns = dict.fromkeys(_HISTOGRAMS, 0)
         self._maxima_ns = dict.fromkeys(_HISTOGRAMS, 0)
@@ -268,9 +237,11 @@ class RunningTotals:
         Raises:
             ValueError: The tick ends before it begins.
         """
-        self._rest = self._rest.plus(msgspec.structs.replace(tick, **_NO_HISTOGRAMS))
+        if tick.end_ns < tick.begin_ns:
+            raise ValueError(f"tick {tick.number} ends before it begins")
+        self._sums = _add_sums(self._sums, tick)
         for name in _HISTOGRAMS:
-            more: Latencies = getattr(tick, name)
+            more: Durations = getattr(tick, name)
             if more.counts:
                 self._counts[name].update(more.counts)
                 self._sums_ns[name] += more.sum_ns
@@ -279,12 +250,12 @@ class RunningTotals:
     @property
     def seconds(self) -> float:
         """Length of the stretch."""
-        return self._rest.seconds
+        return self._sums.seconds
 
     def totals(self) -> Totals:
-        """What the ticks came to."""
+        """Return the sums of all ticks."""
         return replace(
-            self._rest,
+            self._sums,
             latency=self._durations("latency"),
             service=self._durations("service"),
             lag=self._durations("lag"),
@@ -293,10 +264,7 @@ class RunningTotals:
         )
 
     def _durations(self, name: str) -> Durations:
-        return Durations(Histogram(dict(self._counts[name])), self._sums_ns[name], self._maxima_ns[name])
-
-
-_NO_HISTOGRAMS: Final = dict.fromkeys(_HISTOGRAMS, Latencies())
+        return Durations(dict(self._counts[name]), self._sums_ns[name], self._maxima_ns[name])
 
 
 def total(ticks: Iterable[Tick]) -> Totals:
@@ -311,8 +279,40 @@ def total(ticks: Iterable[Tick]) -> Totals:
     return running.totals()
 
 
+def _add_sums(totals: Totals, tick: Tick) -> Totals:
+    """Add the sums of the next tick; durations are left as they are."""
+    # Engines end a tick not quite together: the longest one's end is in the next one's time, or even beyond it.
+    nanoseconds = max(0, tick.end_ns - max(tick.begin_ns, totals.end_ns))
+    return Totals(
+        nanoseconds=totals.nanoseconds + nanoseconds,
+        end_ns=max(totals.end_ns, tick.end_ns),
+        requests=totals.requests + tick.requests,
+        errors=added([totals.errors, tick.errors]),
+        error_samples={**tick.error_samples, **totals.error_samples},
+        tokens=totals.tokens + tick.tokens,
+        due=totals.due + tick.due,
+        sent=totals.sent + tick.sent,
+        held=totals.held + tick.held,
+        unchecked=totals.unchecked + tick.unchecked,
+        in_flight_ns=totals.in_flight_ns + tick.in_flight_ns,
+        failed_ns=totals.failed_ns + tick.failed_ns,
+        **_course(totals, tick),
+        opening=tick.opening,
+        oldest_opening_ns=tick.oldest_opening_ns,
+        oldest_ns=tick.oldest_ns,
+        late_beats=totals.late_beats + tick.late_beats,
+        late_beats_ns=totals.late_beats_ns + tick.late_beats_ns,
+        users=tick.users,
+        host_cores=max(totals.host_cores, tick.host_cores),
+        cpu_ns=totals.cpu_ns + tick.cpu_ns,
+        bytes_received=totals.bytes_received + tick.bytes_received,
+        sending_ns=sum_if_known((totals.sending_ns, tick.sending_ns)),
+        receiving_ns=sum_if_known((totals.receiving_ns, tick.receiving_ns)),
+    )
+
+
 def _course(totals: Totals, tick: Tick) -> _Course:
-    """Note one more number; where there are many, every second one is as good."""
+    """Add a number to the course; when it gets long, every second one is kept."""
     course, every = totals.in_flight_course, totals.course_every
     if tick.due and (tick.number + 1) % every == 0:
         course = (*course, tick.in_flight)
@@ -323,3 +323,50 @@ def _course(totals: Totals, tick: Tick) -> _Course:
 
 def _over(amount: float, whole: float) -> float | None:
     return amount / whole if whole else None
+
+
+def packed(tick: Tick) -> Tick:
+    """Return a tick that can be kept for long: what each worker did in it takes a tenth of the memory, or less.
+
+    ``RunningShares`` reads it as before. Each tick keeps its own, so that what is measured again, or cut off in the
+    end, is in nobody's share.
+    """
+    if not tick.workers:
+        return tick
+    return msgspec.structs.replace(tick, workers={}, packed=msgspec.msgpack.encode(tick.workers))
+
+
+def _workers(tick: Tick) -> dict[str, Tick]:
+    return msgspec.msgpack.decode(tick.packed, type=dict[str, Tick]) if tick.packed else tick.workers
+
+
+class RunningShares:
+    """Adds up what each worker did, in the order of their parts; empty where one engine alone is at work."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, RunningTotals] = {}
+
+    def add(self, tick: Tick) -> None:
+        """Add the tick that came next.
+
+        Raises:
+            ValueError: The tick of a worker ends before it begins.
+        """
+        for name, part in _workers(tick).items():
+            self._running.setdefault(name, RunningTotals()).add(part)
+
+    def totals(self) -> dict[str, Totals]:
+        """Return the totals of each worker."""
+        return {name: running.totals() for name, running in self._running.items()}
+
+
+def shares(ticks: Iterable[Tick]) -> dict[str, Totals]:
+    """Add up what each worker did in these ticks, oldest first; see ``RunningShares``.
+
+    Raises:
+        ValueError: A tick ends before it begins.
+    """
+    running = RunningShares()
+    for tick in ticks:
+        running.add(tick)
+    return running.totals()

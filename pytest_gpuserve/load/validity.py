@@ -1,4 +1,4 @@
-"""Whether a measurement may be believed: what shows that the client, not the server, was measured.
+"""Decides whether a measurement is valid: whether the server, and not the client, was measured.
 
 What is not known is never taken for good: each check that lacks its numbers says so, as a reason of its own.
 """
@@ -15,10 +15,11 @@ from pytest_gpuserve.load.wire import BEAT_NS
 from pytest_gpuserve.units import format_fraction, format_rate, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
+    from pytest_gpuserve.load.durations import Durations
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.totals import Durations, Totals
+    from pytest_gpuserve.load.totals import Totals
 
 SATURATED_SHARE: Final = 0.9
 """Above this share of a core for each process the client measures itself."""
@@ -56,7 +57,25 @@ OPENING_SECONDS: Final = 1.0
 DISTURBANCES: Final = frozenset(
     {ReasonKind.CLIENT_SATURATED, ReasonKind.CLIENT_LATE, ReasonKind.CLIENT_HELD_UP},
 )
-"""What may be gone when it is measured again; the rest is told at once."""
+"""Reasons that may be gone when it is measured again; the others are final."""
+
+
+OF_A_WORKER: Final = frozenset(
+    {
+        ReasonKind.CLIENT_SATURATED,
+        ReasonKind.CLIENT_LATE,
+        ReasonKind.CLIENT_HELD_UP,
+        ReasonKind.RATE_NOT_REACHED,
+        ReasonKind.NOTHING_MEASURED,
+    }
+)
+"""What shows in a worker's share; the rest is asked of all of the load."""
+
+_WORKER: Final = "/worker-"
+"""Stands between a worker's node and its part; see ``load.ray``."""
+
+_ANY: Final = 1 - 1e-9
+"""Errors are judged of the whole load."""
 
 
 def reasons(
@@ -322,6 +341,58 @@ def _without_connection(totals: Totals, schedule: Schedule) -> Iterator[Reason]:
 
 def _engines(processes: int) -> str:
     return "the load engine" if processes == 1 else f"each of the {processes} load engines"
+
+
+def share_reasons(found: Mapping[str, Totals], schedule: Schedule, *, among: int | None = None) -> tuple[Reason, ...]:
+    """Return why nothing may be concluded from a load, of workers by name: saturated, late, behind, or never answered.
+
+    Of workers named ``NODE/worker-P`` also whether those of one node, of which each may have used little, together used
+    up its cores.
+
+    Args:
+        found: What each did.
+        schedule: The load that they shared.
+        among: Cores that they share; None for one each. Workers that share fewer cores than they are cannot use one
+            each, so that none of them shows by itself that they are saturated; that shows in the whole.
+    """
+    found_reasons: list[Reason] = []
+    for name, totals in found.items():
+        if not (totals.sent or totals.due or totals.error_count or totals.opening):
+            # Of a few requests over many workers some get none.
+            continue
+        kinds = OF_A_WORKER - ({ReasonKind.CLIENT_SATURATED} if among is not None and among < len(found) else set())
+        found_reasons += [
+            reason.of(name)
+            for reason in reasons(totals, schedule=schedule, processes=1, allowed_errors=_ANY)
+            if reason.kind in kinds
+        ]
+    return (*found_reasons, *_saturated_nodes(found, among))
+
+
+def _saturated_nodes(found: Mapping[str, Totals], among: int | None) -> Iterator[Reason]:
+    nodes: dict[str, list[Totals]] = {}
+    for name, totals in found.items():
+        node, of_a_node, _ = name.rpartition(_WORKER)
+        if of_a_node:
+            nodes.setdefault(node, []).append(totals)
+    for node, workers in nodes.items():
+        cores = max(totals.host_cores for totals in workers)
+        # Workers with a core for each show it by themselves, and those that share all of this host in the whole.
+        if len(workers) <= max(1, cores) or (among is not None and among <= cores):
+            continue
+        if not cores:
+            yield Reason(ReasonKind.NOT_COUNTED, f"cores of {node} not known: its {len(workers)} workers tell none")
+            continue
+        used = sum(totals.cpu_seconds for totals in workers)
+        offered = cores * max(totals.seconds for totals in workers)
+        if used > SATURATED_SHARE * offered > 0:
+            plural = "" if cores == 1 else "s"
+            yield Reason(
+                ReasonKind.CLIENT_SATURATED,
+                f"{node}: client saturated: its {len(workers)} workers together used {format_fraction(used / offered)}"
+                f" of the {cores} core{plural} that they may, over {format_fraction(SATURATED_SHARE)}, and so measured"
+                " themselves; spread the load over more nodes",
+            )
 
 
 def one_line(text: str) -> str:

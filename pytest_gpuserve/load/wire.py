@@ -1,4 +1,4 @@
-"""What the pytest process and an engine process say to each other: msgpack messages with a length before each."""
+"""Messages between the pytest process and an engine process: msgpack, with a length before each."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.schedule import Schedule  # noqa: TC001 -- msgspec reads the annotation at run time
 
 LENGTH: Final = struct.Struct("<I")
@@ -20,9 +21,6 @@ BEAT_NS: Final = 5_000_000
 UNWRITTEN: Final = b"\xed\xff"
 """Fills outputs in shared memory that no server has written: as floats of any width it is NaN, as the length of a
 string 4 GB, and as integers nothing that models like to say, such as -1 or the greatest."""
-
-Counts = dict[int, int]
-"""A histogram as ``measure.histogram`` counts it: bucket to number."""
 
 
 class Tls(msgspec.Struct, frozen=True):
@@ -40,7 +38,7 @@ class Tls(msgspec.Struct, frozen=True):
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where the server listens, and what it speaks.
+    """Where the server listens, and its protocol.
 
     Args:
         protocol: ``http`` (HTTP/1.1), ``sse`` (HTTP/1.1 whose answers are server-sent events), ``grpc`` (unary calls
@@ -63,13 +61,13 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The load, as an engine is told it.
+    """The load, as it is sent to an engine.
 
     Args:
         endpoint: Where it goes.
         replicas: Further servers that share the load: the worker of part ``p`` goes to the ``p mod n``-th of all ``n``.
-        payloads: The serialised requests that rotate. Of each either one form, or one for every lane (requests under
-            way at the same time), where a lane has a place of its own in shared memory for its answer.
+        payloads: The serialised requests that rotate. Of each either one form, or one for every slot (requests under
+            way at the same time), where a slot has a place of its own in shared memory for its answer.
         schedule: When they are sent.
         tick_ns: How often the engine reports.
         timeout_ns: After which an unanswered request, or connection attempt, is an error.
@@ -81,7 +79,7 @@ class Plan(msgspec.Struct, frozen=True):
         part: Which of the engines that share this load it is.
         parts: How many there are.
         keep_answers: Whether answers are reported: ``all``, ``some`` (up to bounds that disturb nothing) or ``none``.
-        outputs: A shared-memory file of which each lane's answer is read, and how; None where answers carry their data.
+        outputs: A shared-memory file of which each slot's answer is read, and how; None where answers carry their data.
     """
 
     endpoint: Endpoint
@@ -111,11 +109,11 @@ class Outputs(msgspec.Struct, frozen=True):
 
     Args:
         file: Under ``/dev/shm``.
-        lane_bytes: Each lane's share, one after the other.
+        slot_bytes: Each slot's share, one after the other.
     """
 
     file: str
-    lane_bytes: int
+    slot_bytes: int
 
 
 def unwritten(byte_size: int) -> bytes:
@@ -124,7 +122,7 @@ def unwritten(byte_size: int) -> bytes:
 
 
 class HostProcess(msgspec.Struct, frozen=True):
-    """A process of the host of who is told.
+    """A process on the receiver's host.
 
     Args:
         pid: Its number.
@@ -136,11 +134,7 @@ class HostProcess(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The engine has read its plan and can begin.
-
-    Args:
-        processes: That make its load on its owner's host, below it or not.
-    """
+    """The engine can begin; ``processes`` make its load on its owner's host, below the owner or not."""
 
     processes: tuple[HostProcess, ...] = ()
 
@@ -152,16 +146,12 @@ class Begin(msgspec.Struct, frozen=True, tag=True):
 
 
 class Again(msgspec.Struct, frozen=True, tag=True):
-    """The load is to end with the answers to what is under way, or not to begin, and to begin anew in the same process.
-
-    Args:
-        seed: In place of the plan's.
-    """
+    """End the load with the answers to what is under way, and begin anew in the same process with this seed."""
 
     seed: int
 
 
-class Answers(msgspec.Struct, frozen=True):
+class AnswerCount(msgspec.Struct, frozen=True):
     """A distinct good answer of a tick, and how often it came.
 
     Args:
@@ -175,14 +165,6 @@ class Answers(msgspec.Struct, frozen=True):
     body: bytes
     count: int
     number: int
-
-
-class Latencies(msgspec.Struct, frozen=True):
-    """Durations by histogram, with their exact sum and maximum."""
-
-    counts: Counts = {}
-    sum_ns: int = 0
-    max_ns: int = 0
 
 
 class Tick(msgspec.Struct, frozen=True, tag=True):
@@ -210,13 +192,13 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
         in_flight_ns: Sum over all requests of how long they were under way within the tick, so that divided by the
             tick's length it is the average number under way.
         failed_ns: Of that sum, what belongs to requests that failed in it.
-        opening: Lanes that were being opened at its end.
+        opening: Slots that were being opened at its end.
         oldest_opening_ns: How long the oldest of them had been.
         cpu_ns: CPU time that the engine used in it.
         oldest_ns: How long the oldest of the requests under way had waited at its end.
         bytes_received: Of all good answers' bodies.
         sending_ns: Sum over the requests whose last byte the kernel took in it, from the begin of their send until
-            then; of a small request that it took at once (see ``engine.http1``) 0. None where the protocol's lanes do
+            then; of a small request that it took at once (see ``engine.http1``) 0. None where the protocol's slots do
             not time it.
         receiving_ns: Sum over the answers that were complete in it, from their first bytes seen until their last; of
             one that came in one piece 0. None as above.
@@ -228,26 +210,26 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
         host_cores: That the engine may use, with all others on its host; 0 where it does not say.
         last: Whether the load has ended with it.
         workers: Of a tick of several workers, what each of them did, in the order of their parts and without answers;
-            see ``merging.together``.
-        packed: Of a tick that is kept for long, ``workers`` as ``shares.packed`` writes it; never told.
+            see ``totals.together``.
+        packed: Of a tick that is kept for long, ``workers`` as ``totals.packed`` writes it; never sent.
     """
 
     number: int
     begin_ns: int
     end_ns: int
     requests: int = 0
-    latency: Latencies = Latencies()
-    service: Latencies = Latencies()
-    lag: Latencies = Latencies()
-    first_token: Latencies = Latencies()
-    between_tokens: Latencies = Latencies()
+    latency: Durations = Durations()
+    service: Durations = Durations()
+    lag: Durations = Durations()
+    first_token: Durations = Durations()
+    between_tokens: Durations = Durations()
     tokens: int = 0
     due: int = 0
     sent: int = 0
     held: int = 0
     errors: dict[str, int] = {}
     error_samples: dict[str, str] = {}
-    answers: list[Answers] = []
+    answers: list[AnswerCount] = []
     unchecked: int = 0
     in_flight: int = 0
     in_flight_ns: int = 0

@@ -115,7 +115,7 @@ class Client:
         seconds: The time in which they did.
         ceiling: Requests a second that the engine itself reaches on this host; None where it is not known.
         sending_seconds: Over all requests, from the begin of a send until its last byte was handed to the kernel; small
-            requests count nothing. None where the protocol's lanes do not time it.
+            requests count nothing. None where the protocol's slots do not time it.
         receiving_seconds: Over all requests, from the first byte of an answer until its last; as above.
     """
 

@@ -197,7 +197,7 @@ def _make_session(session: pytest.Session) -> None:
     measuring = any(map(measures, ours))
     if is_worker(config):
         from pytest_gpuserve.plugin.devices import find_devices
-        from pytest_gpuserve.process.relatives import belong_to
+        from pytest_gpuserve.process.tree import belong_to
 
         belong_to(controller_pid(config))
         config.stash[REFUSED] = _workers_refused(config, _or_usage_error(lambda: find_devices(settings)))

@@ -11,21 +11,16 @@ from pytest_gpuserve.plugin.options import read_settings
 from pytest_gpuserve.process.secrets import without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Generator
     from pathlib import Path
-    from typing import Literal
 
-    from pytest_gpuserve.comparison.assertions import Baseline, Duel, Run
-    from pytest_gpuserve.comparison.capacity_run import CapacityRun
+    from pytest_gpuserve.comparison.assertions import Baseline
     from pytest_gpuserve.comparison.judging import TestGate
     from pytest_gpuserve.comparison.published import Published
     from pytest_gpuserve.device import Device
-    from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
     from pytest_gpuserve.fixture_types import FindPublished, Load, MakeDuel
-    from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.source import EngineSource
-    from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.plugin.session import GateSession
 
 SESSION_NAME: Final = "gpuserve-session"
@@ -106,118 +101,17 @@ def _gpuserve_engine(_gpuserve_measuring: GateSession, tmp_path_factory: pytest.
 @pytest.fixture
 def load(_gpuserve_judge: TestGate, _gpuserve_telemetry: TelemetrySource, _gpuserve_engine: EngineSource) -> Load:
     """Load a server and return a run; see ``Load``."""
-    from pytest_gpuserve.comparison.capacity_run import CapacityRun
-    from pytest_gpuserve.experiment.capacity.shape import check_searchable, search_shape
-    from pytest_gpuserve.experiment.shape import LoadShape, schedule_of
+    from pytest_gpuserve.fixture_types import Load
 
-    def run_load(
-        target: Target,
-        *,
-        concurrency: int | None = None,
-        schedule: Schedule | None = None,
-        seconds: float | None = None,
-        requests: int | None = None,
-        until: Callable[[Sequence[Window]], object] | None = None,
-        warmup_seconds: float = 1.0,
-        starts: int = 2,
-        timeout: float = 10.0,
-        processes: int = 1,
-        seed: int = 0,
-        check: Literal["all", "some"] = "some",
-        allowed_errors: float = 0.0,
-        name: str | None = None,
-    ) -> Run:
-        shape = LoadShape(
-            schedule=schedule_of(concurrency, schedule),
-            seconds=seconds,
-            requests=requests,
-            until=until,
-            warmup_seconds=warmup_seconds,
-            starts=starts,
-            timeout_seconds=timeout,
-            processes=processes,
-            seed=seed,
-            check=check,
-            allowed_errors=allowed_errors,
-            source=_gpuserve_engine,
-        )
-        return _gpuserve_judge.measure(target.watched_by(_gpuserve_telemetry), shape, name)
-
-    def find_capacity(
-        target: Target,
-        *,
-        p50: float | None = None,
-        p90: float | None = None,
-        p95: float | None = None,
-        p99: float | None = None,
-        arrivals: Literal["poisson", "constant"] = "poisson",
-        precision: float = 0.05,
-        seconds: float | None = None,
-        warmup_seconds: float = 1.0,
-        starts: int = 2,
-        timeout: float | None = None,
-        processes: int = 1,
-        seed: int = 0,
-        check: Literal["all", "some"] = "some",
-        allowed_errors: float = 0.0,
-        name: str | None = None,
-    ) -> CapacityRun:
-        check_searchable(target)
-        shape = search_shape(
-            {"p50": p50, "p90": p90, "p95": p95, "p99": p99},
-            precision=precision,
-            arrivals=arrivals,
-            seconds=seconds,
-            warmup_seconds=warmup_seconds,
-            starts=starts,
-            timeout=timeout,
-            processes=processes,
-            seed=seed,
-            check=check,
-            allowed_errors=allowed_errors,
-            source=_gpuserve_engine,
-        )
-        return CapacityRun(_gpuserve_judge.measure(target.watched_by(_gpuserve_telemetry), shape, name))
-
-    # A function, as before: what a test sees of its arguments stays as it is.
-    run_load.capacity = find_capacity  # type: ignore[attr-defined]
-    return cast("Load", run_load)
+    return Load(_gpuserve_judge, _gpuserve_telemetry, _gpuserve_engine)
 
 
 @pytest.fixture
 def duel(_gpuserve_judge: TestGate, _gpuserve_telemetry: TelemetrySource, _gpuserve_engine: EngineSource) -> MakeDuel:
     """Load two servers side by side; see ``MakeDuel``."""
-    from pytest_gpuserve.experiment.shape import LoadShape, schedule_of
+    from pytest_gpuserve.fixture_types import MakeDuel
 
-    def make(
-        target: Target,
-        opponent: Target,
-        *,
-        concurrency: int | None = None,
-        schedule: Schedule | None = None,
-        seconds: float | None = None,
-        warmup_seconds: float = 1.0,
-        timeout: float = 10.0,
-        processes: int = 1,
-        seed: int = 0,
-        check: Literal["all", "some"] = "some",
-        allowed_errors: float = 0.0,
-        name: str | None = None,
-    ) -> Duel:
-        shape = LoadShape(
-            schedule=schedule_of(concurrency, schedule),
-            seconds=seconds,
-            warmup_seconds=warmup_seconds,
-            timeout_seconds=timeout,
-            processes=processes,
-            seed=seed,
-            check=check,
-            allowed_errors=allowed_errors,
-            source=_gpuserve_engine,
-        )
-        return _gpuserve_judge.duel(target.watched_by(_gpuserve_telemetry), opponent, shape, name)
-
-    return make
+    return MakeDuel(_gpuserve_judge, _gpuserve_telemetry, _gpuserve_engine)
 
 
 @pytest.fixture

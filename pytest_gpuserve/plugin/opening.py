@@ -22,7 +22,7 @@ from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.plugin.devices import find_devices, take_device, waiting
 from pytest_gpuserve.plugin.options import ENGINE_OPTION, Update
 from pytest_gpuserve.plugin.progress import say
-from pytest_gpuserve.process.module import module_command
+from pytest_gpuserve.process.command_line import module_command
 from pytest_gpuserve.process.secrets import secret_headers
 from pytest_gpuserve.servers.app import words
 from pytest_gpuserve.servers.instance import Instance, started

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.load.progress import ANY_WIDTH, Standing, progress_line
+from pytest_gpuserve.load.progress import ANY_WIDTH, ProgressContext, progress_line
 from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.report.names import printable, short_name
 
@@ -72,7 +72,7 @@ class ProgressLine:
         # Colours may be forced into a file; what moves the cursor has no business there.
         terminal = reporter is not None and reporter.isatty and reporter.hasmarkup
         self._rewrites = rewrites and terminal and sys.__stdout__ is not None and not _others_write(config)
-        self._standing = Standing()
+        self._standing = ProgressContext()
         self._budget_ends_seconds: float | None = None
         self._told_seconds = time.monotonic()
         self._begun_seconds: float | None = None
@@ -80,7 +80,7 @@ class ProgressLine:
 
     def begin(self, nodeid: str) -> None:
         """Hear which test is measured from here on."""
-        self._standing = Standing(test=printable(without_secrets(short_name(nodeid), os.environ)))
+        self._standing = ProgressContext(test=printable(without_secrets(short_name(nodeid), os.environ)))
         self._budget_ends_seconds = None
         self._told_seconds = time.monotonic()
         self._begun_seconds = None
@@ -130,7 +130,7 @@ class ProgressLine:
                 _write_out(_ERASE_REST)
         self._shown_seconds = 0.0
 
-    def _standing_at(self, now_seconds: float) -> Standing:
+    def _standing_at(self, now_seconds: float) -> ProgressContext:
         ends = self._budget_ends_seconds
         return self._standing if ends is None else replace(self._standing, left_seconds=ends - now_seconds)
 

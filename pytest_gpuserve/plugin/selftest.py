@@ -12,7 +12,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.progress import progress_line
 from pytest_gpuserve.plugin.devices import find_devices, take_device, waiting
 from pytest_gpuserve.plugin.session import FOREIGN_SHARE
-from pytest_gpuserve.process.kept import kept_folder
+from pytest_gpuserve.process.child import owned_folder
 from pytest_gpuserve.report.selftest import selftest_report
 from pytest_gpuserve.selftest.counts import summary
 from pytest_gpuserve.selftest.server import Options, turns_of
@@ -95,7 +95,7 @@ class SelftestCommand:
             )
         except UsageProblem as problem:
             raise pytest.UsageError(str(problem)) from None
-        with lock, kept_folder("gpuserve-selftest-") as (folder, _):
+        with lock, owned_folder("gpuserve-selftest-") as (folder, _):
             self._run(device, folder)
         return True
 

@@ -1,6 +1,6 @@
-"""A child process with everything that it starts, ended for sure: after ``stop()``, or when this process dies.
+"""A child process with everything that it starts; it ends after ``stop()``, or when this process dies.
 
-Nothing here knows pytest or any server. The work that must outlive this process is done by ``keeper``.
+Nothing here knows pytest or any server. The work that must outlive this process is done by ``supervisor``.
 """
 
 from __future__ import annotations
@@ -13,38 +13,45 @@ import shlex
 import shutil
 import signal
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 import uuid
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process.deadline import Deadline
-from pytest_gpuserve.process.keeper import AFTER_SECONDS, finish
-from pytest_gpuserve.process.kept import Kept
 from pytest_gpuserve.process.logs import printable, read_tail
-from pytest_gpuserve.process.marks import TREE_VARIABLE, is_alive, marked
 from pytest_gpuserve.process.ports import describe_process
 from pytest_gpuserve.process.secrets import without_secret_values, without_secrets
+from pytest_gpuserve.process.supervisor import AFTER_SECONDS, finish
+from pytest_gpuserve.process.tree import TREE_VARIABLE, is_alive, marked
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from pathlib import Path
+    from collections.abc import Iterator, Mapping, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
 
 
 START_ALLOWANCE_SECONDS = 30.0
-"""Longest wait for the keeper to start the child; it takes some 30 ms, so only a machine in trouble needs more."""
+"""Longest wait for the supervisor to start the child; it takes some 30 ms, so only a machine in trouble needs more."""
 
 END_ALLOWANCE_SECONDS = 30.0
 """Longest wait, beyond the grace, for a killed tree to be gone (a GPU driver may hold a process for seconds)."""
 
 _MESSAGE_BYTES = 1 << 16
+
+RELEASE_SECONDS = 30.0
+"""Longest wait for a supervisor that has nothing left to do but to remove folders, on a machine in trouble."""
+
+_SUPERVISOR_SCRIPT = Path(__file__).with_name("supervisor.py")
 
 
 @dataclass(frozen=True)
@@ -68,9 +75,71 @@ class Command:
         return shlex.join(without_secret_values(self.argv))
 
 
+@dataclass(frozen=True)
+class SupervisorProcess:
+    """A supervisor that knows its folders, and waits for a command to start, if any.
+
+    Attributes:
+        folders: Absolute folders, which may be made only now: they are removed with all that is in them when the
+            tree that is then started has ended, or else with ``release()`` or this process.
+        process: The supervisor.
+        link: To the supervisor.
+        log: Where it and what it starts write.
+        log_start: Offset in bytes at which they begin to.
+    """
+
+    folders: tuple[Path, ...]
+    process: subprocess.Popen[bytes]
+    link: socket.socket
+    log: Path
+    log_start: int
+
+    @classmethod
+    def start(cls, folders: Sequence[Path], *, log: Path) -> SupervisorProcess:
+        """Start a supervisor of these folders.
+
+        Args:
+            folders: They need not exist yet: what is made after this is removed for sure.
+            log: File to which it writes, outside of the folders if it is to be read after their end.
+
+        Raises:
+            ServerFailed: The log cannot be written, or there can be no more processes.
+            ValueError: A folder is relative, or is or holds the home folder or the working folder.
+        """
+        for folder in folders:
+            if not folder.is_absolute() or any(place.is_relative_to(folder) for place in (Path.home(), Path.cwd())):
+                raise ValueError(f"{folder} cannot be owned by a server: it would be removed with all that is in it")
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                with log.open("ab") as opened:
+                    log_start = opened.tell()
+                    supervisor = subprocess.Popen(
+                        [sys.executable, "-I", "-S", str(_SUPERVISOR_SCRIPT), str(theirs.fileno()), *map(str, folders)],
+                        stdin=subprocess.DEVNULL,
+                        stdout=opened,
+                        stderr=opened,
+                        cwd="/",
+                        pass_fds=[theirs.fileno()],
+                        start_new_session=True,
+                    )
+            except OSError as error:
+                ours.close()
+                raise ServerFailed(
+                    "the supervisor process could not be started", found=str(error), looked=[str(log)]
+                ) from error
+        return cls(tuple(folders), supervisor, ours, log, log_start)
+
+    def release(self) -> None:
+        """Have the supervisor remove its folders and end; what it started must have ended before."""
+        self.link.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(RELEASE_SECONDS)
+
+
 @dataclass
 class _Reports:
-    """What the keeper has said so far."""
+    """What the supervisor has reported so far."""
 
     unread: bytes = b""
     started: int = 0
@@ -103,21 +172,21 @@ class Process:
     def __init__(
         self,
         command: Command,
-        kept: Kept,
+        supervisor: SupervisorProcess,
         after: Sequence[Sequence[str]],
     ) -> None:
         self.command = command
         self.pid = 0
-        self._keeper = kept.keeper
-        self._keeper_identity = psutil.Process(kept.keeper.pid)
-        self._link = kept.link
-        self._folders = kept.folders
+        self._supervisor = supervisor.process
+        self._supervisor_identity = psutil.Process(supervisor.process.pid)
+        self._link = supervisor.link
+        self._folders = supervisor.folders
         self._after = [list(argv) for argv in after]
         self._mark = uuid.uuid4().hex
         self._reports = _Reports()
         self._reading = threading.Lock()
         self._stopped = False
-        self._log_start = kept.log_start
+        self._log_start = supervisor.log_start
 
     @classmethod
     def start(
@@ -126,7 +195,7 @@ class Process:
         *,
         owned_folders: Sequence[Path] = (),
         after: Sequence[Sequence[str]] = (),
-        kept: Kept | None = None,
+        supervisor: SupervisorProcess | None = None,
     ) -> Process:
         """Start the command.
 
@@ -136,9 +205,9 @@ class Process:
             after: Commands, program and arguments each, that end what is not in the tree, such as a container that a
                 daemon runs. They are run one after the other, with the child's environment and in the folder /, when
                 the tree has ended, for whatever reason, and before the folders are removed; each is killed after
-                15 s (`pytest_gpuserve.process.keeper.AFTER_SECONDS`). None is run if the program was never executed.
-                What they are to end may be gone already: that must be a success.
-            kept: The keeper to start it with, and its folders, instead of ``owned_folders``; its log is the command's.
+                15 s (`supervisor.AFTER_SECONDS`). None is run if the program was never executed. What they are to end
+                may be gone already: that must be a success.
+            supervisor: Starts it, instead of a new one for ``owned_folders``; its log is the command's.
 
         Returns:
             The process; its program has been executed, but may be far from ready (see `pytest_gpuserve.process.ready`).
@@ -151,7 +220,7 @@ class Process:
         for argv in after:
             if isinstance(argv, str) or not all(isinstance(each, str) for each in argv) or not argv:
                 raise ValueError(f"{argv!r} cannot follow a server: it must be a sequence, a program and its arguments")
-        process = cls(command, kept or Kept.reserve(owned_folders, log=command.log), after)
+        process = cls(command, supervisor or SupervisorProcess.start(owned_folders, log=command.log), after)
         try:
             process._order()
         except BaseException:
@@ -163,7 +232,7 @@ class Process:
         """Exit status of the child: None while it runs, negative if a signal ended it (as for ``Popen``)."""
         self._listen(0)
         if self._reports.exited is None and self._reports.severed:
-            # The kernel kills the child together with its keeper, and nobody is left to say so.
+            # The kernel kills the child together with its supervisor, and nobody is left to say so.
             return -signal.SIGKILL
         return self._reports.exited
 
@@ -194,7 +263,7 @@ class Process:
         if self._reports.severed and not self._reports.gone:
             return marked(self._mark)
         try:
-            members = self._keeper_identity.children(recursive=True)
+            members = self._supervisor_identity.children(recursive=True)
         except psutil.NoSuchProcess:
             return []
         return sorted(filter(is_alive, members), key=lambda member: (member.pid != self.pid, member.pid))
@@ -239,7 +308,7 @@ class Process:
             self._listen(deadline.remaining())
         if not self._reports.gone:
             self._sweep(deadline)
-        self._keeper.wait()
+        self._supervisor.wait()
         self._stopped = True
         with self._reading:
             self._link.close()
@@ -270,7 +339,7 @@ class Process:
         return without_secrets(text, self.command.env)
 
     def _order(self) -> None:
-        """Have the keeper start the child, and wait until it has."""
+        """Have the supervisor start the child, and wait until it has."""
         command = self.command
         deadline = Deadline.after(START_ALLOWANCE_SECONDS)
         self._say(
@@ -289,7 +358,7 @@ class Process:
         program = command.argv[0]
         raise ServerFailed(
             f"{command} could not be started",
-            found=reports.failed or f"its keeper process did not start it in {format_seconds(deadline.seconds)}",
+            found=reports.failed or f"its supervisor did not start it in {format_seconds(deadline.seconds)}",
             looked=[str(command.cwd / program)] if "/" in program else [f"PATH={command.env.get('PATH', '')}"],
             remedies=[
                 f"make sure that {program} is installed and executable (a script: its interpreter, too)",
@@ -305,7 +374,7 @@ class Process:
             self._reports.severed = True
 
     def _listen(self, seconds: float) -> None:
-        """Take in what the keeper reported; waits at most this long for it."""
+        """Take in what the supervisor reported; waits at most this long for it."""
         with self._reading:
             descriptor = self._link.fileno()
         if descriptor < 0 or self._reports.severed:
@@ -322,7 +391,7 @@ class Process:
                 self._reports.severed = True
 
     def _sweep(self, deadline: Deadline) -> None:
-        """Do what the keeper can do no more: end what carries our mark, run what follows, remove the folders."""
+        """Replace a dead supervisor: end what carries our mark, run what follows, remove the folders."""
         while members := marked(self._mark):
             if deadline.expired():
                 raise self._immortal(members, deadline)
@@ -340,9 +409,37 @@ class Process:
     def _immortal(self, members: Sequence[psutil.Process], deadline: Deadline) -> ServerFailed:
         return ServerFailed(
             f"{self.command} could not be ended in {format_seconds(deadline.seconds)}",
-            found="; ".join(describe_process(member.pid) for member in members) or "its keeper does not answer",
+            found="; ".join(describe_process(member.pid) for member in members) or "its supervisor does not answer",
             remedies=[
                 "a process in state D waits for a driver: see `dmesg`; one of another user needs that user's kill"
             ],
             log_tail=self.tail(),
         )
+
+
+@contextlib.contextmanager
+def owned_folder(prefix: str, *, log: Path = Path("/dev/null")) -> Iterator[tuple[Path, SupervisorProcess]]:
+    """Make a private temporary folder that ends with the block, or with this process, SIGKILL included.
+
+    Args:
+        prefix: How its name begins.
+        log: As for `SupervisorProcess.start`.
+
+    Yields:
+        The folder, and its supervisor, which may be told to start something that then owns the folder.
+
+    Raises:
+        ServerFailed: It cannot be made.
+    """
+    folder = Path(tempfile.gettempdir()) / f"{prefix}{uuid.uuid4().hex[:12]}"
+    supervisor = SupervisorProcess.start([folder], log=log)
+    try:
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise ServerFailed(
+                "there is no place for temporary files", found=str(error), remedies=["name another: TMPDIR=DIR"]
+            ) from error
+        yield folder, supervisor
+    finally:
+        supervisor.release()

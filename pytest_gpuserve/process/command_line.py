@@ -1,4 +1,4 @@
-"""This process as a command that people run: what it tells them, and its exit status whatever ends it."""
+"""Commands of this package: how one runs in a process of its own, what it prints, and its exit status."""
 
 from __future__ import annotations
 
@@ -22,6 +22,21 @@ REFUSED: Final = 2
 
 INTERRUPTED: Final = 130
 """Exit status of what Ctrl-C ended, as shells count."""
+
+_BOOTSTRAP: Final = """\
+import sys
+root = sys.argv.pop(1)
+sys.path[:] = [entry for entry in sys.path if entry]
+if root not in sys.path:
+    sys.path.append(root)
+import runpy
+from importlib import util
+if "pytest_gpuserve" not in sys.modules:
+    spec = util.spec_from_file_location("pytest_gpuserve", root + "/pytest_gpuserve/__init__.py")
+    sys.modules[spec.name] = package = util.module_from_spec(spec)
+    spec.loader.exec_module(package)
+runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
+"""
 
 
 def run_command(command: Callable[[Sequence[str]], int]) -> int:
@@ -47,17 +62,31 @@ def run_command(command: Callable[[Sequence[str]], int]) -> int:
 
 
 def refused(problem: GpuserveError) -> int:
-    """Tell on standard error what cannot be used, without secrets, and return the exit status that says so."""
+    """Print to standard error what cannot be used, without secrets, and return `REFUSED`."""
     print(masked(str(problem)), file=sys.stderr)  # noqa: T201 -- a command
     return REFUSED
 
 
 def failed(problem: GpuserveError) -> int:
-    """Tell on standard error what did not succeed, without secrets, and return the exit status that says so."""
+    """Print to standard error what did not succeed, without secrets, and return `FAILED`."""
     print(masked(str(problem)), file=sys.stderr)  # noqa: T201 -- a command
     return FAILED
 
 
 def masked(text: str) -> str:
-    """A text without the values of this process's secret variables; to be asked before the text is laid out."""
+    """Mask the values of this process's secret variables in a text; call it before the text is laid out."""
     return without_secrets(text, os.environ)
+
+
+def module_command(module: str, *arguments: str) -> list[str]:
+    """Return the command that runs a module of this very package, be it installed or a bare checkout.
+
+    Unlike ``python -m`` it does not look into the working folder, nor anywhere else before the standard library: a
+    project may have a ``select.py``.
+    """
+    return [sys.executable, "-c", _BOOTSTRAP, _root(), module, *arguments]
+
+
+def _root() -> str:
+    """Return the folder of this package; a bare checkout is on sys.path but not installed."""
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120 -- no symlinks resolved, as the import was

@@ -1,4 +1,4 @@
-"""A server in a container: the command that runs it in the foreground, and those that end it for sure.
+"""Servers in containers: the command that runs one in the foreground, and those that remove it.
 
 The client (docker, podman) is the child that `Process` starts, so SIGTERM reaches the server through it and its exit
 status is the server's. The container of a daemon is nobody's descendant here, hence ``after``, for `Process.start`::
@@ -29,7 +29,7 @@ import psutil
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.process.logs import printable
-from pytest_gpuserve.process.marks import TREE_VARIABLE
+from pytest_gpuserve.process.tree import TREE_VARIABLE
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -69,15 +69,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class EngineState:
-    """What became of the attempt to reach a container engine.
-
-    Args:
-        name: Its command line.
-        works: It can run containers on this machine.
-        found: Its version, or what is wrong.
-        remedy: What helps; empty if it works.
-        engine: The engine if it works.
-    """
+    """Result of an attempt to reach a container engine."""
 
     name: str
     works: bool
@@ -197,10 +189,6 @@ def _trouble(kind: str, name: str, answer: subprocess.CompletedProcess[str]) -> 
 
 def ask_engine(argv: tuple[str, ...], env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """Run a client to its end; its result whatever that is.
-
-    Args:
-        argv: The client and its arguments.
-        env: Its full environment.
 
     Raises:
         ServerFailed: It cannot be run, or does not end.

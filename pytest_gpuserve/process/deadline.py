@@ -1,4 +1,4 @@
-"""A point in monotonic time until which something may take."""
+"""A point in monotonic time by which something must be done."""
 
 from __future__ import annotations
 

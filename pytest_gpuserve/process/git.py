@@ -1,4 +1,4 @@
-"""Asking git about a checkout, so that neither the caller's environment nor a user's hook changes the answer."""
+"""Asks git about a checkout, so that neither the caller's environment nor a user's hook changes the answer."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ the ones do that a hook is run with."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What git said.
+class GitOutput:
+    """Output of a git command.
 
     Args:
         text: Its output, or what it complained of.
@@ -41,7 +41,7 @@ def git_environment() -> dict[str, str]:
     return {**kept, "GIT_TERMINAL_PROMPT": "0"}
 
 
-def ask_git(root: Path, *arguments: str) -> Answer:
+def ask_git(root: Path, *arguments: str) -> GitOutput:
     """Run a git command that only reads.
 
     Args:
@@ -63,10 +63,10 @@ def ask_git(root: Path, *arguments: str) -> Answer:
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as problem:
-        return Answer(f"git cannot be asked: {problem}", done=False)
+        return GitOutput(f"git cannot be asked: {problem}", done=False)
     if done.returncode != 0:
-        return Answer(done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}", done=False)
-    return Answer(os.fsdecode(done.stdout).removesuffix("\n"), done=True)
+        return GitOutput(done.stderr.decode(errors="replace").strip() or f"exit code {done.returncode}", done=False)
+    return GitOutput(os.fsdecode(done.stdout).removesuffix("\n"), done=True)
 
 
 def git_text(root: Path, *arguments: str) -> str | None:

@@ -1,4 +1,4 @@
-"""The end of a log, or a line, that another program wrote, made fit to be shown."""
+"""Makes text that another program wrote fit to be shown: the end of a log, or an excerpt without secrets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TELLING_CHARACTERS: Final = 4
 
 
 def excerpt(text: str, environment: Mapping[str, str], *, most: int = SHOWN_CHARACTERS) -> str:
-    """The begin of a text, without secrets, and without the half of one that its end would leave.
+    """Return the beginning of a text, without secrets and without the half of one that the cut would leave.
 
     A word that the end would cut is left out: it may be a secret that only others know. The one exception is a word of
     256 characters or more that a text begins with, of which an eighth is shown: there would be nothing else to see, and

@@ -1,4 +1,4 @@
-"""TCP ports of this machine's loopback: a free one, and who listens on one."""
+"""TCP ports of this machine's loopback: claims free ones, and finds who listens on one."""
 
 from __future__ import annotations
 

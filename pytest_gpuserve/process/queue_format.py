@@ -1,4 +1,4 @@
-"""What goes over the queue of an in-process worker: messages of Python's own ``multiprocessing.connection``.
+"""The messages of an in-process worker's queue, framed as Python's ``multiprocessing.connection`` does.
 
 A request is an 8-byte number and its body; an answer is the same number, a status byte and its body.
 """
@@ -57,7 +57,7 @@ def ask_queue(path: Path, body: bytes, timeout_seconds: float) -> tuple[int, byt
 
 
 def _received(link: socket.socket, size: int, deadline: Deadline) -> bytes:
-    """Exactly so many bytes."""
+    """Receive exactly so many bytes."""
     data = bytearray()
     while len(data) < size:
         link.settimeout(deadline.allowed())

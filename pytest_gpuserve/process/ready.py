@@ -1,4 +1,4 @@
-"""When a server is up: probes that look once and say what they saw, and the wait that asks them.
+"""Waits until a server is up: probes that look once and report what they saw, and the wait that calls them.
 
 A probe is any ``() -> NotReady | None``. It looks once, briefly (it is not told the deadline, so its own timeout is
 how late the wait can become), returns None when all is well, and raises `ServerFailed` when waiting cannot help.
@@ -12,11 +12,12 @@ import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 import psutil
 
-from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.ports import port_owner
 from pytest_gpuserve.process.queue_format import ask_queue
@@ -284,3 +285,24 @@ def _late(process: Process, deadline: Deadline, what: str, seen: NotReady) -> Se
         ],
         log_tail=process.tail(),
     )
+
+
+@lru_cache
+def verified_tls(ca_file: str) -> ssl.SSLContext:
+    """Make the context that checks a server's certificate and name; cached, since reading the system's takes long.
+
+    Args:
+        ca_file: Certificates to trust instead of the system's; empty for those.
+
+    Raises:
+        UsageProblem: They cannot be read.
+    """
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as problem:
+        raise UsageProblem(
+            "the certificates to trust cannot be read",
+            found=str(problem),
+            looked=[ca_file],
+            remedies=["ca_file= names a PEM file, by an absolute path or one relative to the test file"],
+        ) from None

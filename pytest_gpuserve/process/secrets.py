@@ -1,4 +1,4 @@
-"""Keeping the values of secret environment variables out of whatever is shown."""
+"""Masks the values of secret environment variables in whatever is shown."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def secret_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def without_secret_values(words: Iterable[str], shown: Callable[[str], str] = lambda _: "...") -> list[str]:
-    """A command line, in which the values of options that are named like secrets are shown otherwise.
+    """Mask the values of options that are named like secrets in a command line.
 
     Plain numbers are shown: ``--max-tokens=100000`` is no secret.
 

@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeGuard
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
-from pytest_gpuserve.process.child import Command, Process
-from pytest_gpuserve.process.kept import kept_folder
+from pytest_gpuserve.process.child import Command, Process, owned_folder
 from pytest_gpuserve.roofline.share import Work
 from pytest_gpuserve.servers.base import Site, with_own_package
 from pytest_gpuserve.servers.inherited import inherited_environment
@@ -89,7 +88,7 @@ def count_flops(
         "inputs": json.dumps(_checked(call, inputs, dtypes or {})),
     }
     environment = {**inherited_environment(os.environ), **(env or {}), **QUIET}
-    with kept_folder("gpuserve-flops-") as (place, _):
+    with owned_folder("gpuserve-flops-") as (place, _):
         answer = place / "answer.json"
         flags = [f"--{option}={value}" for option, value in options.items()]
         argv = (python, "-m", MODULE, *flags, f"--answer={answer}")

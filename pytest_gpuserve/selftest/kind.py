@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuserve.errors import NotInRevision, ServerFailed
 from pytest_gpuserve.measure.counters import Counters, StageTime
-from pytest_gpuserve.process.module import module_command
+from pytest_gpuserve.process.command_line import module_command
 from pytest_gpuserve.selftest.server import METRICS, PREFIX, Options
 from pytest_gpuserve.servers.base import Launch, TellsNothing
 from pytest_gpuserve.servers.metric_names import scrape

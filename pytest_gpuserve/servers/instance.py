@@ -14,10 +14,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.process.child import Command, Process
+from pytest_gpuserve.process.child import Command, Process, owned_folder
 from pytest_gpuserve.process.container import container_command, member_pids
 from pytest_gpuserve.process.deadline import Deadline
-from pytest_gpuserve.process.kept import kept_folder
 from pytest_gpuserve.process.logs import SHOWN_CHARACTERS, excerpt
 from pytest_gpuserve.process.ports import claimed_ports, port_owner
 from pytest_gpuserve.process.queue_format import GOOD
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
-    from pytest_gpuserve.process.kept import Kept
+    from pytest_gpuserve.process.child import SupervisorProcess
     from pytest_gpuserve.servers.base import Ask, ContainerLaunch, ServerKind
 
 if TYPE_CHECKING:
@@ -252,12 +251,12 @@ def started(
         ServerFailed: It died, did not answer in time, refuses the request, or a port is somebody else's.
     """
     deadline = Deadline.after(start_timeout_seconds)
-    with kept_folder("gpuserve-", log=log) as (folder, kept), claimed_ports(len(kind.ports)) as ports:
+    with owned_folder("gpuserve-", log=log) as (folder, supervisor), claimed_ports(len(kind.ports)) as ports:
         site = Site(folder, dict(zip(kind.ports, ports, strict=True)))
         launch = kind.launch(site)
         _check_ports(kind, site)
         began = time.monotonic()
-        process, members = _start(launch, site, environment, kept, launched)
+        process, members = _start(launch, site, environment, supervisor, launched)
         with process:
             if beside is not None:
                 beside()
@@ -300,7 +299,7 @@ def _start(
     launch: Launch | ContainerLaunch,
     site: Site,
     environment: Mapping[str, str],
-    kept: Kept,
+    supervisor: SupervisorProcess,
     launched: Callable[[Mapping[str, str]], None],
 ) -> tuple[Process, Callable[[], Collection[int]]]:
     """Start it, and say what tells the pids that are its own without being in its tree."""
@@ -308,12 +307,14 @@ def _start(
     if isinstance(launch, Launch):
         env = {**inherited, **environment, **launch.environment}
         launched(env)
-        return Process.start(Command(launch.argv, env, launch.cwd, kept.log), kept=kept), frozenset
+        return Process.start(Command(launch.argv, env, launch.cwd, supervisor.log), supervisor=supervisor), frozenset
     cards = tuple(card for card in environment.get(VISIBLE_CARDS, "").split(",") if card)
     container = replace(launch.container, env={**environment, **launch.container.env}, gpus=cards)
     run = container_command(launch.engine, container, client_env=inherited)
     launched(run.env)
-    process = Process.start(Command(run.argv, run.env, site.folder, kept.log), after=run.after, kept=kept)
+    process = Process.start(
+        Command(run.argv, run.env, site.folder, supervisor.log), after=run.after, supervisor=supervisor
+    )
     return process, member_pids(launch.engine, run)
 
 

@@ -14,9 +14,8 @@ from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import together
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import is_here, listeners
-from pytest_gpuserve.process.ready import HttpRequest, NotReady, http_probe, wait_for
+from pytest_gpuserve.process.ready import HttpRequest, NotReady, http_probe, verified_tls, wait_for
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
-from pytest_gpuserve.process.tls import verified_tls
 from pytest_gpuserve.servers.base import Site, TellsNothing
 from pytest_gpuserve.servers.instance import Instance, verdict_on_status
 

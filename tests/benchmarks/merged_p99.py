@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import numpy as np
 
-from pytest_gpuserve.load.engine.tally import Tally
-from pytest_gpuserve.load.merging import merge_ticks
-from pytest_gpuserve.load.totals import total
+from pytest_gpuserve.load.engine.tick_counters import TickCounters
+from pytest_gpuserve.load.totals import merge_ticks, total
 from pytest_gpuserve.units import format_change, format_fraction
 from tests.benchmarks.rows import parser_of, rich_table, show
 
@@ -108,10 +107,10 @@ def merged_p99_ns(hands: Sequence[Sequence[int]]) -> float:
     """
     ticks = []
     for hand in hands:
-        tally = Tally()
+        counters = TickCounters()
         for latency_ns in hand:
-            tally.latency.note(latency_ns)
-        ticks.append(tally.close(1, 0))
+            counters.latency.note(latency_ns)
+        ticks.append(counters.close(1, 0))
     p99 = total([merge_ticks(ticks)]).latency.quantile(Q)
     assert p99 is not None, "fewer than 100 latencies have no p99"
     return p99 * 1e9

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.wire import Endpoint, Plan
-from pytest_gpuserve.process.module import module_command
+from pytest_gpuserve.process.command_line import module_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,9 +24,8 @@ import psutil
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.ray.source import RayEngine
 from pytest_gpuserve.load.schedule import Poisson
-from pytest_gpuserve.load.shares import share_reasons, shares
-from pytest_gpuserve.load.totals import total
-from pytest_gpuserve.load.validity import reasons
+from pytest_gpuserve.load.totals import shares, total
+from pytest_gpuserve.load.validity import reasons, share_reasons
 from pytest_gpuserve.load.wire import frame
 from pytest_gpuserve.units import format_bytes, format_fraction, format_rate
 from tests.benchmarks.merged_p99 import Q, nearest_rank

@@ -46,8 +46,8 @@ MAX_IN_FLIGHT: Final = 64
 PLANNED_SCHEDULE: Final = "Poisson"
 
 SIGMA: Final = 0.3
-CREW: Final = 256
-CREW_PER_TICK: Final = 1_000
+POOL: Final = 256
+POOL_PER_TICK: Final = 1_000
 
 SECONDS_KEPT: Final = 60
 KEPT_TICKS: Final = SECONDS_KEPT * TICKS_A_SECOND
@@ -141,8 +141,8 @@ def schedule_table(arrivals: Mapping[str, ArrivalCost]) -> Table:
     return rich_table(header, rows, words=["schedule"])
 
 
-def crew_ends(workers: int, found: Gathered) -> dict[str, float]:
-    """With how many workers coordinator, session and memory end, going on from a large crew in proportion."""
+def pool_ends(workers: int, found: Gathered) -> dict[str, float]:
+    """With how many workers coordinator, session and memory end, going on from a large pool in proportion."""
     shares = {
         "the coordinator's core": TICKS_A_SECOND * found.coordinator_seconds / SATURATED_SHARE,
         "the session's core": TICKS_A_SECOND * found.session_seconds / SATURATED_SHARE,
@@ -208,9 +208,9 @@ def main() -> None:
     costs = measure()
     show(f"A request to a server that does nothing, CPU time (measured): {format_seconds(costs.request_seconds)}")
     show("An arrival, CPU time in each worker (measured), and its bound (computed)\n", schedule_table(costs.arrivals))
-    ends = crew_ends(CREW, gather(pool(CREW, per_tick=CREW_PER_TICK, ticks=3, sigma=SIGMA)))
+    ends = pool_ends(POOL, gather(pool(POOL, per_tick=POOL_PER_TICK, ticks=3, sigma=SIGMA)))
     told = ", ".join(f"{what} at {workers:.0f}" for what, workers in ends.items())
-    show(f"In proportion to {CREW} workers of {CREW_PER_TICK} requests a tick (computed), these end: {told}.\n")
+    show(f"In proportion to {POOL} workers of {POOL_PER_TICK} requests a tick (computed), these end: {told}.\n")
     scales = [scale(rate, costs) for rate in RATES]
     show("A load of so many requests a second, Poisson arrivals\n", scale_table(scales, costs))
     show(assumptions(), f"Measured on: {machine()}.")

@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import numpy as np
 
-from pytest_gpuserve.load.engine.tally import Tally
+from pytest_gpuserve.load.engine.tick_counters import TickCounters
 from pytest_gpuserve.load.ray.clock import Exchange, Track
-from pytest_gpuserve.load.ray.coordinator import Gathering
-from pytest_gpuserve.load.ray.messages import News
-from pytest_gpuserve.load.shares import packed, shares
-from pytest_gpuserve.load.totals import RunningTotals, total
+from pytest_gpuserve.load.ray.coordinator import TickGatherer
+from pytest_gpuserve.load.ray.worker import WorkerReport
+from pytest_gpuserve.load.totals import RunningTotals, packed, shares, total
 from pytest_gpuserve.load.wire import LENGTH, Tick, frame
 from tests.benchmarks.merged_p99 import Q, nearest_rank
 from tests.benchmarks.nothing_served import TICK_NS
@@ -38,7 +37,7 @@ SLOWER: Final = 2.0
 
 
 @dataclass(frozen=True)
-class Worker:
+class RayWorker:
     """What a worker reports of some ticks.
 
     Args:
@@ -54,7 +53,7 @@ class Worker:
 
 def worker(
     name: str, *, per_tick: int, ticks: int, sigma: float, median_ns: float = MEDIAN_NS, seed: int = 0
-) -> Worker:
+) -> RayWorker:
     """Draw an open loop's latencies, log-normal about a median, each with a small lag in it, and count them.
 
     Args:
@@ -66,24 +65,24 @@ def worker(
         seed: Of the draw.
     """
     random = np.random.default_rng(seed)
-    tally = Tally()
-    tally.begin(0, 0)
+    counters = TickCounters()
+    counters.begin(0, 0)
     found: list[Tick] = []
     raw: list[int] = []
     for number in range(ticks):
         lags = random.exponential(LAG_NS, per_tick).astype(np.int64)
         services = np.round(median_ns * np.exp(sigma * random.standard_normal(per_tick))).astype(np.int64)
         for lag_ns, service_ns in zip(lags.tolist(), services.tolist(), strict=True):
-            tally.lag.note(lag_ns)
-            tally.service.note(service_ns)
-            tally.latency.note(lag_ns + service_ns)
+            counters.lag.note(lag_ns)
+            counters.service.note(service_ns)
+            counters.latency.note(lag_ns + service_ns)
         raw += (lags + services).tolist()
-        tally.requests = tally.due = per_tick
-        found.append(tally.close((number + 1) * TICK_NS, (number + 1) * TICK_NS // 2, open_loop=True))
-    return Worker(name, found, raw)
+        counters.requests = counters.due = per_tick
+        found.append(counters.close((number + 1) * TICK_NS, (number + 1) * TICK_NS // 2, open_loop=True))
+    return RayWorker(name, found, raw)
 
 
-def pool(workers: int, *, per_tick: int, ticks: int, sigma: float) -> list[Worker]:
+def pool(workers: int, *, per_tick: int, ticks: int, sigma: float) -> list[RayWorker]:
     """Draw what so many workers report; every eighth has a slower replica."""
     return [
         worker(
@@ -119,7 +118,7 @@ class Gathered:
     merged_error: float
 
 
-def gather(workers: Sequence[Worker]) -> Gathered:
+def gather(workers: Sequence[RayWorker]) -> Gathered:
     """Take reports to where they are judged.
 
     Args:
@@ -127,7 +126,7 @@ def gather(workers: Sequence[Worker]) -> Gathered:
     """
     names = [each.name for each in workers]
     rows = list(zip(*(each.ticks for each in workers), strict=True))
-    news = [[msgspec.msgpack.encode(News(0, 0, [tick])) for tick in row] for row in rows]
+    news = [[msgspec.msgpack.encode(WorkerReport(0, 0, [tick])) for tick in row] for row in rows]
     passed = _coordinate(names, news)
     count = len(rows)
 
@@ -150,14 +149,14 @@ def gather(workers: Sequence[Worker]) -> Gathered:
 
 
 def _coordinate(names: Sequence[str], news: Sequence[Sequence[bytes]]) -> list[bytes]:
-    gathering, clock = Gathering(names), Track()
+    gatherer, clock = TickGatherer(names), Track()
     clock.hear(Exchange(0, 1, 1, 0))
     passed = []
     for reports in news:
         for part, data in enumerate(reports):
-            for tick in msgspec.msgpack.decode(data, type=News).ticks:
-                gathering.add(part, clock.in_our_time(tick))
-        passed += [frame(tick) for tick in gathering.take()]
+            for tick in msgspec.msgpack.decode(data, type=WorkerReport).ticks:
+                gatherer.add(part, clock.in_our_time(tick))
+        passed += [frame(tick) for tick in gatherer.take()]
     return passed
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from pytest_gpuserve.load.schedule import Constant, Gamma
-from tests.benchmarks.scale import COMPUTED, SIMULATED, Costs, crew_ends, scale, scale_table
+from tests.benchmarks.scale import COMPUTED, SIMULATED, Costs, pool_ends, scale, scale_table
 from tests.benchmarks.scale_costs import ArrivalCost, arrival_cost
 from tests.benchmarks.scale_model import (
     WORKER_SHARE,
@@ -103,10 +103,10 @@ def test_every_row_says_how_it_is_known() -> None:
     assert known["arrivals whose order the clocks do not tell"] == ["1", "2"]
 
 
-def test_reports_of_a_crew_merge_to_its_p99() -> None:
-    """Drawn reports go through the code of real ones; a larger crew is computed in proportion."""
+def test_reports_of_a_pool_merge_to_its_p99() -> None:
+    """Drawn reports go through the code of real ones; a larger pool is computed in proportion."""
     found = gather(pool(8, per_tick=400, ticks=2, sigma=0.3))
     assert abs(found.merged_error) <= 5e-4
     assert min(found.coordinator_seconds, found.session_seconds, found.kept_bytes) > 0
-    ends = crew_ends(8, found)
+    ends = pool_ends(8, found)
     assert ends["the coordinator's core"] == pytest.approx(8 * 0.9 / (10 * found.coordinator_seconds))

@@ -23,8 +23,9 @@ from pytest_gpuserve.experiment.capacity.times import (
 )
 from pytest_gpuserve.experiment.shape import TICK_SECONDS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
+from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.totals import total
-from pytest_gpuserve.load.wire import Latencies, Tick
+from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.measure.capacity import Objective, ProbeOutcome
 from pytest_gpuserve.measure.histogram import bucket_of
 
@@ -61,7 +62,7 @@ def tick(
         begin,
         begin + round(TICK_SECONDS * 1e9),
         requests=requests,
-        latency=Latencies(
+        latency=Durations(
             counts, 10_000_000 * (requests - slow) + 80_000_000 * slow, 80_000_000 if slow else 10_000_000
         ),
         due=requests + failed if due is None else due,
@@ -98,16 +99,16 @@ def reason(kind: ReasonKind) -> Reason:
     return Reason(kind, f"{kind}: as told")
 
 
-def taken(bucket: int) -> Latencies:
+def taken(bucket: int) -> Durations:
     """160 fast requests, and 40 of a bucket."""
     counts = {FAST: 160}
     counts[bucket] = counts.get(bucket, 0) + 40
-    return Latencies(counts, 1, 1_000_000_000)
+    return Durations(counts, 1, 1_000_000_000)
 
 
-def lagging(lag_ns: int) -> Latencies:
+def lagging(lag_ns: int) -> Durations:
     """All requests of a tick sent so late."""
-    return Latencies({bucket_of(lag_ns): 200}, 200 * lag_ns, lag_ns)
+    return Durations({bucket_of(lag_ns): 200}, 200 * lag_ns, lag_ns)
 
 
 # -- when one looks

@@ -17,12 +17,13 @@ from pytest_gpuserve.experiment.capacity.start import _answered
 from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.driver import check_users, most_under_way
+from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.engine.loop import OWN_FILES
-from pytest_gpuserve.load.progress import ANY_WIDTH, Standing, progress_line
+from pytest_gpuserve.load.progress import ANY_WIDTH, ProgressContext, progress_line
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.totals import Totals
-from pytest_gpuserve.load.wire import Latencies, Tick
+from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.measure.capacity import SAMPLES, ProbeOutcome
 from pytest_gpuserve.measure.histogram import bucket_of
 from pytest_gpuserve.measure.points import NotMeasured
@@ -168,7 +169,7 @@ def test_a_search_is_asked_for_nothing_else() -> None:
 
 
 def test_shared_memory_is_refused() -> None:
-    """How many requests are under way is not known beforehand, and each takes a lane."""
+    """How many requests are under way is not known beforehand, and each takes a slot."""
     handle = ServerHandle(CommandServer(("x", "{port}"), Path(), "x", "python"), cast("Any", None))
     target = handle.post("/", body=b"x")
     check_searchable(target)
@@ -180,7 +181,7 @@ def test_shared_memory_is_refused() -> None:
 def test_the_progress_line_says_what_is_tried() -> None:
     """The rate and the interval so far stand in it, whole or not at all."""
     tick = Tick(0, 0, 100_000_000, requests=80)
-    standing = Standing(test="test_a", probe="trying 812/s of 750/s .. 900/s")
+    standing = ProgressContext(test="test_a", probe="trying 812/s of 750/s .. 900/s")
     assert "trying 812/s of 750/s .. 900/s  800/s" in progress_line(Totals(), tick, 3.0, ANY_WIDTH, standing)
     assert progress_line(Totals(), tick, 3.0, 20, standing) == "800/s"
 
@@ -316,7 +317,7 @@ def test_the_first_guess_waits_for_answers() -> None:
     """For a few, and a second; not where requests fail."""
     nothing = [Tick(number, number * 10**8, (number + 1) * 10**8) for number in range(30)]
     assert not any(_answered(nothing[:count]) for count in range(1, 31))
-    answers = Latencies({bucket_of(10**9): 4}, 4 * 10**9, 10**9)
+    answers = Durations({bucket_of(10**9): 4}, 4 * 10**9, 10**9)
     answered = Tick(30, 30 * 10**8, 31 * 10**8, requests=4, latency=answers)
     assert _answered([*nothing, answered])
     assert not _answered([*nothing[:8], Tick(8, 8 * 10**8, 9 * 10**8, requests=4, latency=answers)])

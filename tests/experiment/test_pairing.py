@@ -21,9 +21,10 @@ from pytest_gpuserve.experiment.server_arm import (
 from pytest_gpuserve.experiment.shape import TICKS_A_WINDOW, LoadShape
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.sequential import BLOCKS
+from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson
 from pytest_gpuserve.load.totals import total
-from pytest_gpuserve.load.wire import Latencies, Tick
+from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
 from tests.experiment.stage import Stage, either_arm, either_way, told
 from tests.fakes.scripted_engines import TICK_NS
@@ -50,7 +51,7 @@ LATE_TEXT = "client held up"
 def ticks(count: int, requests: int, latency_seconds: float) -> list[Tick]:
     """Ticks of so many requests each."""
     taken_ns = round(latency_seconds * 1e9)
-    latency = Latencies({1: requests}, taken_ns * requests, taken_ns) if requests else Latencies()
+    latency = Durations({1: requests}, taken_ns * requests, taken_ns) if requests else Durations()
     return [Tick(n, n * TICK_NS, (n + 1) * TICK_NS, requests=requests, latency=latency) for n in range(count)]
 
 

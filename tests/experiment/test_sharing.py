@@ -15,7 +15,7 @@ from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
 from pytest_gpuserve.experiment.shape import LoadShape
-from pytest_gpuserve.experiment.sharing import lanes
+from pytest_gpuserve.experiment.sharing import slots_needed
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.kserve import decode_http
@@ -105,8 +105,8 @@ def test_a_load_through_shared_memory(server: MemoryServer, schedule: Schedule, 
     assert check.checked == check.answers >= start.requests > 5
     assert seen
     assert all(numbers == (2 * X + 20).tolist() for numbers in seen)
-    # A lane takes 64 bytes here; a busy machine may not have needed all of them.
-    assert server.places <= {64 * lane for lane in range(places)}
+    # A slot takes 64 bytes here; a busy machine may not have needed all of them.
+    assert server.places <= {64 * slot for slot in range(places)}
     assert len(server.places) > 1
     # The first request, which tells whether the model answers, carries its tensors.
     assert server.in_body == before + 1
@@ -190,7 +190,7 @@ def test_two_servers_side_by_side_have_memory_of_their_own() -> None:
 )
 def test_a_place_for_each_request_under_way(schedule: Schedule, expected: int) -> None:
     """As many as the schedule can have under way at the same time."""
-    assert lanes(schedule) == expected
+    assert slots_needed(schedule) == expected
 
 
 @pytest.mark.parametrize("schedule", [Constant(5.0), Poisson(5.0), Gamma(5.0, 2.0), Burst(5), Trace(((0.0, 0),))])

@@ -17,11 +17,11 @@ from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.watch import Watch, client_of
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
-from pytest_gpuserve.load.merging import together
+from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Steps
-from pytest_gpuserve.load.totals import total
-from pytest_gpuserve.load.wire import Latencies, Tick
+from pytest_gpuserve.load.totals import together, total
+from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.histogram import bucket_of
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, Client
@@ -136,7 +136,7 @@ def test_more_answers_than_we_sent_requests_are_somebody_elses(
         4 * SECOND_NS,
         requests=1000,
         errors={"timeout": how["failed"]} if how.get("failed") else {},
-        latency=Latencies(sum_ns=1000 * 10_000_000, max_ns=10_000_000),
+        latency=Durations(sum_ns=1000 * 10_000_000, max_ns=10_000_000),
     )
     server.clock[0] += 4 - how.get("missed_seconds", 0.0)
     server.requests = counted
@@ -165,7 +165,7 @@ def test_readings_that_two_windows_share_count_once(server: _Server) -> None:
     server.takes_seconds = 0.2
     watch = watch_of(server)
     before = watch.read_counters()
-    tick = Tick(0, 0, SECOND_NS, requests=100, latency=Latencies(sum_ns=SECOND_NS, max_ns=10_000_000))
+    tick = Tick(0, 0, SECOND_NS, requests=100, latency=Durations(sum_ns=SECOND_NS, max_ns=10_000_000))
     windows = []
     for _ in range(20):
         server.clock[0] += 0.8
@@ -182,8 +182,8 @@ def test_readings_that_two_windows_share_count_once(server: _Server) -> None:
 def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: _Server) -> None:
     """Of two workers the late one is named by the ticks that are judged; what is cut off is in nobody's share."""
     watch = watch_of(server, LoadShape(Constant(50), processes=2))
-    good = Latencies({bucket_of(1000): 50}, 50_000, 1000)
-    late = Latencies({bucket_of(SECOND_NS): 50}, 50 * SECOND_NS, SECOND_NS)
+    good = Durations({bucket_of(1000): 50}, 50_000, 1000)
+    late = Durations({bucket_of(SECOND_NS): 50}, 50 * SECOND_NS, SECOND_NS)
     told = []
     for number, lag in enumerate([late, good]):
         each = Tick(number, number * SECOND_NS, (number + 1) * SECOND_NS, requests=50, sent=50, due=50, cpu_ns=9)
@@ -248,7 +248,7 @@ def kinds(reasons: Iterable[Reason]) -> list[ReasonKind]:
 def load_tick(number: int, *, late_beats: int = 0, cpu_share: float = 0.1) -> Tick:
     """A tenth of a second of four users with answers after 20 ms; late beats are late by 100 ms each."""
     tick_ns = SECOND_NS // 10
-    latency = Latencies({bucket_of(20_000_000): 20}, 20 * 20_000_000, 20_000_000)
+    latency = Durations({bucket_of(20_000_000): 20}, 20 * 20_000_000, 20_000_000)
     return Tick(
         number,
         number * tick_ns,

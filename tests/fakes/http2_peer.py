@@ -8,18 +8,18 @@ from unittest import mock
 
 import hpack
 
+from pytest_gpuserve.load.engine import http2
 from pytest_gpuserve.load.engine import http2_codec as codec
-from pytest_gpuserve.load.engine import http2_connection
 from pytest_gpuserve.load.engine.http2 import Http2
 from pytest_gpuserve.load.engine.http2_codec import DATA, END_HEADERS, END_STREAM, HEADERS, frame
-from pytest_gpuserve.load.engine.lane import text_of
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
+from pytest_gpuserve.load.engine.transport import text_of
 from pytest_gpuserve.load.wire import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.load.engine.lane import Lane, Sample
+    from pytest_gpuserve.load.engine.transport import Sample, Slot
 
 SECOND_NS = 1_000_000_000
 ENDPOINT = Endpoint("grpc", "127.0.0.1", 1, rpc="/fake.Fake/Echo")
@@ -159,75 +159,75 @@ class Recorder:
 
     def __init__(self, again: int = 0) -> None:
         self.again = again
-        self.lanes: list[Lane] = []
-        self.busy: set[Lane] = set()
-        self.gone: set[Lane] = set()
+        self.slots: list[Slot] = []
+        self.busy: set[Slot] = set()
+        self.gone: set[Slot] = set()
         self.sent = 0
         self.answers: list[tuple[int, bytes, bool]] = []
         self.failures: list[tuple[int, str, str, bool]] = []
         self.lost_idle: list[tuple[int, str]] = []
-        self.then: Callable[[Lane], None] = lambda lane: None
+        self.then: Callable[[Slot], None] = lambda slot: None
 
     @property
     def kinds(self) -> list[str]:
         """Of all failures."""
         return [kind for _, kind, _, _ in self.failures]
 
-    def send(self, lane: Lane, payload: bytes = PAYLOAD) -> None:
+    def send(self, slot: Slot, payload: bytes = PAYLOAD) -> None:
         """Send a request."""
-        assert lane not in self.busy | self.gone
-        self.busy.add(lane)
+        assert slot not in self.busy | self.gone
+        self.busy.add(slot)
         self.sent += 1
-        lane.send(payload)
+        slot.send(payload)
 
-    def ready(self, lane: Lane) -> None:
-        """Note a lane."""
-        assert lane not in self.lanes
-        self.lanes.append(lane)
+    def ready(self, slot: Slot) -> None:
+        """Note a slot."""
+        assert slot not in self.slots
+        self.slots.append(slot)
 
-    def answered(self, lane: Lane, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- see ``Issuer``
+    def answered(self, slot: Slot, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- see ``Issuer``
         """Note an answer."""
         assert type(body) is bytes
-        self.answers.append((lane.place, body, keep))
-        self._ended(lane, keep=keep)
+        self.answers.append((slot.place, body, keep))
+        self._ended(slot, keep=keep)
 
-    def refused(self, lane: Lane, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
+    def refused(self, slot: Slot, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
         """Note a failure."""
-        self.failures.append((lane.place, kind, text_of(sample), keep))
-        self._ended(lane, keep=keep)
+        self.failures.append((slot.place, kind, text_of(sample), keep))
+        self._ended(slot, keep=keep)
 
-    def lost(self, lane: Lane, kind: str, sample: str) -> None:
-        """Note a lost lane."""
-        assert lane not in self.gone
-        self.gone.add(lane)
-        if lane in self.busy:
-            self.busy.remove(lane)
+    def lost(self, slot: Slot, kind: str, sample: str) -> None:
+        """Note a lost slot."""
+        assert slot not in self.gone
+        self.gone.add(slot)
+        if slot in self.busy:
+            self.busy.remove(slot)
             assert kind
-            self.failures.append((lane.place, kind, sample, False))
+            self.failures.append((slot.place, kind, sample, False))
         else:
-            self.lost_idle.append((lane.place, kind))
-        self.then(lane)
+            self.lost_idle.append((slot.place, kind))
+        self.then(slot)
 
-    def token(self, lane: Lane, now_ns: int, before_ns: int) -> None:
+    def token(self, slot: Slot, now_ns: int, before_ns: int) -> None:
         """No streams here."""
         raise AssertionError
 
-    def _ended(self, lane: Lane, *, keep: bool) -> None:
-        assert lane not in self.gone
-        self.busy.remove(lane)
+    def _ended(self, slot: Slot, *, keep: bool) -> None:
+        assert slot not in self.gone
+        self.busy.remove(slot)
         if not keep:
-            self.gone.add(lane)
-        self.then(lane)
-        if keep and self.again and lane not in self.gone:
+            self.gone.add(slot)
+        self.then(slot)
+        if keep and self.again and slot not in self.gone:
             self.again -= 1
-            self.send(lane)
+            self.send(slot)
 
 
 class Bench:
     """A transport with one fake connection at a time.
 
     Args:
-        seats: Lanes to open.
+        slots: How many to open.
         again: See ``Recorder``.
         settings: That the server begins with; None leaves out its begin.
         endpoint: Of the transport.
@@ -235,7 +235,7 @@ class Bench:
 
     def __init__(
         self,
-        seats: int = 1,
+        slots: int = 1,
         again: int = 0,
         settings: tuple[tuple[int, int], ...] | None = (),
         endpoint: Endpoint = ENDPOINT,
@@ -245,18 +245,18 @@ class Bench:
         self.socket = FakeSocket()
         self.transport = Http2(endpoint, self.reactor, self.issuer, SECOND_NS)
         self.openings: list[FakeOpening] = []
-        self.seats = [self.open(place) for place in range(seats)]
+        self.slots = [self.open(place) for place in range(slots)]
         self.connect()
         if settings is not None:
             self.receive(codec.settings(*settings))
 
-    def open(self, place: int) -> Lane:
-        """Open a lane, of which nothing is told at once."""
-        before = len(self.issuer.lanes), len(self.issuer.gone)
-        with mock.patch.object(http2_connection, "Opening", self._opening):
-            lane = self.transport.open(place)
-        assert (len(self.issuer.lanes), len(self.issuer.gone)) == before
-        return lane
+    def open(self, place: int) -> Slot:
+        """Open a slot, of which nothing is told at once."""
+        before = len(self.issuer.slots), len(self.issuer.gone)
+        with mock.patch.object(http2, "Opening", self._opening):
+            slot = self.transport.open(place)
+        assert (len(self.issuer.slots), len(self.issuer.gone)) == before
+        return slot
 
     def _opening(self, *args: object) -> FakeOpening:
         self.openings.append(FakeOpening(*args))  # type: ignore[arg-type]
@@ -273,9 +273,9 @@ class Bench:
             self.reactor.handler(READABLE)
 
     def send(self, *places: int, payload: bytes = PAYLOAD) -> None:
-        """Send a request on these seats, or on all."""
-        for place in places or range(len(self.seats)):
-            self.issuer.send(self.seats[place], payload)
+        """Send a request on these slots, or on all."""
+        for place in places or range(len(self.slots)):
+            self.issuer.send(self.slots[place], payload)
 
     def sent_frames(self) -> list[tuple[int, int, int, bytes]]:
         """All frames that went out, each as type, flags, stream and content; forgets them."""

@@ -6,7 +6,7 @@ import psutil
 
 ENGINE = "pytest_gpuserve.load.engine"
 COORDINATOR = "pytest_gpuserve.load.ray"
-ACTOR = "ray::Worker"
+ACTOR = "ray::RayWorker"
 
 
 def command_line(process: psutil.Process) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from pytest_gpuserve.errors import LoadFailed, ServerFailed
 from pytest_gpuserve.experiment.server_arm import Pace
-from pytest_gpuserve.load.lost import lost_in_mid_load
+from pytest_gpuserve.load.run import lost_in_mid_load
 from pytest_gpuserve.measure.rounds import ArmResult
 from tests.fakes.scripted_sessions import STARTS_NAME, Noise, Script, client_of, kind_of, show, speed_of, window_of
 

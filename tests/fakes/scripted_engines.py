@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.schedule import Steps
-from pytest_gpuserve.load.wire import Latencies, Tick
+from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.measure.histogram import bucket_of
 
 if TYPE_CHECKING:
@@ -100,7 +101,7 @@ class ScriptedEngines:
 def tick_of(number: int, begin_ns: int, requests: int = TICK_REQUESTS, *, last: bool = False) -> Tick:
     """A tick in which four users had so many answers, each as soon as that takes."""
     latency_ns = USERS * TICK_NS // requests
-    latency = Latencies({bucket_of(latency_ns): requests}, requests * latency_ns, latency_ns)
+    latency = Durations({bucket_of(latency_ns): requests}, requests * latency_ns, latency_ns)
     return Tick(
         number,
         begin_ns,
@@ -108,7 +109,7 @@ def tick_of(number: int, begin_ns: int, requests: int = TICK_REQUESTS, *, last: 
         requests=requests,
         latency=latency,
         service=latency,
-        lag=Latencies({bucket_of(1000): requests}, requests * 1000, 1000),
+        lag=Durations({bucket_of(1000): requests}, requests * 1000, 1000),
         cpu_ns=1_000_000,
         sent=requests,
         due=requests,

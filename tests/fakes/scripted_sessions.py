@@ -30,8 +30,9 @@ import pytest
 
 from pytest_gpuserve import units
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
+from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.totals import RunningTotals
-from pytest_gpuserve.load.wire import Latencies, Tick
+from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Client, Session, Start, Window
 from pytest_gpuserve.plugin.fixtures import SESSION_NAME
@@ -246,7 +247,7 @@ def show(windows: tuple[Window, ...], progress: Progress) -> None:
     now_ns = 0
     for number, window in enumerate(windows):
         end_ns = now_ns + round(window.seconds * 1e9)
-        latency = Latencies(
+        latency = Durations(
             dict(window.latency.counts),
             round(window.latency_sum_seconds * 1e9),
             round(window.latency_max_seconds * 1e9),

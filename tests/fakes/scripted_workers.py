@@ -12,9 +12,9 @@ import msgspec
 
 from pytest_gpuserve.load.ray.cluster import Versions
 from pytest_gpuserve.load.ray.coordinator import Coordinator
-from pytest_gpuserve.load.ray.messages import News, Whereabouts
 from pytest_gpuserve.load.ray.placing import PIDS, identity
-from pytest_gpuserve.load.ray.pool import Lost, WorkerPool
+from pytest_gpuserve.load.ray.pool import WorkerLost, WorkerPool
+from pytest_gpuserve.load.ray.worker import WorkerLocation, WorkerReport
 from pytest_gpuserve.load.wire import Again, Begin, HostProcess, Ready, Tick
 from tests.fakes.http_server import plan
 
@@ -97,7 +97,7 @@ class ScriptedWorker:
     part: int | None = None
     seeds: list[int] = field(default_factory=list)
     begun_ns: list[int] = field(default_factory=list)
-    news: asyncio.Queue[News | Exception] = field(default_factory=asyncio.Queue)
+    news: asyncio.Queue[WorkerReport | Exception] = field(default_factory=asyncio.Queue)
     moved_ns: int = 0
     hangs_in: str = ""
     silent: bool = False
@@ -112,44 +112,44 @@ class ScriptedWorker:
     async def _called(self, method: str) -> None:
         await asyncio.sleep(0)
         if self.script.dies_in == method:
-            raise Lost("its process has died")
+            raise WorkerLost("its process has died")
         if method in (self.script.hangs_in, self.hangs_in):
             await asyncio.Event().wait()
         self.ours.at_ns += self.script.way_ns
 
     async def versions(self) -> Versions:
-        """See ``Remote``."""
+        """See ``RemoteWorker``."""
         if self.script.never_placed:
             await asyncio.Event().wait()
         await self._called("versions")
         return self.script.versions
 
     async def node(self) -> str:
-        """See ``Remote``."""
+        """See ``RemoteWorker``."""
         await self._called("node")
         return self.address
 
     async def identities(self, paths: Sequence[str]) -> Mapping[str, str]:
-        """See ``Remote``."""
+        """See ``RemoteWorker``."""
         await self._called("identities")
         return {path: identity(path) if self.script.sees else "elsewhere" for path in paths}
 
     async def start(self, part: int, parts: int, seed: int) -> str:
-        """See ``Remote``."""
+        """See ``RemoteWorker``."""
         del parts
         await self._called("start")
         self.part = part
         self.seeds.append(seed)
         return self.script.refuses
 
-    async def whereabouts(self) -> Whereabouts:
-        """See ``Remote``; the number that it tells is its part's."""
-        await self._called("whereabouts")
+    async def location(self) -> WorkerLocation:
+        """See ``RemoteWorker``; the number that it tells is its part's."""
+        await self._called("location")
         assert self.part is not None
-        return Whereabouts(identity(PIDS) if self.script.sees else "elsewhere", [HostProcess(self.part, 7)])
+        return WorkerLocation(identity(PIDS) if self.script.sees else "elsewhere", [HostProcess(self.part, 7)])
 
     async def clock(self) -> int:
-        """See ``Remote``."""
+        """See ``RemoteWorker``."""
         await self._called("clock")
         there_ns = self.there_ns()
         self.ours.at_ns += self.script.way_ns + (0 if self.asked else self.script.first_ns)
@@ -157,21 +157,21 @@ class ScriptedWorker:
         return there_ns
 
     async def begin(self, at_ns: int) -> int:
-        """See ``Remote``."""
+        """See ``RemoteWorker``."""
         await self._called("begin")
         self.ours.at_ns += self.script.begin_ns
         self.begun_ns.append(at_ns)
         return self.there_ns()
 
     async def again(self, seed: int) -> None:
-        """See ``Remote``."""
+        """See ``RemoteWorker``."""
         await self._called("again")
         self.seeds.append(seed)
         if not self.silent:
             self.tell(ready=True)
 
-    async def poll(self) -> News:
-        """See ``Remote``."""
+    async def poll(self) -> WorkerReport:
+        """See ``RemoteWorker``."""
         self.polled += 1
         received_ns = self.there_ns()
         news = await self.news.get()
@@ -180,14 +180,14 @@ class ScriptedWorker:
         return msgspec.structs.replace(news, received_ns=received_ns, answered_ns=self.there_ns())
 
     def end(self) -> None:
-        """See ``Remote``."""
+        """See ``RemoteWorker``."""
         self.ended = True
 
     # -- for the test
 
     def tell(self, *ticks: Tick, ready: bool = False, problem: str = "") -> None:
         """Have news."""
-        self.news.put_nowait(News(0, 0, list(ticks), ready, problem))
+        self.news.put_nowait(WorkerReport(0, 0, list(ticks), ready, problem))
 
     def report(self, number: int, *, last: bool = False) -> None:
         """Report a tick of the load that was begun last, on time by its own clock."""
@@ -196,7 +196,7 @@ class ScriptedWorker:
 
     def die(self) -> None:
         """Die."""
-        self.news.put_nowait(Lost("its node has died"))
+        self.news.put_nowait(WorkerLost("its node has died"))
 
 
 @dataclass

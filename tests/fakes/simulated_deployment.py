@@ -13,10 +13,10 @@ from pytest_gpuserve.experiment.capacity.start import SearchedStart
 from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.experiment.replicas import for_replicas
 from pytest_gpuserve.load.answers import AnswerCheck
-from pytest_gpuserve.load.merging import together
+from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson
-from pytest_gpuserve.load.wire import Latencies
+from pytest_gpuserve.load.totals import together
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.window import COMPILING
 from pytest_gpuserve.servers.remote import Remote, Replicas
@@ -97,7 +97,7 @@ class Deployment:
         """What a replica does of what its queue would do."""
         tick = msgspec.structs.replace(tick, begin_ns=tick.begin_ns + now_ns, end_ns=tick.end_ns + now_ns)
         if number in self.dead:
-            nothing = Latencies()
+            nothing = Durations()
             errors = {"refused": tick.sent} if tick.sent else {}
             return msgspec.structs.replace(
                 tick, requests=0, latency=nothing, service=nothing, errors=errors, in_flight=0, in_flight_ns=0

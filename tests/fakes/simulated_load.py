@@ -13,10 +13,10 @@ import msgspec
 
 from pytest_gpuserve.load.engine import closed_loop, loop, open_loop
 from pytest_gpuserve.load.engine.__main__ import make_loop
-from pytest_gpuserve.load.engine.lane import Lane
-from pytest_gpuserve.load.engine.tally import Tally
-from pytest_gpuserve.load.merging import merge_ticks
+from pytest_gpuserve.load.engine.tick_counters import TickCounters
+from pytest_gpuserve.load.engine.transport import Slot
 from pytest_gpuserve.load.schedule import is_open
+from pytest_gpuserve.load.totals import merge_ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +58,7 @@ class Sent:
         at_ns: When.
         number: Of the request.
         payload: What arrived.
-        place: Of its lane.
+        place: Of its slot.
         intended_ns: When it was due.
         end_ns: When the client had its end, or gave it up; None while it is under way.
         good: Whether it was answered well.
@@ -82,7 +82,7 @@ class Simulation:
         serve: What becomes of a request.
         opens: Of the so manieth connection, when it is open or fails, from the attempt, and the error's kind if so.
         begin_ns: The load's begin.
-        most_lanes: How many the limit on open files allows.
+        most_slots: How many the limit on open files allows.
         stopped: From when to when the engine does not run, while the server does.
         look_ns: What it takes to look at the clock.
     """
@@ -91,7 +91,7 @@ class Simulation:
     serve: Callable[[Sent], Reply] = field(default=lambda _: Reply())
     opens: Callable[[int], tuple[int, str]] = field(default=lambda _: (0, ""))
     begin_ns: int = 1000 * MS
-    most_lanes: int = 10_000
+    most_slots: int = 10_000
     stopped: tuple[int, int] = (0, 0)
     look_ns: int = 0
 
@@ -100,15 +100,15 @@ class Simulation:
         self.sent: list[Sent] = []
         self.ticks: list[Tick] = []
         self.opened: list[int] = []
-        self.lanes: set[SimulatedLane] = set()
+        self.slots: set[SimulatedSlot] = set()
         self.most_opening = 0
         self.said = 0
-        self.most_lanes_at_once = 0
+        self.most_slots_at_once = 0
         self.ended_ns: int | None = None
         self._events: list[tuple[int, int, Callable[[], None]]] = []
         self._count = 0
-        self.tally = Tally(len(self.plan.payloads), self.plan.keep_answers)
-        self.loop = make_loop(self.plan, cast("Reactor", self), self.tally, self.most_lanes)
+        self.counters = TickCounters(len(self.plan.payloads), self.plan.keep_answers)
+        self.loop = make_loop(self.plan, cast("Reactor", self), self.counters, self.most_slots)
         self.loop.transport = self
 
     # -- the engine
@@ -116,7 +116,7 @@ class Simulation:
     def run(self) -> Simulation:
         """Run to the load's end, but no longer than anybody wants to wait for it."""
         if not self.now_ns:
-            self.at(self.begin_ns, lambda: self.tally.begin(self.now_ns, 0))
+            self.at(self.begin_ns, lambda: self.counters.begin(self.now_ns, 0))
             self.loop.begin(self.begin_ns, self._end)
             self.at(self.begin_ns + self.plan.tick_ns, self._tick)
         with ExitStack() as stack:
@@ -145,7 +145,9 @@ class Simulation:
         """End a tick now."""
         under_way, users = self.loop.under_way(), self.loop.users
         self.ticks.append(
-            self.tally.close(self.now_ns, 0, under_way, open_loop=is_open(self.plan.schedule), users=users, last=last)
+            self.counters.close(
+                self.now_ns, 0, under_way, open_loop=is_open(self.plan.schedule), users=users, last=last
+            )
         )
         return self.ticks[-1]
 
@@ -166,20 +168,20 @@ class Simulation:
     def take_transfer(self) -> None:
         """Time nothing."""
 
-    def open(self, place: int) -> Lane:
-        """Begin to open a lane."""
-        lane = SimulatedLane(place, self)
-        self.lanes.add(lane)
-        assert len({each.place for each in self.lanes}) == len(self.lanes), "two lanes in one place"
+    def open(self, place: int) -> Slot:
+        """Begin to open a slot."""
+        slot = SimulatedSlot(place, self)
+        self.slots.add(slot)
+        assert len({each.place for each in self.slots}) == len(self.slots), "two slots in one place"
         after_ns, kind = self.opens(len(self.opened))
         self.opened.append(self.now_ns)
-        self.most_lanes_at_once = max(self.most_lanes_at_once, len(self.lanes))
-        self.most_opening = max(self.most_opening, sum(not each.ready for each in self.lanes))
-        self.at(self.now_ns + after_ns, lambda: lane.open(kind))
-        return lane
+        self.most_slots_at_once = max(self.most_slots_at_once, len(self.slots))
+        self.most_opening = max(self.most_opening, sum(not each.ready for each in self.slots))
+        self.at(self.now_ns + after_ns, lambda: slot.open(kind))
+        return slot
 
     def close(self) -> None:
-        """Nothing is shared by the lanes."""
+        """Nothing is shared by the slots."""
 
     # -- what there was
 
@@ -229,7 +231,7 @@ class Simulation:
         return self.requests + sum(self.errors.values())
 
 
-class SimulatedLane(Lane):
+class SimulatedSlot(Slot):
     """A connection to the server."""
 
     __slots__ = ("_request", "_simulation", "closed", "ready")
@@ -254,9 +256,9 @@ class SimulatedLane(Lane):
 
     def send(self, payload: bytes) -> None:
         """Let the server see a request."""
-        assert self.ready, "sent on a lane that is not open"
-        assert not self.closed, "sent on a closed lane"
-        assert self._request is None, "sent on a busy lane"
+        assert self.ready, "sent on a slot that is not open"
+        assert not self.closed, "sent on a closed slot"
+        assert self._request is None, "sent on a busy slot"
         simulation = self._simulation
         request = Sent(simulation.now_ns, self.number, payload, self.place, self.intended_ns)
         self._request = request
@@ -286,14 +288,14 @@ class SimulatedLane(Lane):
 
     def hang_up(self) -> None:
         """Be closed by the server in good order, while idle."""
-        assert self._request is None, "a busy lane does not end in good order"
+        assert self._request is None, "a busy slot does not end in good order"
         if not self.closed:
             self.close()
             self._simulation.loop.lost(self, "", "")
 
     def expire(self, seconds: float) -> None:
         """Give up the request."""
-        assert self._request is not None, "an idle lane does not expire"
+        assert self._request is not None, "an idle slot does not expire"
         self._finish()
         self.close()
         self._simulation.loop.lost(self, "timeout", f"{seconds:g} s")
@@ -303,7 +305,7 @@ class SimulatedLane(Lane):
         if self._request is not None:
             self._finish()
         self.closed = True
-        self._simulation.lanes.discard(self)
+        self._simulation.slots.discard(self)
 
     def _finish(self) -> None:
         assert self._request is not None

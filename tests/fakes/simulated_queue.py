@@ -15,10 +15,11 @@ from pytest_gpuserve.experiment.capacity.probing import Probing
 from pytest_gpuserve.experiment.capacity.times import Looks, least_rate, settle_seconds
 from pytest_gpuserve.experiment.shape import TICK_SECONDS
 from pytest_gpuserve.gate.reason import ReasonKind
+from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.schedule import Poisson
 from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.validity import reasons
-from pytest_gpuserve.load.wire import Latencies, Tick
+from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.measure.histogram import bucket_of
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Queue:
                 under_way += done - max(begin, done - took)
             under_way += sum(end - max(begin, done - took) for done, took in ends)
             counts = Counter(map(bucket_of, latencies))
-            taken = Latencies(dict(counts), sum(latencies), max(latencies, default=0))
+            taken = Durations(dict(counts), sum(latencies), max(latencies, default=0))
             yield Tick(
                 number,
                 round(number * TICK_SECONDS * 1e9),
@@ -78,7 +79,7 @@ class Queue:
                 requests=len(latencies),
                 latency=taken,
                 service=taken,
-                lag=Latencies({bucket_of(LAG_NS): arrived}, arrived * LAG_NS, LAG_NS) if arrived else Latencies(),
+                lag=Durations({bucket_of(LAG_NS): arrived}, arrived * LAG_NS, LAG_NS) if arrived else Durations(),
                 due=arrived,
                 sent=arrived,
                 in_flight=len(ends),

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuserve.load import answers as module
 from pytest_gpuserve.load.answers import AnswerCheck, Complaint
-from pytest_gpuserve.load.wire import Answers, Tick
+from pytest_gpuserve.load.wire import AnswerCount, Tick
 
 if TYPE_CHECKING:
     import pytest
 
 
-def tick(*answers: Answers, requests: int | None = None) -> Tick:
+def tick(*answers: AnswerCount, requests: int | None = None) -> Tick:
     """A tick in which these answers came; more requests where some were not passed on."""
     count = sum(answer.count for answer in answers)
     return Tick(0, 0, 1, requests=count if requests is None else requests, answers=list(answers))
@@ -35,8 +35,8 @@ class Calls:
 def test_a_wrong_answer_is_told_with_its_request() -> None:
     """How often it came, its first request, the payload, what was expected; what was not passed on is not compared."""
     check = AnswerCheck([b"one", b"two"])
-    right, wrong, first = Answers(0, b"one", 5, 0), Answers(1, b"2", 3, 7), Answers(0, b"1", 1, 3)
-    assert check.check(tick(right, Answers(1, b"two", 4, 1), requests=15)) == ()
+    right, wrong, first = AnswerCount(0, b"one", 5, 0), AnswerCount(1, b"2", 3, 7), AnswerCount(0, b"1", 1, 3)
+    assert check.check(tick(right, AnswerCount(1, b"two", 4, 1), requests=15)) == ()
     assert (check.answers, check.checked, check.wrong, check.mixed_up) == (15, 9, 0, 0)
     found = check.check(tick(right, wrong, first))
     assert found == (Complaint(1, 3, 0, "expected b'one', got b'1'"), Complaint(3, 7, 1, "expected b'two', got b'2'"))
@@ -48,7 +48,12 @@ def test_mixed_up_answers_are_recognised() -> None:
     """What is wrong for its own payload and right for another's; without an expectation nothing is checked."""
     check = AnswerCheck([None, b"one", b"two", lambda body: body.startswith(b"three")])
     first, second, wrong = check.check(
-        tick(Answers(1, b"three!", 2, 10), Answers(3, b"one", 1, 11), Answers(0, b"x", 4, 1), Answers(2, b"x", 1, 12))
+        tick(
+            AnswerCount(1, b"three!", 2, 10),
+            AnswerCount(3, b"one", 1, 11),
+            AnswerCount(0, b"x", 4, 1),
+            AnswerCount(2, b"x", 1, 12),
+        )
     )
     text = "the answer to payload {}, not to payload {}: answers are mixed up"
     assert first == Complaint(2, 10, 1, text.format(3, 1), mixed_up=True)
@@ -56,18 +61,18 @@ def test_mixed_up_answers_are_recognised() -> None:
     assert wrong == Complaint(1, 12, 2, "expected b'two', got b'x'")
     assert (check.answers, check.checked, check.wrong, check.mixed_up) == (8, 4, 4, 3)
     # Expectations may overlap; only a wrong answer is looked for elsewhere.
-    assert AnswerCheck([bool, b"two"]).check(tick(Answers(0, b"two", 1, 0))) == ()
+    assert AnswerCheck([bool, b"two"]).check(tick(AnswerCount(0, b"two", 1, 0))) == ()
 
 
 def test_of_payloads_that_expect_the_same_none_is_mixed_up() -> None:
     """Equal bytes and one function shared by all are one expectation: its wrong answer is only wrong."""
     calls = Calls(b"right")
     check = AnswerCheck([calls, b"alike", calls, bytes(bytearray(b"alike")), calls])
-    (first, second) = check.check(tick(Answers(0, b"wrong", 1, 0), Answers(3, b"x", 1, 1)))
+    (first, second) = check.check(tick(AnswerCount(0, b"wrong", 1, 0), AnswerCount(3, b"x", 1, 1)))
     assert not first.mixed_up
     assert not second.mixed_up
     # Of the shared ones the first that it could belong to is named.
-    (mixed,) = check.check(tick(Answers(4, b"alike", 1, 2)))
+    (mixed,) = check.check(tick(AnswerCount(4, b"alike", 1, 2)))
     assert mixed.text == "the answer to payload 1, not to payload 4: answers are mixed up"
 
 
@@ -78,7 +83,7 @@ def test_a_check_that_raises_says_what() -> None:
         raise KeyError("label")
 
     check = AnswerCheck([b"one", broken])
-    first, second = check.check(tick(Answers(0, b"1", 1, 0), Answers(1, b"1", 1, 1)))
+    first, second = check.check(tick(AnswerCount(0, b"1", 1, 0), AnswerCount(1, b"1", 1, 1)))
     assert first.text == "expected b'one', got b'1'"
     assert second.text == "KeyError: 'label' for answer b'1'"
 
@@ -88,11 +93,13 @@ def test_a_repeated_answer_is_checked_once_for_each_expectation() -> None:
     right, other = Calls(b"right"), Calls(b"other")
     check = AnswerCheck([right, other, right, b"one", bytes(bytearray(b"one"))])
     for _ in range(3):
-        check.check(tick(Answers(0, b"right", 1, 0), Answers(2, b"right", 1, 1), Answers(2, b"wrong", 1, 2)))
+        check.check(
+            tick(AnswerCount(0, b"right", 1, 0), AnswerCount(2, b"right", 1, 1), AnswerCount(2, b"wrong", 1, 2))
+        )
     assert right.bodies == {b"right": 1, b"wrong": 1}
     assert other.bodies == {b"wrong": 1}
     assert (check.answers, check.wrong) == (9, 3)
-    (complaint,) = check.check(tick(Answers(4, b"right", 1, 3)))
+    (complaint,) = check.check(tick(AnswerCount(4, b"right", 1, 3)))
     assert complaint.mixed_up, "what is right for one expectation is not so for another"
 
 
@@ -101,15 +108,15 @@ def test_memory_of_checks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = Calls(b"")
     check = AnswerCheck([calls])
     for number in range(3 * module.REMEMBERED_ANSWERS):
-        check.check(tick(Answers(0, b"%d" % number, 1, number)))
+        check.check(tick(AnswerCount(0, b"%d" % number, 1, number)))
         assert len(check._known) <= module.REMEMBERED_ANSWERS
-    check.check(tick(Answers(0, b"0", 1, 0)))
+    check.check(tick(AnswerCount(0, b"0", 1, 0)))
     assert (check.wrong, calls.bodies[b"0"]) == (3 * module.REMEMBERED_ANSWERS + 1, 2)
     monkeypatch.setattr(module, "REMEMBERED_BYTES", 1000)
     large = AnswerCheck([b"right"])
     for number in range(50):
-        large.check(tick(Answers(0, bytes([number]) * 300, 1, number)))
+        large.check(tick(AnswerCount(0, bytes([number]) * 300, 1, number)))
         assert sum(len(body) for _, body in large._known) <= 1000
-    large.check(tick(Answers(0, bytes(5000), 1, 50)))
-    large.check(tick(Answers(0, b"right", 1, 51)))
+    large.check(tick(AnswerCount(0, bytes(5000), 1, 50)))
+    large.check(tick(AnswerCount(0, b"right", 1, 51)))
     assert (large.wrong, large.checked, len(large._known)) == (51, 52, 1)

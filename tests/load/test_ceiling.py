@@ -28,7 +28,7 @@ from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.totals import Totals
 from pytest_gpuserve.load.wire import Endpoint, Plan, Tick, Tls
-from pytest_gpuserve.process.module import module_command
+from pytest_gpuserve.process.command_line import module_command
 from tests.fakes.children.toolkit import ROOT, alive, eventually
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ import psutil
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
-from pytest_gpuserve.load import engine_process
-from pytest_gpuserve.load.driver import Engines
+from pytest_gpuserve.load import driver as driver_module
+from pytest_gpuserve.load.driver import EngineProcess, Engines
 from pytest_gpuserve.load.engine.loop import OWN_FILES
-from pytest_gpuserve.load.engine_process import EngineProcess
 from pytest_gpuserve.load.schedule import Burst, Closed, Poisson, Steps
 from pytest_gpuserve.load.source import LocalEngines
 from pytest_gpuserve.load.wire import Endpoint, Outputs, Ready, Tick, frame
@@ -120,7 +119,7 @@ from pathlib import Path
 sys.modules.pop("pytest_gpuserve", None)
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
 sys.path[:] = [entry for entry in sys.path if not Path(entry, "pytest_gpuserve").exists()] + [{str(checkout)!r}]
-from pytest_gpuserve.process.module import module_command
+from pytest_gpuserve.process.command_line import module_command
 sys.exit(subprocess.run(module_command("pytest_gpuserve.load.null_server", "a", "b")).returncode)
 """
     argv = [sys.executable, "-c", program]
@@ -136,7 +135,7 @@ def test_an_engine_that_reads_nothing_is_given_up(tmp_path: Path, monkeypatch: p
     script.write_text(f"#!{sys.executable}\nimport sys, time\nsys.stderr.write('why')\ntime.sleep(600)\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
-    monkeypatch.setattr(engine_process, "SILENCE_SECONDS", 1.0)
+    monkeypatch.setattr(driver_module, "SILENCE_SECONDS", 1.0)
     with pytest.raises(LoadFailed, match="read nothing for 1 s") as caught:
         Engines(plan(1, body=bytes(8 << 20)), source=LocalEngines(end_seconds=0.1))
     assert caught.value.log_tail == "why"
@@ -222,7 +221,7 @@ def test_a_silent_engine_is_given_up(server: Serving, monkeypatch: pytest.Monkey
     """A stopped engine ends in LoadFailed after the bound on silence, and is killed when closed."""
     with Engines(plan(server.port, "/ok?ms=5")) as engines:
         engines.next_tick()
-        monkeypatch.setattr(engine_process, "SILENCE_SECONDS", 1.0)
+        monkeypatch.setattr(driver_module, "SILENCE_SECONDS", 1.0)
         engines._engines[0]._end_seconds = 0.2
         os.kill(engines.pids[0], signal.SIGSTOP)
         with pytest.raises(LoadFailed, match="reported nothing for 1 s"):
@@ -312,33 +311,33 @@ def test_fewer_users_than_processes_are_refused(schedule: Schedule) -> None:
     not_refused(plan(1, schedule=Poisson(1.0)), 7)
 
 
-def with_lanes(lanes: int, schedule: Schedule, *, outputs: bool) -> Plan:
-    """Plan a load with a form of the payload for each lane."""
+def with_slots(slots: int, schedule: Schedule, *, outputs: bool) -> Plan:
+    """Plan a load with a form of the payload for each slot."""
     memory = Outputs("/dev/shm/x", 64) if outputs else None
-    return msgspec.structs.replace(plan(1, schedule=schedule), payloads=((b"x",) * lanes,), outputs=memory)
+    return msgspec.structs.replace(plan(1, schedule=schedule), payloads=((b"x",) * slots,), outputs=memory)
 
 
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize("schedule", [Closed(4), Steps(((1, 1.0), (4, 1.0))), Burst(50, max_in_flight=4)])
-@pytest.mark.parametrize(("lanes", "outputs"), [(3, True), (3, False), (1, True)])
-def test_fewer_lanes_than_requests_under_way_are_refused(schedule: Schedule, lanes: int, *, outputs: bool) -> None:
-    """Two requests with one place in shared memory would overwrite each other's answers; as many lanes are enough."""
+@pytest.mark.parametrize(("slots", "outputs"), [(3, True), (3, False), (1, True)])
+def test_fewer_slots_than_requests_under_way_are_refused(schedule: Schedule, slots: int, *, outputs: bool) -> None:
+    """Two requests with one place in shared memory would overwrite each other's answers; as many slots are enough."""
     for processes in (1, 4):
-        with pytest.raises(UsageProblem, match="4 requests under way at the same time need as many lanes") as caught:
-            Engines(with_lanes(lanes, schedule, outputs=outputs), processes)
-        assert caught.value.found == f"lanes={lanes}"
-        assert caught.value.remedies[0] == "share(..., lanes=4)"
-    not_refused(with_lanes(4, schedule, outputs=outputs), 4)
+        with pytest.raises(UsageProblem, match="4 requests under way at the same time need as many slots") as caught:
+            Engines(with_slots(slots, schedule, outputs=outputs), processes)
+        assert caught.value.found == f"slots={slots}"
+        assert caught.value.remedies[0] == "share(..., slots=4)"
+    not_refused(with_slots(4, schedule, outputs=outputs), 4)
 
 
 @pytest.mark.usefixtures("no_engine")
-def test_the_payload_with_the_fewest_lanes_counts() -> None:
-    """One without lanes needs none, unless answers lie in shared memory; an open loop then needs a ceiling."""
+def test_the_payload_with_the_fewest_slots_counts() -> None:
+    """One without slots needs none, unless answers lie in shared memory; an open loop then needs a ceiling."""
     whole = msgspec.structs.replace(plan(1, connections=3), payloads=((b"x",) * 5, (b"y",) * 2, (b"z",)))
     with pytest.raises(UsageProblem) as caught:
         Engines(whole)
-    assert caught.value.found == "lanes=2"
+    assert caught.value.found == "slots=2"
     not_refused(msgspec.structs.replace(whole, payloads=((b"x",) * 3, (b"z",))))
     with pytest.raises(UsageProblem, match="needs a ceiling") as caught:
-        Engines(with_lanes(3, Poisson(1.0), outputs=True))
+        Engines(with_slots(3, Poisson(1.0), outputs=True))
     assert caught.value.remedies == ("max_in_flight=3",)

@@ -24,7 +24,7 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.engine import __main__ as engine_main
 from pytest_gpuserve.load.engine import pipes
-from pytest_gpuserve.load.engine.outputs import OutputPlaces
+from pytest_gpuserve.load.engine.loop import OutputPlaces
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Trace
 from pytest_gpuserve.load.wire import BEAT_NS, Outputs, Tick, unwritten
@@ -35,11 +35,11 @@ from tests.fakes.http_server import SAFETY_SECONDS, Serving, Totals, plan
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_gpuserve.load.durations import Durations
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.wire import Latencies
 
 
-def above(durations: Latencies, seconds: float) -> int:
+def above(durations: Durations, seconds: float) -> int:
     """Return how many are surely longer."""
     return sum(count for bucket, count in durations.counts.items() if bucket > bucket_of(round(seconds * 1e9)))
 
@@ -285,7 +285,7 @@ def test_a_large_plan_is_read_in_a_time_that_its_size_explains() -> None:
 OWNER = """
 import msgspec, os, sys, time
 from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.engine_process import EngineProcess
+from pytest_gpuserve.load.driver import EngineProcess
 from pytest_gpuserve.load.source import LOCAL, LocalEngines
 from tests.fakes.http_server import plan
 port, fork, halted_alone = map(int, sys.argv[1:])
@@ -342,7 +342,7 @@ def test_engines_end_with_their_owner(server: Serving, how: signal.Signals, *, f
                 os.kill(copy, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("place", ["loop.Loop.ready", "http1.HttpLane._take"])
+@pytest.mark.parametrize("place", ["loop.Loop.ready", "http1.HttpConnection._take"])
 def test_a_crash_inside_the_engine_is_shown_with_its_traceback(
     server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.engine.events import MAX_LINE_BYTES, EventCounter
+from pytest_gpuserve.load.engine.streams import MAX_LINE_BYTES, EventCounter
 from tests.fakes.pieces import cut
 
 PARTS = [

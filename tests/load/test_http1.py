@@ -1,4 +1,4 @@
-"""How a lane of HTTP/1.1 reads answers and writes requests, without a network: whatever happens, in whatever pieces."""
+"""How a slot of HTTP/1.1 reads answers and writes requests, without a network: whatever happens, in whatever pieces."""
 
 from __future__ import annotations
 
@@ -9,11 +9,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine import http1
-from pytest_gpuserve.load.engine.http1 import KNOWN_ANSWER_BYTES, KNOWN_ANSWERS, UNTIMED_BYTES, HttpLane
-from pytest_gpuserve.load.engine.http1_parser import ResponseParser
-from pytest_gpuserve.load.engine.lane import Transfer
+from pytest_gpuserve.load.engine.http1 import (
+    KNOWN_ANSWER_BYTES,
+    KNOWN_ANSWERS,
+    UNTIMED_BYTES,
+    HttpConnection,
+    ResponseParser,
+)
 from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE
-from tests.fakes.http_lane import PAYLOAD, Event, FakeOpening, User
+from pytest_gpuserve.load.engine.transport import Transfer
+from tests.fakes.http_connection import PAYLOAD, Event, FakeOpening, User
 from tests.fakes.http_server import ANSWERS, BIG, BODY, ok
 from tests.fakes.pieces import cut
 
@@ -27,7 +32,7 @@ ONCE = {path: answer for path, answer in ANSWERS.items() if answer and path != "
 
 @pytest.fixture(autouse=True, scope="module")
 def no_network() -> Iterator[None]:
-    """Let lanes be opened by the test instead of a network."""
+    """Let slots be opened by the test instead of a network."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(http1, "Opening", FakeOpening)
         yield
@@ -74,20 +79,20 @@ def test_answers_are_read_the_same_in_all_pieces(path: str, cuts: list[int]) -> 
 
 
 @given(
-    lanes=st.lists(st.lists(st.tuples(st.sampled_from(sorted(ONCE)), CUTS), max_size=5), min_size=1, max_size=4),
+    slots=st.lists(st.lists(st.tuples(st.sampled_from(sorted(ONCE)), CUTS), max_size=5), min_size=1, max_size=4),
     damage=st.one_of(st.none(), st.tuples(st.integers(0, 4), st.integers(0, 200), st.binary(max_size=2))),
     head=st.booleans(),
 )
 def test_a_recognised_answer_is_what_the_parser_would_have_made_of_it(
-    lanes: list[list[tuple[str, list[int]]]],
+    slots: list[list[tuple[str, list[int]]]],
     damage: tuple[int, int, bytes] | None,
     head: bool,  # noqa: FBT001 -- hypothesis
 ) -> None:
-    """Lanes that recognise each other's answers tell the same, in the same order, as lanes that parse every one."""
+    """Slots that recognise each other's answers tell the same, in the same order, as slots that parse every one."""
     known: dict[bytes, bytes] = {}
-    for lane in lanes:
+    for slot in slots:
         pieces = []
-        for number, (path, cuts) in enumerate(lane):
+        for number, (path, cuts) in enumerate(slot):
             # Whole answers are what is recognised; they are the commonest, as on a real network.
             parts = cut(ONCE[path], cuts if len(cuts) < 3 else [])
             if damage is not None and damage[0] == number:
@@ -167,7 +172,7 @@ def test_what_the_end_of_a_connection_means(received: bytes, end: bool | OSError
 
 @pytest.mark.parametrize("end", [True, ConnectionResetError("reset by peer")])
 def test_the_end_of_an_idle_connection_is_no_failure(end: bool | OSError) -> None:  # noqa: FBT001 -- a table
-    """Nothing was under way: the lane is gone, in good order or not, and no request with it."""
+    """Nothing was under way: the slot is gone, in good order or not, and no request with it."""
     user = User(goes_on=False)
     assert user.receive(ok(), end=end) == [("answered", BODY, True), ("lost", "")]
     assert user.socket.closed
@@ -211,7 +216,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """The lane's clock."""
+    """The slot's clock."""
     there = Clock()
     monkeypatch.setattr("time.perf_counter_ns", there)
     return there
@@ -232,7 +237,7 @@ def test_large_requests_are_timed_though_they_go_out_at_once(clock: Clock, large
 def test_a_request_in_pieces_is_timed_to_its_last(clock: Clock) -> None:
     """However small: from its send on, over all waits for room; one that is cut off counts nothing."""
     user = User(room=[3, BlockingIOError(), 2], goes_on=False)
-    sent_ns = user.lane.sent_ns
+    sent_ns = user.slot.sent_ns
     clock.now_ns = 1000
     user.event(WRITABLE)
     user.event(WRITABLE)
@@ -305,14 +310,14 @@ def test_a_request_expires_once() -> None:
     for mask in (READABLE, WRITABLE, READABLE | WRITABLE):
         user.event(mask)
     assert (user.events, user.socket.closed) == ([], False)
-    user.lane.expire(0.25)
+    user.slot.expire(0.25)
     assert user.socket.closed
     assert user.receive(ok()) == [("lost", "timeout")]
     closed = User()
-    closed.lane.close()
-    closed.lane.close()
+    closed.slot.close()
+    closed.slot.close()
     assert (closed.receive(ok()), closed.socket.closed) == ([], True)
-    opening = cast("HttpLane", closed.transport.open(1))
+    opening = cast("HttpConnection", closed.transport.open(1))
     attempt = cast("FakeOpening", opening._opening)
     opening.close()
     assert attempt.cancelled

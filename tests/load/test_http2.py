@@ -9,9 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuserve.load.engine import http2, transport
 from pytest_gpuserve.load.engine import http2_codec as codec
-from pytest_gpuserve.load.engine import http2_connection, lane
-from pytest_gpuserve.load.engine.grpc_answer import what_failed
 from pytest_gpuserve.load.engine.http2_codec import (
     ACK,
     CONTINUATION,
@@ -28,6 +27,7 @@ from pytest_gpuserve.load.engine.http2_codec import (
     SETTINGS,
     WINDOW_UPDATE,
     frame,
+    what_failed,
 )
 from tests.fakes.http2_peer import HEAD, OK, Bench, Recorder, block, end, head, message, number, right
 from tests.fakes.pieces import cut
@@ -123,13 +123,13 @@ def test_nothing_that_arrives_can_raise(
     cuts: list[int],
     ending: bytes | OSError,
 ) -> None:
-    """Arbitrary bytes, frames in any order, and an end make every request end once, and every lane be gone."""
+    """Arbitrary bytes, frames in any order, and an end make every request end once, and every slot be gone."""
     bench = Bench(3, again=5, settings=() if begun else None)
     if begun:
         bench.send(0, 1)
     bench.receive(*cut(b"".join(parts), cuts), ending)
     assert not bench.issuer.busy
-    assert set(bench.issuer.gone) == set(bench.seats)
+    assert set(bench.issuer.gone) == set(bench.slots)
     assert len(bench.issuer.answers) + len(bench.issuer.failures) == bench.issuer.sent
     for kind in bench.issuer.kinds + [kind for _, kind in bench.issuer.lost_idle if kind]:
         assert kind in CONNECTION_KINDS or kind.startswith(("grpc status ", "status ", "stream reset"))
@@ -191,8 +191,8 @@ def test_unusual_forms_are_understood(opening: bytes, ending: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", FAILED)
-def test_failures_are_named_and_keep_the_lane(kind: str) -> None:
-    """A status of gRPC or HTTP and a reset stream fail the request with its words; the lane sends on."""
+def test_failures_are_named_and_keep_the_slot(kind: str) -> None:
+    """A status of gRPC or HTTP and a reset stream fail the request with its words; the slot sends on."""
     bench = Bench(again=1)
     bench.send()
     bench.receive(FAILED[kind])
@@ -209,11 +209,11 @@ def test_what_a_server_says_of_an_error_is_not_cut() -> None:
     trailers = codec.Fields(b"200", b"5", words.replace(" ", "%20").encode())
     kind, sample = what_failed(trailers, trailers, b"")
     assert callable(sample)
-    assert (kind, lane.text_of(sample)) == ("grpc status NOT_FOUND", words)
+    assert (kind, transport.text_of(sample)) == ("grpc status NOT_FOUND", words)
     refusal = codec.Fields(b"503")
     kind, sample = what_failed(refusal, codec.NO_FIELDS, bytearray(words.encode()))
     assert callable(sample)
-    assert (kind, lane.text_of(sample)) == ("status 503", f"not from a gRPC server: {words.encode()!r}")
+    assert (kind, transport.text_of(sample)) == ("status 503", f"not from a gRPC server: {words.encode()!r}")
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -228,20 +228,20 @@ def test_wrong_answers_are_no_answers(name: str) -> None:
 
 
 def test_an_endless_answer_is_given_up() -> None:
-    """Beyond the bound the stream is reset and what is kept let go; its seat, if kept, and its neighbour go on."""
+    """Beyond the bound the stream is reset and what is kept let go; its slot, if kept, and its neighbour go on."""
     bench, ending = Bench(2), Bench()
     bench.send()
     ending.send()
     bench.sent_frames()
     piece = frame(DATA, 0, 1, bytes(codec.FRAME_BYTES))
-    with mock.patch.object(http2_connection, "MAX_ANSWER_BYTES", 1 << 20):
+    with mock.patch.object(http2, "MAX_ANSWER_BYTES", 1 << 20):
         bench.receive(head(1), *[piece] * 64)
         assert bench.issuer.failures == []
         bench.receive(piece)
         ending.receive(frame(GOAWAY, 0, 0, number(1) + number(0)), *[piece] * 65)
     assert bench.issuer.failures == [(0, "protocol", "an answer of more than 1 MB", True)]
     assert bench.sent_frames() == [(RST_STREAM, 0, 1, number(codec.CANCEL))]
-    assert not bench.seats[0].body  # type: ignore[attr-defined]
+    assert not bench.slots[0].body  # type: ignore[attr-defined]
     bench.send(0)
     bench.receive(piece + end(1) + right(3) + right(5, b"next"))
     assert bench.issuer.answers == [(1, b"right", True), (0, b"next", True)]
@@ -253,16 +253,16 @@ def test_the_longest_answer_is_an_answer() -> None:
     """The bound is of the message: what stands before it is not counted."""
     bench = Bench(2)
     bench.send()
-    with mock.patch.object(http2_connection, "MAX_ANSWER_BYTES", 1 << 16):
+    with mock.patch.object(http2, "MAX_ANSWER_BYTES", 1 << 16):
         bench.receive(right(1, bytes(1 << 16)), right(3, bytes((1 << 16) + 1)))
     assert bench.issuer.answers == [(0, bytes(1 << 16), True)]
     assert bench.issuer.kinds == ["protocol"]
-    assert lane.MAX_ANSWER_BYTES == 1 << 28
+    assert transport.MAX_ANSWER_BYTES == 1 << 28
 
 
 @pytest.mark.parametrize("name", BREAKING)
 def test_a_broken_connection_loses_all(name: str) -> None:
-    """What breaks the rules of HTTP/2 ends the connection, and with it all seats, busy or not."""
+    """What breaks the rules of HTTP/2 ends the connection, and with it all slots, busy or not."""
     bench = Bench(2)
     bench.send(0)
     bench.receive(BREAKING[name])
@@ -272,11 +272,11 @@ def test_a_broken_connection_loses_all(name: str) -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_another_protocol_is_recognised(name: str) -> None:
-    """A server that does not begin with SETTINGS is none, and no lane on it becomes ready."""
+    """A server that does not begin with SETTINGS is none, and no slot on it becomes ready."""
     bench = Bench(settings=None)
     bench.receive(BROKEN[name])
     assert bench.issuer.lost_idle == [(0, "protocol")]
-    assert bench.issuer.lanes == []
+    assert bench.issuer.slots == []
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_another_protocol_is_recognised(name: str) -> None:
     ],
 )
 def test_the_end_of_a_connection_is_named(arrived: bytes, ending: bytes | OSError, kind: str) -> None:
-    """A request learns whether its connection ended before, in or by violence; an idle lane lost nothing in order."""
+    """A request learns whether its connection ended before, in or by violence; an idle slot lost nothing in order."""
     bench = Bench(2)
     bench.send(0)
     bench.receive(*filter(None, [arrived]), ending)
@@ -304,8 +304,8 @@ def test_the_end_of_a_connection_is_named(arrived: bytes, ending: bytes | OSErro
         assert bench.issuer.failures[0][2] == "GOAWAY ENHANCE_YOUR_CALM too_many_pings"
 
 
-def test_a_lane_that_never_opened_is_lost_with_a_reason() -> None:
-    """Refused, silent or hung up before SETTINGS: each lane is told what happened; one that is open has no time-out."""
+def test_a_slot_that_never_opened_is_lost_with_a_reason() -> None:
+    """Refused, silent or hung up before SETTINGS: each slot is told what happened; one that is open has no time-out."""
     refused, silent, hung_up = (Bench(2, settings=None) for _ in range(3))
     opened = Bench()
     refused.openings[0].failed("connection refused", "no")  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""How connections of gRPC end: what lanes are told that were not open yet, and that nothing of it stays."""
+"""How connections of gRPC end: what slots are told that were not open yet, and that nothing of it stays."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.load.loading import run_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpuserve.load.engine.http2_connection import Connection
-    from pytest_gpuserve.load.engine.lane import Lane
+    from pytest_gpuserve.load.engine.http2 import Http2Connection
+    from pytest_gpuserve.load.engine.transport import Slot
 
 SECOND_NS = 1_000_000_000
 GOODBYE = frame(GOAWAY, 0, 0, number(3) + number(codec.NO_ERROR))
@@ -34,8 +34,8 @@ GOODBYE = frame(GOAWAY, 0, 0, number(3) + number(codec.NO_ERROR))
     [(GOODBYE, "connection closed"), (b"", "connection closed"), (ConnectionResetError("reset"), "connection reset")],
     ids=["goodbye", "hung up", "reset"],
 )
-def test_a_lane_that_waits_for_its_welcome_is_lost_with_a_reason(ending: bytes | OSError, kind: str) -> None:
-    """A lane on an open connection that ends before its issuer heard of the lane was not idle: it never opened."""
+def test_a_slot_that_waits_for_its_welcome_is_lost_with_a_reason(ending: bytes | OSError, kind: str) -> None:
+    """A slot on an open connection that ends before its issuer heard of the slot was not idle: it never opened."""
     bench = Bench()
     bench.open(1)
     with mock.patch.object(bench.issuer, "lost", wraps=bench.issuer.lost) as lost:
@@ -45,16 +45,16 @@ def test_a_lane_that_waits_for_its_welcome_is_lost_with_a_reason(ending: bytes |
     assert told[1][0] == kind
     assert told[1][1], "and the words"
     bench.reactor.pass_time()
-    assert [lane.place for lane in bench.issuer.lanes] == [0]
+    assert [slot.place for slot in bench.issuer.slots] == [0]
 
 
-def test_a_lane_that_is_opened_at_the_welcome_of_another_is_lost_with_a_reason() -> None:
+def test_a_slot_that_is_opened_at_the_welcome_of_another_is_lost_with_a_reason() -> None:
     """Of settings and a goodbye in one piece: who was welcomed in between lost nothing, who came then did not open."""
     bench = Bench(settings=None)
     note = bench.issuer.ready
 
-    def open_another(lane: Lane) -> None:
-        note(lane)
+    def open_another(slot: Slot) -> None:
+        note(slot)
         bench.transport.open(1)
 
     with mock.patch.object(bench.issuer, "ready", open_another):
@@ -82,15 +82,15 @@ class Real:
         if self.peer is not None:
             self.peer.close()
 
-    def busy_connection(self) -> weakref.ref[Connection]:
-        """Of four lanes one sends a body that has no room, one waits for its answer, one for a stream, one is idle."""
-        lanes = [self.transport.open(place) for place in range(4)]
+    def busy_connection(self) -> weakref.ref[Http2Connection]:
+        """Of four slots one sends a body that has no room, one waits for its answer, one for a stream, one is idle."""
+        slots = [self.transport.open(place) for place in range(4)]
         self.peer = self.listener.accept()[0]
         self.peer.sendall(codec.settings((codec.MAX_CONCURRENT_STREAMS, 2)))
-        run_until(self.reactor, lambda: len(self.issuer.lanes) == 4)
-        for lane, payload in zip(lanes, (bytes(1 << 20), b"x", b"x"), strict=False):
-            self.issuer.send(lane, payload)
-        return weakref.ref(lanes[0]._connection)  # type: ignore[attr-defined]
+        run_until(self.reactor, lambda: len(self.issuer.slots) == 4)
+        for slot, payload in zip(slots, (bytes(1 << 20), b"x", b"x"), strict=False):
+            self.issuer.send(slot, payload)
+        return weakref.ref(slots[0]._connection)  # type: ignore[attr-defined]
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("ending", [*SAID, "reset", "lanes closed", "transport closed"])
+@pytest.mark.parametrize("ending", [*SAID, "reset", "slots closed", "transport closed"])
 def test_a_connection_that_has_ended_is_let_go(real: Real, ending: str) -> None:
     """However it ends, and whatever was under way: an engine, which collects no garbage, keeps nothing of it."""
     connection = real.busy_connection()
@@ -126,15 +126,15 @@ def test_a_connection_that_has_ended_is_let_go(real: Real, ending: str) -> None:
     elif ending == "reset":
         real.peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         real.peer.close()
-    elif ending == "lanes closed":
-        # A name of the loop would keep the last lane.
-        while real.issuer.lanes:
-            real.issuer.lanes.pop().close()
+    elif ending == "slots closed":
+        # A name of the loop would keep the last slot.
+        while real.issuer.slots:
+            real.issuer.slots.pop().close()
     elif ending == "transport closed":
         real.transport.close()
     if not ending.endswith("closed"):
         run_until(real.reactor, lambda: len(real.issuer.gone) == 4)
-    for known in (real.issuer.lanes, real.issuer.busy, real.issuer.gone):
+    for known in (real.issuer.slots, real.issuer.busy, real.issuer.gone):
         known.clear()
     assert (connection(), sender()) == (None, None)
 

@@ -1,4 +1,4 @@
-"""What is sent on HTTP/2, and when: windows, streams, seats and ends, without sockets."""
+"""What is sent on HTTP/2, and when: windows, streams, slots and ends, without sockets."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.load.engine import http2
 from pytest_gpuserve.load.engine import http2_codec as codec
-from pytest_gpuserve.load.engine import http2_connection
-from pytest_gpuserve.load.engine.http2 import SEATS
+from pytest_gpuserve.load.engine.http2 import SLOTS
 from pytest_gpuserve.load.engine.http2_codec import (
     ACK,
     DATA,
@@ -34,7 +34,7 @@ from pytest_gpuserve.load.wire import Endpoint
 from tests.fakes.http2_peer import HEAD, PAYLOAD, Bench, block, end, head, message, number, right
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.engine.lane import Lane
+    from pytest_gpuserve.load.engine.transport import Slot
 
 
 def test_requests_are_what_grpc_says() -> None:
@@ -113,7 +113,7 @@ def test_settings_are_acknowledged_and_windows_seldom_filled() -> None:
     bench = Bench(again=10)
     assert bench.sent_frames() == [(SETTINGS, ACK, 0, b"")]
     bench.send()
-    with mock.patch.object(http2_connection, "REFILL_BYTES", 25):
+    with mock.patch.object(http2, "REFILL_BYTES", 25):
         bench.receive(
             *(right(1 + 2 * count) + frame(SETTINGS, ACK, 0) + frame(PING, ACK, 0, bytes(8)) for count in range(5))
         )
@@ -142,7 +142,7 @@ def test_metadata_that_cannot_be_sent_is_the_users_mistake(name: str, words: str
 
 @pytest.mark.parametrize("size", [len(PAYLOAD), 100_000])
 def test_a_stream_that_was_opened_wide_says_nothing_of_the_next_one(size: int) -> None:
-    """A server may open the window of every stream to the utmost: requests of a seat do not add up."""
+    """A server may open the window of every stream to the utmost: requests of a slot do not add up."""
     bench = Bench(settings=((codec.INITIAL_WINDOW_SIZE, 0),) if size > codec.FRAME_BYTES else ())
     bench.receive(frame(WINDOW_UPDATE, 0, 0, number(1 << 30)))
     for stream in (1, 3, 5):
@@ -259,12 +259,12 @@ def test_requests_wait_for_a_stream_in_turn_and_go_when_the_limit_is_raised() ->
 
 
 def test_a_timed_out_request_is_cancelled_and_its_answer_ignored() -> None:
-    """The stream is reset, the seat sends on, and what still comes of the old answer is none to the new request."""
+    """The stream is reset, the slot sends on, and what still comes of the old answer is none to the new request."""
     bench = Bench(2, again=1)
     bench.send(0)
     bench.receive(head(1))
     bench.sent_frames()
-    bench.seats[0].expire(1.5)
+    bench.slots[0].expire(1.5)
     assert bench.issuer.failures == [(0, "timeout", "no answer within 1.5 s", True)]
     assert bench.sent_frames()[0] == (RST_STREAM, 0, 1, number(codec.CANCEL))
     bench.receive(frame(DATA, PADDED, 1, b"\x00" + message(b"old")) + end(1) + right(3, b"new"))
@@ -276,8 +276,8 @@ def test_requests_that_were_not_sent_to_the_end_can_time_out() -> None:
     bench = Bench(2, settings=((codec.MAX_CONCURRENT_STREAMS, 1),))
     bench.send(0, payload=bytes(100_000))
     bench.send(1)
-    bench.seats[1].expire(1)
-    bench.seats[0].expire(1)
+    bench.slots[1].expire(1)
+    bench.slots[0].expire(1)
     bench.sent_frames()
     bench.receive(frame(WINDOW_UPDATE, 0, 0, number(1 << 20)), frame(WINDOW_UPDATE, 0, 1, number(1 << 20)))
     assert bench.sent_frames() == []
@@ -297,11 +297,11 @@ def test_an_answer_before_the_request_is_sent_ends_both() -> None:
     assert bench.sent_frames() == [(RST_STREAM, 0, 1, number(codec.NO_ERROR))]
     bench.receive(frame(WINDOW_UPDATE, 0, 0, number(1 << 20)))
     assert bench.sent_frames() == []
-    assert bench.seats[0]._sender._uploads == []  # type: ignore[attr-defined]
+    assert bench.slots[0]._sender._uploads == []  # type: ignore[attr-defined]
 
 
 def test_a_server_that_goes_away_in_order_answers_what_it_began() -> None:
-    """After GOAWAY: idle seats lose nothing, begun requests are answered for the last time, others are lost."""
+    """After GOAWAY: idle slots lose nothing, begun requests are answered for the last time, others are lost."""
     bench = Bench(4, settings=((codec.MAX_CONCURRENT_STREAMS, 2),))
     bench.send(0, 1, 2)
     bench.sent_frames()
@@ -322,61 +322,61 @@ def test_a_server_that_goes_away_in_order_answers_what_it_began() -> None:
 
 
 def test_streams_never_run_out() -> None:
-    """Before the last number a connection ends in order: answered lanes are not kept, and the next one is new."""
+    """Before the last number a connection ends in order: answered slots are not kept, and the next one is new."""
     bench = Bench(2)
-    bench.seats[0]._connection.sender.next_stream = http2_connection.LAST_STREAM - 1  # type: ignore[attr-defined]
+    bench.slots[0]._connection.sender.next_stream = http2.LAST_STREAM - 1  # type: ignore[attr-defined]
     bench.send(0)
-    bench.receive(right(http2_connection.LAST_STREAM - 1))
+    bench.receive(right(http2.LAST_STREAM - 1))
     assert bench.issuer.answers == [(0, b"right", True)]
-    assert bench.issuer.gone == set(bench.seats)
+    assert bench.issuer.gone == set(bench.slots)
     assert bench.issuer.lost_idle == [(0, ""), (1, "")]
     bench.open(0)
     assert len(bench.openings) == 2
 
 
-def test_lanes_share_connections() -> None:
-    """Six seats are one connection; the seventh begins another; a free seat is taken again, and ready only later."""
-    bench = Bench(SEATS)
+def test_slots_share_connections() -> None:
+    """Six slots are one connection; the seventh begins another; a free slot is taken again, and ready only later."""
+    bench = Bench(SLOTS)
     assert len(bench.openings) == 1
-    for place in range(SEATS):
-        bench.open(SEATS + place)
+    for place in range(SLOTS):
+        bench.open(SLOTS + place)
     assert len(bench.openings) == 2
-    for seat in bench.seats[:2]:
-        seat.close()
+    for slot in bench.slots[:2]:
+        slot.close()
     again = [bench.open(place) for place in range(2)]
     assert len(bench.openings) == 2
     again[1].close()
-    assert len(bench.issuer.lanes) == SEATS
+    assert len(bench.issuer.slots) == SLOTS
     bench.reactor.pass_time()
-    assert bench.issuer.lanes[SEATS:] == again[:1]
+    assert bench.issuer.slots[SLOTS:] == again[:1]
 
 
 def test_what_is_closed_is_told_nothing() -> None:
-    """A closed lane takes its request back, the last one its connection; an issuer may close within what it is told."""
+    """A closed slot takes its request back, the last one its connection; an issuer may close within what it is told."""
     bench = Bench(2)
     bench.send()
     bench.sent_frames()
-    bench.seats[0].close()
+    bench.slots[0].close()
     assert bench.sent_frames() == [(RST_STREAM, 0, 1, number(codec.CANCEL))]
     assert bench.reactor.closed == 0
-    bench.seats[1].close()
+    bench.slots[1].close()
     assert bench.reactor.closed == 1
     bench.reactor.pass_time(far=True)
     assert (bench.issuer.answers, bench.issuer.failures, bench.issuer.lost_idle) == ([], [], [])
     answered = Bench(3)
     answered.open(9)
     answered.send()
-    answered.issuer.then = lambda _lane: answered.transport.close()
+    answered.issuer.then = lambda _slot: answered.transport.close()
     answered.receive(right(1) + right(3) + right(5), b"")
     assert answered.issuer.answers == [(0, b"right", True)]
     assert (answered.issuer.failures, answered.issuer.lost_idle, answered.reactor.closed) == ([], [], 1)
     lost = Bench(3)
     lost.send()
 
-    def close_others(lane: Lane) -> None:
-        for seat in lost.seats:
-            if seat is not lane:
-                seat.close()
+    def close_others(told: Slot) -> None:
+        for slot in lost.slots:
+            if slot is not told:
+                slot.close()
 
     lost.issuer.then = close_others
     lost.receive(ConnectionResetError("reset"))
@@ -389,7 +389,7 @@ def test_a_send_into_a_broken_connection_is_told_by_its_end() -> None:
     bench.send(0)
     with mock.patch.object(bench.socket, "send", side_effect=BrokenPipeError("pipe")):
         bench.send(1)
-    assert bench.issuer.busy == set(bench.seats)
+    assert bench.issuer.busy == set(bench.slots)
     bench.receive(right(1), ConnectionResetError("reset"))
     assert bench.issuer.answers == [(0, b"right", True)]
     assert bench.issuer.failures == [(1, "connection reset", "reset", False)]

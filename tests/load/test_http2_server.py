@@ -17,45 +17,45 @@ from tests.fakes.http2_peer import Recorder
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from pytest_gpuserve.load.engine.lane import Lane
+    from pytest_gpuserve.load.engine.transport import Slot
 
 BIG = b"0123456789abcdef" * (1 << 16)
 SECOND_NS = 1_000_000_000
 
 
 class Load(Recorder):
-    """A closed loop that ends its reactor when so many requests have ended, or all lanes are gone."""
+    """A closed loop that ends its reactor when so many requests have ended, or all slots are gone."""
 
-    def __init__(self, port: int, method: str, *, payload: bytes = b"x", requests: int = 1, lanes: int = 1) -> None:
+    def __init__(self, port: int, method: str, *, payload: bytes = b"x", requests: int = 1, slots: int = 1) -> None:
         super().__init__()
         self.payload = payload
         self.left = requests
-        self.open_lanes = lanes
+        self.open_slots = slots
         self.ended_at_ns: list[int] = []
         self.reactor = Reactor()
         endpoint = Endpoint("grpc", "127.0.0.1", port, rpc=f"/fake.Fake/{method}")
         self.transport = Http2(endpoint, self.reactor, self, SECOND_NS)
         self.then = self._after
-        for place in range(lanes):
+        for place in range(slots):
             self.transport.open(place)
 
-    def ready(self, lane: Lane) -> None:
+    def ready(self, slot: Slot) -> None:
         """Send at once."""
-        super().ready(lane)
-        self._next(lane)
+        super().ready(slot)
+        self._next(slot)
 
-    def _after(self, lane: Lane) -> None:
-        if lane in self.gone:
-            self.open_lanes -= 1
+    def _after(self, slot: Slot) -> None:
+        if slot in self.gone:
+            self.open_slots -= 1
         else:
-            self._next(lane)
-        if not self.busy and (not self.left or not self.open_lanes):
+            self._next(slot)
+        if not self.busy and (not self.left or not self.open_slots):
             self.reactor.stop()
 
-    def _next(self, lane: Lane) -> None:
+    def _next(self, slot: Slot) -> None:
         if self.left:
             self.left -= 1
-            self.send(lane, self.payload)
+            self.send(slot, self.payload)
 
 
 def run(load: Load) -> Load:
@@ -81,28 +81,28 @@ def port() -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("lanes", "requests", "payload"), [(1, 600, b"ping"), (40, 600, b"ping"), (1, 2, b""), (8, 24, BIG)]
+    ("slots", "requests", "payload"), [(1, 600, b"ping"), (40, 600, b"ping"), (1, 2, b""), (8, 24, BIG)]
 )
-def test_every_request_is_answered(port: int, lanes: int, requests: int, payload: bytes) -> None:
-    """On any number of seats all are answered with what was sent, if empty, or 1 MB in many frames side by side."""
-    load = run(Load(port, "Echo", payload=payload, requests=requests, lanes=lanes))
+def test_every_request_is_answered(port: int, slots: int, requests: int, payload: bytes) -> None:
+    """On any number of slots all are answered with what was sent, if empty, or 1 MB in many frames side by side."""
+    load = run(Load(port, "Echo", payload=payload, requests=requests, slots=slots))
     assert [body for _, body, _ in load.answers] == [payload] * requests
     assert load.failures == []
 
 
 def test_a_status_is_told_in_the_servers_words(port: int) -> None:
-    """A failure by its name, with the decoded message, or of trailers only; the lane goes on."""
+    """A failure by its name, with the decoded message, or of trailers only; the slot goes on."""
     assert run(Load(port, "Fail", requests=3)).failures == [(0, "grpc status NOT_FOUND", MESSAGE, True)] * 3
     assert run(Load(port, "Nothing", requests=3)).kinds == ["grpc status UNIMPLEMENTED"] * 3
 
 
 def test_a_timed_out_request_leaves_its_connection_usable(port: int) -> None:
-    """A slow request is given up; the same seat's next one, and the other seats, are not disturbed."""
-    load = Load(port, "Slow", requests=2, lanes=2)
+    """A slow request is given up; the same slot's next one, and the other slots, are not disturbed."""
+    load = Load(port, "Slow", requests=2, slots=2)
 
     def expire() -> None:
-        for lane in list(load.busy):
-            lane.expire(0.2)
+        for slot in list(load.busy):
+            slot.expire(0.2)
 
     load.reactor.at(time.perf_counter_ns() + SECOND_NS // 5, expire)
     run(load)
@@ -113,9 +113,9 @@ def test_a_timed_out_request_leaves_its_connection_usable(port: int) -> None:
 
 @pytest.mark.parametrize("killed", [True, False])
 def test_a_server_that_ends_ends_every_request_once(*, killed: bool) -> None:
-    """Killed, or shut down, in order or not: all end, as answers or failures of known kinds, and no lane is left."""
+    """Killed, or shut down, in order or not: all end, as answers or failures of known kinds, and no slot is left."""
     with serving_grpc() as serving:
-        load = Load(serving.port, "Echo", requests=1 << 30, lanes=16)
+        load = Load(serving.port, "Echo", requests=1 << 30, slots=16)
         assert serving.process.stdin is not None
         end = serving.process.kill if killed else serving.process.stdin.close
         load.reactor.at(time.perf_counter_ns() + SECOND_NS // 2, end)

@@ -17,9 +17,9 @@ from pytest_gpuserve.load.kserve import (
     HEADER_LENGTH,
     NUMPY,
     Inference,
-    Input,
-    Output,
-    Place,
+    InputTensor,
+    OutputRequest,
+    RegionSlice,
     decode_http,
     http_request,
     inputs_of,
@@ -70,7 +70,7 @@ def tensors(draw: st.DrawFn) -> dict[str, Any]:
     return found
 
 
-def as_http_answer(inputs: tuple[Input, ...], padding: bytes = b"") -> bytes:
+def as_http_answer(inputs: tuple[InputTensor, ...], padding: bytes = b"") -> bytes:
     """An answer whose outputs are these inputs, as a server sends it."""
     outputs = [
         {"name": tensor.name, "datatype": tensor.datatype, "shape": tensor.shape}
@@ -81,7 +81,7 @@ def as_http_answer(inputs: tuple[Input, ...], padding: bytes = b"") -> bytes:
     return header + padding + b"".join(map(data_of, inputs))
 
 
-def as_grpc_answer(inputs: tuple[Input, ...]) -> bytes:
+def as_grpc_answer(inputs: tuple[InputTensor, ...]) -> bytes:
     """The same as a message."""
     response = service.ModelInferResponse(model_name="m")
     for tensor in inputs:
@@ -91,7 +91,7 @@ def as_grpc_answer(inputs: tuple[Input, ...]) -> bytes:
     return message
 
 
-def data_of(tensor: Input) -> bytes:
+def data_of(tensor: InputTensor) -> bytes:
     """Its bytes."""
     assert isinstance(tensor.data, bytes)
     return tensor.data
@@ -121,7 +121,9 @@ def test_an_http_request_is_what_tritons_client_sends(
     """Our body differs from that of tritonclient, the reference, only in how JSON is written."""
     client = pytest.importorskip("tritonclient.http")
     ours = http_request(
-        Inference("m", inputs_of(arrays), tuple(map(Output, outputs)), request_id=request_id, parameters={"a": 1})
+        Inference(
+            "m", inputs_of(arrays), tuple(map(OutputRequest, outputs)), request_id=request_id, parameters={"a": 1}
+        )
     )
     theirs = []
     for tensor, array in zip(inputs_of(arrays), arrays.values(), strict=True):
@@ -140,8 +142,8 @@ def test_a_request_names_its_model_and_the_places_of_its_tensors() -> None:
     """Names are quoted, so that they cannot leave their place in the path; a tensor in shared memory adds no bytes."""
     request = http_request(Inference("a/b ü", inputs_of({"X": [1]}), version="2"))
     assert (request.method, request.path) == ("POST", "/v2/models/a%2Fb%20%C3%BC/versions/2/infer")
-    place = Place("r", 64, 8)
-    request = http_request(Inference("m", (Input("X", "FP32", (2,), place),), (Output("Y", place),)))
+    place = RegionSlice("r", 64, 8)
+    request = http_request(Inference("m", (InputTensor("X", "FP32", (2,), place),), (OutputRequest("Y", place),)))
     assert request.path == "/v2/models/m/infer"
     header = json.loads(request.body)
     parameters = {"shared_memory_region": "r", "shared_memory_offset": 64, "shared_memory_byte_size": 8}
@@ -153,7 +155,7 @@ def test_a_request_names_its_model_and_the_places_of_its_tensors() -> None:
 def test_a_grpc_message_holds_the_tensors_raw(arrays: dict[str, Any]) -> None:
     """The message names each input with its datatype and shape, and has its bytes in the same order."""
     inputs = inputs_of(arrays)
-    outputs = (Output("A"), Output("B", Place("r", 64, 8)))
+    outputs = (OutputRequest("A"), OutputRequest("B", RegionSlice("r", 64, 8)))
     parameters: dict[str, Any] = {"a": True, "b": 1, "c": "x", "priority": 2, "f": 0.5}
     read = service.ModelInferRequest.FromString(grpc_message(Inference("m", inputs, outputs, "3", "id", parameters)))
     assert (read.model_name, read.model_version, read.id) == ("m", "3", "id")
@@ -215,7 +217,7 @@ def test_values_without_a_datatype_are_refused(values: object) -> None:
         {"model": ""},
         {"inputs": ()},
         {"inputs": inputs_of({"X": [1]}) * 2},
-        {"outputs": (Output("Y"), Output("Y"))},
+        {"outputs": (OutputRequest("Y"), OutputRequest("Y"))},
         {"request_id": None},
         {"parameters": {"binary_data_output": False}},
         {"parameters": {"a": math.nan}},
@@ -321,8 +323,8 @@ def test_values_that_arrays_have_otherwise_are_read() -> None:
     """BF16 is the upper half of a float32; every byte but zero is true; beyond its datatype a number is infinite."""
     raw = np.array([1.5, -2.0], dtype="<f4").tobytes()
     for tensor, values in (
-        (Input("Y", "BF16", (2,), raw[2:4] + raw[6:8]), [1.5, -2.0]),
-        (Input("Y", "BOOL", (3,), b"\0\2\xff"), [False, True, True]),
+        (InputTensor("Y", "BF16", (2,), raw[2:4] + raw[6:8]), [1.5, -2.0]),
+        (InputTensor("Y", "BOOL", (3,), b"\0\2\xff"), [False, True, True]),
     ):
         for body in (as_http_answer((tensor,)), as_grpc_answer((tensor,))):
             assert decode_answer(body)["Y"].tolist() == values
@@ -355,17 +357,17 @@ def test_nothing_heavy_is_imported_with_the_modules() -> None:
 @pytest.mark.parametrize(
     ("tensors", "words"),
     [
-        ([Input("Y", "FP32", (1,), b"\0" * 8)], r"FP32 \[1\] takes 4 bytes, not 8"),
-        ([Input("Y", "BYTES", (1,), b"\1\0")], "fewer strings"),
-        ([Input("Y", "BYTES", (1,), b"\2\0\0\0x")], r"BYTES \[1\] takes 6 bytes, not 5"),
-        ([Input("Y", "BYTES", (1,), b"\0" * 8)], r"BYTES \[1\] takes 4 bytes, not 8"),
-        ([Input("Y", "BYTES", (10**18,), b"")], "fewer strings"),
-        ([Input("Y", "INT8", (-1, -1), b"x")], r"has the shape \[-1, -1\]"),
-        ([Input("Y", "INT8", (1,) * 100, b"x")], "shape that no array can have"),
-        ([Input("Y", "INT8", (1,), b"x")] * 2, "'Y' twice"),
+        ([InputTensor("Y", "FP32", (1,), b"\0" * 8)], r"FP32 \[1\] takes 4 bytes, not 8"),
+        ([InputTensor("Y", "BYTES", (1,), b"\1\0")], "fewer strings"),
+        ([InputTensor("Y", "BYTES", (1,), b"\2\0\0\0x")], r"BYTES \[1\] takes 6 bytes, not 5"),
+        ([InputTensor("Y", "BYTES", (1,), b"\0" * 8)], r"BYTES \[1\] takes 4 bytes, not 8"),
+        ([InputTensor("Y", "BYTES", (10**18,), b"")], "fewer strings"),
+        ([InputTensor("Y", "INT8", (-1, -1), b"x")], r"has the shape \[-1, -1\]"),
+        ([InputTensor("Y", "INT8", (1,) * 100, b"x")], "shape that no array can have"),
+        ([InputTensor("Y", "INT8", (1,), b"x")] * 2, "'Y' twice"),
     ],
 )
-def test_data_that_does_not_fit_its_shape_is_an_error(tensors: list[Input], words: str) -> None:
+def test_data_that_does_not_fit_its_shape_is_an_error(tensors: list[InputTensor], words: str) -> None:
     """Neither too few bytes nor too many make a tensor, nor is one hidden by another, by either protocol."""
     for body in (as_http_answer(tuple(tensors)), as_grpc_answer(tuple(tensors))):
         with pytest.raises(ValueError, match=words):

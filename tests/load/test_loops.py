@@ -19,8 +19,8 @@ from pytest_gpuserve.measure.histogram import bucket_of
 from tests.fakes.simulated_load import HOUR_NS, MS, Reply, Sent, Simulation
 
 if TYPE_CHECKING:
+    from pytest_gpuserve.load.durations import Durations
     from pytest_gpuserve.load.schedule import OpenSchedule, Schedule
-    from pytest_gpuserve.load.wire import Latencies
 
 ONE = ((b"0",),)
 TWO = ((b"0",), (b"1",))
@@ -54,8 +54,8 @@ def hanging_up(whole: Plan, after_ms: int) -> Simulation:
     simulation = Simulation(whole)
 
     def serve(sent: Sent) -> Reply:
-        (lane,) = simulation.lanes
-        simulation.at(sent.at_ns + after_ms * MS, lane.hang_up)
+        (slot,) = simulation.slots
+        simulation.at(sent.at_ns + after_ms * MS, slot.hang_up)
         return Reply(10 * MS)
 
     simulation.serve = serve
@@ -72,7 +72,7 @@ def latencies(*durations_ns: int) -> tuple[Counter[int], int, int]:
     return Counter(map(bucket_of, durations_ns)), sum(durations_ns), max(durations_ns, default=0)
 
 
-def counted(reported: Latencies) -> tuple[Counter[int], int, int]:
+def counted(reported: Durations) -> tuple[Counter[int], int, int]:
     """Return what a tick says of durations."""
     return Counter(reported.counts), reported.sum_ns, reported.max_ns
 
@@ -152,7 +152,7 @@ def test_processes_share_the_users_of_every_step(processes: int) -> None:
 
 
 def check_account(simulation: Simulation) -> None:
-    """Compare all ticks of a load with what its server and its lanes saw."""
+    """Compare all ticks of a load with what its server and its slots saw."""
     end_ns = simulation.now_ns
     for tick in simulation.ticks:
         overlap = sum(
@@ -194,7 +194,7 @@ def test_connections_of_users_are_opened_a_bounded_number_at_a_time_and_those_of
 
 
 def test_a_failed_answer_is_counted_with_its_request() -> None:
-    """The sample names the request, the kind its number; the next request follows at once, on a lane of that place."""
+    """The sample names the request, the kind its number; the next request follows at once, on a slot of that place."""
     whole = plan(Closed(1), requests=4)
     simulation = Simulation(whole, lambda sent: Reply(kind="status 503" if sent.number in {1, 2} else "")).run()
     assert simulation.errors == {"status 503": 2}
@@ -311,7 +311,7 @@ def test_time_to_open_a_connection_is_latency_but_neither_lag_nor_service() -> N
     assert counted(tick.latency) == latencies(15 * MS, 10 * MS)
     assert counted(tick.service) == latencies(10 * MS, 10 * MS)
     assert counted(tick.lag) == latencies(0, 0)
-    assert len(simulation.opened) == 1, "a lane is used again before another is opened"
+    assert len(simulation.opened) == 1, "a slot is used again before another is opened"
     fresh = Simulation(
         plan(Constant(3000), requests=3000), lambda _: Reply(5 * MS, keep=False), lambda _: (100 * MS, "")
     ).run()
@@ -339,7 +339,7 @@ def test_lag_is_what_the_engine_takes_from_due_or_free_to_the_send() -> None:
 
 @pytest.mark.parametrize("ceiling", [1, 10, None])
 def test_an_engine_that_stood_still_owns_up_to_it(ceiling: int | None) -> None:
-    """Each of the 500 due meanwhile is late by the rest of it in lag and latency, with a free lane or without."""
+    """Each of the 500 due meanwhile is late by the rest of it in lag and latency, with a free slot or without."""
     schedule = Constant(1000.0, ceiling)
     simulation = Simulation(
         plan(schedule, ms=1000), lambda _: Reply(1000), begin_ns=1000 * MS, stopped=(1200 * MS, 1700 * MS)
@@ -361,14 +361,14 @@ def test_an_engine_that_stood_still_owns_up_to_it(ceiling: int | None) -> None:
 def test_the_ceiling_is_never_exceeded_and_always_used(processes: int) -> None:
     """At twice the rate that 4 at once can serve 4 are under way, and what waits is counted; files too."""
     parts = [Simulation(part).run() for part in share(plan(Constant(800.0, max_in_flight=4), ms=500), processes)]
-    assert sum(part.most_at_once for part in parts) == sum(part.most_lanes_at_once for part in parts) == 4
+    assert sum(part.most_at_once for part in parts) == sum(part.most_slots_at_once for part in parts) == 4
     assert {sum(part.busy(at_ms * MS) for part in parts) for at_ms in range(50, 490)} == {4}
     ticks = [tick for part in parts for tick in part.ticks]
     assert sum(tick.due for tick in ticks) == sum(tick.sent for tick in ticks) == 400
     late = sum(sent.at_ns > sent.intended_ns for part in parts for sent in part.sent)
     assert sum(tick.held for tick in ticks) == late > 150
-    limited = Simulation(plan(Burst(30)), most_lanes=10).run()
-    assert (limited.most_lanes_at_once, limited.ticks[0].held, limited.requests) == (10, 20, 30)
+    limited = Simulation(plan(Burst(30)), most_slots=10).run()
+    assert (limited.most_slots_at_once, limited.ticks[0].held, limited.requests) == (10, 20, 30)
 
 
 def test_what_waits_is_sent_in_the_order_in_which_it_was_due() -> None:
@@ -466,4 +466,4 @@ def test_nothing_is_lost_or_doubled_whatever_goes_wrong(
     assert ended <= sum(tick.due for part in parts for tick in part.ticks) + refused
     assert all(sent.at_ns >= sent.intended_ns for part in parts for sent in part.sent)
     if whole.schedule.max_in_flight is not None:
-        assert sum(part.most_lanes_at_once for part in parts) <= whole.schedule.max_in_flight
+        assert sum(part.most_slots_at_once for part in parts) <= whole.schedule.max_in_flight

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.load.engine import opening
-from pytest_gpuserve.load.engine.opening import Address, Opening, resolve
+from pytest_gpuserve.load.engine.opening import Opening, ResolvedAddress, resolve
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.wire import Endpoint, Tls
 from pytest_gpuserve.process.ports import free_port
@@ -36,7 +36,7 @@ HOST = "127.0.0.1"
 class Attempt:
     """An opening in a reactor of its own, and what was said about it."""
 
-    def __init__(self, stack: ExitStack, address: Address, timeout_ns: int = SAFETY_NS) -> None:
+    def __init__(self, stack: ExitStack, address: ResolvedAddress, timeout_ns: int = SAFETY_NS) -> None:
         self.said: list[tuple[str, str]] = []
         self.connected: Connected | None = None
         self.reactor = Reactor()
@@ -79,10 +79,10 @@ def stack() -> Iterator[ExitStack]:
         yield held
 
 
-def listen(stack: ExitStack, backlog: int = 10) -> tuple[socket.socket, Address]:
+def listen(stack: ExitStack, backlog: int = 10) -> tuple[socket.socket, ResolvedAddress]:
     """Listen on any port."""
     listener = stack.enter_context(socket.create_server((HOST, 0), backlog=backlog))
-    return listener, Address(socket.AF_INET, listener.getsockname(), None, "")
+    return listener, ResolvedAddress(socket.AF_INET, listener.getsockname(), None, "")
 
 
 @contextmanager
@@ -105,9 +105,9 @@ def answering(listener: socket.socket, answer: bytes) -> Iterator[None]:
             thread.join()
 
 
-def refusing() -> Address:
+def refusing() -> ResolvedAddress:
     """Where nobody listens."""
-    return Address(socket.AF_INET, (HOST, free_port()), None, "")
+    return ResolvedAddress(socket.AF_INET, (HOST, free_port()), None, "")
 
 
 def test_an_open_connection_is_handed_over_free_of_the_reactor(stack: ExitStack) -> None:
@@ -144,11 +144,11 @@ def test_a_unix_socket_is_opened(stack: ExitStack, tmp_path: Path) -> None:
 def test_what_cannot_be_connected_is_told_later(stack: ExitStack) -> None:
     """A refusal has a kind of its own; what fails at once is told from the reactor too; no time-out follows."""
     assert Attempt(stack, refusing(), LONGER_NS).result() == ("connection refused", "[Errno 111] Connection refused")
-    kind, sample = Attempt(stack, Address(socket.AF_INET, ("255.255.255.255", 1), None, "")).result()
+    kind, sample = Attempt(stack, ResolvedAddress(socket.AF_INET, ("255.255.255.255", 1), None, "")).result()
     assert (kind, bool(sample)) == ("connect", True)
 
 
-def fill(stack: ExitStack, address: Address) -> None:
+def fill(stack: ExitStack, address: ResolvedAddress) -> None:
     """Fill a listener's backlog, until a further connection is left waiting."""
     for _ in range(20):
         filler = stack.enter_context(socket.socket())
@@ -200,7 +200,7 @@ def test_a_cancelled_opening_says_nothing(stack: ExitStack, when: str) -> None:
     listener, address = listen(stack)
     others = {
         "after a refusal": refusing(),
-        "after a failure at once": Address(socket.AF_UNIX, "/nowhere/socket", None, ""),
+        "after a failure at once": ResolvedAddress(socket.AF_UNIX, "/nowhere/socket", None, ""),
     }
     attempt = Attempt(stack, others.get(when, address), SHORT_NS)
     sock = attempt.opening._socket
@@ -231,7 +231,7 @@ def context() -> ssl.SSLContext:
 def test_a_handshake_that_fails_is_told_once(stack: ExitStack, answer: bytes, reason: str) -> None:
     """It fails as ``tls``, in OpenSSL's words."""
     listener, address = listen(stack)
-    attempt = Attempt(stack, Address(address.family, address.at, context(), "localhost"))
+    attempt = Attempt(stack, ResolvedAddress(address.family, address.at, context(), "localhost"))
     with answering(listener, answer):
         kind, sample = attempt.result()
     assert (kind, bool(sample), reason in sample) == ("tls", True, True)
@@ -240,7 +240,7 @@ def test_a_handshake_that_fails_is_told_once(stack: ExitStack, answer: bytes, re
 def test_a_handshake_that_is_not_answered_times_out(stack: ExitStack) -> None:
     """The time for connecting is that of the handshake too."""
     listener, address = listen(stack)
-    attempt = Attempt(stack, Address(address.family, address.at, context(), "localhost"), SHORT_NS)
+    attempt = Attempt(stack, ResolvedAddress(address.family, address.at, context(), "localhost"), SHORT_NS)
     assert attempt.result() == ("connect timeout", "no connection within 0.03 s")
     with listener.accept()[0] as accepted:
         # It is closed, not left open: after the client's greeting comes the end.
@@ -289,7 +289,7 @@ def test_an_address_that_does_not_answer_does_not_keep_the_next_from_being_tried
     """Of two addresses the first of which drops connections the second is taken, after a bounded time."""
     full = stack.enter_context(socket.create_server(("127.0.0.9", 0), backlog=0))
     port = full.getsockname()[1]
-    fill(stack, Address(socket.AF_INET, full.getsockname(), None, ""))
+    fill(stack, ResolvedAddress(socket.AF_INET, full.getsockname(), None, ""))
     stack.enter_context(socket.create_server((HOST, port)))
     monkeypatch.setattr(opening, "PROBE_SECONDS", 0.05)
     names[:] = ["127.0.0.9", HOST]

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from pytest_gpuserve.comparison.context import Look
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.load.progress import ANY_WIDTH, NOBODY, Standing, progress_line
+from pytest_gpuserve.load.progress import ANY_WIDTH, NOBODY, ProgressContext, progress_line
 from pytest_gpuserve.load.totals import Totals
 from pytest_gpuserve.load.wire import Tick
 from tests.load.ticks import alike
@@ -22,12 +22,12 @@ LAST = Tick(7, 0, 10**8, requests=215)
 
 ESTIMATE = "throughput -30.1 % (-34.1 % .. -26.2 %)"
 
-STANDING = Standing("test_a[50]", "round 2 of 8", judgement(Verdict.INCONCLUSIVE), 242.0)
+STANDING = ProgressContext("test_a[50]", "round 2 of 8", judgement(Verdict.INCONCLUSIVE), 242.0)
 
 
 def so_far(requests: int = 5000, errors: int = 0) -> Totals:
     """So many requests of 12.3 ms each."""
-    latency = Totals().latency.plus(alike(requests, 12_300_000))
+    latency = alike(requests, 12_300_000)
     return Totals(requests=requests, latency=latency, errors={"reset": errors} if errors else {})
 
 
@@ -56,21 +56,21 @@ def test_all_that_is_known_is_told(totals: Totals, tick: Tick, seconds: float | 
 @pytest.mark.parametrize(
     ("standing", "line"),
     [
-        (Standing("test_a", str(Look("round", 2, 8))), "test_a  round 2 of 8  2150/s  p99 12.3 ms"),
+        (ProgressContext("test_a", str(Look("round", 2, 8))), "test_a  round 2 of 8  2150/s  p99 12.3 ms"),
         # One more than was thought of.
-        (Standing("test_a", str(Look("session", 7, 6))), "test_a  session 7 of 7  2150/s  p99 12.3 ms"),
+        (ProgressContext("test_a", str(Look("session", 7, 6))), "test_a  session 7 of 7  2150/s  p99 12.3 ms"),
         (
-            Standing("test_a", "session 1 of 6", judgement(Verdict.MISSING), -3.0),
+            ProgressContext("test_a", "session 1 of 6", judgement(Verdict.MISSING), -3.0),
             "test_a  session 1 of 6  2150/s  p99 12.3 ms  budget: 0 s left",
         ),
         (NOBODY, "2150/s  p99 12.3 ms"),
         (
-            Standing(judgement=dataclasses.replace(judgement(), interval=None)),
+            ProgressContext(judgement=dataclasses.replace(judgement(), interval=None)),
             "throughput -30.1 %  2150/s  p99 12.3 ms",
         ),
     ],
 )
-def test_what_is_known_of_the_test_is_told(standing: Standing, line: str) -> None:
+def test_what_is_known_of_the_test_is_told(standing: ProgressContext, line: str) -> None:
     """Before the first look there is no estimate; a recording has no budget, and a spent one is not negative."""
     assert progress_line(so_far(), LAST, None, 80, standing) == line
 
@@ -99,7 +99,7 @@ def test_what_is_known_of_the_test_is_told(standing: Standing, line: str) -> Non
         (STANDING, 5, ""),
     ],
 )
-def test_a_narrow_line_leaves_out_whole_parts(standing: Standing, width: int, line: str) -> None:
+def test_a_narrow_line_leaves_out_whole_parts(standing: ProgressContext, width: int, line: str) -> None:
     """The times left go first, then the name, the p99, the interval, the look, the estimate, the errors, the rate."""
     assert progress_line(so_far(errors=3), LAST, 8.0, width, standing) == line
 
@@ -111,7 +111,7 @@ def test_a_narrow_line_leaves_out_whole_parts(standing: Standing, width: int, li
     left=st.none() | st.floats(-1e9, 1e9),
     width=st.integers(-5, 200),
     standing=st.builds(
-        Standing,
+        ProgressContext,
         st.text(st.characters(exclude_categories=["C", "Z"])),
         st.sampled_from(["", "round 2 of 8"]),
         st.none() | st.sampled_from([judgement(), judgement(Verdict.MISSING)]),
@@ -119,7 +119,7 @@ def test_a_narrow_line_leaves_out_whole_parts(standing: Standing, width: int, li
     ),
 )
 def test_the_line_is_one_line_within_its_width(
-    requests: int, errors: int, left: float | None, width: int, standing: Standing
+    requests: int, errors: int, left: float | None, width: int, standing: ProgressContext
 ) -> None:
     """Whatever the numbers, it holds no line break and is no wider than it may be."""
     line = progress_line(so_far(requests, errors), LAST, left, width, standing)

@@ -6,9 +6,9 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.addressed import addressed
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed
+from pytest_gpuserve.load.url import addressed
 from pytest_gpuserve.load.wire import Endpoint, Plan
 
 HOSTS = ("127.0.0.1", "one.example", "two.example", "::1")

@@ -22,9 +22,9 @@ from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.watch import Watch
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
-from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Burst, Closed, Poisson, Schedule, Steps, Trace
+from pytest_gpuserve.load.totals import together
 from pytest_gpuserve.measure.capacity import Objective
 from pytest_gpuserve.measure.counters import Counters, counted_between
 from pytest_gpuserve.measure.counters import together as counted_together

@@ -11,9 +11,9 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load import run
 from pytest_gpuserve.load.answers import AnswerCheck
-from pytest_gpuserve.load.run import Outcome, run_load
+from pytest_gpuserve.load.run import LoadOutcome, run_load
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.load.wire import Answers, Endpoint, Plan, Tick
+from pytest_gpuserve.load.wire import AnswerCount, Endpoint, Plan, Tick
 from tests.load.ticks import TICK_NS, tick_of
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def lost() -> LoadFailed:
     return LoadFailed("it died", log_tail="noise\n\n10.0.0.1/worker-1 was lost in mid-load: its node has died\n")
 
 
-WRONG = Answers(0, b"wrong", 3, 5)
+WRONG = AnswerCount(0, b"wrong", 3, 5)
 
 
 def simulated(monkeypatch: pytest.MonkeyPatch, reports: Sequence[Tick | BaseException]) -> mock.MagicMock:
@@ -48,7 +48,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch, reports: Sequence[Tick | BaseExce
     return engines
 
 
-def kinds(outcome: Outcome) -> list[ReasonKind]:
+def kinds(outcome: LoadOutcome) -> list[ReasonKind]:
     """What speaks against it."""
     return [reason.kind for reason in outcome.reasons]
 
@@ -146,9 +146,9 @@ def test_the_ceiling_stands_in_the_outcome(
 def test_the_first_wrong_answer_is_named_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """By request and payload; those that belong to another request are told apart."""
     ticks = [
-        tick(0, answers=[Answers(0, b"A", 10, 0)]),
-        tick(1, answers=[Answers(1, b"A", 2, 41), Answers(0, b"x", 1, 30)]),
-        tick(2, answers=[Answers(0, b"y", 1, 70)], last=True),
+        tick(0, answers=[AnswerCount(0, b"A", 10, 0)]),
+        tick(1, answers=[AnswerCount(1, b"A", 2, 41), AnswerCount(0, b"x", 1, 30)]),
+        tick(2, answers=[AnswerCount(0, b"y", 1, 70)], last=True),
     ]
     simulated(monkeypatch, ticks)
     outcome = run_load(PLAN, check=AnswerCheck([b"A", b"B"]))
@@ -177,7 +177,7 @@ def test_answers_that_could_not_be_checked_are_no_pass(
     wants_all: bool,
 ) -> None:
     """Something was expected, and nothing compared; some are enough unless all were asked for."""
-    answers = [Answers(0, b"A", checked, 0)] if checked else []
+    answers = [AnswerCount(0, b"A", checked, 0)] if checked else []
     simulated(monkeypatch, [tick(0, answers=answers, unchecked=REQUESTS - checked, last=True)])
     outcome = run_load(PLAN, check=AnswerCheck(expected, wants_all=wants_all))
     assert kinds(outcome) == found

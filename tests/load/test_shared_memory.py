@@ -19,7 +19,7 @@ import pytest
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load import shared_memory
-from pytest_gpuserve.load.kserve import Inference, Output, inputs_of
+from pytest_gpuserve.load.kserve import Inference, OutputRequest, inputs_of
 from pytest_gpuserve.load.shared_memory import ALIGNMENT, FOLDER, PREFIX, SharedTensors, share, sweep
 from pytest_gpuserve.load.wire import unwritten
 from tests.fakes.threads import in_a_thread
@@ -37,14 +37,14 @@ INFERENCES = (
 OUTPUTS = {"Y": 20, "Z": 65}
 
 END_SECONDS = 20.0
-"""Of a keeper; only one that hangs takes so long."""
+"""Of a supervisor; only one that hangs takes so long."""
 
 OWNER = """
 import sys, time
-from pytest_gpuserve.load.kserve import Inference, Input
+from pytest_gpuserve.load.kserve import Inference, InputTensor
 from pytest_gpuserve.load.shared_memory import share
-inference = Inference("m", (Input("A", "INT8", (1,), b"x"),))
-with share([inference], {"Y": 8}, lanes=1, host="127.0.0.1", port=int(sys.argv[1])):
+inference = Inference("m", (InputTensor("A", "INT8", (1,), b"x"),))
+with share([inference], {"Y": 8}, slots=1, host="127.0.0.1", port=int(sys.argv[1])):
     print("up", flush=True)
     time.sleep(60)
 """
@@ -113,9 +113,9 @@ def registry() -> Iterator[Registry]:
 def shared(
     registry: Registry, *, headers: Mapping[str, str] | None = None, inferences: Sequence[Inference] = INFERENCES
 ) -> Iterator[SharedTensors]:
-    """Both payloads on three lanes."""
+    """Both payloads on three slots."""
     port = registry.server_address[1]
-    with share(inferences, OUTPUTS, lanes=3, host="127.0.0.1", port=port, headers=headers) as memory:
+    with share(inferences, OUTPUTS, slots=3, host="127.0.0.1", port=port, headers=headers) as memory:
         yield memory
 
 
@@ -127,11 +127,11 @@ def ours(pid: int | None = None) -> list[Path]:
 def test_inputs_lie_where_the_requests_say(registry: Registry) -> None:
     """Every place holds its tensor's bytes, begins on a cache line, is within its region, and is not shared again."""
     with shared(registry) as memory:
-        for inference, lanes in zip(INFERENCES, memory.payloads, strict=True):
-            assert len(lanes) == 3
-            for lane in lanes:
-                assert (lane.model, lane.request_id) == (inference.model, inference.request_id)
-                for tensor, placed in zip(inference.inputs, lane.inputs, strict=True):
+        for inference, slots in zip(INFERENCES, memory.payloads, strict=True):
+            assert len(slots) == 3
+            for slot in slots:
+                assert (slot.model, slot.request_id) == (inference.model, inference.request_id)
+                for tensor, placed in zip(inference.inputs, slot.inputs, strict=True):
                     place = placed.data
                     assert not isinstance(place, bytes)
                     content = (FOLDER / place.region).read_bytes()
@@ -143,24 +143,24 @@ def test_inputs_lie_where_the_requests_say(registry: Registry) -> None:
             pytest.fail("it was accepted")
 
 
-def test_each_lane_has_a_place_of_its_own(registry: Registry) -> None:
-    """No two outputs of any lanes overlap, all payloads of a lane share its place, and the engine is told where."""
+def test_each_slot_has_a_place_of_its_own(registry: Registry) -> None:
+    """No two outputs of any slots overlap, all payloads of a slot share its place, and the engine is told where."""
     with shared(registry) as memory:
         taken: dict[int, tuple[int, str]] = {}
-        for lane in range(3):
-            forms = [lanes[lane].outputs for lanes in memory.payloads]
+        for slot in range(3):
+            forms = [slots[slot].outputs for slots in memory.payloads]
             assert forms[0] == forms[1]
             for output in forms[0]:
                 place = output.place
                 assert place is not None
                 assert str(FOLDER / place.region) == memory.outputs.file
-                assert lane * memory.outputs.lane_bytes <= place.offset
-                assert place.offset + place.byte_size <= (lane + 1) * memory.outputs.lane_bytes
+                assert slot * memory.outputs.slot_bytes <= place.offset
+                assert place.offset + place.byte_size <= (slot + 1) * memory.outputs.slot_bytes
                 for byte in range(place.offset, place.offset + place.byte_size):
-                    assert taken.setdefault(byte, (lane, output.name)) == (lane, output.name)
+                    assert taken.setdefault(byte, (slot, output.name)) == (slot, output.name)
         assert len(taken) == 3 * sum(OUTPUTS.values())
         content = Path(memory.outputs.file).read_bytes()
-        assert content == unwritten(3 * memory.outputs.lane_bytes)
+        assert content == unwritten(3 * memory.outputs.slot_bytes)
         assert registry.regions[Path(memory.outputs.file).name] == {
             "key": f"/{Path(memory.outputs.file).name}",
             "offset": 0,
@@ -173,7 +173,7 @@ def test_an_answer_is_read_from_its_place(registry: Registry) -> None:
     with shared(registry) as memory:
         strings = b"\x02\0\0\0hi" + b"\0\0\0\0"
         place = X.tobytes() + unwritten(ALIGNMENT)[20:] + strings + unwritten(2 * ALIGNMENT)[len(strings) :]
-        assert len(place) == memory.outputs.lane_bytes
+        assert len(place) == memory.outputs.slot_bytes
         outputs = [{"name": "Y", "datatype": "FP32", "shape": [5]}, {"name": "Z", "datatype": "BYTES", "shape": [2]}]
         got = memory.decode(place + json.dumps({"outputs": outputs}).encode())
         assert got["Y"].tolist() == X.tolist()
@@ -183,10 +183,10 @@ def test_an_answer_is_read_from_its_place(registry: Registry) -> None:
             memory.decode(place + json.dumps({"outputs": outputs}).encode())
         with pytest.raises(ValueError, match="the server's error: gone"):
             memory.decode(place + b'{"error": "gone"}')
-        # Requests of a payload differ between lanes, and carry the check of their payload.
+        # Requests of a payload differ between slots, and carry the check of their payload.
         requests = memory.http_requests((b"one", b"two"))
-        assert [len({request.body for request in lanes}) for lanes in requests] == [3, 3]
-        assert [{request.expect for request in lanes} for lanes in requests] == [{b"one"}, {b"two"}]
+        assert [len({request.body for request in slots}) for slots in requests] == [3, 3]
+        assert [{request.expect for request in slots} for slots in requests] == [{b"one"}, {b"two"}]
         with pytest.raises(ValueError, match="argument"):
             memory.http_requests((b"one",))
 
@@ -243,7 +243,7 @@ def test_a_server_that_is_not_there_is_told() -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_of_a_killed_owner(registry: Registry, how: signal.Signals) -> None:
-    """Its keeper removes the files at once, however it ended; another owner leaves those of a living one alone."""
+    """Its supervisor removes the files at once, however it ended; another owner leaves those of a living one alone."""
     port = str(registry.server_address[1])
     with subprocess.Popen(
         [sys.executable, "-c", OWNER, port], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
@@ -300,17 +300,17 @@ def test_no_room_is_told(registry: Registry, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"lanes": 0},
-        {"lanes": 1.0},
+        {"slots": 0},
+        {"slots": 1.0},
         {"outputs": {}},
         {"outputs": {"Y": 0}},
         {"outputs": {"Y": "20"}},
         {"inferences": []},
-        {"inferences": [Inference("m", inputs_of({"A": X}), (Output("Y"),))]},
+        {"inferences": [Inference("m", inputs_of({"A": X}), (OutputRequest("Y"),))]},
     ],
 )
 def test_arguments_out_of_range_are_refused(arguments: dict[str, Any]) -> None:
     """Before any file is made."""
-    given: dict[str, Any] = {"inferences": INFERENCES, "outputs": OUTPUTS, "lanes": 1, **arguments}
+    given: dict[str, Any] = {"inferences": INFERENCES, "outputs": OUTPUTS, "slots": 1, **arguments}
     with pytest.raises(UsageProblem), share(**given, host="127.0.0.1", port=1):
         pytest.fail("it was accepted")

@@ -8,12 +8,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pytest_gpuserve.gate.reason import ReasonKind
-from pytest_gpuserve.load.merging import merge_ticks, together
 from pytest_gpuserve.load.schedule import Closed, Constant
-from pytest_gpuserve.load.shares import packed, share_reasons, shares
-from pytest_gpuserve.load.totals import total
-from pytest_gpuserve.load.validity import reasons
-from pytest_gpuserve.load.wire import Answers, Tick
+from pytest_gpuserve.load.totals import merge_ticks, packed, shares, together, total
+from pytest_gpuserve.load.validity import reasons, share_reasons
+from pytest_gpuserve.load.wire import AnswerCount, Tick
 from tests.load.ticks import TICK_NS, alike, tick_of
 
 MS = 1_000_000
@@ -30,7 +28,7 @@ def tick(number: int = 0, *, requests: int = 100, lag_ms: float = 0.01, cpu_shar
         service=alike(requests, 5 * MS),
         lag=alike(requests, round(lag_ms * MS)),
         cpu_ns=round(cpu_share * TICK_NS),
-        answers=[Answers(0, b"yes", requests, 0)],
+        answers=[AnswerCount(0, b"yes", requests, 0)],
     )
 
 

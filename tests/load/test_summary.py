@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson, Schedule
 from pytest_gpuserve.load.summary import summary_json, summary_text
-from pytest_gpuserve.load.totals import Durations, Totals
+from pytest_gpuserve.load.totals import Totals
 from tests.load.ticks import taken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pytest_gpuserve.load.durations import Durations
 
 MS = 1_000_000
 CLOSED = Closed(4)
@@ -28,7 +30,7 @@ UNKNOWN_TIMES = dict.fromkeys(("mean", "p50", "p90", "p95", "p99", "max"))
 
 def durations(values_ns: Sequence[int]) -> Durations:
     """These, added up."""
-    return Durations().plus(taken(values_ns))
+    return taken(values_ns)
 
 
 def measured(values_ns: Sequence[int]) -> Totals:

@@ -13,10 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.merging import merge_ticks
-from pytest_gpuserve.load.totals import COURSE_LENGTH, Durations, Totals, requests_to_know, total
-from pytest_gpuserve.load.wire import Answers, Latencies, Tick
-from pytest_gpuserve.measure.histogram import Histogram
+from pytest_gpuserve.load.durations import Durations, requests_to_know
+from pytest_gpuserve.load.totals import COURSE_LENGTH, RunningTotals, Totals, merge_ticks, total
+from pytest_gpuserve.load.wire import AnswerCount, Tick
 from tests.load.ticks import taken
 
 UNHURRIED = settings(deadline=None, max_examples=40)  # a busy machine may stall any example
@@ -32,7 +31,7 @@ NS = 10**9
 COUNTS = st.integers(0, 10**9)
 KINDS = st.sampled_from(["reset", "timeout", "status 503"])
 LATENCIES = st.lists(st.integers(1, 10**11), max_size=8).map(taken)
-ANSWERS = st.builds(Answers, st.integers(0, 2), st.sampled_from([b"", b"a", b"b"]), st.integers(1, 99), COUNTS)
+ANSWERS = st.builds(AnswerCount, st.integers(0, 2), st.sampled_from([b"", b"a", b"b"]), st.integers(1, 99), COUNTS)
 
 
 @st.composite
@@ -64,7 +63,7 @@ def ticks_of_engines(draw: st.DrawFn) -> list[list[Tick]]:
     return rows
 
 
-def pooled(parts: list[Latencies]) -> tuple[Counter[int], int, int]:
+def pooled(parts: list[Durations]) -> tuple[Counter[int], int, int]:
     """Counts, sum and maximum of all parts."""
     counts: Counter[int] = Counter()
     for part in parts:
@@ -207,7 +206,7 @@ def test_the_course_of_requests_under_way_is_even_and_bounded() -> None:
 @example(values=[10**6 + 900] * 100)
 def test_mean_and_maximum_are_exact_and_bound_the_rest(values: list[int]) -> None:
     """Mean and maximum are not the histogram's; the minimum and quantiles are within 0.05 % and never beyond them."""
-    durations = Durations().plus(taken(values))
+    durations = taken(values)
     mean, maximum, minimum = durations.mean or 0, durations.maximum or 0, durations.minimum or 0
     assert mean == pytest.approx(sum(values) / len(values) / 1e9, rel=1e-12)
     assert maximum == max(values) / 1e9
@@ -227,8 +226,8 @@ def test_a_quantile_is_known_once_something_lies_above_it(q: float, needed: int)
     assert requests_to_know(q) == needed
     assert math.ceil(Fraction(str(q)) * needed) < needed
     assert math.ceil(Fraction(str(q)) * (needed - 1)) == needed - 1
-    assert Durations(Histogram({5: needed - 1}), needed, 1).quantile(q) is None
-    assert Durations(Histogram({5: needed}), needed, 1).quantile(q) is not None
+    assert Durations({5: needed - 1}, needed, 1).quantile(q) is None
+    assert Durations({5: needed}, needed, 1).quantile(q) is not None
 
 
 @pytest.mark.parametrize("q", [0, 1, -0.5, 1.5, math.nan])
@@ -241,9 +240,9 @@ def test_a_quantile_lies_within(q: float) -> None:
 def test_size_does_not_grow_with_time() -> None:
     """After ten times as many ticks the totals are no larger: they keep sums."""
     sizes = []
-    totals = Totals()
+    running = RunningTotals()
     for number in range(2000):
-        totals = totals.plus(
+        running.add(
             tick(
                 number,
                 number * NS,
@@ -252,10 +251,11 @@ def test_size_does_not_grow_with_time() -> None:
                 latency=taken([1000 + number % 50, 10**6]),
                 errors={"reset": 1},
                 error_samples={"reset": str(number)},
-                answers=[Answers(0, str(number).encode(), 2, number)],
+                answers=[AnswerCount(0, str(number).encode(), 2, number)],
             )
         )
-        counts = totals.latency.histogram.counts
+        totals = running.totals()
+        counts = totals.latency.counts
         sizes.append(len(counts) + sys.getsizeof(counts) + len(totals.errors) + len(totals.error_samples))
     assert sizes[199] == sizes[1999]
     assert not hasattr(totals, "__dict__")

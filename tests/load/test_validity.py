@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.reason import ReasonKind
+from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
-from pytest_gpuserve.load.totals import Durations, Totals, total
+from pytest_gpuserve.load.totals import Totals, total
 from pytest_gpuserve.load.validity import (
     LATE_SHARE,
     TIMER_SECONDS,
@@ -21,7 +22,7 @@ from pytest_gpuserve.load.validity import (
     reasons,
 )
 from pytest_gpuserve.load.wire import BEAT_NS, Tick
-from tests.load.ticks import alike as latencies
+from tests.load.ticks import alike
 
 SECOND = 10**9
 USERS = 4
@@ -33,11 +34,6 @@ SATURATED, LATE = ReasonKind.CLIENT_SATURATED, ReasonKind.CLIENT_LATE
 HELD_UP = ReasonKind.CLIENT_HELD_UP
 RATE, IN_FLIGHT = ReasonKind.RATE_NOT_REACHED, ReasonKind.STUCK_REQUESTS
 OPEN_SCHEDULES = (OPEN, Constant(1000.0), Gamma(1000.0, 2.0), Trace(((0.0, 0),)), Burst(1000))
-
-
-def alike(count: int, nanoseconds: int) -> Durations:
-    """So many durations of one length."""
-    return Durations().plus(latencies(count, nanoseconds))
 
 
 def closed(**changed: Any) -> Totals:  # noqa: ANN401 -- any of the fields
@@ -89,7 +85,7 @@ def with_late(count: int, lag_ns: int, requests: int, latency_ns: int) -> Totals
         requests=requests,
         sent=requests,
         due=requests,
-        lag=alike(requests - count, 1000).plus(latencies(count, lag_ns)),
+        lag=Durations.pooled([alike(requests - count, 1000), alike(count, lag_ns)]),
         latency=alike(requests, latency_ns),
         service=alike(requests, latency_ns),
         in_flight_ns=requests * latency_ns,
@@ -128,7 +124,11 @@ CASES: dict[str, tuple[Totals, Schedule, list[ReasonKind]]] = {
     "two late by under 1 ms": (with_late(2, 900_000, 100, 40_000_000), OPEN, []),
     "two late by under 1 %": (with_late(2, 3_900_000, 100, 400_000_000), OPEN, []),
     # What made a newcomer's first run red: two lags of 4 ms among the few of a closed loop of 60 ms.
-    "two hiccups of few": (closed(**MANY, lag=alike(60, 1000).plus(latencies(2, 3_990_000))), Closed(32), []),
+    "two hiccups of few": (
+        closed(**MANY, lag=Durations.pooled([alike(60, 1000), alike(2, 3_990_000)])),
+        Closed(32),
+        [],
+    ),
     # Each cycle is 4 ms of latency and what the user thinks; a think time ends by a timer, an answer does not.
     "idle under a hundredth": (closed(lag=alike(125, 39_000)), CLOSED, []),
     "idle over a hundredth": (closed(lag=alike(125, 41_000)), CLOSED, [LATE]),
@@ -156,7 +156,7 @@ CASES: dict[str, tuple[Totals, Schedule, list[ReasonKind]]] = {
     "little's law of service times": (opened(latency=alike(1000, 400_000_000)), OPEN, []),
     "nothing counted under way": (closed(in_flight_ns=0), Closed(USERS, 0.1), [IN_FLIGHT]),
     "nothing under way, no latency": (
-        closed(in_flight_ns=0, latency=Durations(alike(1000, 1).histogram, 0, 1)),
+        closed(in_flight_ns=0, latency=Durations(alike(1000, 1).counts, 0, 1)),
         Closed(USERS, 0.1),
         [IN_FLIGHT],
     ),

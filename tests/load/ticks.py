@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytest_gpuserve.load.wire import Latencies, Tick
+from pytest_gpuserve.load.durations import Durations
+from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.measure.histogram import bucket_of
 
 if TYPE_CHECKING:
@@ -16,15 +17,15 @@ if TYPE_CHECKING:
 TICK_NS = 100_000_000
 
 
-def taken(durations_ns: Iterable[int]) -> Latencies:
+def taken(durations_ns: Iterable[int]) -> Durations:
     """What an engine counts of these durations."""
     durations = list(durations_ns)
-    return Latencies(dict(Counter(map(bucket_of, durations))), sum(durations), max(durations, default=0))
+    return Durations(dict(Counter(map(bucket_of, durations))), sum(durations), max(durations, default=0))
 
 
-def alike(count: int, nanoseconds: int) -> Latencies:
+def alike(count: int, nanoseconds: int) -> Durations:
     """What an engine counts of so many durations of one length."""
-    return Latencies({bucket_of(nanoseconds): count}, count * nanoseconds, nanoseconds) if count else Latencies()
+    return Durations({bucket_of(nanoseconds): count}, count * nanoseconds, nanoseconds) if count else Durations()
 
 
 def tick_of(number: int, requests: int, latency_ns: int, **more: Any) -> Tick:  # noqa: ANN401 -- of the tick

@@ -47,7 +47,7 @@ def background() -> Iterator[None]:
 
 @pytest.mark.usefixtures("background")
 def test_the_child_starts_with_default_signals_and_no_foreign_descriptor(tmp_path: Path) -> None:
-    """Neither ignored or blocked signals nor descriptors of owner, keeper or another server reach the child."""
+    """Neither ignored or blocked signals nor descriptors of owner, supervisor or another server reach the child."""
 
     def descriptors(pid: int) -> set[str]:
         return {entry.name for entry in Path(f"/proc/{pid}/fd").iterdir()}
@@ -98,7 +98,7 @@ def test_a_program_that_cannot_be_executed_is_named(argv: tuple[str, ...], words
     for word in words:
         assert word in str(failure.value)
     assert not owned.exists()
-    assert not [one for one in psutil.Process().children() if "keeper.py" in " ".join(one.cmdline())]
+    assert not [one for one in psutil.Process().children() if "supervisor.py" in " ".join(one.cmdline())]
 
 
 def test_a_missing_folder_or_log_is_named(tmp_path: Path) -> None:
@@ -188,16 +188,16 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) 
     assert not alive(process.pid)
 
 
-def test_the_loss_of_the_keeper_is_made_up_for(tmp_path: Path) -> None:
-    """When the keeper is killed the child dies with it, and stop still finds and ends all its orphans."""
+def test_the_loss_of_the_supervisor_is_made_up_for(tmp_path: Path) -> None:
+    """When the supervisor is killed the child dies with it, and stop still finds and ends all its orphans."""
     owned = tmp_path / "owned"
     owned.mkdir()
     command = child("family", tmp_path / "report", "stay", folder=tmp_path)
     with Process.start(command, owned_folders=[owned]) as process:
         pids = report(tmp_path / "report")
-        os.kill(process._keeper.pid, signal.SIGKILL)
+        os.kill(process._supervisor.pid, signal.SIGKILL)
         assert process.wait(SAFETY_SECONDS) == -signal.SIGKILL
-        eventually(lambda: not alive(pids["main"]), "the child dies with its keeper")
+        eventually(lambda: not alive(pids["main"]), "the child dies with its supervisor")
         assert {member.pid for member in process.tree()} == set(pids.values()) - {process.pid}
     assert not any(map(alive, pids.values()))
     assert not owned.exists()

@@ -152,10 +152,10 @@ def test_a_server_in_a_container_is_ready_and_stopped_like_any_other(place: tupl
         process.stop(0.5)
 
 
-def test_a_container_outlives_its_keeper_only_until_stop(place: tuple[Engine, str], tmp_path: Path) -> None:
-    """Where the keeper was killed, and the client with it, the container is still known, and stop ends it."""
+def test_a_container_outlives_its_supervisor_only_until_stop(place: tuple[Engine, str], tmp_path: Path) -> None:
+    """Where the supervisor was killed, and the client with it, the container is still known, and stop ends it."""
     with running(place, tmp_path, free_port(), "polite") as (process, run):
-        os.kill(process._keeper.pid, signal.SIGKILL)
+        os.kill(process._supervisor.pid, signal.SIGKILL)
         assert process.wait(SAFETY_SECONDS) == -signal.SIGKILL
         inside = member_pids(place[0], run)()
         assert len(inside) == 2
@@ -175,7 +175,7 @@ def test_no_container_outlives_an_owner_that_is_killed(manner: str, place: tuple
         try:
             reported = report(tmp_path / "report")
             eventually(lambda: port_owner(port) is not None, "the server listens")
-            pids = {*member_pids(engine, run)(), *reported["children"], *reported["keepers"]}
+            pids = {*member_pids(engine, run)(), *reported["children"], *reported["supervisors"]}
             assert len(pids) == 4
         finally:
             owner.kill()

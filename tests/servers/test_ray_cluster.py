@@ -21,8 +21,8 @@ from pytest_gpuserve import __version__
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.ray.address import parse_address
+from pytest_gpuserve.load.ray.check import check_cluster
 from pytest_gpuserve.load.ray.cluster import OWN, LocalCluster
-from pytest_gpuserve.load.ray.joining import check_cluster
 from pytest_gpuserve.load.ray.source import RayEngine
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.run import run_load

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.load.kserve import Inference, Output, decode_http, http_request, inputs_of
+from pytest_gpuserve.load.kserve import Inference, OutputRequest, decode_http, http_request, inputs_of
 from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import Endpoint, Plan
@@ -42,7 +42,7 @@ START_SECONDS = 120.0
 
 def body(outputs: tuple[str, ...] = (), **tensors: object) -> bytes:
     """A request with these inputs, in this order."""
-    return http_request(Inference("m", inputs_of(tensors), tuple(map(Output, outputs)))).body
+    return http_request(Inference("m", inputs_of(tensors), tuple(map(OutputRequest, outputs)))).body
 
 
 def ask(worker: Instance, request: bytes) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pytest_gpuserve.process.queue_server import QueueClient, QueuedRequest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.process.inbox import Item, Sender
 from pytest_gpuserve.servers.inside import torch_queue
 from pytest_gpuserve.servers.inside.torch_queue import RequestQueue, Waiting
 from pytest_gpuserve.servers.inside.torch_tally import FIELDS, MOST_SIZES, Tally, read_tally
@@ -31,20 +31,20 @@ LONG_NS = round(1e9 * GUARD_SECONDS)
 
 
 @pytest.fixture(scope="module")
-def sender() -> Iterator[Sender]:
+def sender() -> Iterator[QueueClient]:
     """Somebody to answer, who never is."""
     here, there = socket.socketpair()
     with there:
-        found = Sender(here, lambda _: None)
+        found = QueueClient(here, lambda _: None)
         yield found
         found.close()
 
 
-def request(sender: Sender, number: int, rows: int, width: int = 1, arrived_ns: int | None = None) -> Waiting:
+def request(sender: QueueClient, number: int, rows: int, width: int = 1, arrived_ns: int | None = None) -> Waiting:
     """A request of so many rows; requests of another width do not fit to it."""
     tensor = Tensor("x", "UINT8", (rows, width), bytes(rows * width))
     now_ns = time.perf_counter_ns() if arrived_ns is None else arrived_ns
-    return Waiting(Item(b"", bytes([number]), sender), Asked((tensor,)), now_ns)
+    return Waiting(QueuedRequest(b"", bytes([number]), sender), Asked((tensor,)), now_ns)
 
 
 def numbers(batch: list[Waiting]) -> list[int]:
@@ -57,7 +57,9 @@ def numbers(batch: list[Waiting]) -> list[int]:
     waiting=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 2)), max_size=12),
     max_rows=st.integers(1, 6),
 )
-def test_every_request_is_in_one_batch_in_order(sender: Sender, waiting: list[tuple[int, int]], max_rows: int) -> None:
+def test_every_request_is_in_one_batch_in_order(
+    sender: QueueClient, waiting: list[tuple[int, int]], max_rows: int
+) -> None:
     """Batches are of one kind, within the limit or a single request, as full as their order allows, oldest first."""
     taken: list[int] = []
     queue = RequestQueue(max_rows, 0, taken.append)
@@ -79,7 +81,7 @@ def test_every_request_is_in_one_batch_in_order(sender: Sender, waiting: list[tu
     assert taken == [len(batch) for batch in batches]
 
 
-def test_a_full_batch_does_not_wait(sender: Sender) -> None:
+def test_a_full_batch_does_not_wait(sender: QueueClient) -> None:
     """What is full goes at once, past an older one that still waits; what it leaves is not full, and waits again."""
     queue = RequestQueue(2, LONG_NS, lambda _: None)
     queue.put(request(sender, 0, 1, width=9))
@@ -98,7 +100,7 @@ def test_a_full_batch_does_not_wait(sender: Sender) -> None:
         assert numbers(batch.result(GUARD_SECONDS / 2)) == [5, 6]
 
 
-def test_the_oldest_waits_so_long_and_no_longer(sender: Sender) -> None:
+def test_the_oldest_waits_so_long_and_no_longer(sender: QueueClient) -> None:
     """A batch that is not full goes when its oldest request has waited enough since it arrived, not before."""
     queue = RequestQueue(8, 50_000_000, lambda _: None)
     first = request(sender, 0, 1)
@@ -112,7 +114,7 @@ def test_the_oldest_waits_so_long_and_no_longer(sender: Sender) -> None:
     assert numbers(slow.take()) == [0]
 
 
-def test_the_end_wakes_who_waits(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_wakes_who_waits(sender: QueueClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Takers get nothing and putters into a full queue go on once it is closed; nothing is given out then."""
     monkeypatch.setattr(torch_queue, "MOST_WAITING", 1)
     empty, full = RequestQueue(1, 0, lambda _: None), RequestQueue(8, LONG_NS, lambda _: None)
@@ -130,7 +132,7 @@ def test_the_end_wakes_who_waits(sender: Sender, monkeypatch: pytest.MonkeyPatch
     assert full.take() == []
 
 
-def test_two_takers_share_a_full_queue(sender: Sender, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_takers_share_a_full_queue(sender: QueueClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits at a full queue goes on when there is room; each request is taken once, whoever takes it."""
     monkeypatch.setattr(torch_queue, "MOST_WAITING", 2)
     queue = RequestQueue(3, 100_000, lambda _: None)

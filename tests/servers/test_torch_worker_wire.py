@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.kserve import Inference, Input, Output, decode_http, http_request, inputs_of
+from pytest_gpuserve.load.kserve import Inference, InputTensor, OutputRequest, decode_http, http_request, inputs_of
 from pytest_gpuserve.servers.inside.torch_wire import ITEM_BYTES, BadRequest, Tensor, read_request, write_answer
 
 NAMES = st.text(min_size=1, max_size=5)
@@ -29,9 +29,9 @@ def tensors(draw: st.DrawFn) -> list[Tensor]:
     return found
 
 
-def inputs_from(tensors: list[Tensor]) -> tuple[Input, ...]:
+def inputs_from(tensors: list[Tensor]) -> tuple[InputTensor, ...]:
     """The same tensors as the client's end has them."""
-    return tuple(Input(each.name, each.datatype, each.shape, bytes(each.data)) for each in tensors)
+    return tuple(InputTensor(each.name, each.datatype, each.shape, bytes(each.data)) for each in tensors)
 
 
 @settings(deadline=None)
@@ -40,7 +40,7 @@ def test_a_request_is_read_as_it_was_written(
     inputs: list[Tensor], request_id: str, outputs: list[str], blanks: int
 ) -> None:
     """Whatever the client's end writes is read back exactly, also with blanks behind the JSON and long headers."""
-    inference = Inference("m", inputs_from(inputs), tuple(map(Output, outputs)), request_id=request_id)
+    inference = Inference("m", inputs_from(inputs), tuple(map(OutputRequest, outputs)), request_id=request_id)
     request = http_request(inference)
     length = int(request.headers["Inference-Header-Content-Length"])
     asked = read_request(request.body[:length] + b" " * blanks + request.body[length:])

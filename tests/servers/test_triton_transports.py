@@ -104,19 +104,19 @@ def test_numbers_and_strings_go_and_come(triton: Triton) -> None:
 
 @by_each_protocol
 def test_shared_memory(triton: Triton, protocol: str) -> None:
-    """Inputs come from shared memory, each lane's outputs are left in its own place, and the answers carry no data."""
+    """Inputs come from shared memory, each slot's outputs are left in its own place, and the answers carry no data."""
     inferences = [Inference(triton.model, inputs_of({"X": x})) for x in PAYLOADS]
-    with share(inferences, {"Y": X.nbytes, "SUM": 8}, lanes=3, host=triton.host, port=triton.http_port) as shared:
-        messages, requests, size = shared.grpc_messages(), shared.http_requests(), shared.outputs.lane_bytes
+    with share(inferences, {"Y": X.nbytes, "SUM": 8}, slots=3, host=triton.host, port=triton.http_port) as shared:
+        messages, requests, size = shared.grpc_messages(), shared.http_requests(), shared.outputs.slot_bytes
         answers = []
-        for number, lanes in enumerate(shared.payloads):
-            for lane in range(len(lanes)):
+        for number, slots in enumerate(shared.payloads):
+            for slot in range(len(slots)):
                 if protocol == "grpc":
-                    body = send_grpc(triton, messages[number][lane])
+                    body = send_grpc(triton, messages[number][slot])
                 else:
-                    status, body = send_http(triton, requests[number][lane])
+                    status, body = send_http(triton, requests[number][slot])
                     assert status == 200, body
-                place = Path(shared.outputs.file).read_bytes()[lane * size : (lane + 1) * size]
+                place = Path(shared.outputs.file).read_bytes()[slot * size : (slot + 1) * size]
                 answers.append((number, place + body))
         # They are looked at when all are sent, so that none is written over.
         for number, answer in answers:

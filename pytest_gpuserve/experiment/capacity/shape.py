@@ -193,7 +193,7 @@ def check_searchable(target: Target) -> None:
     """See that a target can be sent at any rate.
 
     Raises:
-        UsageProblem: It goes through shared memory, of which each request under way takes a lane.
+        UsageProblem: It goes through shared memory, of which each request under way takes a slot.
     """
     if target.sharing is not None:
         raise UsageProblem(

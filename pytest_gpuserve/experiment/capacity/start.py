@@ -21,9 +21,8 @@ from pytest_gpuserve.experiment.replicas import ReplicaShares
 from pytest_gpuserve.experiment.shape import TICK_SECONDS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.driver import Engines, most_under_way
-from pytest_gpuserve.load.shares import share_reasons, shares
-from pytest_gpuserve.load.totals import RunningTotals, total
-from pytest_gpuserve.load.validity import reasons
+from pytest_gpuserve.load.totals import RunningTotals, shares, total
+from pytest_gpuserve.load.validity import reasons, share_reasons
 from pytest_gpuserve.measure.capacity import ProbeOutcome, Search
 from pytest_gpuserve.measure.conditions import judge_windows
 from pytest_gpuserve.servers.remote import addresses_of

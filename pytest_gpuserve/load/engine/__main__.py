@@ -20,40 +20,44 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pytest_gpuserve.load.addressed import addressed
 from pytest_gpuserve.load.engine.beats import Beats, BusyClock
 from pytest_gpuserve.load.engine.closed_loop import ClosedLoop
 from pytest_gpuserve.load.engine.http1 import Http1
 from pytest_gpuserve.load.engine.http2 import Http2
 from pytest_gpuserve.load.engine.loop import OWN_FILES, Loop
 from pytest_gpuserve.load.engine.open_loop import OpenLoop
-from pytest_gpuserve.load.engine.pipes import OWNER_SECONDS, STDIN, STDOUT, Outbox, Unread, read_order, read_plan
+from pytest_gpuserve.load.engine.pipes import (
+    OWNER_SECONDS,
+    STDIN,
+    STDOUT,
+    ReportsUnread,
+    ReportWriter,
+    read_order,
+    read_plan,
+)
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.engine.streams import Streams
-from pytest_gpuserve.load.engine.tally import Tally
-from pytest_gpuserve.load.engine.worker import Worker
+from pytest_gpuserve.load.engine.tick_counters import TickCounters
+from pytest_gpuserve.load.engine.worker_queue import WorkerQueue
 from pytest_gpuserve.load.schedule import Closed, Steps, is_open
+from pytest_gpuserve.load.url import addressed
 from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, Tick, frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.load.engine.lane import Issuer, Transport
+    from pytest_gpuserve.load.engine.transport import Issuer, Transport
 
 REST_NS: Final = 5_000_000_000
 """How long a load that is to begin anew waits for the answers to what it has sent. A server whose clients hang up works
 on for them, and some servers (mosec) remember such requests for ever; but one that is stuck is not waited for."""
 
 COLLECT_NS: Final = 1_000_000_000
-"""Garbage is collected no more often than this: that takes milliseconds where there are thousands of lanes."""
+"""Garbage is collected no more often than this: that takes milliseconds where there are thousands of slots."""
 
 
-class Engine:
+class LoadEngine:
     """One engine with its plan.
-
-    Args:
-        plan: The load.
-        owner: Process that started us; when we are no longer its child, we end.
 
     Raises:
         socket.gaierror: The host is unknown.
@@ -65,8 +69,8 @@ class Engine:
         self._plan = plan = addressed(plan)
         self._owner = owner
         self._reactor = Reactor()
-        self._tally = Tally(len(plan.payloads), plan.keep_answers)
-        self._loop = make_loop(plan, self._reactor, self._tally, _raise_file_limit() - OWN_FILES)
+        self._counters = TickCounters(len(plan.payloads), plan.keep_answers)
+        self._loop = make_loop(plan, self._reactor, self._counters, _raise_file_limit() - OWN_FILES)
         self._loop.transport = make_transport(plan, self._reactor, self._loop)
         self._next_tick_ns = 0
         self._number = 0
@@ -80,12 +84,12 @@ class Engine:
         self._host_cores = len(os.sched_getaffinity(0))
 
     def run(self, begin_ns: int) -> Order | None:
-        """Load the server, beginning at this time; when that has ended, the engine is to be closed.
+        """Load the server from this time on; the engine must be closed afterwards.
 
         Returns:
             The order that has ended it; None where the load has ended by itself, or the owner has.
         """
-        self._outbox = Outbox(self._reactor)
+        self._reports = ReportWriter(self._reactor)
         self._reactor.watch(STDIN, self._input, READABLE)
         self._reactor.at(begin_ns, self._begin)
         self._loop.begin(begin_ns, self._last_tick)
@@ -93,23 +97,23 @@ class Engine:
         self._reactor.at(self._next_tick_ns, self._tick)
         self._reactor.run()
         self._loop.close()
-        self._outbox.flush(self._owner)
+        self._reports.flush(self._owner)
         return self._again
 
     def close(self) -> None:
-        """Give back what the kernel holds for it, whether it has run or not."""
+        """Release its file descriptors, whether it has run or not."""
         self._reactor.close()
         self._busy.close()
 
     def _begin(self) -> None:
         now_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
-        self._tally.begin(now_ns, cpu_ns)
+        self._counters.begin(now_ns, cpu_ns)
         self._beats.begin(now_ns, self._busy.read_ns(cpu_ns))
         self._beat()
 
     def _beat(self) -> None:
         # As often as the durations have to be settled: at 10 000 requests/s that takes a fortieth of a millisecond.
-        self._tally.settle()
+        self._counters.settle()
         self._beats.look(time.perf_counter_ns(), self._busy.read_ns(time.process_time_ns()))
         self._reactor.at(self._beats.next_ns, self._beat)
 
@@ -135,7 +139,7 @@ class Engine:
         now_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
         # Where it did not run, that was in the tick that ends now, even if its beat comes after it.
         self._beats.look(now_ns, self._busy.read_ns(cpu_ns))
-        tick = self._tally.close(
+        tick = self._counters.close(
             now_ns,
             cpu_ns,
             self._loop.under_way(),
@@ -150,14 +154,14 @@ class Engine:
         ends_ns = [self._next_tick_ns + number * self._plan.tick_ns for number in range(overdue)]
         whole = msgspec.structs.replace(tick, number=self._number, host_cores=self._host_cores)
         for part in spread(whole, ends_ns, *self._before, self._beats.take()):
-            self._outbox.put(frame(part))
+            self._reports.put(frame(part))
             self._number += 1
         self._next_tick_ns += overdue * self._plan.tick_ns
         self._before = (tick.in_flight, tick.users)
         self._collect(now_ns)
 
     def _collect(self, now_ns: int) -> None:
-        """Collect what lost lanes leave: the tracebacks of their failures are cycles."""
+        """Collect what lost slots leave: the tracebacks of their failures are reference cycles."""
         if self._loop.losses != self._losses and now_ns - self._collected_ns >= COLLECT_NS:
             self._losses = self._loop.losses
             self._collected_ns = now_ns
@@ -225,19 +229,19 @@ def spread(
     return [*parts, whole]
 
 
-def make_loop(plan: Plan, reactor: Reactor, tally: Tally, most_lanes: int) -> Loop:
+def make_loop(plan: Plan, reactor: Reactor, counters: TickCounters, most_slots: int) -> Loop:
     """Make the loop of a plan's schedule.
 
     Raises:
         OSError: The outputs in shared memory cannot be used.
     """
     if isinstance(plan.schedule, (Closed, Steps)):
-        return ClosedLoop(plan, plan.schedule, reactor, tally, most_lanes)
-    return OpenLoop(plan, plan.schedule, reactor, tally, most_lanes)
+        return ClosedLoop(plan, plan.schedule, reactor, counters, most_slots)
+    return OpenLoop(plan, plan.schedule, reactor, counters, most_slots)
 
 
 def make_transport(plan: Plan, reactor: Reactor, issuer: Issuer) -> Transport:
-    """Make what speaks the endpoint's protocol.
+    """Make the transport of the endpoint's protocol.
 
     Raises:
         socket.gaierror: The host is unknown.
@@ -248,7 +252,7 @@ def make_transport(plan: Plan, reactor: Reactor, issuer: Issuer) -> Transport:
     if endpoint.protocol == "grpc":
         return Http2(endpoint, reactor, issuer, timeout_ns)
     if endpoint.protocol == "worker":
-        return Worker(endpoint, reactor, issuer, timeout_ns)
+        return WorkerQueue(endpoint, reactor, issuer, timeout_ns)
     if endpoint.protocol == "sse":
         return Streams(endpoint, reactor, issuer, timeout_ns)
     return Http1(endpoint, reactor, issuer, timeout_ns, head=plan.head)
@@ -265,7 +269,7 @@ def main() -> None:
     """Read the plan and run it, as often as the owner says."""
     try:
         _serve(int(sys.argv[1]))
-    except (EOFError, Unread) as problem:
+    except (EOFError, ReportsUnread) as problem:
         sys.exit(str(problem))
 
 
@@ -285,7 +289,7 @@ def _serve(owner: int) -> None:
             order = read_order(owner)
 
 
-def _ready(plan: Plan, owner: int) -> Engine:
+def _ready(plan: Plan, owner: int) -> LoadEngine:
     """Make the engine of a plan, and tell the owner that it can begin."""
     engine = make_engine(plan, owner)
     # Without errors the engine leaves no reference cycles; a collection in mid-load would show up as latency.
@@ -293,7 +297,7 @@ def _ready(plan: Plan, owner: int) -> Engine:
     gc.collect()
     gc.freeze()
     gc.disable()
-    # Through the descriptor: nothing of ours may stand in a buffer when the outbox writes.
+    # Through the descriptor: nothing of ours may stand in a buffer when reports are written.
     data = frame(Ready())
     # After a load it does not block any more, and may be full of reports that the owner has yet to read.
     while not select.select([], [STDOUT], [], OWNER_SECONDS)[1]:
@@ -303,10 +307,10 @@ def _ready(plan: Plan, owner: int) -> Engine:
     return engine
 
 
-def make_engine(plan: Plan, owner: int) -> Engine:
+def make_engine(plan: Plan, owner: int) -> LoadEngine:
     """Make the engine of a plan, or end the process with the reason why that cannot be."""
     try:
-        return Engine(plan, owner)
+        return LoadEngine(plan, owner)
     except (socket.gaierror, UnicodeError) as problem:
         # A name that cannot be one is told by a UnicodeError.
         endpoint = plan.own_endpoint()

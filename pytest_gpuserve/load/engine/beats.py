@@ -1,4 +1,4 @@
-"""When an engine did not run though a core was free for it: it, or the machine below it, was stopped.
+"""Detects that an engine did not run although a core was free: it, or the machine below it, was stopped.
 
 That shows in no lag: an answer that came meanwhile counts as come when the engine sees it. So it looks at the clock at
 regular beats, and those that come late tell for how long it did not run.
@@ -23,7 +23,7 @@ _NEVER_NS: Final = 2**63 - 1
 
 
 class Beats:
-    """Beats, one each ``BEAT_NS``, of which the late ones are noted.
+    """Looks at the clock every ``BEAT_NS`` and notes the beats that come late.
 
     Attributes:
         next_ns: When the next one is due.

@@ -1,19 +1,19 @@
-"""The closed loop: users, of whom each sends the next request when the last was answered."""
+"""The closed loop: each user sends its next request when its last one is answered."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.load.engine.lane import IDLE, Lane
 from pytest_gpuserve.load.engine.loop import OPENING_AT_ONCE, RECONNECT_NS, Loop
+from pytest_gpuserve.load.engine.transport import IDLE, Slot
 from pytest_gpuserve.load.schedule import NANOSECONDS, Closed
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpuserve.load.engine.reactor import Reactor
-    from pytest_gpuserve.load.engine.tally import Tally
+    from pytest_gpuserve.load.engine.tick_counters import TickCounters
     from pytest_gpuserve.load.schedule import ClosedSchedule
     from pytest_gpuserve.load.wire import Plan
 
@@ -24,10 +24,12 @@ LAG_SAMPLE: Final = 7
 
 
 class ClosedLoop(Loop):
-    """Users, of whom each sends the next request when the last was answered: a lane is a user."""
+    """Users that each send the next request when the last one is answered: a slot is a user."""
 
-    def __init__(self, plan: Plan, schedule: ClosedSchedule, reactor: Reactor, tally: Tally, most_lanes: int) -> None:
-        super().__init__(plan, reactor, tally, most_lanes)
+    def __init__(
+        self, plan: Plan, schedule: ClosedSchedule, reactor: Reactor, counters: TickCounters, most_slots: int
+    ) -> None:
+        super().__init__(plan, reactor, counters, most_slots)
         self._schedule = schedule
         self._think_ns = round(schedule.think_seconds * NANOSECONDS)
         self._wanted = 0
@@ -72,36 +74,36 @@ class ClosedLoop(Loop):
 
     def _fill(self) -> None:
         while (
-            len(self._lanes) + self._absent < min(self._wanted, self._most_lanes)
+            len(self._slots) + self._absent < min(self._wanted, self._most_slots)
             and len(self._opening) < OPENING_AT_ONCE
             and not self._nothing_left()
         ):
             self._open()
 
-    def _clock_begin(self, lane: Lane) -> int:
-        return lane.sent_ns
+    def _clock_begin(self, slot: Slot) -> int:
+        return slot.sent_ns
 
-    def _note_latency(self, lane: Lane, sent_ns: int, now_ns: int) -> None:
-        del lane
-        self._tally.latency.note(now_ns - sent_ns)
+    def _note_latency(self, slot: Slot, sent_ns: int, now_ns: int) -> None:
+        del slot
+        self._counters.latency.note(now_ns - sent_ns)
 
-    def answered(self, lane: Lane, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- as in the base
+    def answered(self, slot: Slot, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- as in the base
         """The request was answered well."""
-        tally, number, under_way = self._tally, self._next_number, self._under_way
-        seen = tally.answers[0].get(body) if self._straight else None
-        if seen is None or not keep or number >= self._limit or len(self._lanes) > self._wanted:
-            super().answered(lane, now_ns, body, keep)
+        counters, number, under_way = self._counters, self._next_number, self._under_way
+        seen = counters.answers[0].get(body) if self._straight else None
+        if seen is None or not keep or number >= self._limit or len(self._slots) > self._wanted:
+            super().answered(slot, now_ns, body, keep)
             return
         # All of the above for the commonest case, in one piece: a call costs as much as what it does here.
-        tally.latency.note(now_ns - under_way.pop(lane))
-        tally.requests += 1
+        counters.latency.note(now_ns - under_way.pop(slot))
+        counters.requests += 1
         seen[0] += 1
         self._next_number = number + self._parts
-        lane.number = number
-        lane.sent_ns = under_way[lane] = sent_ns = time.perf_counter_ns()
-        lane.send(self._payload)
-        if not tally.requests & LAG_SAMPLE:
-            tally.lag.note(sent_ns - now_ns)
+        slot.number = number
+        slot.sent_ns = under_way[slot] = sent_ns = time.perf_counter_ns()
+        slot.send(self._payload)
+        if not counters.requests & LAG_SAMPLE:
+            counters.lag.note(sent_ns - now_ns)
 
     def _end(self) -> None:
         self._straight = False
@@ -111,28 +113,28 @@ class ClosedLoop(Loop):
         del now_ns
         self._fill()
 
-    def _free(self, lane: Lane, now_ns: int) -> None:
-        if self._ending or len(self._lanes) > self._wanted:
-            lane.close()
-            self._gone(lane)
-        elif self._think_ns and lane.sent_ns != IDLE:
-            lane.intended_ns = due_ns = now_ns + self._think_ns
-            self._reactor.at(due_ns, lambda: self._next(lane, due_ns))
+    def _free(self, slot: Slot, now_ns: int) -> None:
+        if self._ending or len(self._slots) > self._wanted:
+            slot.close()
+            self._gone(slot)
+        elif self._think_ns and slot.sent_ns != IDLE:
+            slot.intended_ns = due_ns = now_ns + self._think_ns
+            self._reactor.at(due_ns, lambda: self._next(slot, due_ns))
         else:
-            self._next(lane, now_ns)
+            self._next(slot, now_ns)
 
-    def _next(self, lane: Lane, due_ns: int) -> None:
-        if lane not in self._lanes:
+    def _next(self, slot: Slot, due_ns: int) -> None:
+        if slot not in self._slots:
             return
         number = self._next_number
-        if self._ending or number >= self._limit or (self._think_ns and len(self._lanes) > self._wanted):
-            lane.close()
-            self._gone(lane)
+        if self._ending or number >= self._limit or (self._think_ns and len(self._slots) > self._wanted):
+            slot.close()
+            self._gone(slot)
             return
         self._next_number = number + self._parts
-        sent_ns = self._send(lane, number, None, due_ns)
-        if self._think_ns or not self._tally.requests & LAG_SAMPLE:
-            self._tally.lag.note(sent_ns - due_ns)
+        sent_ns = self._send(slot, number, None, due_ns)
+        if self._think_ns or not self._counters.requests & LAG_SAMPLE:
+            self._counters.lag.note(sent_ns - due_ns)
 
     def _replace(self, when_ns: int) -> None:
         if when_ns <= time.perf_counter_ns():
@@ -150,6 +152,6 @@ class ClosedLoop(Loop):
         if self._nothing_left():
             return
         # One of the requests all the same: who asked for so many would else wait for ever for a server that is gone.
-        self._tally.fail(kind, f"request {self._next_number}: {sample}")
+        self._counters.fail(kind, f"request {self._next_number}: {sample}")
         self._next_number += self._parts
         self._replace(now_ns + RECONNECT_NS)

@@ -1,4 +1,4 @@
-"""Lanes of HTTP/1.1: a keep-alive connection each.
+"""HTTP/1.1: each slot is a keep-alive connection.
 
 They time the transfer of what is large, with no look at the clock for what is small: a request of up to
 ``UNTIMED_BYTES`` that the kernel takes at once, and an answer that comes in one piece, count 0. Of an answer that comes
@@ -8,18 +8,145 @@ in several pieces the clock is read anyway.
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_gpuserve.load.engine.http1_parser import Malformed, Parsed, ResponseParser
-from pytest_gpuserve.load.engine.lane import Lane, Transfer
-from pytest_gpuserve.load.engine.opening import Address, Opening, TlsSocket, resolve
+import httptools
+
+from pytest_gpuserve.load.engine.opening import Opening, ResolvedAddress, TlsSocket, resolve
 from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE, Reactor
+from pytest_gpuserve.load.engine.transport import MAX_ANSWER_BYTES, Slot, Transfer
 from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.engine.lane import Issuer
     from pytest_gpuserve.load.engine.opening import Connected
+    from pytest_gpuserve.load.engine.transport import Issuer
     from pytest_gpuserve.load.wire import Endpoint
+
+
+class MalformedResponse(Exception):
+    """The received data is no answer, or one answer too many."""
+
+
+class Parsed(NamedTuple):
+    """A complete answer."""
+
+    status: int
+    body: bytes
+    reusable: bool
+
+
+class ResponseParser:
+    """Reads the answers of one connection, in whatever pieces they arrive.
+
+    Args:
+        head: Whether answers have no body though they announce one.
+    """
+
+    def __init__(self, *, head: bool = False) -> None:
+        self._head = head
+        self._new()
+
+    def _new(self) -> None:
+        self._parser = httptools.HttpResponseParser(self)
+        self._rest()
+
+    def _rest(self) -> None:
+        self.resting = True
+        self._status = 0
+        self._announced = False
+        self._reusable = False
+        self._complete = False
+        self._surplus = False
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+
+    @property
+    def status(self) -> int:
+        """Status of the answer that is being read; 0 before it is known."""
+        return self._status
+
+    def feed(self, data: bytes) -> Parsed | None:
+        """Parse received data; return the answer if it is complete now.
+
+        Raises:
+            MalformedResponse: It is no answer to one request; the text has all of the data.
+        """
+        self.resting = False
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError:
+            # Ours, not the server's: it must end the engine instead of counting as an odd answer.
+            raise
+        except httptools.HttpParserUpgrade as problem:
+            raise MalformedResponse("the server switched protocols") from problem
+        except httptools.HttpParserError as problem:
+            raise MalformedResponse(f"not an HTTP/1.1 answer ({problem}): {data!r}") from problem
+        if self._body_bytes > MAX_ANSWER_BYTES:
+            raise MalformedResponse(f"an answer of more than {MAX_ANSWER_BYTES >> 20} MB")
+        return self._finish() if self._complete else None
+
+    def end(self) -> Parsed | None:
+        """Take the end of the connection; return the answer if that is what completes it."""
+        # Neither a length nor chunks were announced: the body ends where the connection does (RFC 9112, 6.3).
+        if self._status and not self._announced:
+            self._reusable = False
+            return self._finish()
+        return None
+
+    def release(self) -> None:
+        """Let go of the parser, which holds our methods: without a garbage collector such a cycle stays for ever."""
+        del self._parser
+
+    def _finish(self) -> Parsed:
+        if self._surplus:
+            raise MalformedResponse("more than one answer to one request")
+        parsed = Parsed(self._status, b"".join(self._body), self._reusable)
+        if self._head:
+            # The old one may wait for the body that was announced.
+            self._new()
+        else:
+            self._rest()
+        return parsed
+
+    # -- httptools' callbacks
+
+    def on_message_begin(self) -> None:
+        """Begin an answer, or note that it is one too many."""
+        if self._complete:
+            self._surplus = True
+            return
+        self._body = []
+        self._body_bytes = 0
+        self._announced = False
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Note whether the answer says where it ends."""
+        lowered = name.lower()
+        if lowered == b"content-length" or (lowered == b"transfer-encoding" and value.lower().endswith(b"chunked")):
+            self._announced = True
+
+    def on_headers_complete(self) -> None:
+        """Note the status; the answer to HEAD ends here."""
+        self._status = self._parser.get_status_code()
+        # Asked now because the parser forgets the headers when the message is complete.
+        self._reusable = self._parser.should_keep_alive()
+        if self._head and self._status >= 200:
+            self._complete = True
+
+    def on_body(self, body: bytes) -> None:
+        """Keep a piece of the body."""
+        if self._complete:
+            self._surplus = True
+        self._body.append(body)
+        self._body_bytes += len(body)
+
+    def on_message_complete(self) -> None:
+        """Note the end of the answer; interim answers (1xx) are not the answer."""
+        if self._status < 200:
+            self._status = 0
+        else:
+            self._complete = True
+
 
 RECEIVE_BYTES: Final = 1 << 16
 
@@ -31,7 +158,7 @@ KNOWN_ANSWER_BYTES: Final = 1 << 12
 """How many answers, and how long ones, are recognised byte for byte instead of being parsed again."""
 
 
-class HttpLane(Lane):
+class HttpConnection(Slot):
     """One connection."""
 
     __slots__ = (
@@ -80,7 +207,7 @@ class HttpLane(Lane):
         self._parser.release()
         self._transport.issuer.lost(self, kind, sample)
 
-    # -- Lane
+    # -- Slot
 
     def send(self, payload: bytes) -> None:
         """Send a request."""
@@ -100,7 +227,7 @@ class HttpLane(Lane):
             self._sent()
 
     def _sent(self) -> None:
-        """All of a request that is timed is with the kernel."""
+        """Note that the kernel has all of a timed request."""
         self._transport.transfer.sending_ns += time.perf_counter_ns() - self.sent_ns
 
     def expire(self, seconds: float) -> None:
@@ -108,7 +235,7 @@ class HttpLane(Lane):
         self._lose("timeout", f"no answer within {seconds:g} s")
 
     def close(self) -> None:
-        """Close without telling anybody anything."""
+        """Close without a report to the issuer."""
         if self._opening is not None:
             self._opening.cancel()
             self._opening = None
@@ -159,7 +286,7 @@ class HttpLane(Lane):
             self._first_ns = now_ns
         try:
             parsed = self._feed(data, now_ns)
-        except Malformed as problem:
+        except MalformedResponse as problem:
             self._lose("protocol", str(problem))
             return
         if parsed is not None:
@@ -190,7 +317,7 @@ class HttpLane(Lane):
         return "" if 200 <= parsed.status < 300 else f"status {parsed.status}"
 
     def _ended(self, now_ns: int, problem: OSError | None) -> None:
-        """Tell what the end of the connection means for a request under way."""
+        """Report what the end of the connection means for a request under way."""
         if not self._busy:
             self._lose("", "")
             return
@@ -198,7 +325,7 @@ class HttpLane(Lane):
         if problem is None:
             try:
                 parsed = parser.end()
-            except Malformed as malformed:
+            except MalformedResponse as malformed:
                 self._lose("protocol", str(malformed))
                 return
             if parsed is not None:
@@ -217,7 +344,7 @@ class HttpLane(Lane):
         self._transport.issuer.lost(self, kind, sample)
 
     def _flushed(self, mask: int) -> bool:
-        """Send on what did not fit; whether there is something to receive too."""
+        """Send the rest of a request; returns whether there is something to receive as well."""
         if self._socket is None:
             return False
         if self._rest is not None and mask & WRITABLE:
@@ -235,14 +362,7 @@ class HttpLane(Lane):
 
 
 class Http1:
-    """The transport of HTTP/1.1.
-
-    Args:
-        endpoint: Where it goes.
-        reactor: Who waits for its sockets.
-        issuer: Who is told.
-        connect_timeout_ns: After which a connection attempt is given up.
-        head: Whether answers have no body though they announce one.
+    """The transport of HTTP/1.1; with ``head`` answers have no body though they announce one.
 
     Raises:
         OSError: The host is unknown.
@@ -254,22 +374,22 @@ class Http1:
         self.reactor = reactor
         self.issuer = issuer
         self.connect_timeout_ns = connect_timeout_ns
-        self.address: Address = resolve(endpoint)
+        self.address: ResolvedAddress = resolve(endpoint)
         self.known: dict[bytes, bytes] = {}
         self.head = head
         self.transfer = Transfer()
 
-    def open(self, place: int) -> Lane:
-        """Begin to open a lane."""
-        return HttpLane(place, self)
+    def open(self, place: int) -> Slot:
+        """Begin to open a slot."""
+        return HttpConnection(place, self)
 
     def take_transfer(self) -> Transfer | None:
-        """Return what its lanes have timed since the last call."""
+        """Return what its slots have timed since the last call."""
         transfer, self.transfer = self.transfer, Transfer()
         return transfer
 
     def close(self) -> None:
-        """Nothing is shared by the lanes."""
+        """Nothing is shared by the slots."""
 
     def remember(self, data: bytes, parsed: Parsed) -> None:
         """Recognise a good answer the next time by its bytes: what the parser makes of them depends on nothing else."""

@@ -1,4 +1,4 @@
-"""HTTP/2 as far as unary gRPC calls need it, without sockets: frames, header blocks and requests.
+"""HTTP/2 and gRPC as far as unary calls need them, without sockets: frames, header blocks, requests, statuses.
 
 Numbers and layouts are those of RFC 9113 (HTTP/2), RFC 7541 (HPACK) and gRPC's ``PROTOCOL-HTTP2.md``.
 """
@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import unquote_to_bytes
 
 import hpack
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.url import authority_of
+from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
+    from pytest_gpuserve.load.engine.transport import Sample
     from pytest_gpuserve.load.wire import Endpoint
 
 DATA: Final = 0
@@ -88,18 +91,12 @@ _ERRORS: Final = (
 _OURS: Final = frozenset({"te", "content-type", "user-agent", "grpc-encoding", "grpc-accept-encoding", "host"})
 
 
-class Malformed(Exception):
-    """What arrived is no HTTP/2, or breaks a rule after which the connection cannot be trusted."""
+class Http2ConnectionError(Exception):
+    """The peer broke a rule of HTTP/2 after which the connection cannot be used (RFC 9113, 5.4.1)."""
 
 
 class Fields(NamedTuple):
-    """Of a header block, what an answer's fate hangs on; empty where it is not there.
-
-    Args:
-        status: Of HTTP, such as ``b"200"``.
-        grpc_status: Such as ``b"0"``.
-        message: gRPC's words for an error, percent-encoded.
-    """
+    """The fields of a header block that decide about an answer; empty where absent."""
 
     status: bytes = b""
     grpc_status: bytes = b""
@@ -132,13 +129,13 @@ def check_control(kind: int, stream: int, content: bytes) -> None:
     """Check a frame that is no part of an answer; of unknown types everything is allowed.
 
     Raises:
-        Malformed: It has the wrong length or stream, or may not be sent to us at all.
+        Http2ConnectionError: It has the wrong length or stream, or may not be sent to us at all.
     """
     wrong_length = len(content) < 8 if kind == GOAWAY else len(content) != _LENGTHS.get(kind, len(content))
     if wrong_length or (kind in _OF_CONNECTION and stream) or (kind == RST_STREAM and not stream):
-        raise Malformed(f"a frame of type {kind} with {len(content)} bytes on stream {stream}")
+        raise Http2ConnectionError(f"a frame of type {kind} with {len(content)} bytes on stream {stream}")
     if kind == PUSH_PROMISE:
-        raise Malformed("a pushed answer, which we said we do not take")
+        raise Http2ConnectionError("a pushed answer, which we said we do not take")
 
 
 def settings(*pairs: tuple[int, int]) -> bytes:
@@ -150,16 +147,16 @@ def read_settings(content: bytes) -> list[tuple[int, int]]:
     """Read the content of a SETTINGS frame; unknown settings are left out.
 
     Raises:
-        Malformed: It has half a setting, or a number that is out of its range.
+        Http2ConnectionError: It has half a setting, or a number that is out of its range.
     """
     if len(content) % _SETTING.size:
-        raise Malformed("a SETTINGS frame with half a setting")
+        raise Http2ConnectionError("a SETTINGS frame with half a setting")
     pairs = list(_SETTING.iter_unpack(content))
     for name, value in pairs:
         if name == INITIAL_WINDOW_SIZE and value > MAX_WINDOW:
-            raise Malformed(f"an initial window of {value} bytes")
+            raise Http2ConnectionError(f"an initial window of {value} bytes")
         if name == MAX_FRAME_SIZE and not FRAME_BYTES <= value < 1 << 24:
-            raise Malformed(f"a greatest frame of {value} bytes")
+            raise Http2ConnectionError(f"a greatest frame of {value} bytes")
     return [pair for pair in pairs if pair[0] in {MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE}]
 
 
@@ -178,7 +175,7 @@ def unpadded(kind: int, flags: int, content: bytes) -> bytes:
     """Take padding, and of HEADERS the old priority, from the content of a DATA or HEADERS frame.
 
     Raises:
-        Malformed: There is more of it than content.
+        Http2ConnectionError: There is more of it than content.
     """
     begin, end = 0, len(content)
     if flags & PADDED:
@@ -187,7 +184,7 @@ def unpadded(kind: int, flags: int, content: bytes) -> bytes:
     if kind == HEADERS and flags & PRIORITY:
         begin += 5
     if begin > end:
-        raise Malformed("a frame with more padding than content")
+        raise Http2ConnectionError("a frame with more padding than content")
     return content[begin:end]
 
 
@@ -235,11 +232,7 @@ def check_endpoint(endpoint: Endpoint) -> None:
 
 
 class Requests:
-    """Prepares requests, and keeps those that fit into one frame: of these only the stream's number changes.
-
-    Args:
-        block: Header block of every request.
-    """
+    """Prepares requests, and keeps those that fit into one frame: of these only the stream's number changes."""
 
     def __init__(self, block: bytes) -> None:
         self.known: dict[bytes, Framed] = {}
@@ -277,12 +270,12 @@ class HeaderBlocks:
         """Decode a block that is not among the known ones.
 
         Raises:
-            Malformed: It is no header block, or needs a table that we said we do not have.
+            Http2ConnectionError: It is no header block, or needs a table that we said we do not have.
         """
         try:
             pairs = self._decoder.decode(block, raw=True)
         except hpack.HPACKError as problem:
-            raise Malformed(f"a header block that cannot be decoded ({problem})") from problem
+            raise Http2ConnectionError(f"a header block that cannot be decoded ({problem})") from problem
         values = dict(pairs)
         fields = Fields(values.get(b":status", b""), values.get(b"grpc-status", b""), values.get(b"grpc-message", b""))
         if len(block) <= KNOWN_BLOCK_BYTES:
@@ -295,3 +288,50 @@ class HeaderBlocks:
 def error_name(code: int) -> str:
     """Name an error code of RST_STREAM or GOAWAY."""
     return _ERRORS[code] if code < len(_ERRORS) else str(code)
+
+
+_STATUSES: Final = (
+    "OK",
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+)
+
+
+def what_failed(head: Fields, trailers: Fields, body: bytes | bytearray) -> tuple[str, Sample]:
+    """Return the error kind and the uncut sample of a complete answer that is not status OK with one message."""
+    code = trailers.grpc_status
+    if not code and head.status != b"200" and head.status.isdigit():
+        return f"status {head.status[:3].decode()}", lambda: f"not from a gRPC server: {begin_of(body)!r}"
+    if not code.isdigit() or len(code) > 3:
+        return "protocol", f"grpc-status is {code!r}"
+    if int(code):
+        number = int(code)
+        name = _STATUSES[number] if number < len(_STATUSES) else str(number)
+        message = trailers.message
+        return f"grpc status {name}", lambda: begin_of(unquote_to_bytes(message)).decode(errors="replace")
+    return "protocol", _what_is_wrong(head, body)
+
+
+def _what_is_wrong(head: Fields, body: bytes | bytearray) -> str:
+    if head.status != b"200":
+        return f"gRPC status OK with HTTP status {head.status!r}"
+    if len(body) < PREFIX_BYTES:
+        return f"gRPC status OK with {len(body)} bytes, which is no message"
+    if body[0]:
+        return "the answer is compressed, which was not offered"
+    length = PREFIX.unpack_from(body)[1]
+    return f"a message of {length} bytes announced, {len(body) - PREFIX_BYTES} came"

@@ -1,4 +1,4 @@
-"""What goes out on a connection of HTTP/2: requests, as far as windows, streams and the kernel have room for them."""
+"""Sends requests on an HTTP/2 connection, as far as windows, streams and the kernel have room."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.engine import http2_codec as codec
-from pytest_gpuserve.load.engine.http2_codec import Malformed
-from pytest_gpuserve.load.engine.lane import Lane
+from pytest_gpuserve.load.engine.http2_codec import Http2ConnectionError
 from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE
+from pytest_gpuserve.load.engine.transport import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,17 +23,12 @@ IDLE_STREAM: Final = 0
 WAITING_STREAM: Final = -1
 
 
-class Caller(Lane):
-    """A lane with what the stream of its request needs.
-
-    Args:
-        place: Its place among all lanes.
-        sender: Who sends its requests.
-    """
+class StreamSlot(Slot):
+    """A slot with what the stream of its request needs."""
 
     __slots__ = ("_sender", "body", "head", "rest", "stream", "window")
 
-    def __init__(self, place: int, sender: Sender) -> None:
+    def __init__(self, place: int, sender: RequestSender) -> None:
         super().__init__(place)
         self._sender = sender
         self.stream = IDLE_STREAM
@@ -61,17 +56,12 @@ class Caller(Lane):
             sender.send(self, prepared)
 
 
-class Sender:
-    """Sends the requests of one connection.
-
-    Args:
-        requests: Prepares them.
-        reactor: Who waits until the kernel takes more.
-    """
+class RequestSender:
+    """Sends the requests of one connection."""
 
     def __init__(self, requests: codec.Requests, reactor: Reactor) -> None:
         self.requests = requests
-        self.streams: dict[int, Caller] = {}
+        self.streams: dict[int, StreamSlot] = {}
         self.next_stream = 1
         self.window = codec.FIRST_WINDOW
         self.first_window = codec.FIRST_WINDOW
@@ -81,8 +71,8 @@ class Sender:
         self._largest_frame = codec.FRAME_BYTES
         self._pieces: list[bytes | memoryview] = []
         self._unsent = bytearray()
-        self._uploads: list[Caller] = []
-        self._waiting: deque[tuple[Caller, bytes]] = deque()
+        self._uploads: list[StreamSlot] = []
+        self._waiting: deque[tuple[StreamSlot, bytes]] = deque()
         self._socket: Connected | None = None
         self._handler: Callable[[int], None] = _nobody
 
@@ -96,90 +86,90 @@ class Sender:
         self.write(codec.PREFACE)
 
     def close(self) -> None:
-        """Send nothing any more, and let go of all requests and of whoever handles events."""
+        """Stop sending, and drop all requests and the event handler."""
         self._socket = None
         # All these hold us: without a garbage collector such a cycle stays for ever.
         self._handler = _nobody
-        for caller in (*self.streams.values(), *(caller for caller, _ in self._waiting)):
-            caller.stream = IDLE_STREAM
-            caller.rest = None
-            caller.clear()
+        for slot in (*self.streams.values(), *(slot for slot, _ in self._waiting)):
+            slot.stream = IDLE_STREAM
+            slot.rest = None
+            slot.clear()
         self.streams.clear()
         self._uploads.clear()
         self._waiting.clear()
 
     def apply(self, settings: list[tuple[int, int]]) -> None:
-        """Do as the server wishes."""
+        """Apply the server's settings."""
         for name, value in settings:
             if name == codec.MAX_CONCURRENT_STREAMS:
                 self.most_streams = value
             elif name == codec.MAX_FRAME_SIZE:
                 self._largest_frame = value
             else:
-                for caller in self._uploads:
-                    caller.window += value - self.first_window
+                for slot in self._uploads:
+                    slot.window += value - self.first_window
                 self.first_window = value
         self._begin_waiting()
 
     def widen(self, stream: int, size: int) -> None:
-        """Use that the server reads more: of one stream, or of the connection (0).
+        """Widen the window of one stream, or of the connection (0).
 
         Raises:
-            Malformed: By an impossible size.
+            Http2ConnectionError: By an impossible size.
         """
         window = 0
         if stream == 0:
             self.window = window = self.window + size
         else:
-            caller = self.streams.get(stream)
-            if caller is None:
+            slot = self.streams.get(stream)
+            if slot is None:
                 return
-            # Where nothing is left to send nothing is counted: it would add up over all requests of a seat.
-            if caller.rest is not None:
-                caller.window = window = caller.window + size
+            # Where nothing is left to send nothing is counted: it would add up over all requests of a slot.
+            if slot.rest is not None:
+                slot.window = window = slot.window + size
         if size == 0 or window > codec.MAX_WINDOW:
-            raise Malformed(f"a window is widened by {size} bytes to {window}")
+            raise Http2ConnectionError(f"a window is widened by {size} bytes to {window}")
 
     # -- requests
 
-    def send(self, caller: Caller, prepared: codec.Framed) -> None:
+    def send(self, slot: StreamSlot, prepared: codec.Framed) -> None:
         """Send a request for which there is room."""
         stream = self.next_stream
         self.next_stream = stream + 2
         self.window -= prepared.size
-        self.streams[stream] = caller
-        caller.stream = stream
+        self.streams[stream] = slot
+        slot.stream = stream
         number = codec.STREAM.pack(stream)
         self.write(b"".join((self.requests.begin, number, prepared.middle, number, prepared.tail)))
 
-    def send_slowly(self, caller: Caller, payload: bytes) -> None:
+    def send_slowly(self, slot: StreamSlot, payload: bytes) -> None:
         """Send a request that is sent for the first time, or for which there may be no room."""
-        caller.stream = WAITING_STREAM
-        self._waiting.append((caller, payload))
+        slot.stream = WAITING_STREAM
+        self._waiting.append((slot, payload))
         self._begin_waiting()
 
-    def free(self, caller: Caller) -> bool:
-        """End the stream of a caller, of whom nothing is kept; whether its request was sent to the end."""
-        sent = caller.rest is None
-        del self.streams[caller.stream]
+    def free(self, slot: StreamSlot) -> bool:
+        """End the stream of a slot and forget its answer; returns whether its request was sent completely."""
+        sent = slot.rest is None
+        del self.streams[slot.stream]
         if not sent:
-            self._uploads.remove(caller)
-            caller.rest = None
-        caller.stream = IDLE_STREAM
-        caller.clear()
+            self._uploads.remove(slot)
+            slot.rest = None
+        slot.stream = IDLE_STREAM
+        slot.clear()
         if self._waiting:
             self._begin_waiting()
         return sent
 
-    def abandon(self, caller: Caller) -> None:
-        """Take back the request of a caller, if there is one."""
-        stream = caller.stream
+    def abandon(self, slot: StreamSlot) -> None:
+        """Cancel the request of a slot, if there is one."""
+        stream = slot.stream
         if stream == WAITING_STREAM:
-            self._waiting = deque(entry for entry in self._waiting if entry[0] is not caller)
-            caller.stream = IDLE_STREAM
+            self._waiting = deque(entry for entry in self._waiting if entry[0] is not slot)
+            slot.stream = IDLE_STREAM
         elif stream != IDLE_STREAM:
             self.reset(stream, codec.CANCEL)
-            self.free(caller)
+            self.free(slot)
 
     def reset(self, stream: int, code: int) -> None:
         """Tell the server to stop an answer."""
@@ -188,22 +178,22 @@ class Sender:
     def _begin_waiting(self) -> None:
         """Begin waiting requests, as many as the server allows."""
         while self._waiting and len(self.streams) < self.most_streams:
-            caller, payload = self._waiting.popleft()
+            slot, payload = self._waiting.popleft()
             prepared = self.requests.prepare(payload)
             if prepared is not None and prepared.size <= min(self.window, self.first_window):
-                self.send(caller, prepared)
+                self.send(slot, prepared)
             else:
-                self._begin_upload(caller, payload)
+                self._begin_upload(slot, payload)
 
-    def _begin_upload(self, caller: Caller, payload: bytes) -> None:
+    def _begin_upload(self, slot: StreamSlot, payload: bytes) -> None:
         """Begin a request whose body goes out frame by frame, as windows allow."""
         stream = self.next_stream
         self.next_stream = stream + 2
-        self.streams[stream] = caller
-        caller.stream = stream
-        caller.window = self.first_window
-        caller.rest = memoryview(codec.PREFIX.pack(0, len(payload)) + payload)
-        self._uploads.append(caller)
+        self.streams[stream] = slot
+        slot.stream = stream
+        slot.window = self.first_window
+        slot.rest = memoryview(codec.PREFIX.pack(0, len(payload)) + payload)
+        self._uploads.append(slot)
         corked, self.corked = self.corked, True
         self.write(self.requests.head(stream))
         if not corked:
@@ -265,23 +255,23 @@ class Sender:
     def _cut(self, pieces: list[bytes | memoryview]) -> None:
         """Cut frames from the bodies under way."""
         room = SEND_BYTES
-        for caller in list(self._uploads):
-            while caller.rest is not None and room > 0:
-                rest = caller.rest
-                size = min(len(rest), caller.window, self.window, self._largest_frame, SEND_BYTES)
+        for slot in list(self._uploads):
+            while slot.rest is not None and room > 0:
+                rest = slot.rest
+                size = min(len(rest), slot.window, self.window, self._largest_frame, SEND_BYTES)
                 if size <= 0:
                     break
                 last = size == len(rest)
                 flags = codec.END_STREAM if last else 0
-                pieces.append(codec.HEADER.pack(size << 8 | codec.DATA, flags, caller.stream))
+                pieces.append(codec.HEADER.pack(size << 8 | codec.DATA, flags, slot.stream))
                 pieces.append(rest[:size])
-                caller.rest = None if last else rest[size:]
-                caller.window -= size
+                slot.rest = None if last else rest[size:]
+                slot.window -= size
                 self.window -= size
                 room -= size
                 if last:
-                    self._uploads.remove(caller)
+                    self._uploads.remove(slot)
 
 
 def _nobody(_mask: int) -> None:
-    """Nobody handles the events of a connection that is closed, or not open yet."""
+    """Ignore the events of a connection that is closed, or not open yet."""

@@ -1,23 +1,65 @@
-"""Who sends what when, over lanes of any protocol: what the closed and the open loop have in common."""
+"""What the closed and the open loop share: which request is sent when, over slots of any protocol."""
 
 from __future__ import annotations
 
 import math
+import mmap
+import os
 import random
 import time
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.load.engine.lane import IDLE, Lane, text_of
-from pytest_gpuserve.load.engine.outputs import OutputPlaces
+from pytest_gpuserve.load.engine.transport import IDLE, Slot, text_of
 from pytest_gpuserve.load.schedule import NANOSECONDS, is_open
+from pytest_gpuserve.load.wire import unwritten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pytest_gpuserve.load.engine.lane import Sample, Transport
     from pytest_gpuserve.load.engine.reactor import Reactor
-    from pytest_gpuserve.load.engine.tally import Tally
-    from pytest_gpuserve.load.wire import Plan
+    from pytest_gpuserve.load.engine.tick_counters import TickCounters
+    from pytest_gpuserve.load.engine.transport import Sample, Transport
+    from pytest_gpuserve.load.wire import Outputs, Plan
+
+
+class OutputPlaces:
+    """The places of all slots, one after the other in a shared-memory file.
+
+    Raises:
+        OSError: The file cannot be opened, or is empty.
+    """
+
+    def __init__(self, outputs: Outputs) -> None:
+        self._size = outputs.slot_bytes
+        try:
+            self._memory = _map(outputs.file)
+        except (OSError, ValueError) as problem:
+            raise OSError(f"no outputs in shared memory {outputs.file!r}: {problem}") from problem
+        # So that a place which the server does not write again is not taken for an answer.
+        self._blank = unwritten(self._size)
+        for begin in range(0, len(self._memory) - self._size + 1, self._size):
+            self._memory[begin : begin + self._size] = self._blank
+
+    def take(self, place: int) -> bytes:
+        """Return the bytes of a place, and blank it."""
+        begin = place * self._size
+        data = self._memory[begin : begin + self._size]
+        self._memory[begin : begin + self._size] = self._blank
+        return data
+
+    def blank(self, place: int) -> None:
+        """Blank a place whose request failed: what was written for it is no answer to the next one."""
+        begin = place * self._size
+        self._memory[begin : begin + self._size] = self._blank
+
+
+def _map(file: str) -> mmap.mmap:
+    descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        return mmap.mmap(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
 
 RECONNECT_NS: Final = 50_000_000
 """Pause of a user whose connection failed, so that a dead server is not hammered."""
@@ -27,36 +69,30 @@ OPENING_AT_ONCE: Final = 128
 dropped attempt only after a second."""
 
 OWN_FILES: Final = 32
-"""Open files of the engine that are no lanes."""
+"""Open files of the engine that are no slots."""
 
 
 class Loop:
-    """What both loops share: lanes, requests under way, the end.
-
-    Args:
-        plan: The load.
-        reactor: Who waits.
-        tally: Who counts.
-        most_lanes: How many lanes the limit on open files allows.
+    """What both loops share: slots, requests under way, the end.
 
     Attributes:
-        losses: Lanes that were lost so far.
+        losses: Slots that were lost so far.
     """
 
-    def __init__(self, plan: Plan, reactor: Reactor, tally: Tally, most_lanes: int) -> None:
+    def __init__(self, plan: Plan, reactor: Reactor, counters: TickCounters, most_slots: int) -> None:
         self.transport: Transport
         self._plan = plan
         self._reactor = reactor
-        self._tally = tally
-        self._most_lanes = most_lanes
+        self._counters = counters
+        self._most_slots = most_slots
         self._begin_ns = 0
         self._ending = False
         self.losses = 0
         # In the order of sending, so that the oldest is the first.
-        self._under_way: dict[Lane, int] = {}
-        self._lanes: set[Lane] = set()
+        self._under_way: dict[Slot, int] = {}
+        self._slots: set[Slot] = set()
         self._places: list[int] = []
-        self._opening: dict[Lane, int] = {}
+        self._opening: dict[Slot, int] = {}
         self._outputs = OutputPlaces(plan.outputs) if plan.outputs and plan.keep_answers != "none" else None
         self._on_end: Callable[[], None] = _nobody
         self._think_ns = 0
@@ -70,9 +106,9 @@ class Loop:
         self._shifted_every = 0 if together == 1 or is_open(plan.schedule) else len(order) * plan.parts // together
         self._forms = plan.payloads
         places = min(map(len, plan.payloads))
-        # One form and nothing in shared memory is the form for all lanes.
+        # One form and nothing in shared memory is the form for all slots.
         if places > 1 or plan.outputs is not None:
-            self._most_lanes = min(most_lanes, places // plan.parts + (plan.part < places % plan.parts))
+            self._most_slots = min(most_slots, places // plan.parts + (plan.part < places % plan.parts))
 
     # -- for the engine
 
@@ -100,134 +136,134 @@ class Loop:
         return 0
 
     def opening(self) -> Sequence[int]:
-        """Since when each of the lanes that are being opened has been, the oldest first."""
+        """Return when the opening of each slot that is not open yet began, the oldest first."""
         return list(self._opening.values())
 
     def under_way(self) -> Iterable[int]:
-        """When each of the requests under way was sent, the oldest first."""
+        """Return when each of the requests under way was sent, the oldest first."""
         return self._under_way.values()
 
     def expire(self, now_ns: int) -> None:
         """Give up requests that have waited too long."""
         limit_ns = self._plan.timeout_ns
         while self._under_way:
-            lane, sent_ns = next(iter(self._under_way.items()))
+            slot, sent_ns = next(iter(self._under_way.items()))
             if now_ns - sent_ns <= limit_ns:
                 break
-            lane.expire(limit_ns / NANOSECONDS)
-            assert lane not in self._under_way or self._under_way[lane] != sent_ns, "a lane that does not expire"
+            slot.expire(limit_ns / NANOSECONDS)
+            assert slot not in self._under_way or self._under_way[slot] != sent_ns, "a slot that does not expire"
 
     def close(self) -> None:
         """Abandon all that is under way."""
         self._ending = True
-        for lane in self._lanes:
-            lane.close()
-        self._lanes.clear()
+        for slot in self._slots:
+            slot.close()
+        self._slots.clear()
         self.transport.close()
 
     # -- Issuer
 
-    def ready(self, lane: Lane) -> None:
-        """The lane is open."""
-        self._opening.pop(lane, None)
+    def ready(self, slot: Slot) -> None:
+        """The slot is open."""
+        self._opening.pop(slot, None)
         now_ns = time.perf_counter_ns()
-        self._free(lane, now_ns)
+        self._free(slot, now_ns)
         self._opened(now_ns)
 
-    def answered(self, lane: Lane, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- the hot path: by name it would cost a tenth of a microsecond
+    def answered(self, slot: Slot, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- the hot path: by name it would cost a tenth of a microsecond
         """The request was answered well."""
-        sent_ns = self._under_way.pop(lane)
-        self._note_latency(lane, sent_ns, now_ns)
+        sent_ns = self._under_way.pop(slot)
+        self._note_latency(slot, sent_ns, now_ns)
         if self._outputs is not None:
-            body = self._outputs.take(self._place(lane)) + body
-        tally = self._tally
-        tally.requests += 1
-        seen = tally.answers[lane.index].get(body)
+            body = self._outputs.take(self._place(slot)) + body
+        counters = self._counters
+        counters.requests += 1
+        seen = counters.answers[slot.index].get(body)
         if seen is not None:
             seen[0] += 1
         else:
-            tally.new_answer(lane.index, lane.number, body)
+            counters.new_answer(slot.index, slot.number, body)
         if keep:
-            self._free(lane, now_ns)
+            self._free(slot, now_ns)
         else:
-            self._gone(lane)
+            self._gone(slot)
             self._replace(now_ns + self._think_ns)
         if not self._under_way:
             self._check_end()
 
-    def refused(self, lane: Lane, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
+    def refused(self, slot: Slot, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
         """The request failed."""
-        waited_ns = now_ns - self._under_way.pop(lane)
+        waited_ns = now_ns - self._under_way.pop(slot)
         if self._outputs is not None:
-            self._outputs.blank(self._place(lane))
-        self._tally.fail(kind, lambda: f"request {lane.number}: {text_of(sample)}", under_way_ns=waited_ns)
+            self._outputs.blank(self._place(slot))
+        self._counters.fail(kind, lambda: f"request {slot.number}: {text_of(sample)}", under_way_ns=waited_ns)
         if keep:
-            self._free(lane, now_ns)
+            self._free(slot, now_ns)
         else:
-            self._gone(lane)
+            self._gone(slot)
             self._replace(now_ns + self._think_ns)
         self._check_end()
 
-    def lost(self, lane: Lane, kind: str, sample: str) -> None:
-        """The lane is gone, with its request."""
-        if lane not in self._lanes:
+    def lost(self, slot: Slot, kind: str, sample: str) -> None:
+        """The slot is gone, with its request."""
+        if slot not in self._slots:
             return
         now_ns = time.perf_counter_ns()
         self.losses += 1
-        self._gone(lane)
-        sent_ns = self._under_way.pop(lane, None)
+        self._gone(slot)
+        sent_ns = self._under_way.pop(slot, None)
         if sent_ns is not None:
             if self._outputs is not None:
-                self._outputs.blank(self._place(lane))
-            self._tally.fail(kind, f"request {lane.number}: {sample}", under_way_ns=now_ns - sent_ns)
+                self._outputs.blank(self._place(slot))
+            self._counters.fail(kind, f"request {slot.number}: {sample}", under_way_ns=now_ns - sent_ns)
             self._replace(now_ns + max(RECONNECT_NS, self._think_ns))
-        elif lane in self._opening:
-            del self._opening[lane]
+        elif slot in self._opening:
+            del self._opening[slot]
             self._not_opened(now_ns, kind, sample)
         else:
             if kind:
-                self._tally.fail(kind, sample)
+                self._counters.fail(kind, sample)
             # Who was thinking thinks on, without a connection.
-            self._replace(max(now_ns, lane.intended_ns))
+            self._replace(max(now_ns, slot.intended_ns))
         self._check_end()
 
-    def token(self, lane: Lane, now_ns: int, before_ns: int) -> None:
+    def token(self, slot: Slot, now_ns: int, before_ns: int) -> None:
         """A token arrived."""
-        self._tally.tokens += 1
+        self._counters.tokens += 1
         if before_ns == IDLE:
-            self._tally.first_token.note(now_ns - self._clock_begin(lane))
+            self._counters.first_token.note(now_ns - self._clock_begin(slot))
         else:
-            self._tally.between_tokens.note(now_ns - before_ns)
+            self._counters.between_tokens.note(now_ns - before_ns)
 
     # -- for the loops
 
-    def _send(self, lane: Lane, number: int, index: int | None, intended_ns: int) -> int:
+    def _send(self, slot: Slot, number: int, index: int | None, intended_ns: int) -> int:
         """Send a request; returns when that was."""
         if index is None:
             turn = number // self._shifted_every if self._shifted_every else 0
             index = self._order[(number + turn) % len(self._order)]
         forms = self._forms[index]
-        lane.number = number
-        lane.index = index
-        lane.intended_ns = intended_ns
-        lane.sent_ns = sent_ns = time.perf_counter_ns()
-        self._under_way[lane] = sent_ns
-        lane.send(forms[0] if len(forms) == 1 else forms[self._place(lane)])
+        slot.number = number
+        slot.index = index
+        slot.intended_ns = intended_ns
+        slot.sent_ns = sent_ns = time.perf_counter_ns()
+        self._under_way[slot] = sent_ns
+        slot.send(forms[0] if len(forms) == 1 else forms[self._place(slot)])
         return sent_ns
 
-    def _place(self, lane: Lane) -> int:
-        """The lane's place among those of all engines."""
-        return lane.place * self._plan.parts + self._plan.part
+    def _place(self, slot: Slot) -> int:
+        """Return the slot's place among those of all engines."""
+        return slot.place * self._plan.parts + self._plan.part
 
     def _open(self) -> None:
-        place = self._places.pop() if self._places else len(self._lanes)
-        lane = self.transport.open(place)
-        self._opening[lane] = time.perf_counter_ns()
-        self._lanes.add(lane)
+        place = self._places.pop() if self._places else len(self._slots)
+        slot = self.transport.open(place)
+        self._opening[slot] = time.perf_counter_ns()
+        self._slots.add(slot)
 
-    def _gone(self, lane: Lane) -> None:
-        self._lanes.discard(lane)
-        self._places.append(lane.place)
+    def _gone(self, slot: Slot) -> None:
+        self._slots.discard(slot)
+        self._places.append(slot.place)
 
     def _end(self) -> None:
         self._ending = True
@@ -237,28 +273,28 @@ class Loop:
         if self.ended:
             self._on_end()
 
-    def _clock_begin(self, lane: Lane) -> int:
-        """When the latency of the lane's request began."""
+    def _clock_begin(self, slot: Slot) -> int:
+        """Return when the latency of the slot's request began."""
         raise NotImplementedError
 
-    def _note_latency(self, lane: Lane, sent_ns: int, now_ns: int) -> None:
+    def _note_latency(self, slot: Slot, sent_ns: int, now_ns: int) -> None:
         raise NotImplementedError
 
-    def _free(self, lane: Lane, now_ns: int) -> None:
-        """The lane is open and idle since this time."""
+    def _free(self, slot: Slot, now_ns: int) -> None:
+        """Use a slot that is open and idle since this time."""
         raise NotImplementedError
 
     def _opened(self, now_ns: int) -> None:
-        """A lane is not among the opening ones any more."""
+        """Note that one slot fewer is being opened."""
 
     def _replace(self, when_ns: int) -> None:
-        """A lane that was open is gone; not before this time there should be another."""
+        """Replace a slot that is gone, not before this time."""
         raise NotImplementedError
 
     def _not_opened(self, now_ns: int, kind: str, sample: str) -> None:
-        """A lane could not be opened."""
+        """Note that a slot could not be opened."""
         raise NotImplementedError
 
 
 def _nobody() -> None:
-    """Nobody waits for the end yet."""
+    """Do nothing: no end was set yet."""

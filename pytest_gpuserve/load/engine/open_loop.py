@@ -12,9 +12,9 @@ from pytest_gpuserve.load.schedule import NANOSECONDS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_gpuserve.load.engine.lane import Lane
     from pytest_gpuserve.load.engine.reactor import Reactor
-    from pytest_gpuserve.load.engine.tally import Tally
+    from pytest_gpuserve.load.engine.tick_counters import TickCounters
+    from pytest_gpuserve.load.engine.transport import Slot
     from pytest_gpuserve.load.schedule import Arrival, OpenSchedule
     from pytest_gpuserve.load.wire import Plan
 
@@ -23,20 +23,22 @@ ARRIVALS_AT_ONCE: Final = 1024
 
 
 class OpenLoop(Loop):
-    """Arrivals that do not wait for answers; a lane for each that is under way, kept for the next."""
+    """Arrivals that do not wait for answers; a slot for each that is under way, kept for the next."""
 
-    def __init__(self, plan: Plan, schedule: OpenSchedule, reactor: Reactor, tally: Tally, most_lanes: int) -> None:
-        super().__init__(plan, reactor, tally, most_lanes)
+    def __init__(
+        self, plan: Plan, schedule: OpenSchedule, reactor: Reactor, counters: TickCounters, most_slots: int
+    ) -> None:
+        super().__init__(plan, reactor, counters, most_slots)
         ceiling = schedule.max_in_flight
-        most_lanes = self._most_lanes
+        most_slots = self._most_slots
         if ceiling is not None:
-            most_lanes = min(most_lanes, ceiling // plan.parts + (plan.part < ceiling % plan.parts))
-        self._ceiling = most_lanes
+            most_slots = min(most_slots, ceiling // plan.parts + (plan.part < ceiling % plan.parts))
+        self._ceiling = most_slots
         self._arrivals = _until_end(schedule.arrivals(plan.seed, plan.part, plan.parts), plan)
         self._coming: Arrival | None = None
         self._last_due_ns = -1
         # The one that was used last is taken first; its server's patience lasts longest.
-        self._idle: dict[Lane, None] = {}
+        self._idle: dict[Slot, None] = {}
         # Each with whether it waits for the ceiling, and how late it was noticed.
         self._waiting: deque[tuple[Arrival, bool, int]] = deque()
 
@@ -58,7 +60,7 @@ class OpenLoop(Loop):
         seconds = self._plan.timeout_ns / NANOSECONDS
         while self._waiting and now_ns - self._begin_ns - self._waiting[0][0].at_ns > self._plan.timeout_ns:
             arrival, _, _ = self._waiting.popleft()
-            self._tally.fail("timeout", f"request {arrival.number}: no lane to send it on within {seconds:g} s")
+            self._counters.fail("timeout", f"request {arrival.number}: no slot to send it on within {seconds:g} s")
         self._check_end()
 
     def _arrive(self) -> None:
@@ -71,15 +73,15 @@ class OpenLoop(Loop):
             due_ns = self._begin_ns + arrival.at_ns
             if due_ns > now_ns:
                 break
-            self._tally.due += 1
+            self._counters.due += 1
             # What is due together cannot be sent together: that the second waits for the first is no lateness.
             on_time_ns = now_ns if due_ns == self._last_due_ns else due_ns
             self._last_due_ns = due_ns
             if self._idle:
                 sent_ns = self._send(self._idle.popitem()[0], arrival.number, arrival.index, due_ns)
-                self._tally.lag.note(sent_ns - on_time_ns)
+                self._counters.lag.note(sent_ns - on_time_ns)
             else:
-                full = len(self._lanes) >= self._ceiling
+                full = len(self._slots) >= self._ceiling
                 self._waiting.append((arrival, full, now_ns - on_time_ns))
                 self._replace(now_ns)
             arrival = next(self._arrivals, None)
@@ -89,41 +91,41 @@ class OpenLoop(Loop):
         else:
             self._reactor.at(max(now_ns + 1, self._begin_ns + arrival.at_ns), self._arrive)
 
-    def _clock_begin(self, lane: Lane) -> int:
-        return lane.intended_ns
+    def _clock_begin(self, slot: Slot) -> int:
+        return slot.intended_ns
 
-    def _note_latency(self, lane: Lane, sent_ns: int, now_ns: int) -> None:
-        self._tally.latency.note(now_ns - lane.intended_ns)
-        self._tally.service.note(now_ns - sent_ns)
+    def _note_latency(self, slot: Slot, sent_ns: int, now_ns: int) -> None:
+        self._counters.latency.note(now_ns - slot.intended_ns)
+        self._counters.service.note(now_ns - sent_ns)
 
-    def _free(self, lane: Lane, now_ns: int) -> None:
+    def _free(self, slot: Slot, now_ns: int) -> None:
         if not self._waiting:
-            self._idle[lane] = None
+            self._idle[slot] = None
             return
         arrival, held, late_ns = self._waiting.popleft()
-        self._tally.held += held
-        # Until there was a lane to send it on the request was not ours to send: no lag, but latency all the same.
-        sent_ns = self._send(lane, arrival.number, arrival.index, self._begin_ns + arrival.at_ns)
-        self._tally.lag.note(late_ns + sent_ns - now_ns)
+        self._counters.held += held
+        # Until there was a slot to send it on the request was not ours to send: no lag, but latency all the same.
+        sent_ns = self._send(slot, arrival.number, arrival.index, self._begin_ns + arrival.at_ns)
+        self._counters.lag.note(late_ns + sent_ns - now_ns)
 
     def _opened(self, now_ns: int) -> None:
         self._replace(now_ns)
 
-    def _gone(self, lane: Lane) -> None:
-        super()._gone(lane)
-        self._idle.pop(lane, None)
+    def _gone(self, slot: Slot) -> None:
+        super()._gone(slot)
+        self._idle.pop(slot, None)
 
     def _replace(self, when_ns: int) -> None:
         del when_ns
         # As many as wait and no fewer: to open them by and by would be a delay of ours, counted as the server's.
-        if len(self._opening) < len(self._waiting) and len(self._lanes) < self._ceiling:
+        if len(self._opening) < len(self._waiting) and len(self._slots) < self._ceiling:
             self._open()
 
     def _not_opened(self, now_ns: int, kind: str, sample: str) -> None:
         # Where nothing waits any more, the request that it was opened for has failed already.
         if self._waiting:
             arrival, _, _ = self._waiting.popleft()
-            self._tally.fail(kind, f"request {arrival.number}: {sample}")
+            self._counters.fail(kind, f"request {arrival.number}: {sample}")
         self._replace(now_ns)
 
 

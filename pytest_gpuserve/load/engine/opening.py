@@ -22,7 +22,7 @@ PROBE_SECONDS: Final = 2.0
 
 
 class TlsSocket:
-    """A TLS connection that says "not now" in the way of a plain socket."""
+    """A TLS connection that raises ``BlockingIOError`` as a plain socket does."""
 
     def __init__(self, sock: ssl.SSLSocket) -> None:
         self._socket = sock
@@ -49,7 +49,7 @@ Connected = socket.socket | TlsSocket
 
 
 @dataclass(frozen=True)
-class Address:
+class ResolvedAddress:
     """Where to connect, with all that had to be looked up."""
 
     family: int
@@ -58,7 +58,7 @@ class Address:
     server_name: str
 
 
-def resolve(endpoint: Endpoint, protocols: tuple[str, ...] = ()) -> Address:
+def resolve(endpoint: Endpoint, protocols: tuple[str, ...] = ()) -> ResolvedAddress:
     """Look up the endpoint's address, and prepare TLS; ``protocols`` are offered by ALPN.
 
     Of several addresses (``localhost`` has two) the first that accepts a connection is taken, else the first.
@@ -69,14 +69,14 @@ def resolve(endpoint: Endpoint, protocols: tuple[str, ...] = ()) -> Address:
     context = _context(endpoint.tls, protocols) if endpoint.tls else None
     name = endpoint.tls.server_name if endpoint.tls else ""
     if endpoint.port == 0:
-        return Address(socket.AF_UNIX, endpoint.host, context, name)
+        return ResolvedAddress(socket.AF_UNIX, endpoint.host, context, name)
     found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     for family, _, _, _, at in found if len(found) > 1 else ():
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.settimeout(PROBE_SECONDS)
             probe.connect(at)
-            return Address(family, _with_text(at), context, name)
-    return Address(found[0][0], _with_text(found[0][4]), context, name)
+            return ResolvedAddress(family, _with_text(at), context, name)
+    return ResolvedAddress(found[0][0], _with_text(found[0][4]), context, name)
 
 
 def _with_text(at: tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]) -> tuple[str, int]:
@@ -105,19 +105,11 @@ def _context(tls: Tls, protocols: tuple[str, ...]) -> ssl.SSLContext:
 
 
 class Opening:
-    """A connection on its way; exactly one of the two callbacks is called, never from within the constructor.
-
-    Args:
-        address: Where to.
-        reactor: Who waits for it.
-        timeout_ns: After which it is given up.
-        on_open: Gets the open connection, which the reactor does not watch any more.
-        on_failure: Gets an error kind and what was seen.
-    """
+    """A connection that is being opened; calls exactly one of two callbacks, never from within the constructor."""
 
     def __init__(
         self,
-        address: Address,
+        address: ResolvedAddress,
         reactor: Reactor,
         timeout_ns: int,
         on_open: Callable[[Connected], None],
@@ -155,7 +147,7 @@ class Opening:
             self._timers.append(reactor.at(now_ns, lambda: self._fail(*_kind(code))))
 
     def cancel(self) -> None:
-        """Give up without telling anybody."""
+        """Give up without a callback."""
         if not self._ended:
             self._end()
 

@@ -26,14 +26,14 @@ MOST_PENDING_BYTES: Final = 1 << 27
 """Reports that nobody reads; beyond, the owner is as good as dead."""
 
 OWNER_SECONDS: Final = 0.1
-"""How often an engine that waits for its owner, to read or to be told something, looks whether it is still there."""
+"""How often an engine that waits for its owner, to read or to write, looks whether the owner is still there."""
 
 
-class Unread(Exception):
-    """The owner does not read reports any more."""
+class ReportsUnread(Exception):
+    """The owner no longer reads reports."""
 
 
-class Outbox:
+class ReportWriter:
     """Writes reports without ever making the load wait for their reader."""
 
     def __init__(self, reactor: Reactor) -> None:
@@ -50,10 +50,10 @@ class Outbox:
 
         Raises:
             BrokenPipeError: Nobody will read it.
-            Unread: Nobody has read for so long that memory would run out.
+            ReportsUnread: Nobody has read for so long that memory would run out.
         """
         if self._pending_bytes > MOST_PENDING_BYTES:
-            raise Unread(f"{self._pending_bytes} bytes of reports were not read: their reader is too slow")
+            raise ReportsUnread(f"{self._pending_bytes} bytes of reports were not read: their reader is too slow")
         idle = not self._pending
         self._pending.append(memoryview(data))
         self._pending_bytes += len(data)

@@ -1,4 +1,4 @@
-"""Waits for sockets and times, and calls whoever is concerned: epoll and one timerfd.
+"""Waits for sockets and times, and calls their handlers: epoll and one timerfd.
 
 Not an event loop of a library: those wake up on whole milliseconds (epoll's time-outs), and pass every event through
 layers that cost more than the kernel's part of a request.
@@ -139,7 +139,7 @@ class Reactor:
         self._running = False
 
     def close(self) -> None:
-        """Give back what the kernel holds for us."""
+        """Release the file descriptors."""
         for sock in self._closing:
             sock.close()
         self._epoll.close()

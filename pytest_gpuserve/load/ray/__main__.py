@@ -64,11 +64,7 @@ def main() -> None:
 
 
 class _Link:
-    """Listens to the owner, in a thread of its own; when the owner is gone, so is what it wanted.
-
-    Args:
-        owner: Its process id.
-    """
+    """Reads the owner's orders in a thread; when the owner is gone, the process ends."""
 
     def __init__(self, owner: int) -> None:
         self._owner = owner
@@ -78,7 +74,7 @@ class _Link:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def connect(self, take: Callable[[Order], None]) -> None:
-        """Hand orders to who is in this loop, and cancel the task that this is called in at the end of them."""
+        """Pass orders to this loop, and cancel the calling task when there are no more."""
         loop, serving = asyncio.get_running_loop(), asyncio.current_task()
         assert serving is not None
         self._take = lambda order: loop.call_soon_threadsafe(take, order)
@@ -100,7 +96,7 @@ class _Link:
 
 
 def _nobody() -> None:
-    """There is no loop yet."""
+    """Do nothing: there is no loop yet."""
 
 
 async def _serve(pool: WorkerPool, plan: Plan, link: _Link, reports: int) -> None:
@@ -137,14 +133,14 @@ def _reason(problem: GpuserveError) -> str:
 
 
 def _end_in_time(reason: str) -> None:
-    """End the process in a while, whatever it waits for."""
+    """End the process after a while, whatever it waits for."""
     timer = threading.Timer(LEAVE_SECONDS, _give_up, (reason,))
     timer.daemon = True
     timer.start()
 
 
 def _give_up(reason: str) -> None:
-    """End the process at once: what Ray's library still wants to do or to say at its end is of no use to anybody."""
+    """End the process at once, without Ray's own end."""
     if reason:
         os.write(2, f"\n{reason}\n".encode())
     os._exit(1 if reason else 0)

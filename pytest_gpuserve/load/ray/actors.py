@@ -13,11 +13,9 @@ import msgspec
 from pytest_gpuserve import __version__
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.ray.address import CLIENT
-from pytest_gpuserve.load.ray.cluster import QUIET, Versions
-from pytest_gpuserve.load.ray.messages import News, Whereabouts
-from pytest_gpuserve.load.ray.pool import Lost
-from pytest_gpuserve.load.ray.wording import not_importable, plain
-from pytest_gpuserve.load.ray.worker import Worker
+from pytest_gpuserve.load.ray.cluster import QUIET, Versions, not_importable, plain
+from pytest_gpuserve.load.ray.pool import WorkerLost
+from pytest_gpuserve.load.ray.worker import RayWorker, WorkerLocation, WorkerReport
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -55,12 +53,7 @@ def ray_library() -> Any:  # noqa: ANN401 -- a module without types
 
 
 class RayCluster:
-    """A cluster that this process has joined; see ``crew.Cluster``.
-
-    Args:
-        address: ``HOST:PORT`` from one of its nodes, or ``ray://HOST:PORT``.
-        plan: The load that its workers are to share.
-        give_up: Called from another thread, with the reason, if the cluster does not let us in; it does not return.
+    """A cluster that this process has joined; see ``pool.Cluster``.
 
     Raises:
         LoadFailed: It cannot be joined, or does not take the plan.
@@ -88,12 +81,12 @@ class RayCluster:
                 max_task_retries=0,
                 max_concurrency=CALLS_AT_ONCE,
                 scheduling_strategy="SPREAD",
-            )(Worker)
+            )(RayWorker)
         except Exception as problem:
             raise LoadFailed(f"the Ray cluster at {address} does not take the load: {plain(problem)}") from problem
 
     def place(self) -> RemoteActor:
-        """See ``crew.Cluster``."""
+        """See ``pool.Cluster``."""
         try:
             handle = self._actor.remote()
         except Exception as problem:
@@ -102,7 +95,7 @@ class RayCluster:
         return RemoteActor(self, handle)
 
     def room(self) -> str:
-        """See ``crew.Cluster``."""
+        """See ``pool.Cluster``."""
         try:
             there = self._ray.cluster_resources().get("CPU", 0)
             free = self._ray.available_resources().get("CPU", 0)
@@ -126,21 +119,21 @@ class RayCluster:
         """The address of a node of the cluster.
 
         Raises:
-            Lost: There is no such node any more.
+            WorkerLost: There is no such node any more.
         """
         try:
             if node not in self._nodes:
                 self._nodes = {each["NodeID"]: each["NodeManagerAddress"] for each in self._ray.nodes()}
             return self._nodes[node]
         except Exception as problem:
-            raise Lost(f"its node is not known: {plain(problem)}") from problem
+            raise WorkerLost(f"its node is not known: {plain(problem)}") from problem
 
     async def call(self, method: Any, *arguments: object) -> Any:  # noqa: ANN401 -- see above
         """Call a method of a worker, and wait for what it returns.
 
         Raises:
             LoadFailed: The node cannot import the worker.
-            Lost: The worker is gone, or the way to it.
+            WorkerLost: The worker is gone, or the way to it.
         """
         try:
             if self._by_client:
@@ -153,66 +146,61 @@ class RayCluster:
             told = not_importable(problem, __version__)
             if told:
                 raise LoadFailed(told) from problem
-            raise Lost(plain(problem)) from problem
+            raise WorkerLost(plain(problem)) from problem
 
     async def start(self, handle: Any, part: int, parts: int, seed: int) -> str:  # noqa: ANN401 -- see above
-        """Give a worker the plan; see ``Worker.start``."""
+        """Give a worker the plan; see ``RayWorker.start``."""
         return str(await self.call(handle.start, self._plan, part, parts, seed))
 
 
 class RemoteActor:
-    """A worker on the cluster; see ``crew.Remote``.
-
-    Args:
-        cluster: Where it is.
-        handle: Ray's.
-    """
+    """A worker on the cluster; see ``pool.RemoteWorker``."""
 
     def __init__(self, cluster: RayCluster, handle: Any) -> None:  # noqa: ANN401 -- see above
         self._cluster = cluster
         self._handle = handle
 
     async def versions(self) -> Versions:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         return Versions(*await self._cluster.call(self._handle.versions))
 
     async def node(self) -> str:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         node = await self._cluster.call(self._handle.node)
         # The cluster may have to be asked, which blocks.
         return await asyncio.to_thread(self._cluster.node_address, node)
 
     async def identities(self, paths: Sequence[str]) -> Mapping[str, str]:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         found: Mapping[str, str] = await self._cluster.call(self._handle.identities, list(paths))
         return found
 
     async def start(self, part: int, parts: int, seed: int) -> str:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         return await self._cluster.start(self._handle, part, parts, seed)
 
-    async def whereabouts(self) -> Whereabouts:
-        """See ``crew.Remote``."""
-        return msgspec.msgpack.decode(await self._cluster.call(self._handle.whereabouts), type=Whereabouts)
+    async def location(self) -> WorkerLocation:
+        """See ``pool.RemoteWorker``."""
+        return msgspec.msgpack.decode(await self._cluster.call(self._handle.location), type=WorkerLocation)
 
     async def clock(self) -> int:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         return int(await self._cluster.call(self._handle.clock))
 
     async def begin(self, at_ns: int) -> int:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         return int(await self._cluster.call(self._handle.begin, at_ns))
 
     async def again(self, seed: int) -> None:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         await self._cluster.call(self._handle.again, seed)
 
-    async def poll(self) -> News:
-        """See ``crew.Remote``."""
-        return msgspec.msgpack.decode(await self._cluster.call(self._handle.poll), type=News)
+    async def poll(self) -> WorkerReport:
+        """See ``pool.RemoteWorker``."""
+        return msgspec.msgpack.decode(await self._cluster.call(self._handle.poll), type=WorkerReport)
 
     def end(self) -> None:
-        """See ``crew.Remote``."""
+        """See ``pool.RemoteWorker``."""
         self._cluster.end(self._handle)
 
 

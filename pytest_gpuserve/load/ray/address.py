@@ -1,4 +1,4 @@
-"""What makes the loads, as it is typed: ``local``, ``ray``, or the address of a Ray cluster."""
+"""The value of ``--load-engine``: ``local``, ``ray``, or the address of a Ray cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a worker's clock is ahead of ours, from calls to and fro; arithmetic alone.
+"""Estimates how far a worker's clock is ahead of ours, from calls to it; arithmetic alone.
 
 As of the Network Time Protocol (RFC 5905, section 8), with the same assumption: none about which way took longer. So an
 offset comes with how far it may be off, and that is a bound, not an estimate. As time goes on the bound widens by what
@@ -23,7 +23,7 @@ UNKNOWN_NS: Final = 1 << 63
 
 
 class Exchange(NamedTuple):
-    """A call to a worker, in nanoseconds of the clock of who notes it.
+    """A call to a worker; each time is in nanoseconds of the clock of the side that took it.
 
     Args:
         sent_ns: When we called.
@@ -55,12 +55,7 @@ class Exchange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How far a worker's clock is ahead of ours.
-
-    Args:
-        ns: What is taken for it.
-        uncertainty_ns: By how much it can be more or less.
-    """
+    """How far a worker's clock is ahead of ours."""
 
     ns: int
     uncertainty_ns: int

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sys
 import tempfile
@@ -19,10 +20,10 @@ import msgspec
 import pytest_gpuserve
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.ray.address import parse_address
-from pytest_gpuserve.process.child import Command, Process
+from pytest_gpuserve.load.validity import one_line
+from pytest_gpuserve.process.child import Command, Process, SupervisorProcess
+from pytest_gpuserve.process.command_line import module_command
 from pytest_gpuserve.process.deadline import Deadline
-from pytest_gpuserve.process.kept import Kept
-from pytest_gpuserve.process.module import module_command
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -88,13 +89,13 @@ def _minor(python: str) -> str:
 
 QUIET: Final[Mapping[str, str]] = MappingProxyType(
     {
-        # Nobody is told of our loads.
+        # No usage statistics are sent.
         "RAY_USAGE_STATS_ENABLED": "0",
         # Under `uv run` Ray would send the working folder to the cluster.
         "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     }
 )
-"""What every process of ours that uses Ray is told."""
+"""Environment of every process of ours that uses Ray."""
 
 ON_LOOPBACK: Final[Mapping[str, str]] = MappingProxyType({"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"})
 """Else Ray takes 127.0.0.1 for the address by which other hosts see this one. (The name is from systems on which that
@@ -112,7 +113,7 @@ OWN: Final[Mapping[str, str]] = MappingProxyType(
         "RAY_memory_monitor_refresh_ms": "0",
     }
 )
-"""What all processes of our own cluster are told, and what joins it."""
+"""Environment of all processes of our own cluster, and of what joins it."""
 
 TOKEN_FILE: Final = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 -- the name of a variable
 """Variable: the file with the secret of a cluster."""
@@ -134,11 +135,7 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def environment_to_join(host: str) -> dict[str, str]:
-    """What a process is told that joins somebody else's cluster.
-
-    Args:
-        host: Of the cluster's address, as it was typed.
-    """
+    """Return the environment of a process that joins somebody else's cluster."""
     return {**QUIET, **(ON_LOOPBACK if host in _LOOPBACK else {})}
 
 
@@ -184,10 +181,6 @@ def main(folder: Path, cpus: int, object_store_bytes: int) -> None:
     os._exit(1)
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
-
-
 START_SECONDS: Final = 90.0
 """Longest wait for it, on a busy machine; some 5 s are usual."""
 
@@ -212,13 +205,7 @@ _POLL_SECONDS: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class Joining:
-    """How a cluster is joined.
-
-    Args:
-        address: As Ray takes it.
-        environment: Variables that the process that joins it needs.
-        without: Variables that it must not have.
-    """
+    """How a cluster is joined."""
 
     address: str
     environment: Mapping[str, str]
@@ -245,16 +232,13 @@ class LocalCluster:
     def start(cls, log: Path) -> LocalCluster:
         """Start a cluster of one node, and wait until it can be joined.
 
-        Args:
-            log: File to which it writes.
-
         Raises:
             LoadFailed: It did not start, or there is no folder for it.
             ServerFailed: There can be no more processes.
         """
         folder = short_folder([Path(tempfile.gettempdir()), Path("/tmp"), Path("/var/tmp")])  # noqa: S108 -- its name cannot be guessed
         token = folder / "token"
-        kept = Kept.reserve([folder], log=log)
+        supervisor = SupervisorProcess.start([folder], log=log)
         package = Path(pytest_gpuserve.__file__).resolve().parent
         try:
             folder.mkdir(mode=0o700)
@@ -264,7 +248,7 @@ class LocalCluster:
             token.touch(mode=0o600)
             token.write_text(secrets.token_hex(32))
         except OSError as problem:
-            kept.release()
+            supervisor.release()
             raise LoadFailed(
                 "there is no place for the files of a Ray cluster",
                 found=str(problem),
@@ -274,7 +258,7 @@ class LocalCluster:
             TOKEN_FILE: str(token),
             "PYTHONPATH": os.pathsep.join(filter(None, (str(folder / _PACKAGES), os.environ.get("PYTHONPATH")))),
         }
-        process = Process.start(Command(tuple(_command(folder)), environment, folder, log), kept=kept)
+        process = Process.start(Command(tuple(_command(folder)), environment, folder, log), supervisor=supervisor)
         try:
             address = _wait_for_address(process, folder / ADDRESS_FILE)
         except BaseException:
@@ -348,3 +332,42 @@ def _wait_for_address(process: Process, file: Path) -> str:
         f"the Ray cluster of this run did not start in {format_seconds(deadline.seconds)}",
         log_tail=process.tail(),
     )
+
+
+MOST_CHARACTERS: Final = 400
+
+_NOT_IMPORTED: Final = "failed to import on the worker"
+_AT: Final = re.compile(r"\bip=([^,)\s]+)")
+_FILLERS: Final = ("The actor died unexpectedly before finishing this task", "The actor is dead because its")
+_ADVICE: Final = " Some common causes include"
+
+
+def plain(problem: BaseException) -> str:
+    """Say in one line why a call to a worker failed; of a traceback the last line says it."""
+    lines = str(problem).strip().splitlines()
+    if any(line.startswith(("Traceback", "ray::")) for line in lines):
+        lines = lines[-1:]
+    # Ray names class, actor, process and namespace in lines that begin with a tab.
+    text = one_line(" ".join(line for line in lines if not line.startswith("\t")))
+    for filler in _FILLERS:
+        text = text.removeprefix(filler).lstrip(": .")
+    text = text.partition(_ADVICE)[0] or type(problem).__name__
+    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}…"
+
+
+def not_importable(problem: BaseException, version: str) -> str:
+    """Say in one line that a node cannot import what a worker is, and what helps; empty if that is not the problem."""
+    text = str(problem)
+    if _NOT_IMPORTED not in text:
+        return ""
+    found = _AT.search(text)
+    where = f"the node {found[1]}" if found else "a node of the cluster"
+    why = one_line(text.strip().splitlines()[-1])
+    return (
+        f"{where} cannot import pytest-gpuserve ({why[:MOST_CHARACTERS]}); it needs the version that is used here, with"
+        f" the Python that Ray runs there: pip install pytest-gpuserve=={version}"
+    )
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))

@@ -15,28 +15,24 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load.merging import together
 from pytest_gpuserve.load.ray.clock import Exchange
-from pytest_gpuserve.load.ray.pool import CALL_SECONDS, Lost, all_of, answered
-from pytest_gpuserve.load.ray.wording import plain
+from pytest_gpuserve.load.ray.cluster import plain
+from pytest_gpuserve.load.ray.pool import CALL_SECONDS, WorkerLost, all_of, answered
 from pytest_gpuserve.load.ray.worker import check_kept
+from pytest_gpuserve.load.totals import together
 from pytest_gpuserve.load.wire import Again, Begin, Ready
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpuserve.load.ray.messages import News
     from pytest_gpuserve.load.ray.pool import Member, WorkerPool
+    from pytest_gpuserve.load.ray.worker import WorkerReport
     from pytest_gpuserve.load.wire import Order, Report, Tick
 
 
-class Gathering:
-    """The ticks of one load.
-
-    Args:
-        names: Of the workers, in the order of their parts; no two are the same.
-    """
+class TickGatherer:
+    """The ticks of one load."""
 
     def __init__(self, names: Sequence[str]) -> None:
         self._names = tuple(names)
@@ -108,7 +104,7 @@ class _Heard:
     """News of a worker."""
 
     member: Member
-    news: News
+    news: WorkerReport
 
 
 @dataclass(frozen=True)
@@ -127,13 +123,7 @@ _Event = Begin | Again | _Heard | _Gone | _Look
 
 
 class Coordinator:
-    """One load, from the search for workers to its last order.
-
-    Args:
-        pool: The workers.
-        write: Passes a report on to the owner.
-        now_ns: Our clock.
-    """
+    """One load, from the search for workers to its last order."""
 
     def __init__(
         self, pool: WorkerPool, write: Callable[[Report], None], now_ns: Callable[[], int] = time.perf_counter_ns
@@ -146,7 +136,7 @@ class Coordinator:
         self._under_way = False
 
     def order(self, order: Order) -> None:
-        """Take an order of the owner's; to be called in the loop."""
+        """Take an order of the owner; must be called in the loop."""
         self._events.put_nowait(order)
 
     async def run(self) -> None:
@@ -176,7 +166,7 @@ class Coordinator:
     # -- between loads
 
     async def _next_order(self) -> Order:
-        """Wait for an order; who is lost meanwhile is replaced."""
+        """Wait for an order; workers that are lost meanwhile are replaced."""
         while True:
             event = await self._events.get()
             if isinstance(event, (Begin, Again)):
@@ -192,7 +182,7 @@ class Coordinator:
             self._follow(await self._pool.replace(gone.member, gone.reason))
 
     async def _halt(self, again: Again) -> None:
-        """Have all workers end what they do, and be ready for another load."""
+        """Have all workers end their load and be ready for another."""
         self._pool.seed = again.seed
         missing = set(self._pool.members)
         deadline = time.monotonic() + HALT_SECONDS
@@ -222,9 +212,9 @@ class Coordinator:
         begun_ns = await self._begin(begin)
         self._under_way = True
         names = [member.name for member in self._pool.members]
-        gathering = Gathering(names)
+        gatherer = TickGatherer(names)
         heard_ns = dict.fromkeys(self._pool.members, begun_ns)
-        while not gathering.ended:
+        while not gatherer.ended:
             event = await self._events.get()
             if isinstance(event, Again):
                 return event
@@ -237,10 +227,10 @@ class Coordinator:
                 check_kept(event.member.name, event.member.clock)
                 if event.news.ticks:
                     heard_ns[event.member] = self._now_ns()
-                await self._gather(gathering, event)
+                await self._gather(gatherer, event)
             silent_ns = self._now_ns() - round(SILENCE_SECONDS * 1e9)
             for member, since_ns in heard_ns.items():
-                if since_ns < silent_ns and not gathering.has_ended(member.part):
+                if since_ns < silent_ns and not gatherer.has_ended(member.part):
                     raise LoadFailed(f"{member.name} reported nothing for {format_seconds(SILENCE_SECONDS)}")
         self._under_way = False
         order = await self._next_order()
@@ -268,7 +258,7 @@ class Coordinator:
         offset = member.clock.offset
         try:
             told_there_ns = await answered(member.name, member.remote.begin(offset.theirs(at_ns)), CALL_SECONDS)
-        except Lost as problem:
+        except WorkerLost as problem:
             raise _lost_at_begin(member, problem) from problem
         late_ns = offset.ours(told_there_ns) + TOLD_NS - at_ns
         if late_ns > 0:
@@ -277,14 +267,14 @@ class Coordinator:
                 " to it, is overloaded"
             )
 
-    async def _gather(self, gathering: Gathering, heard: _Heard) -> None:
+    async def _gather(self, gatherer: TickGatherer, heard: _Heard) -> None:
         member = heard.member
         try:
             for tick in heard.news.ticks:
-                gathering.add(member.part, member.clock.in_our_time(tick))
+                gatherer.add(member.part, member.clock.in_our_time(tick))
         except ValueError as problem:
             raise LoadFailed(str(problem)) from problem
-        for tick in gathering.take():
+        for tick in gatherer.take():
             if tick.last:
                 # Before it is said that the load has ended well.
                 await all_of([self._check_clock(member, in_load=True) for member in self._pool.members])
@@ -293,14 +283,14 @@ class Coordinator:
     async def _refresh_clock(self, member: Member) -> None:
         try:
             await self._pool.refresh_clock(member)
-        except Lost as problem:
+        except WorkerLost as problem:
             raise _lost_at_begin(member, problem) from problem
 
     async def _check_clock(self, member: Member, *, in_load: bool = False) -> None:
-        """Measure a clock again; who is lost between loads is replaced by who waits for the next order."""
+        """Measure a clock again; workers lost between loads are replaced while the next order is awaited."""
         try:
             await self._pool.check_clock(member)
-        except Lost as problem:
+        except WorkerLost as problem:
             if in_load:
                 raise LoadFailed(f"{member.name} was lost at the end of the load: {problem}") from problem
 
@@ -320,7 +310,7 @@ class Coordinator:
                 if news.problem:
                     return
                 await self._pool.sharpen_clock(member)
-        except Lost as problem:
+        except WorkerLost as problem:
             self._events.put_nowait(_Gone(member, str(problem)))
         except Exception as problem:  # noqa: BLE001 -- whatever it is, nobody follows the worker any more
             self._events.put_nowait(_Gone(member, plain(problem)))
@@ -334,12 +324,12 @@ class Coordinator:
 async def _told_again(member: Member, seed: int) -> None:
     try:
         await answered(member.name, member.remote.again(seed), HALT_SECONDS)
-    except Lost:
+    except WorkerLost:
         # Who follows it hears of that too.
         return
 
 
-def _lost_at_begin(member: Member, problem: Lost) -> LoadFailed:
+def _lost_at_begin(member: Member, problem: WorkerLost) -> LoadFailed:
     return LoadFailed(f"{member.name} was lost as the load began: {problem}")
 
 

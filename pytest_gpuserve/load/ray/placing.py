@@ -1,4 +1,4 @@
-"""Which workers may take part in a load: what they run, where they are, how often one that is lost is replaced."""
+"""Decides which workers may take part in a load: their versions, their host, how many lost ones are replaced."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pytest_gpuserve.load.ray.cluster import difference, remedies
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.ray.cluster import Versions
-    from pytest_gpuserve.load.ray.messages import Whereabouts
+    from pytest_gpuserve.load.ray.worker import WorkerLocation
     from pytest_gpuserve.load.wire import Endpoint, HostProcess, Plan, Tick
 
 MOST_BYTES: Final = 1 << 25
 """Of the answers that all workers together report in a tick: half of what a message may hold. Beyond it comes what the
-worker reports whose turn it is: one answer of any size, and small ones (``engine.tally``)."""
+worker reports whose turn it is: one answer of any size, and small ones (``engine.tick_counters``)."""
 
 
 def fitted(tick: Tick, plan: Plan) -> Tick:
@@ -29,10 +29,6 @@ def fitted(tick: Tick, plan: Plan) -> Tick:
     Each worker may report its share of what a message holds. Answers larger than that are reported by one worker in
     each tick, in turn, so that large ones are checked as well, some of each worker. Where all answers are to be checked
     nothing is left out: that they do not fit is then for who passes them on to say.
-
-    Args:
-        tick: What the worker's engine reports.
-        plan: The load, with the worker's part.
     """
     if plan.keep_answers != "some" or tick.number % plan.parts == plan.part:
         return tick
@@ -74,9 +70,6 @@ def needed_here(plan: Plan) -> dict[str, str]:
     """Return the files that must be the very same for the worker of this part as for us, and what for.
 
     Where the server has a name, this host's resolver is asked what it leads to here.
-
-    Args:
-        plan: With the worker's part.
     """
     endpoint = plan.own_endpoint()
     needed = {}
@@ -100,14 +93,8 @@ def identity(path: str) -> str:
         return ""
 
 
-def elsewhere_problem(name: str, needed: dict[str, str], theirs: dict[str, str]) -> str:
-    """Say in one line why a worker that is elsewhere cannot do its part; empty if it can.
-
-    Args:
-        name: The worker's.
-        needed: Of ``needed_here``.
-        theirs: By the same paths, the ``identity`` of each that the worker sees.
-    """
+def unreachable_problem(name: str, needed: dict[str, str], theirs: dict[str, str]) -> str:
+    """Say in one line why a worker on another host cannot do its part; empty if it can."""
     for path, purpose in needed.items():
         ours = identity(path)
         if not ours or theirs.get(path) != ours:
@@ -118,17 +105,13 @@ def elsewhere_problem(name: str, needed: dict[str, str], theirs: dict[str, str])
     return ""
 
 
-def processes_here(there: Whereabouts) -> tuple[HostProcess, ...]:
-    """A worker's processes, if they can be found by their numbers here; none of a worker elsewhere."""
+def processes_here(there: WorkerLocation) -> tuple[HostProcess, ...]:
+    """Return a worker's processes if their pids mean the same here; none of a worker on another host."""
     return tuple(there.processes) if there.pids and there.pids == identity(PIDS) else ()
 
 
 class Replacements:
-    """How many more workers may be lost before a load begins.
-
-    Args:
-        most: In all.
-    """
+    """How many more workers may be lost before a load begins."""
 
     def __init__(self, most: int) -> None:
         self._most = most

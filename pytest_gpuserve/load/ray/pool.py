@@ -1,6 +1,6 @@
-"""The workers of a load as their coordinator knows them: found places for, given their parts, replaced, timed.
+"""The workers of a load as their coordinator sees them: placed, given their parts, replaced, timed.
 
-What carries them is behind ``Cluster`` and ``Remote``; nothing here knows Ray.
+What carries them is behind ``Cluster`` and ``RemoteWorker``; nothing here knows Ray.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.ray.clock import Exchange, Track
 from pytest_gpuserve.load.ray.placing import (
     Replacements,
-    elsewhere_problem,
     needed_here,
     processes_here,
+    unreachable_problem,
     version_problem,
     worker_name,
 )
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from pytest_gpuserve.load.ray.cluster import Versions
-    from pytest_gpuserve.load.ray.messages import News, Whereabouts
+    from pytest_gpuserve.load.ray.worker import WorkerLocation, WorkerReport
     from pytest_gpuserve.load.wire import HostProcess, Plan
 
 _Result = TypeVar("_Result")
@@ -64,12 +64,12 @@ WORKERS_BY: Final = "load(processes=N), or --workers N of the command"
 """What says how many workers there are."""
 
 
-class Lost(Exception):
+class WorkerLost(Exception):
     """The worker is gone, with its process, its node or the way to it; the text says how in one line."""
 
 
-class Remote(Protocol):
-    """A worker somewhere; see ``worker.Worker``. Each of its methods but ``end`` raises ``Lost``."""
+class RemoteWorker(Protocol):
+    """A worker somewhere; see ``worker.RayWorker``. Each of its methods but ``end`` raises ``WorkerLost``."""
 
     async def versions(self) -> Versions:
         """What it runs; where it has found no place yet, that is waited for.
@@ -87,19 +87,19 @@ class Remote(Protocol):
     async def start(self, part: int, parts: int, seed: int) -> str:
         """Start the engine of the plan that the cluster has; returns why that cannot be."""
 
-    async def whereabouts(self) -> Whereabouts:
+    async def location(self) -> WorkerLocation:
         """Which processes it is made of, once it has an engine."""
 
     async def clock(self) -> int:
         """What time it is there, in ns."""
 
     async def begin(self, at_ns: int) -> int:
-        """Tell it to begin; returns when it had been told."""
+        """Tell it to begin; returns when it had the order."""
 
     async def again(self, seed: int) -> None:
         """Tell it to end its load and to be ready for another."""
 
-    async def poll(self) -> News:
+    async def poll(self) -> WorkerReport:
         """Wait for news of it."""
 
     def end(self) -> None:
@@ -109,7 +109,7 @@ class Remote(Protocol):
 class Cluster(Protocol):
     """Where workers run."""
 
-    def place(self) -> Remote:
+    def place(self) -> RemoteWorker:
         """Begin to find a place for a worker.
 
         Raises:
@@ -122,21 +122,11 @@ class Cluster(Protocol):
 
 @dataclass(eq=False)
 class Member:
-    """A worker that can begin.
-
-    Args:
-        part: Which share of the load is its own.
-        name: What it is called.
-        remote: The worker itself.
-        clock: Its own, beside ours.
-        slowest_ns: The longest call when it was last asked for the time.
-        asked_ns: When that was, by our clock.
-        processes: What it is made of, where it runs on this host.
-    """
+    """A worker that can begin; ``slowest_ns`` and ``asked_ns`` are of the last time that its clock was asked."""
 
     part: int
     name: str
-    remote: Remote
+    remote: RemoteWorker
     clock: Track
     slowest_ns: int
     asked_ns: int
@@ -144,14 +134,7 @@ class Member:
 
 
 class WorkerPool:
-    """All workers of a load.
-
-    Args:
-        cluster: Where they run.
-        plan: The load, with the number of parts.
-        versions: What we run ourselves.
-        now_ns: Our clock.
-    """
+    """All workers of a load."""
 
     def __init__(
         self, cluster: Cluster, plan: Plan, versions: Versions, now_ns: Callable[[], int] = time.perf_counter_ns
@@ -196,7 +179,7 @@ class WorkerPool:
 
         Raises:
             LoadFailed: It cannot be known.
-            Lost: The worker is gone.
+            WorkerLost: The worker is gone.
         """
         if self._now_ns() - member.asked_ns > FRESH_NS:
             await self._measure(member)
@@ -206,7 +189,7 @@ class WorkerPool:
 
         Raises:
             LoadFailed: It went away from ours, or cannot be known.
-            Lost: The worker is gone.
+            WorkerLost: The worker is gone.
         """
         await self._measure(member)
         check_kept(member.name, member.clock)
@@ -216,7 +199,7 @@ class WorkerPool:
 
         Raises:
             LoadFailed: It does not answer.
-            Lost: The worker is gone.
+            WorkerLost: The worker is gone.
         """
         vague = member.clock.offset.uncertainty_ns > MOST_UNCERTAIN_NS
         if vague and self._now_ns() - member.asked_ns > VAGUE_NS:
@@ -228,7 +211,7 @@ class WorkerPool:
             remote = self._cluster.place()
             try:
                 return await self._joined(part, remote)
-            except Lost as problem:
+            except WorkerLost as problem:
                 remote.end()
                 self._replacements.lose(worker_name("?", part), str(problem))
             except _Mistimed as problem:
@@ -237,12 +220,12 @@ class WorkerPool:
                     raise LoadFailed(f"{problem}, and that of the one before it neither") from problem
                 self._mistimed.add(part)
 
-    async def _joined(self, part: int, remote: Remote) -> Member:
+    async def _joined(self, part: int, remote: RemoteWorker) -> Member:
         """Make a worker that looks for a place ready to begin.
 
         Raises:
             LoadFailed: No other could do better.
-            Lost: It is gone.
+            WorkerLost: It is gone.
         """
         plan = msgspec.structs.replace(self._plan, part=part)
         seconds = min(PLACE_SECONDS + PLACE_A_WORKER_SECONDS * plan.parts, MOST_PLACE_SECONDS)
@@ -259,10 +242,10 @@ class WorkerPool:
         needed = await asyncio.to_thread(needed_here, plan)
         if needed:
             theirs = await answered(name, remote.identities(list(needed)), CALL_SECONDS)
-            _complain(elsewhere_problem(name, needed, dict(theirs)))
+            _complain(unreachable_problem(name, needed, dict(theirs)))
         problem_text = await answered(name, remote.start(part, plan.parts, self.seed), START_SECONDS)
         _complain(f"{name}: {problem_text}" if problem_text else "")
-        there = await answered(name, remote.whereabouts(), CALL_SECONDS)
+        there = await answered(name, remote.location(), CALL_SECONDS)
         clock = Track()
         slowest_ns = await self._asked(name, remote, clock, MOST_ROUNDS)
         clock.settle()
@@ -278,7 +261,7 @@ class WorkerPool:
             known = known_to(member.clock.offset)
             raise LoadFailed(f"whether the clock of {member.name} kept time is not known: it {known}")
 
-    async def _asked(self, name: str, remote: Remote, clock: Track, most_rounds: int) -> int:
+    async def _asked(self, name: str, remote: RemoteWorker, clock: Track, most_rounds: int) -> int:
         """Ask for the time until it is known well enough; returns how long the longest call took."""
         slowest_ns = 0
         async with self._timing:
@@ -298,16 +281,11 @@ class _Mistimed(Exception):
 
 
 async def answered(name: str, call: Awaitable[_Result], seconds: float) -> _Result:
-    """Wait for what a worker answers, but not for ever: one whose process has stopped never does, and is not lost.
-
-    Args:
-        name: The worker's.
-        call: To it.
-        seconds: How long it may take.
+    """Wait for a worker's answer for a limited time: a stopped process never answers, and is not lost.
 
     Raises:
         LoadFailed: It does not answer; the text names it.
-        Lost: It is gone.
+        WorkerLost: It is gone.
     """
     try:
         return await asyncio.wait_for(call, seconds)

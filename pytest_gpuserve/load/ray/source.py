@@ -1,4 +1,4 @@
-"""Workers on a Ray cluster, as a source of load engines: a cluster of this run's own, or one that is there."""
+"""Workers on a Ray cluster as a source of load engines: a cluster of this run's own, or an existing one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.load.ray.check import check_cluster, check_guarded, check_installed
 from pytest_gpuserve.load.ray.cluster import Joining, LocalCluster, environment_to_join
-from pytest_gpuserve.load.ray.joining import check_cluster, check_guarded, check_installed
-from pytest_gpuserve.load.source import Launch
-from pytest_gpuserve.process.module import module_command
+from pytest_gpuserve.load.source import EngineLaunch
+from pytest_gpuserve.process.command_line import module_command
 from pytest_gpuserve.process.ports import is_here
 
 if TYPE_CHECKING:
@@ -34,29 +34,22 @@ END_SECONDS: Final = 15.0
 
 @dataclass(frozen=True, slots=True)
 class RaySource:
-    """A coordinator on this host and its workers on a cluster's nodes; see ``EngineSource`` and ``Launch``.
-
-    Args:
-        name: What it is called in a report.
-        is_here: Whether all nodes are this host.
-        join: Says how the cluster is joined, and starts it where it is not there yet.
-        ready_seconds: As in ``EngineSource``.
-    """
+    """A coordinator on this host and its workers on a cluster's nodes; see ``EngineSource`` and ``EngineLaunch``."""
 
     name: str
     is_here: bool
     join: Callable[[], Joining]
     ready_seconds: float = READY_SECONDS
 
-    def launches(self, workers: int) -> Sequence[Launch]:  # noqa: ARG002 -- the plan tells the coordinator how many
+    def launches(self, workers: int) -> Sequence[EngineLaunch]:  # noqa: ARG002 -- the plan tells the coordinator how many
         """See ``EngineSource``."""
         joining = self.join()
         command = module_command("pytest_gpuserve.load.ray", str(os.getpid()), joining.address)
-        return [Launch(joining.command(command), self.name, 0, END_SECONDS)]
+        return [EngineLaunch(joining.command(command), self.name, 0, END_SECONDS)]
 
 
 class RayEngine:
-    """What makes the loads of a run on Ray; a context manager, so that a cluster of its own ends with its block.
+    """Makes the loads of a run on Ray; a context manager, so that a cluster of its own ends with its block.
 
     That cluster is started when the first load needs it, and another one when the next load finds that it has died. One
     that is there is never ended.

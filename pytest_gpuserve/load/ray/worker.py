@@ -17,14 +17,11 @@ import msgspec
 
 from pytest_gpuserve import __version__
 from pytest_gpuserve.errors import GpuserveError, LoadFailed
-from pytest_gpuserve.load.beside import host_process
-from pytest_gpuserve.load.driver import check_users
-from pytest_gpuserve.load.engine_process import EngineProcess
-from pytest_gpuserve.load.ray.messages import News, Whereabouts
+from pytest_gpuserve.load.driver import EngineProcess, check_users, host_process
 from pytest_gpuserve.load.ray.placing import PIDS, fitted, identity
 from pytest_gpuserve.load.source import END_SECONDS, LOCAL
 from pytest_gpuserve.load.validity import one_line
-from pytest_gpuserve.load.wire import Again, Begin, Plan
+from pytest_gpuserve.load.wire import Again, Begin, HostProcess, Plan, Tick
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -32,6 +29,37 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.load.ray.clock import Offset, Track
     from pytest_gpuserve.load.wire import Order, Tick
+
+
+class WorkerReport(msgspec.Struct, frozen=True):
+    """What happened to a worker since it was asked last; together with the asking it is an exchange of clocks.
+
+    Args:
+        received_ns: When it was asked, by its own clock.
+        answered_ns: When it answers, by its own clock.
+        ticks: What its engine reported, by its own clock.
+        ready: Whether its engine can begin again.
+        problem: Why its engine is of no use any more, in one line; empty if it is.
+    """
+
+    received_ns: int
+    answered_ns: int
+    ticks: list[Tick] = []
+    ready: bool = False
+    problem: str = ""
+
+
+class WorkerLocation(msgspec.Struct, frozen=True):
+    """Where a worker runs.
+
+    Args:
+        pids: Which numbers its processes have: the same for all who see the same processes, see ``placing.identity``.
+        processes: The worker itself and its engine.
+    """
+
+    pids: str
+    processes: list[HostProcess] = []
+
 
 MOST_UNCERTAIN_NS: Final = 5_000_000
 """A worker's clock has to be known as well as this before and after a load: a twentieth of a tick."""
@@ -49,10 +77,6 @@ of the same number come to be of other times."""
 
 def check_kept(name: str, clock: Track) -> None:
     """See that a clock keeps time well enough.
-
-    Args:
-        name: The worker's.
-        clock: Its own, since the load began.
 
     Raises:
         LoadFailed: It went away from ours, or is not known any more.
@@ -90,7 +114,7 @@ READY_SECONDS: Final = LOCAL.ready_seconds
 """How long an engine may take until it can begin."""
 
 
-class Worker:
+class RayWorker:
     """One worker; it does nothing before it is given a plan."""
 
     def __init__(self) -> None:
@@ -122,12 +146,6 @@ class Worker:
     def start(self, plan: bytes, part: int, parts: int, seed: int) -> str:
         """Start the engine, and wait until it can begin.
 
-        Args:
-            plan: The load, as MessagePack.
-            part: Which share of it is this one's.
-            parts: How many there are.
-            seed: In place of the plan's.
-
         Returns:
             Why that cannot be, in one line; empty if it can.
         """
@@ -147,11 +165,11 @@ class Worker:
         threading.Thread(target=self._follow, args=(engine, own), daemon=True).start()
         return ""
 
-    def whereabouts(self) -> bytes:
-        """Return which processes these are, the engine's too: ``Whereabouts`` as MessagePack."""
+    def location(self) -> bytes:
+        """Return which processes these are, the engine's too: ``WorkerLocation`` as MessagePack."""
         pids = [os.getpid(), *([] if self._engine is None else [self._engine.pid])]
         found = [process for process in map(host_process, pids) if process is not None]
-        return msgspec.msgpack.encode(Whereabouts(identity(PIDS), found))
+        return msgspec.msgpack.encode(WorkerLocation(identity(PIDS), found))
 
     def clock(self) -> int:
         """Return what time it is, in nanoseconds of this host's clock."""
@@ -163,27 +181,20 @@ class Worker:
     def begin(self, at_ns: int) -> int:
         """Tell the engine when to begin.
 
-        Args:
-            at_ns: By this host's clock.
-
         Returns:
-            When the engine had been told, by the same.
+            When the engine had the order, by the same clock.
         """
         self._tell(Begin(at_ns))
         return time.perf_counter_ns()
 
     def again(self, seed: int) -> None:
-        """Have the engine end its load and make itself ready to begin anew; there is news when it is.
-
-        Args:
-            seed: In place of the plan's.
-        """
+        """Have the engine end its load and make itself ready to begin anew; there is news when it is."""
         # Who reads ticks has to know it before the engine does.
         self._interrupted.set()
         self._tell(Again(seed))
 
     def poll(self) -> bytes:
-        """Wait until something has happened, and return it: ``News`` as MessagePack."""
+        """Wait until something has happened, and return it: ``WorkerReport`` as MessagePack."""
         received_ns = time.perf_counter_ns()
         with self._changed:
             self._asked_seconds = time.monotonic()
@@ -193,7 +204,7 @@ class Worker:
             problem = self._problem
             # In the time that nobody asks because an answer is on its way, nobody is missing.
             self._asked_seconds = time.monotonic()
-        return msgspec.msgpack.encode(News(received_ns, time.perf_counter_ns(), ticks, ready, problem))
+        return msgspec.msgpack.encode(WorkerReport(received_ns, time.perf_counter_ns(), ticks, ready, problem))
 
     def _tell(self, order: Order) -> None:
         """Tell the engine, and then who listens to it."""
@@ -205,7 +216,7 @@ class Worker:
         self._orders.put(order)
 
     def _follow(self, engine: EngineProcess, plan: Plan) -> None:
-        """Listen to the engine, order by order."""
+        """Read the engine's reports, order by order."""
         try:
             while True:
                 if isinstance(self._orders.get(), Begin):
@@ -237,7 +248,7 @@ class Worker:
 
 
 def in_one_line(problem: GpuserveError) -> str:
-    """An error for a report that has one line for it: of a log its last line, which says why the process ended."""
+    """An error in one line, with the last line of its log, which says why the process ended."""
     told = problem.summary
     if problem.found:
         told += f" ({problem.found})"

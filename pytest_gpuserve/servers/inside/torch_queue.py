@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.process.inbox import Item
+    from pytest_gpuserve.process.queue_server import QueuedRequest
     from pytest_gpuserve.servers.inside.torch_wire import Asked
 
 MOST_WAITING: Final = 4096
-"""Requests that wait here; beyond them the inbox fills, and then the clients' sockets."""
+"""Requests that wait here; beyond them the queue fills, and then the clients' sockets."""
 
 Fit: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
 """What requests of one batch have in common: names, datatypes and all but the first dimension of their inputs."""
@@ -32,7 +32,7 @@ class Waiting:
         arrived_ns: When it was read, by `time.perf_counter_ns`.
     """
 
-    item: Item
+    item: QueuedRequest
     asked: Asked
     arrived_ns: int
 

@@ -20,7 +20,7 @@ from pytest_gpuserve.servers.inside.torch_wire import BadRequest, Tensor, read_r
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpuserve.process.inbox import Inbox
+    from pytest_gpuserve.process.queue_server import QueueServer
     from pytest_gpuserve.servers.inside.torch_tally import Tally
 
 END_SECONDS: Final = 2.0
@@ -38,10 +38,10 @@ class _Done(NamedTuple):
 
 
 class Service:
-    """Executes a model for the requests of an inbox until it is closed.
+    """Executes a model for the requests of a queue until it is closed.
 
     Args:
-        inbox: Where requests come from.
+        requests: Where requests come from.
         tally: What is counted.
         name: The model's, for its answers.
         executions: One for each thread that executes; the first one is the thread that calls `run`.
@@ -52,7 +52,7 @@ class Service:
 
     def __init__(
         self,
-        inbox: Inbox,
+        requests: QueueServer,
         tally: Tally,
         name: str,
         executions: Sequence[Execution],
@@ -61,7 +61,7 @@ class Service:
         max_wait_seconds: float,
         on_first: Callable[[float], None],
     ) -> None:
-        self._inbox = inbox
+        self._requests = requests
         self._tally = tally
         self._name = name
         self._executions = executions
@@ -87,13 +87,13 @@ class Service:
         self._queue.close()
 
     def _read_all(self) -> None:
-        while (item := self._inbox.get()) is not None:
+        while (item := self._requests.get()) is not None:
             arrived_ns = time.perf_counter_ns()
             try:
                 asked = read_request(item.body)
             except BadRequest as problem:
                 self._tally.failed(1)
-                self._inbox.fail(item, str(problem))
+                self._requests.fail(item, str(problem))
                 continue
             self._tally.arrived()
             self._queue.put(Waiting(item, asked, arrived_ns))
@@ -131,7 +131,7 @@ class Service:
             body = write_answer(self._name, chosen(done.outputs, waiting.asked.outputs), waiting.asked.request_id)
         except BadRequest as problem:
             self._tally.failed(1)
-            self._inbox.fail(waiting.item, str(problem))
+            self._requests.fail(waiting.item, str(problem))
             return
         latency_ns = time.perf_counter_ns() - waiting.arrived_ns
         if self._on_first is not None:
@@ -139,9 +139,9 @@ class Service:
         # Counted before it goes out: whoever has the answer finds it counted.
         self._tally.answered(latency_ns)
         try:
-            self._inbox.answer(waiting.item, body)
+            self._requests.answer(waiting.item, body)
         except ValueError as problem:
-            self._inbox.fail(waiting.item, str(problem))
+            self._requests.fail(waiting.item, str(problem))
 
     def _tell_first(self, latency_ns: int) -> None:
         with self._lock:
@@ -164,7 +164,7 @@ class Service:
             else f"the model raised {type(problem).__name__}: {first_line}"
         )
         for waiting in batch:
-            self._inbox.fail(waiting.item, said)
+            self._requests.fail(waiting.item, said)
 
 
 def compiled() -> tuple[int, int, int]:

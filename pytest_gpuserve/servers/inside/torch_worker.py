@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
-from pytest_gpuserve.process.inbox import Inbox
+from pytest_gpuserve.process.queue_server import QueueServer
 from pytest_gpuserve.servers.inside.torch_tally import Tally
 
 if TYPE_CHECKING:
@@ -93,9 +93,9 @@ def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> 
         _tell(options.folder, parts, settings)
 
     _tell(options.folder, parts, settings)
-    with Inbox(options.socket) as inbox:
+    with QueueServer(options.socket) as requests:
         service = Service(
-            inbox,
+            requests,
             tally,
             options.callable,
             executions,

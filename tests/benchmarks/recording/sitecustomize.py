@@ -15,9 +15,9 @@ FOLDER_VARIABLE = "GPUSERVE_BENCH_RAW"
 ENGINE = "pytest_gpuserve.load.engine"
 
 if ENGINE in sys.orig_argv and FOLDER_VARIABLE in os.environ:
-    from pytest_gpuserve.load.engine import tally
+    from pytest_gpuserve.load.engine import tick_counters
 
-    class Recorded(tally.Durations):
+    class Recorded(tick_counters.DurationRecorder):
         """Writes down what is noted, in nanoseconds as 8 bytes each."""
 
         def __init__(self) -> None:
@@ -26,16 +26,16 @@ if ENGINE in sys.orig_argv and FOLDER_VARIABLE in os.environ:
             self._file = (Path(os.environ[FOLDER_VARIABLE]) / f"{os.getpid()}.ns").open("ab", buffering=0)
 
         def settle(self) -> None:
-            """See ``Durations``."""
+            """See ``DurationRecorder``."""
             array("q", self._noted).tofile(self._file)
             super().settle()
 
-    class RecordingTally(tally.Tally):
-        """A tally whose latencies are written down."""
+    class RecordingCounters(tick_counters.TickCounters):
+        """Counters whose latencies are written down."""
 
         def _reset(self) -> None:
             if not isinstance(self.latency, Recorded):
                 self.latency = Recorded()
             super()._reset()
 
-    tally.Tally = RecordingTally  # type: ignore[misc]  # the engine takes it from there
+    tick_counters.TickCounters = RecordingCounters  # type: ignore[misc]  # the engine takes it from there

@@ -2,7 +2,7 @@
 
 Some lines make a new session at each step, at a pace that a walk through /proc can follow on a busy machine; the others
 are faster than any walk. The report is written after some generations. All lines die out by themselves in the end, so
-that a keeper that fails at them does not cost the machine.
+that a supervisor that fails at them does not cost the machine.
 """
 
 import os

@@ -1,8 +1,8 @@
 """An owner of processes. Arguments: ORDER, a JSON file, and REPORT.
 
 The order is {"commands": [[ARGUMENT, ...], ...], "folder": F, "owned": [FOLDER, ...], "fork": BOOL, "after": commands
-that follow each of them}. The report is {"children": pids, "keepers": pids, "copy": pid of a fork of this process that
-holds all its descriptors, or 0}.
+that follow each of them}. The report is {"children": pids, "supervisors": pids, "copy": pid of a fork of this
+process that holds all its descriptors, or 0}.
 On SIGINT the first child, whose last argument is its port, is asked whether it still answers, all are stopped, and
 REPORT.interrupted gets {"answered": BOOL}.
 """
@@ -34,8 +34,8 @@ with ExitStack() as stack:
     if copy == 0 and order["fork"]:
         while True:
             signal.pause()
-    keepers = [process._keeper.pid for process in processes]
-    put_report(sys.argv[2], {"children": [each.pid for each in processes], "keepers": keepers, "copy": copy})
+    supervisors = [process._supervisor.pid for process in processes]
+    put_report(sys.argv[2], {"children": [each.pid for each in processes], "supervisors": supervisors, "copy": copy})
     try:
         while True:
             signal.pause()

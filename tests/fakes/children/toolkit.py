@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from pytest_gpuserve.process.child import Command
-from pytest_gpuserve.process.keeper import shared_of
+from pytest_gpuserve.process.supervisor import shared_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from pytest_gpuserve.errors import LoadFailed
+from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.ray.clock import MOST_DRIFT_PPM, Exchange, Track
 from pytest_gpuserve.load.ray.worker import MOST_ASTRAY_NS, MOST_MOVED_NS, check_kept
-from pytest_gpuserve.load.wire import Latencies, Tick
+from pytest_gpuserve.load.wire import Tick
 
 MS = 1_000_000
 SECOND = 1000 * MS
@@ -194,7 +195,7 @@ def test_ticks_of_a_clock_that_drifts_are_without_gaps_and_in_time(ahead_ns: int
     track = heard(clock.exchange(0, MS // 4, 0, MS // 4))
     track.begin()
     ours, ends_ns = [], range(SECOND // 10, 60 * SECOND, SECOND // 10)
-    counted = Tick(0, 0, 0, requests=7, latency=Latencies({5: 7}, 70, 10), oldest_ns=9, cpu_ns=4)
+    counted = Tick(0, 0, 0, requests=7, latency=Durations({5: 7}, 70, 10), oldest_ns=9, cpu_ns=4)
     for number, (begin_ns, end_ns) in enumerate(pairwise((0, *ends_ns))):
         track.hear(clock.exchange(end_ns, MS // 4, 0, MS // 4))
         begin_there_ns, end_there_ns = (at_ns + clock.offset_ns(at_ns) for at_ns in (begin_ns, end_ns))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load import engine_process
+from pytest_gpuserve.load import driver as driver_module
 from pytest_gpuserve.load.ray import coordinator, pool, source
 from pytest_gpuserve.load.ray.actors import CONNECT_SECONDS
 from pytest_gpuserve.load.ray.cluster import Versions
@@ -162,7 +162,7 @@ async def test_processes_that_run_here_are_told_with_readiness_and_those_elsewhe
 # -- workers that are lost, or hang
 
 
-@pytest.mark.parametrize("method", ["versions", "node", "start", "whereabouts", "clock"])
+@pytest.mark.parametrize("method", ["versions", "node", "start", "location", "clock"])
 @in_a_loop
 async def test_a_worker_that_dies_before_the_begin_is_replaced(method: str) -> None:
     """Wherever it dies; the other takes its part, under a name that tells its own node."""
@@ -222,7 +222,7 @@ NO_PLACE = r"worker-1 of 2 found no place in .*2 logical CPUs, 0 of them free.*l
     [
         *[
             pytest.param([Script(), Script(hangs_in=method)], HANGS, 2, id=f"hangs in {method}")
-            for method in ("identities", "start", "whereabouts", "clock")
+            for method in ("identities", "start", "location", "clock")
         ],
         pytest.param([Script(), Script(hangs_in="node")], hangs("worker-1 of 2"), 2, id="hangs before it has a name"),
         # After as many as there are workers, with the last one's reason.
@@ -375,8 +375,8 @@ async def test_a_worker_that_hangs_at_the_end_or_when_a_load_begins_anew_is_name
 
 def test_a_worker_that_hangs_is_named_before_the_owner_gives_up() -> None:
     """After a begin, and before the first; the owner knows no names."""
-    assert pool.CALL_SECONDS < engine_process.SILENCE_SECONDS
-    assert coordinator.SILENCE_SECONDS < engine_process.SILENCE_SECONDS
+    assert pool.CALL_SECONDS < driver_module.SILENCE_SECONDS
+    assert coordinator.SILENCE_SECONDS < driver_module.SILENCE_SECONDS
     placed = CONNECT_SECONDS + pool.MOST_PLACE_SECONDS
     assert placed + pool.START_SECONDS + 4 * pool.CALL_SECONDS < source.READY_SECONDS
     assert coordinator.HALT_SECONDS + pool.CALL_SECONDS < source.READY_SECONDS

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.engine.tally import DISTINCT_ANSWER_BYTES, LARGEST_ANSWER_BYTES
+from pytest_gpuserve.load.engine.tick_counters import DISTINCT_ANSWER_BYTES, LARGEST_ANSWER_BYTES
 from pytest_gpuserve.load.ray.placing import MOST_BYTES, fitted
-from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, Answers, Plan, Tick
+from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, AnswerCount, Plan, Tick
 from tests.fakes.http_server import plan
 
 
@@ -22,7 +22,7 @@ def of_part(part: int, parts: int, keep_answers: Literal["all", "some", "none"] 
 
 def tick(number: int, *sizes: int) -> Tick:
     """A tick with answers of so many bytes, the first of which came once, the second twice, and so on."""
-    answers = [Answers(0, bytes(size), count, 0) for count, size in enumerate(sizes, 1)]
+    answers = [AnswerCount(0, bytes(size), count, 0) for count, size in enumerate(sizes, 1)]
     return Tick(number, 0, 1, requests=sum(answer.count for answer in answers) + 3, answers=answers, unchecked=3)
 
 

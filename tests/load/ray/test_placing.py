@@ -12,17 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
-from pytest_gpuserve.load.ray.messages import Whereabouts
+from pytest_gpuserve.load.ray.cluster import MOST_CHARACTERS, not_importable, plain
 from pytest_gpuserve.load.ray.placing import (
     NET,
     PIDS,
-    elsewhere_problem,
     identity,
     needed_here,
     processes_here,
+    unreachable_problem,
 )
-from pytest_gpuserve.load.ray.wording import MOST_CHARACTERS, not_importable, plain
-from pytest_gpuserve.load.ray.worker import in_one_line
+from pytest_gpuserve.load.ray.worker import WorkerLocation, in_one_line
 from pytest_gpuserve.load.wire import Endpoint, HostProcess, Outputs, Tls
 from tests.fakes.http_server import plan
 
@@ -43,7 +42,7 @@ Some common causes include: (1) the process was killed by the OOM killer due to 
 """
 
 NO_PACKAGE = """\
-ray::Worker.versions() (pid=81, ip=10.0.0.7, actor_id=0123, repr=<unknown>)
+ray::RayWorker.versions() (pid=81, ip=10.0.0.7, actor_id=0123, repr=<unknown>)
 RuntimeError: The actor with name Worker failed to import on the worker. This may be because needed library \
 dependencies are not installed in the worker environment:
 
@@ -56,9 +55,9 @@ ModuleNotFoundError: No module named 'pytest_gpuserve'
 def test_only_processes_whose_numbers_are_ours_are_here() -> None:
     """On another host, or in a container on this one, a number is another process's; and where that is not known."""
     process = HostProcess(os.getpid(), 7)
-    assert processes_here(Whereabouts(identity(PIDS), [process])) == (process,)
+    assert processes_here(WorkerLocation(identity(PIDS), [process])) == (process,)
     for pids in (identity(NET), ""):
-        assert processes_here(Whereabouts(pids, [process])) == ()
+        assert processes_here(WorkerLocation(pids, [process])) == ()
 
 
 def bound_for(*hosts: str, part: int = 0, **more: object) -> Plan:
@@ -117,8 +116,8 @@ def test_certificates_bind_a_worker_to_this_host(tmp_path: Path) -> None:
     with_file, without = (Endpoint("http", "10.0.0.1", 443, Tls("a", ca_file=path)) for path in (str(file), ""))
     needed = needed_here(bound_for("10.0.0.1", endpoint=with_file))
     assert list(needed) == [str(file)]
-    assert elsewhere_problem("n", needed, {str(file): identity(str(file))}) == ""
-    assert "n runs on another host, and the certificates" in elsewhere_problem("n", needed, {str(file): "other"})
+    assert unreachable_problem("n", needed, {str(file): identity(str(file))}) == ""
+    assert "n runs on another host, and the certificates" in unreachable_problem("n", needed, {str(file): "other"})
     assert needed_here(bound_for("10.0.0.1", endpoint=without)) == {}
 
 
@@ -148,12 +147,12 @@ def test_a_file_is_itself_and_no_other(tmp_path: Path) -> None:
 def test_a_worker_elsewhere_is_named(theirs: dict[str, str]) -> None:
     """Also one that does not tell, with the server's address and what helps; one that sees the same is no problem."""
     needed = needed_here(bound_for("127.0.0.1"))
-    text = elsewhere_problem("10.0.0.2/worker-1", needed, theirs)
+    text = unreachable_problem("10.0.0.2/worker-1", needed, theirs)
     assert text.startswith("10.0.0.2/worker-1 runs on another host, and the server listens on 127.0.0.1")
     assert "remote_server(" in text
-    assert elsewhere_problem("n", needed, {NET: identity(NET)}) == elsewhere_problem("n", {}, {}) == ""
+    assert unreachable_problem("n", needed, {NET: identity(NET)}) == unreachable_problem("n", {}, {}) == ""
     # Two hosts that both lack a file do not share it.
-    assert elsewhere_problem("n", {"/dev/shm/no such file": "answers"}, {"/dev/shm/no such file": ""})
+    assert unreachable_problem("n", {"/dev/shm/no such file": "answers"}, {"/dev/shm/no such file": ""})
 
 
 # -- what Ray says

@@ -166,7 +166,7 @@ def test_it_ends_with_its_owner(server: Serving) -> None:
     program = f"""
 import os, sys, time
 import msgspec
-from pytest_gpuserve.load.engine_process import EngineProcess
+from pytest_gpuserve.load.driver import EngineProcess
 from tests.fakes.http_server import plan
 from tests.load.ray.test_process import stub
 engine = EngineProcess(stub().launches(2)[0].command, 5)

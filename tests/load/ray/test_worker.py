@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from pytest_gpuserve.load.beside import host_process
+from pytest_gpuserve.load.driver import host_process
 from pytest_gpuserve.load.ray import worker as worker_module
-from pytest_gpuserve.load.ray.messages import News, Whereabouts
 from pytest_gpuserve.load.ray.placing import NET, PIDS, identity
-from pytest_gpuserve.load.ray.worker import Worker
+from pytest_gpuserve.load.ray.worker import RayWorker, WorkerLocation, WorkerReport
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import Again, Endpoint
 from tests.fakes.children.toolkit import eventually
@@ -47,9 +46,9 @@ def engines() -> list[psutil.Process]:
 
 
 @contextmanager
-def started(load: Plan, part: int = 0, parts: int = 1) -> Iterator[Worker]:
+def started(load: Plan, part: int = 0, parts: int = 1) -> Iterator[RayWorker]:
     """Give a worker that can begin, and end its engine, as the death of its own process does."""
-    worker = Worker()
+    worker = RayWorker()
     before = set(threading.enumerate())
     try:
         assert worker.start(msgspec.msgpack.encode(load), part, parts, 5) == ""
@@ -68,19 +67,19 @@ def started(load: Plan, part: int = 0, parts: int = 1) -> Iterator[Worker]:
         assert not engines()
 
 
-def news_of(worker: Worker) -> News:
+def news_of(worker: RayWorker) -> WorkerReport:
     """Ask a worker."""
-    return msgspec.msgpack.decode(worker.poll(), type=News)
+    return msgspec.msgpack.decode(worker.poll(), type=WorkerReport)
 
 
-def begin(worker: Worker) -> int:
+def begin(worker: RayWorker) -> int:
     """Have it begin soon; returns when."""
     at_ns = worker.clock() + SECOND // 20
     assert worker.begin(at_ns) < at_ns
     return at_ns
 
 
-def until_last(worker: Worker) -> list[Tick]:
+def until_last(worker: RayWorker) -> list[Tick]:
     """Take its ticks up to the last one."""
     ticks: list[Tick] = []
     while not ticks or not ticks[-1].last:
@@ -94,7 +93,7 @@ def test_a_worker_reports_all_that_its_engine_does(server: Serving) -> None:
     """From the begin that it was told to the end, no tick twice or missing, and the asking is an exchange of clocks."""
     with started(plan(server.port, requests=200)) as worker:
         (engine,) = engines()
-        assert whereabouts_of(worker) == Whereabouts(identity(PIDS), [known(os.getpid()), known(engine.pid)])
+        assert location_of(worker) == WorkerLocation(identity(PIDS), [known(os.getpid()), known(engine.pid)])
         before_ns = time.perf_counter_ns()
         at_ns = begin(worker)
         ticks = until_last(worker)
@@ -108,7 +107,7 @@ def test_a_worker_reports_all_that_its_engine_does(server: Serving) -> None:
     assert before_ns < news.received_ns < news.answered_ns < after_ns
 
 
-def reporting(worker: Worker) -> list[Tick]:
+def reporting(worker: RayWorker) -> list[Tick]:
     """Wait for a report."""
     while not (ticks := news_of(worker).ticks):
         pass
@@ -178,11 +177,11 @@ def test_an_answer_too_large_for_a_worker_s_share_waits_for_its_turn(
 def test_an_engine_that_cannot_start_says_why(server: Serving) -> None:
     """A host that is unknown, and more users than this node has open files for; nothing is left of either."""
     unknown = msgspec.structs.replace(plan(server.port), endpoint=Endpoint("http", "no-such-host.invalid", 80))
-    refused = Worker().start(msgspec.msgpack.encode(unknown), 0, 1, 0)
+    refused = RayWorker().start(msgspec.msgpack.encode(unknown), 0, 1, 0)
     assert "no-such-host.invalid:80" in refused
     assert "\n" not in refused
     many = msgspec.structs.replace(plan(server.port), schedule=Closed(1 << 30))
-    assert "open files" in Worker().start(msgspec.msgpack.encode(many), 0, 1, 0)
+    assert "open files" in RayWorker().start(msgspec.msgpack.encode(many), 0, 1, 0)
     assert not engines()
 
 
@@ -200,13 +199,13 @@ def test_a_load_that_nobody_asks_about_ends(server: Serving, monkeypatch: pytest
 
 def test_a_worker_tells_its_own_process_and_the_files_that_it_sees() -> None:
     """With what tells them from others of the same number or name; before it has an engine, itself alone."""
-    assert whereabouts_of(Worker()) == Whereabouts(identity(PIDS), [known(os.getpid())])
-    assert Worker().identities([NET, "/no such file"]) == {NET: identity(NET), "/no such file": ""}
+    assert location_of(RayWorker()) == WorkerLocation(identity(PIDS), [known(os.getpid())])
+    assert RayWorker().identities([NET, "/no such file"]) == {NET: identity(NET), "/no such file": ""}
 
 
-def whereabouts_of(worker: Worker) -> Whereabouts:
+def location_of(worker: RayWorker) -> WorkerLocation:
     """Ask a worker."""
-    return msgspec.msgpack.decode(worker.whereabouts(), type=Whereabouts)
+    return msgspec.msgpack.decode(worker.location(), type=WorkerLocation)
 
 
 def known(pid: int) -> HostProcess:

@@ -1,13 +1,13 @@
-"""The worker's end of its queue: requests of load engines come in, in their order, and answers go out in any.
+"""The worker's end of its queue: requests of load engines come in order, answers go out in any order.
 
 To be used in the process that runs the model, as the back end of a server would be::
 
-    with Inbox(path) as inbox:
-        while batch := inbox.get_batch(max_size=8, max_wait_seconds=0.002):
+    with QueueServer(path) as requests:
+        while batch := requests.get_batch(max_size=8, max_wait_seconds=0.002):
             rows = [torch.frombuffer(bytearray(item.body), dtype=torch.float32) for item in batch]
             outputs = model(torch.stack(rows))
             for item, output in zip(batch, outputs):
-                inbox.answer(item, output.numpy().tobytes())
+                requests.answer(item, output.numpy().tobytes())
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BACKLOG: Final = 128
 _PAUSE_SECONDS: Final = 0.001
 
 
-class Item(NamedTuple):
+class QueuedRequest(NamedTuple):
     """A request.
 
     Args:
@@ -55,29 +55,25 @@ class Item(NamedTuple):
 
     body: bytes
     number: bytes
-    sender: Sender
+    sender: QueueClient
 
 
-class Sender:
+class QueueClient:
     """An engine's connection, and the thread that reads from it.
-
-    Args:
-        accepted: The connection's socket.
-        work: What the thread does; it closes the connection at the end.
 
     Raises:
         OSError: There are too many open files.
     """
 
-    def __init__(self, accepted: socket.socket, work: Callable[[Sender], None]) -> None:
+    def __init__(self, accepted: socket.socket, work: Callable[[QueueClient], None]) -> None:
         # Two descriptors of one socket: to hang up must be possible while someone waits in the other.
         self.connection: Connection[Any, Any] = Connection(os.dup(accepted.fileno()))
         self._socket = accepted
         self._lock = threading.Lock()
-        self.thread = threading.Thread(target=work, args=(self,), name="gpuserve inbox", daemon=True)
+        self.thread = threading.Thread(target=work, args=(self,), name="gpuserve queue", daemon=True)
 
     def send(self, message: bytes) -> None:
-        """Send a whole message; an engine that is gone waits for none."""
+        """Send a whole message; one to an engine that is gone is dropped."""
         with self._lock, contextlib.suppress(OSError):
             self.connection.send_bytes(message)
 
@@ -87,7 +83,7 @@ class Sender:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Give back what the kernel holds for it."""
+        """Release its file descriptors."""
         self.hang_up()
         with self._lock:
             self.connection.close()
@@ -95,7 +91,7 @@ class Sender:
 
 
 @final
-class Inbox:
+class QueueServer:
     """Listens for engines and queues their requests.
 
     Bodies are only passed on. Whoever may write to the socket may send what the worker deserialises, so it lies in a
@@ -111,11 +107,11 @@ class Inbox:
     """
 
     def __init__(self, path: str | Path = "", *, max_waiting: int = MAX_WAITING) -> None:
-        self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[QueuedRequest | None] = queue.SimpleQueue()
         self._max_waiting = max_waiting
         self._closing = threading.Event()
         self._lock = threading.Lock()
-        self._senders: set[Sender] = set()
+        self._senders: set[QueueClient] = set()
         self._folder = None if path else _Folder()
         self.path = str(path) if self._folder is None else str(self._folder.path / "queue")
         """Where engines connect to."""
@@ -131,14 +127,14 @@ class Inbox:
                 found=str(problem),
                 looked=[self.path],
                 remedies=[
-                    "give a path of less than 108 bytes: Inbox(path=...), or a shorter TMPDIR",
+                    "give a path of less than 108 bytes: QueueServer(path=...), or a shorter TMPDIR",
                     "remove the socket of a worker that was killed, or end the one that is running",
                 ],
             ) from problem
-        self._acceptor = threading.Thread(target=self._accept, name="gpuserve inbox", daemon=True)
+        self._acceptor = threading.Thread(target=self._accept, name="gpuserve queue", daemon=True)
         self._acceptor.start()
 
-    def __enter__(self) -> Inbox:
+    def __enter__(self) -> QueueServer:
         return self
 
     def __exit__(
@@ -146,8 +142,8 @@ class Inbox:
     ) -> None:
         self.close()
 
-    def get(self, timeout_seconds: float | None = None) -> Item | None:
-        """Return the next request; None if none came in time, or the inbox is closed."""
+    def get(self, timeout_seconds: float | None = None) -> QueuedRequest | None:
+        """Return the next request; None if none came in time, or the queue is closed."""
         try:
             item = self._queue.get(timeout=timeout_seconds)
         except queue.Empty:
@@ -158,16 +154,18 @@ class Inbox:
             return None
         return item
 
-    def get_batch(self, max_size: int, max_wait_seconds: float, timeout_seconds: float | None = None) -> list[Item]:
+    def get_batch(
+        self, max_size: int, max_wait_seconds: float, timeout_seconds: float | None = None
+    ) -> list[QueuedRequest]:
         """Return the next requests.
 
         Args:
             max_size: How many at most.
             max_wait_seconds: How long the first one may wait for others; what is there already comes along in any case.
-            timeout_seconds: How long to wait for the first one; None for as long as the inbox is open.
+            timeout_seconds: How long to wait for the first one; None for as long as the queue is open.
 
         Returns:
-            One or more, in the order of their arrival; none if none came in time, or the inbox is closed.
+            One or more, in the order of their arrival; none if none came in time, or the queue is closed.
         """
         first = self.get(timeout_seconds)
         if first is None:
@@ -181,7 +179,7 @@ class Inbox:
             batch.append(item)
         return batch
 
-    def answer(self, item: Item, body: bytes) -> None:
+    def answer(self, item: QueuedRequest, body: bytes) -> None:
         """Answer a request, once; an engine that has gone meanwhile is no error.
 
         Raises:
@@ -191,7 +189,7 @@ class Inbox:
             raise ValueError(f"an answer has {MAX_BODY_BYTES} bytes at most, not {len(body)}")
         item.sender.send(b"%b%c%b" % (item.number, GOOD, body))
 
-    def fail(self, item: Item, text: str) -> None:
+    def fail(self, item: QueuedRequest, text: str) -> None:
         """Answer a request, once, with what went wrong."""
         item.sender.send(b"%b%c%b" % (item.number, ERROR, text.encode(errors="replace")[:MAX_BODY_BYTES]))
 
@@ -233,9 +231,9 @@ class Inbox:
                 self._take(accepted)
 
     def _take(self, accepted: socket.socket) -> None:
-        """Serve an engine; one for whom there is no file or thread left is sent away, and the inbox goes on."""
+        """Serve an engine; one for whom there is no file or thread left is sent away, and the queue goes on."""
         try:
-            sender = Sender(accepted, self._receive)
+            sender = QueueClient(accepted, self._receive)
         except OSError:
             accepted.close()
             return
@@ -246,7 +244,7 @@ class Inbox:
             return
         self._senders.add(sender)
 
-    def _receive(self, sender: Sender) -> None:
+    def _receive(self, sender: QueueClient) -> None:
         try:
             while not self._closing.is_set():
                 message = sender.connection.recv_bytes(NUMBER_BYTES + MAX_BODY_BYTES)
@@ -254,7 +252,7 @@ class Inbox:
                     break
                 while self._queue.qsize() >= self._max_waiting and not self._closing.wait(_PAUSE_SECONDS):
                     pass
-                self._queue.put(Item(message[NUMBER_BYTES:], message[:NUMBER_BYTES], sender))
+                self._queue.put(QueuedRequest(message[NUMBER_BYTES:], message[:NUMBER_BYTES], sender))
         except (EOFError, OSError):
             # The engine is gone, or is none.
             pass

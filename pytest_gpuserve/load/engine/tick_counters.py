@@ -1,4 +1,4 @@
-"""What an engine counts within a tick.
+"""Counts what happens within a tick.
 
 Counting is most of what the engine itself costs a request, so durations are only noted while requests go to and fro,
 and put into their histograms a few hundred times a second.
@@ -13,8 +13,9 @@ from math import log
 from operator import truediv
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.load.engine.lane import text_of
-from pytest_gpuserve.load.wire import Answers, Latencies, Tick
+from pytest_gpuserve.load.durations import Durations
+from pytest_gpuserve.load.engine.transport import text_of
+from pytest_gpuserve.load.wire import AnswerCount, Tick
 from pytest_gpuserve.measure.histogram import LOG_BASE
 from pytest_gpuserve.process.logs import excerpt
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Literal
 
-    from pytest_gpuserve.load.engine.lane import Sample, Transfer
+    from pytest_gpuserve.load.engine.transport import Sample, Transfer
 
 DISTINCT_ANSWERS: Final = 512
 DISTINCT_ANSWER_BYTES: Final = 1 << 16
@@ -39,7 +40,7 @@ ALL_ANSWER_BYTES: Final = 1 << 25
 SAMPLE_CHARACTERS: Final = 300
 
 
-class Durations:
+class DurationRecorder:
     """A histogram that is being filled: ``note`` a duration in nanoseconds, ``settle`` now and then, ``close``."""
 
     __slots__ = ("_counts", "_max_ns", "_noted", "_sum_ns", "note")
@@ -65,23 +66,18 @@ class Durations:
         self._counts.update(map(int, map(truediv, map(log, noted), repeat(LOG_BASE))))
         self._noted.clear()
 
-    def close(self) -> Latencies:
+    def close(self) -> Durations:
         """Hand out what was noted, and begin anew."""
         self.settle()
-        latencies = Latencies(self._counts, self._sum_ns, self._max_ns)
+        durations = Durations(self._counts, self._sum_ns, self._max_ns)
         self._counts = Counter()
         self._sum_ns = 0
         self._max_ns = 0
-        return latencies
+        return durations
 
 
-class Tally:
-    """Counts of one tick; ``close`` hands them out and begins the next.
-
-    Args:
-        payloads: How many there are.
-        keep_answers: Of the plan.
-    """
+class TickCounters:
+    """Counts of one tick; ``close`` hands them out and begins the next."""
 
     def __init__(self, payloads: int = 1, keep_answers: Literal["all", "some", "none"] = "some") -> None:
         self._number = 0
@@ -94,11 +90,11 @@ class Tally:
         self._under_way = 0
         self._waited_ns = 0
         self._payloads = payloads
-        self.latency = Durations()
-        self.service = Durations()
-        self.lag = Durations()
-        self.first_token = Durations()
-        self.between_tokens = Durations()
+        self.latency = DurationRecorder()
+        self.service = DurationRecorder()
+        self.lag = DurationRecorder()
+        self.first_token = DurationRecorder()
+        self.between_tokens = DurationRecorder()
         self._reset()
 
     def _reset(self) -> None:
@@ -145,7 +141,7 @@ class Tally:
         return self._kept < self._most_answers and self._kept_bytes + size <= self._most_bytes
 
     def fail(self, kind: str, sample: Sample, *, under_way_ns: int | None = None) -> None:
-        """Count a failure by kind, with a sight of the first of its kind; of a request under way, for so long.
+        """Count a failure by kind, with a sample of the first of its kind.
 
         Args:
             kind: Such as ``status 503``.
@@ -179,7 +175,7 @@ class Tally:
             cpu_ns: CPU time that the process has used.
             sent_ns: When each of the requests under way was sent, the oldest first.
             open_loop: Whether ``service`` and ``due`` are counted apart from ``latency`` and what was sent.
-            opening_ns: Since when each of the lanes that are being opened has been, the oldest first.
+            opening_ns: Since when each of the slots that are being opened has been, the oldest first.
             transfer: What was timed of sends and answers; None where that is not known.
             users: Of a closed loop.
             last: Whether it is the last one.
@@ -191,7 +187,7 @@ class Tally:
         waited_ns = len(under_way) * now_ns - sum(under_way)
         served_ns = (service if open_loop else latency).sum_ns + self.failed_ns
         kept = [
-            Answers(index, body, count, number)
+            AnswerCount(index, body, count, number)
             for index, answers in enumerate(self.answers)
             for body, (count, number) in answers.items()
         ]

@@ -1,19 +1,19 @@
-"""A lane of HTTP/1.1 without a network: its reactor and socket are the test's, and so is who issues its requests."""
+"""A slot of HTTP/1.1 without a network: its reactor and socket are the test's, and so is who issues its requests."""
 
 from __future__ import annotations
 
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from pytest_gpuserve.load.engine.http1 import Http1, HttpLane
-from pytest_gpuserve.load.engine.lane import text_of
+from pytest_gpuserve.load.engine.http1 import Http1, HttpConnection
 from pytest_gpuserve.load.engine.reactor import READABLE
+from pytest_gpuserve.load.engine.transport import text_of
 from pytest_gpuserve.load.wire import Endpoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from pytest_gpuserve.load.engine.lane import Lane, Sample
+    from pytest_gpuserve.load.engine.transport import Sample, Slot
 
 PAYLOAD = b"request"
 
@@ -91,11 +91,11 @@ class FakeSocket:
 
 
 class User:
-    """The issuer of one lane, who sends the next request as soon as one has ended, and keeps a record.
+    """The issuer of one slot, who sends the next request as soon as one has ended, and keeps a record.
 
     Args:
         head: Whether requests are HEAD.
-        known: Answers that are recognised, shared with another user's lane; None shares them with nobody.
+        known: Answers that are recognised, shared with another user's slot; None shares them with nobody.
         remembers: Whether answers are remembered at all.
         room: Of its socket.
         goes_on: Whether the next request follows an answer.
@@ -121,39 +121,39 @@ class User:
             self.transport.known = known
         if not remembers:
             self.transport.remember = lambda *_: None  # type: ignore[method-assign]
-        self.lane = cast("HttpLane", self.transport.open(0))
+        self.slot = cast("HttpConnection", self.transport.open(0))
         self.socket = FakeSocket(room)
-        self.lane._opened(cast("Any", self.socket))
+        self.slot._opened(cast("Any", self.socket))
 
     def _send(self) -> None:
         self.requests += 1
-        self.lane.sent_ns = time.perf_counter_ns()
-        self.lane.send(self._payload)
+        self.slot.sent_ns = time.perf_counter_ns()
+        self.slot.send(self._payload)
 
     # -- Issuer
 
-    def ready(self, lane: Lane) -> None:
+    def ready(self, slot: Slot) -> None:
         """Send the first request."""
         self._send()
 
-    def answered(self, lane: Lane, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- the interface's
+    def answered(self, slot: Slot, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- the interface's
         """Note it, and go on."""
         self.events.append(("answered", body, keep))
         if keep and self._goes_on:
             self._send()
 
-    def refused(self, lane: Lane, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
+    def refused(self, slot: Slot, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
         """Note it, and go on."""
         assert callable(sample), "an error is made text only where somebody asks"
         self.events.append(("refused", kind, text_of(sample), keep))
         if keep and self._goes_on:
             self._send()
 
-    def lost(self, lane: Lane, kind: str, sample: str) -> None:
+    def lost(self, slot: Slot, kind: str, sample: str) -> None:
         """Note it."""
         self.events.append(("lost", kind))
 
-    def token(self, lane: Lane, now_ns: int, before_ns: int) -> None:
+    def token(self, slot: Slot, now_ns: int, before_ns: int) -> None:
         """There are no streams here."""
         raise AssertionError
 
@@ -162,7 +162,7 @@ class User:
     def event(self, mask: int) -> None:
         """Deliver an event, as the reactor would."""
         if self.reactor.events:
-            self.lane._handler(mask)
+            self.slot._handler(mask)
 
     def receive(self, *pieces: bytes, end: bool | OSError = False) -> list[Event]:
         """Deliver the pieces, and the end of the connection or what broke it; returns the record so far."""

@@ -1,4 +1,4 @@
-"""Lanes to an in-process worker's queue: seats on one Unix socket that speaks multiprocessing's messages.
+"""The queue of an in-process worker: slots on one Unix socket that speaks multiprocessing's messages.
 
 A message is a 4-byte big-endian signed length and so many bytes (``multiprocessing.connection`` of Python's standard
 library, which is the worker's end). A request is an 8-byte little-endian number and its body; an answer is the same
@@ -13,9 +13,9 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.load.engine.lane import Issuer, Lane, Transport
 from pytest_gpuserve.load.engine.opening import Connected, Opening, resolve
 from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE, Reactor
+from pytest_gpuserve.load.engine.transport import Issuer, Slot, Transport
 from pytest_gpuserve.process.logs import begin_of
 from pytest_gpuserve.process.queue_format import ERROR, GOOD, MAX_BODY_BYTES, NUMBER_BYTES
 
@@ -40,71 +40,71 @@ _JOINED_BYTES: Final = 1 << 14
 _NOTHING: Final = b""
 
 
-class Seat(Lane):
+class QueueSlot(Slot):
     """One place in the queue: one request at a time."""
 
-    __slots__ = ("key", "link")
+    __slots__ = ("connection", "key")
 
-    def __init__(self, place: int, link: Link) -> None:
+    def __init__(self, place: int, connection: QueueConnection) -> None:
         super().__init__(place)
-        self.link: Link | None = link
+        self.connection: QueueConnection | None = connection
         self.key = _NOTHING
 
     def send(self, payload: bytes) -> None:
         """Send a request, later if the socket is full: a worker that does not read is a slow worker."""
-        link = self.link
-        assert link is not None
-        link.count += 1
-        key = self.key = link.count.to_bytes(NUMBER_BYTES, "little")
-        link.busy[key] = self
+        connection = self.connection
+        assert connection is not None
+        connection.count += 1
+        key = self.key = connection.count.to_bytes(NUMBER_BYTES, "little")
+        connection.busy[key] = self
         # It fits into the length: what an engine can be told is far smaller (wire.MAX_MESSAGE_BYTES).
         header = _REQUEST.pack(NUMBER_BYTES + len(payload), key)
-        if link.unsent:
-            link.unsent[key] = [memoryview(header), memoryview(payload)]
+        if connection.unsent:
+            connection.unsent[key] = [memoryview(header), memoryview(payload)]
             return
         try:
-            count = link.send(header + payload) if len(payload) <= _JOINED_BYTES else link.sendmsg((header, payload))
+            count = (
+                connection.send(header + payload)
+                if len(payload) <= _JOINED_BYTES
+                else connection.sendmsg((header, payload))
+            )
         except OSError:
             # The socket is full; or the connection is broken, and its next event says how.
             count = 0
         if count != _REQUEST.size + len(payload):
-            link.send_later(key, _after(count, [memoryview(header), memoryview(payload)]))
+            connection.send_later(key, _after(count, [memoryview(header), memoryview(payload)]))
 
     def expire(self, seconds: float) -> None:
         """Give up the request under way; its answer may still come."""
         now_ns = time.perf_counter_ns()
-        link = self.link
-        assert link is not None
-        if len(link.late) >= MAX_LATE:
-            link.fail("timeout", f"the worker owes {MAX_LATE} answers to requests that timed out")
+        connection = self.connection
+        assert connection is not None
+        if len(connection.late) >= MAX_LATE:
+            connection.fail("timeout", f"the worker owes {MAX_LATE} answers to requests that timed out")
             return
-        link.give_up(self)
-        link.issuer.refused(self, now_ns, "timeout", f"no answer within {seconds:g} s", keep=True)
+        connection.give_up(self)
+        connection.issuer.refused(self, now_ns, "timeout", f"no answer within {seconds:g} s", keep=True)
 
     def close(self) -> None:
         """Leave the queue."""
-        if self.link is not None:
-            self.link.leave(self)
-            self.link = None
+        if self.connection is not None:
+            self.connection.leave(self)
+            self.connection = None
 
 
-class Link:
-    """The connection that the seats share.
+class QueueConnection:
+    """The connection that all slots share."""
 
-    Args:
-        worker: Whose it is; it is told when the connection is gone.
-    """
-
-    def __init__(self, worker: Worker) -> None:
+    def __init__(self, worker: WorkerQueue) -> None:
         self.issuer = worker.issuer
         self.count = 0
-        self.busy: dict[bytes, Seat] = {}
+        self.busy: dict[bytes, QueueSlot] = {}
         self.late: set[bytes] = set()
         self.unsent: dict[bytes, list[memoryview]] = {}
         self._worker = worker
         self._reactor = worker.reactor
-        self._seats: dict[Seat, None] = {}
-        self._new: list[Seat] = []
+        self._slots: dict[QueueSlot, None] = {}
+        self._new: list[QueueSlot] = []
         self._pieces: list[bytes] = []
         self._have = 0
         self._needed = 0
@@ -113,29 +113,29 @@ class Link:
             worker.address, worker.reactor, worker.connect_timeout_ns, self._opened, self._not_opened
         )
 
-    # -- seats
+    # -- slots
 
-    def join(self, seat: Seat) -> None:
-        """Take a seat in; it is told that it is open when there is a connection."""
-        self._seats[seat] = None
-        self._new.append(seat)
+    def join(self, slot: QueueSlot) -> None:
+        """Add a slot; its issuer hears ``ready`` when there is a connection."""
+        self._slots[slot] = None
+        self._new.append(slot)
         if self._socket is not None and len(self._new) == 1:
             self._reactor.at(time.perf_counter_ns(), self._tell_ready)
 
-    def leave(self, seat: Seat) -> None:
-        """Let a seat go, and with the last one the connection."""
-        if seat not in self._seats:
-            # It was just about to hear that it is lost.
+    def leave(self, slot: QueueSlot) -> None:
+        """Remove a slot, and with the last one the connection."""
+        if slot not in self._slots:
+            # Its loss is about to be reported.
             return
-        del self._seats[seat]
-        if seat.key:
-            self.give_up(seat)
-        if not self._seats:
+        del self._slots[slot]
+        if slot.key:
+            self.give_up(slot)
+        if not self._slots:
             self.close()
 
-    def give_up(self, seat: Seat) -> None:
-        """Wait no more for a seat's answer."""
-        key, seat.key = seat.key, _NOTHING
+    def give_up(self, slot: QueueSlot) -> None:
+        """Stop waiting for a slot's answer."""
+        key, slot.key = slot.key, _NOTHING
         del self.busy[key]
         if key in self.unsent and key != next(iter(self.unsent)):
             del self.unsent[key]
@@ -144,7 +144,7 @@ class Link:
             self.late.add(key)
 
     def close(self) -> None:
-        """Close without telling anybody anything."""
+        """Close without a report to the issuer."""
         self._worker.forget(self)
         if self._opening is not None:
             self._opening.cancel()
@@ -152,38 +152,38 @@ class Link:
         if self._socket is not None:
             self._reactor.close_later(self._socket)
             self._socket = None
-        # Seats and their connection know each other: nobody collects garbage in an engine.
-        for seat in self._seats:
-            seat.link = None
-        self._seats.clear()
+        # Slots and their connection know each other: nobody collects garbage in an engine.
+        for slot in self._slots:
+            slot.connection = None
+        self._slots.clear()
         self._new.clear()
         self.busy.clear()
         self.unsent.clear()
         self._pieces.clear()
 
     def fail(self, kind: str, sample: str) -> None:
-        """Close, and tell every seat.
+        """Close, and report the loss of every slot.
 
-        An open seat without a request under way has lost nothing; but if there are no others, one of them is told of a
-        worker that breaks the protocol.
+        An open slot without a request under way has lost nothing; but if there are no others, one of them gets the
+        report of a worker that breaks the protocol.
         """
         new = set(self._new)
         unheard = kind == "protocol" and not (self.busy or new)
-        for seat in self._lose():
-            struck = unheard or seat.key or seat in new
+        for slot in self._lose():
+            struck = unheard or slot.key or slot in new
             unheard = False
-            seat.key = _NOTHING
-            self.issuer.lost(seat, *(kind, sample) if struck else ("", ""))
+            slot.key = _NOTHING
+            self.issuer.lost(slot, *(kind, sample) if struck else ("", ""))
 
-    def _lose(self) -> Iterator[Seat]:
-        """Close, and go through those who are to hear of it."""
-        seats, self._seats = self._seats, {}
+    def _lose(self) -> Iterator[QueueSlot]:
+        """Close, and yield the slots whose loss is to be reported."""
+        slots, self._slots = self._slots, {}
         self.close()
-        for seat in seats:
+        for slot in slots:
             # The issuer may close others, or all, when it hears of one.
-            if seat.link is not None and not self._worker.closed:
-                seat.link = None
-                yield seat
+            if slot.connection is not None and not self._worker.closed:
+                slot.connection = None
+                yield slot
 
     # -- opening
 
@@ -199,14 +199,14 @@ class Link:
 
     def _not_opened(self, kind: str, sample: str) -> None:
         self._opening = None
-        for seat in self._lose():
-            self.issuer.lost(seat, kind, sample)
+        for slot in self._lose():
+            self.issuer.lost(slot, kind, sample)
 
     def _tell_ready(self) -> None:
-        seats, self._new = self._new, []
-        for seat in seats:
-            if seat.link is not None:
-                self.issuer.ready(seat)
+        slots, self._new = self._new, []
+        for slot in slots:
+            if slot.connection is not None:
+                self.issuer.ready(slot)
 
     # -- sending
 
@@ -264,7 +264,7 @@ class Link:
         self._parse(data, now_ns)
 
     def _parse(self, data: bytes, now_ns: int) -> None:
-        """Tell of all whole answers, and keep the rest."""
+        """Report all complete answers, and keep the rest."""
         issuer, busy = self.issuer, self.busy
         begin, end = 0, len(data)
         while end - begin >= _ANSWER.size:
@@ -275,14 +275,14 @@ class Link:
             if status > ERROR:
                 self.fail("protocol", f"an answer with status byte {status}, where 0 is good and 1 an error")
                 return
-            seat = busy.pop(key, None)
-            if seat is not None:
-                seat.key = _NOTHING
+            slot = busy.pop(key, None)
+            if slot is not None:
+                slot.key = _NOTHING
                 body = data[begin + _ANSWER.size : next_begin]
                 if status == GOOD:
-                    issuer.answered(seat, now_ns, body, True)  # noqa: FBT003 -- see ``Issuer``
+                    issuer.answered(slot, now_ns, body, True)  # noqa: FBT003 -- see ``Issuer``
                 else:
-                    issuer.refused(seat, now_ns, "worker error", partial(_said, body), keep=True)
+                    issuer.refused(slot, now_ns, "worker error", partial(_said, body), keep=True)
                 # The issuer may end it all from within.
                 if self._socket is None:
                     return
@@ -309,7 +309,7 @@ class Link:
         self._have = len(rest)
 
     def _ended(self, problem: OSError | None) -> None:
-        """Tell what the end of the connection means."""
+        """Report what the end of the connection means."""
         if self._have:
             self.fail("incomplete answer", f"the connection ended after {self._have} bytes of an answer")
         elif problem is None:
@@ -318,15 +318,8 @@ class Link:
             self.fail("connection reset", str(problem))
 
 
-class Worker(Transport):
-    """The transport to an in-process worker's queue.
-
-    Args:
-        endpoint: Its ``host`` is the path of the worker's socket.
-        reactor: Who waits for the socket.
-        issuer: Who is told.
-        connect_timeout_ns: After which a connection attempt is given up.
-    """
+class WorkerQueue(Transport):
+    """The transport to an in-process worker's queue."""
 
     def __init__(self, endpoint: Endpoint, reactor: Reactor, issuer: Issuer, connect_timeout_ns: int) -> None:
         self.address = resolve(endpoint)
@@ -334,33 +327,33 @@ class Worker(Transport):
         self.issuer = issuer
         self.connect_timeout_ns = connect_timeout_ns
         self.closed = False
-        self._link: Link | None = None
+        self._connection: QueueConnection | None = None
 
-    def open(self, place: int) -> Lane:
-        """Begin to open a lane; the first one opens the connection."""
-        if self._link is None:
-            self._link = Link(self)
-        seat = Seat(place, self._link)
-        self._link.join(seat)
-        return seat
+    def open(self, place: int) -> Slot:
+        """Begin to open a slot; the first one opens the connection."""
+        if self._connection is None:
+            self._connection = QueueConnection(self)
+        slot = QueueSlot(place, self._connection)
+        self._connection.join(slot)
+        return slot
 
     def take_transfer(self) -> None:
-        """Its lanes do not time it."""
+        """Return None: transfers are not timed."""
 
     def close(self) -> None:
-        """Close the connection, and all lanes with it, for good."""
+        """Close the connection, and all slots with it, for good."""
         self.closed = True
-        if self._link is not None:
-            self._link.close()
+        if self._connection is not None:
+            self._connection.close()
 
-    def forget(self, link: Link) -> None:
-        """The connection is gone; a lane that is opened after this opens another."""
-        if self._link is link:
-            self._link = None
+    def forget(self, connection: QueueConnection) -> None:
+        """Drop a connection that is gone; the next slot opens another."""
+        if self._connection is connection:
+            self._connection = None
 
 
 def _after(count: int, parts: list[memoryview]) -> list[memoryview]:
-    """What is left of the parts when so many bytes are taken away."""
+    """Return what is left of the parts after so many bytes."""
     while parts and count >= len(parts[0]):
         count -= len(parts[0])
         parts = parts[1:]

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.load.ray import joining
+from pytest_gpuserve.load.ray import check
 from pytest_gpuserve.load.ray.address import ClusterAddress
+from pytest_gpuserve.load.ray.check import check_cluster, check_installed
 from pytest_gpuserve.load.ray.cluster import Versions
-from pytest_gpuserve.load.ray.joining import check_cluster, check_installed
 from pytest_gpuserve.process.ports import free_port
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def listening() -> Iterator[ClusterAddress]:
 
 def answering(monkeypatch: pytest.MonkeyPatch, script: str) -> None:
     """Let a script stand for the process that looks at a cluster."""
-    monkeypatch.setattr(joining, "module_command", lambda *_: [sys.executable, "-c", script])
+    monkeypatch.setattr(check, "module_command", lambda *_: [sys.executable, "-c", script])
 
 
 def saying(monkeypatch: pytest.MonkeyPatch, **seen: object) -> None:
@@ -99,7 +99,7 @@ def test_a_look_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch, l
     """Its process is ended."""
     answering(monkeypatch, "import time; time.sleep(600)")
     for name in ("LOAD_SECONDS", "JOIN_SECONDS", "NODES_SECONDS", "LEAVE_SECONDS"):
-        monkeypatch.setattr(joining, name, 0.1)
+        monkeypatch.setattr(check, name, 0.1)
     with pytest.raises(UsageProblem, match="could not be joined"):
         check_cluster(listening, OPTION)
 
@@ -107,7 +107,7 @@ def test_a_look_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch, l
 @pytest.mark.parametrize("by_client", [False, True])
 def test_where_nobody_listens_nothing_is_started(monkeypatch: pytest.MonkeyPatch, *, by_client: bool) -> None:
     """The refusal names the address and the reason, or the resolver's words; Ray's library is not asked."""
-    monkeypatch.setattr(joining, "module_command", lambda *_: pytest.fail("it is not to be asked"))
+    monkeypatch.setattr(check, "module_command", lambda *_: pytest.fail("it is not to be asked"))
     address = ClusterAddress("127.0.0.1", free_port(), by_client)
     with pytest.raises(UsageProblem, match="Connection refused") as caught:
         check_cluster(address, OPTION)

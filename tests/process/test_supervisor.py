@@ -1,4 +1,4 @@
-"""The keeper ends the whole tree and removes its traces, above all when its owner is killed."""
+"""The supervisor ends the whole tree and removes its traces, above all when its owner is killed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.process import keeper
-from pytest_gpuserve.process.child import Command, Process
-from pytest_gpuserve.process.kept import kept_folder
-from pytest_gpuserve.process.marks import marked
+from pytest_gpuserve.process import supervisor
+from pytest_gpuserve.process.child import Command, Process, owned_folder
 from pytest_gpuserve.process.ports import free_port, port_owner
+from pytest_gpuserve.process.tree import marked
 from tests.fakes.children.toolkit import HERE, SAFETY_SECONDS, alive, child, eventually, program, report
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ def test_nothing_outlives_an_owner_that_is_killed(tmp_path: Path, seconds: float
         family, held = report(tmp_path / "family"), report(tmp_path / "semaphore")
         report(tmp_path / "stubborn")
         eventually(lambda: port_owner(port) is not None, "the server listens")
-        pids = {*started["children"], *started["keepers"], *family.values(), *held["pids"]}
+        pids = {*started["children"], *started["supervisors"], *family.values(), *held["pids"]}
         files = list(map(Path, held["files"]))
         assert all(map(alive, pids))
         assert all(file.exists() for file in files)
@@ -124,7 +123,7 @@ def test_what_an_owner_had_started_elsewhere_is_ended_with_it(number: signal.Sig
 def test_commands_follow_the_tree_in_order_and_precede_the_removal_of_folders(tmp_path: Path) -> None:
     """One after the other in / with the child's variables, when no process is left and the folder still is.
 
-    What they leave running, in a session of its own, does not outlive the keeper.
+    What they leave running, in a session of its own, does not outlive the supervisor.
     """
     owned, seen = tmp_path / "owned", tmp_path / "seen"
     owned.mkdir()
@@ -172,16 +171,16 @@ def test_commands_follow_a_start_that_fails_after_the_program_was_executed(
     assert seen.exists()
 
 
-@pytest.mark.parametrize("keeper", ["there", "lost"])
-def test_a_command_that_fails_is_not_silent_and_does_not_keep_the_next(keeper: str, tmp_path: Path) -> None:
-    """Stop, also in place of a lost keeper, runs all, tidies up, and then names each failure with its last words."""
+@pytest.mark.parametrize("supervisor", ["there", "lost"])
+def test_a_command_that_fails_is_not_silent_and_does_not_keep_the_next(supervisor: str, tmp_path: Path) -> None:
+    """Stop, also without a supervisor, runs all, tidies up, and then names each failure with its last words."""
     owned, seen = tmp_path / "owned", tmp_path / "seen"
     owned.mkdir()
     failing = ("sh", "-c", "echo unimportant; printf 'no\\033[1m daemon\\n' >&2; exit 4")
     after = [failing, ("no-such-client",), ("sh", "-c", f"pwd > {seen}")]
     process = Process.start(program("sleep", "600", folder=tmp_path), owned_folders=[owned], after=after)
-    if keeper == "lost":
-        os.kill(process._keeper.pid, signal.SIGKILL)
+    if supervisor == "lost":
+        os.kill(process._supervisor.pid, signal.SIGKILL)
     with pytest.raises(ServerFailed, match="what it started elsewhere may still run") as failure:
         process.stop()
     assert "exit status 4\n" in failure.value.found
@@ -193,15 +192,15 @@ def test_a_command_that_fails_is_not_silent_and_does_not_keep_the_next(keeper: s
     assert not owned.exists()
     assert not alive(process.pid)
     process.stop()
-    assert ("no-such-client" in (tmp_path / "log").read_text()) == (keeper == "there")
+    assert ("no-such-client" in (tmp_path / "log").read_text()) == (supervisor == "there")
 
 
-def test_sigterm_ends_the_tree_and_then_the_keeper(tmp_path: Path) -> None:
-    """A keeper that is told to terminate ends its tree and what is elsewhere; the owner learns how the child ended."""
+def test_sigterm_ends_the_tree_and_then_the_supervisor(tmp_path: Path) -> None:
+    """SIGTERM to a supervisor ends its tree and what is elsewhere; the owner learns how the child ended."""
     with Process.start(program("sleep", "600", folder=tmp_path), after=[("touch", str(tmp_path / "seen"))]) as process:
-        os.kill(process._keeper.pid, signal.SIGTERM)
+        os.kill(process._supervisor.pid, signal.SIGTERM)
         assert process.wait(SAFETY_SECONDS) == -signal.SIGTERM
-        assert process._keeper.wait(SAFETY_SECONDS) == 0
+        assert process._supervisor.wait(SAFETY_SECONDS) == 0
         assert (tmp_path / "seen").exists()
 
 
@@ -211,10 +210,10 @@ def test_a_command_that_fails_for_a_moment_succeeds(tmp_path: Path) -> None:
     Megabytes on standard error neither block a command nor the report of its failure.
     """
     script = f"echo x >> {tmp_path}/tries; test $(wc -l < {tmp_path}/tries) -ge "
-    assert keeper.finish(["sh", "-c", f"{script} 3"], dict(os.environ)) is None
+    assert supervisor.finish(["sh", "-c", f"{script} 3"], dict(os.environ)) is None
     (tmp_path / "tries").unlink()
     chatty = "yes | head -c 3000000 >&2; echo last >&2; exit 1"
-    trouble = keeper.finish(["sh", "-c", f"{script} 4 || ( {chatty} )"], dict(os.environ))
+    trouble = supervisor.finish(["sh", "-c", f"{script} 4 || ( {chatty} )"], dict(os.environ))
     assert (tmp_path / "tries").read_text() == "x\n" * 3
     assert trouble is not None
     assert trouble.endswith("y\nlast")
@@ -224,7 +223,7 @@ def test_a_command_that_fails_for_a_moment_succeeds(tmp_path: Path) -> None:
 def test_a_command_that_hangs_is_killed_with_its_group(tmp_path: Path) -> None:
     """Even one that ignores SIGTERM and whose own children hold its output open ends at its limit, and says so."""
     script = f"trap '' TERM; sleep 600 & echo $! > {tmp_path}/pid; echo waiting >&2; wait"
-    trouble = keeper.finish(["sh", "-c", script], dict(os.environ), 0.5)
+    trouble = supervisor.finish(["sh", "-c", script], dict(os.environ), 0.5)
     assert trouble is not None
     assert trouble.endswith(": killed after 0.5 s\nwaiting")
     eventually(lambda: not alive(int((tmp_path / "pid").read_text())), "its child is killed")
@@ -249,16 +248,16 @@ def test_a_grace_under_way_is_cut_short_by_the_death_of_the_owner(tmp_path: Path
     finally:
         process._link.close()
     eventually(lambda: not alive(pids["daemon"]), "what ignores SIGTERM is killed")
-    assert process._keeper.wait(SAFETY_SECONDS) == 0
+    assert process._supervisor.wait(SAFETY_SECONDS) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
-def test_stray_signals_do_not_disturb_the_keeper(number: signal.Signals, tmp_path: Path) -> None:
+def test_stray_signals_do_not_disturb_the_supervisor(number: signal.Signals, tmp_path: Path) -> None:
     """It still ends the tree when it is told to, and then itself."""
     with Process.start(program("sleep", "600", folder=tmp_path)) as process:
-        os.kill(process._keeper.pid, number)
+        os.kill(process._supervisor.pid, number)
     assert process.exit_status() == -signal.SIGTERM
-    assert process._keeper.returncode == 0
+    assert process._supervisor.returncode == 0
     assert process.tail() == ""
 
 
@@ -272,7 +271,7 @@ def test_children_that_keep_forking_are_ended(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("tracker", ["left", "killed"])
 def test_semaphores_of_a_tree_are_unlinked(tracker: str, tmp_path: Path) -> None:
-    """By the resource tracker, which outlives children that die of SIGKILL and says so; without it by the keeper."""
+    """By the resource tracker, which outlives children killed by SIGKILL and says so; without it by the supervisor."""
     with Process.start(child("semaphore", tmp_path / "report", folder=tmp_path)) as process:
         held = report(tmp_path / "report")
         if tracker == "killed":
@@ -310,9 +309,9 @@ def test_shared_memory_is_known_by_inode() -> None:
         file.touch()
     inodes = {own.stat().st_ino, podman.stat().st_ino}
     try:
-        keeper.unlink_shared({max(inodes) + 1})
+        supervisor.unlink_shared({max(inodes) + 1})
         assert own.exists()
-        keeper.unlink_shared(inodes)
+        supervisor.unlink_shared(inodes)
         assert not own.exists()
         assert podman.exists()
     finally:
@@ -327,27 +326,27 @@ def test_a_process_name_with_parentheses_does_not_hide_descendants(tmp_path: Pat
     with subprocess.Popen([str(odd), "600"]) as running:
         try:
             eventually(lambda: Path(f"/proc/{running.pid}/comm").read_text() == ") S 1 1 (\n", "it is executed")
-            assert running.pid in keeper.descendants(os.getpid())
+            assert running.pid in supervisor.descendants(os.getpid())
         finally:
             running.kill()
 
 
-def test_the_keeper_needs_nothing_but_a_bare_interpreter() -> None:
+def test_the_supervisor_needs_nothing_but_a_bare_interpreter() -> None:
     """The script imports under -I -S, so no package or start-up file of the environment slows or breaks a start."""
-    script = f"import runpy; runpy.run_path({keeper.__file__!r}, run_name='bare')"
+    script = f"import runpy; runpy.run_path({supervisor.__file__!r}, run_name='bare')"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", script], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("said", [b"", b'{"stop"'])
 def test_an_owner_that_is_gone_before_its_order_starts_nothing(said: bytes, tmp_path: Path) -> None:
-    """End of file in place of a whole order ends the keeper quietly, and its folders are gone."""
+    """End of file in place of a whole order ends the supervisor quietly, and its folders are gone."""
     folder = tmp_path / "owned"
     folder.mkdir()
     reading, writing = os.pipe()
     os.write(writing, said)
     os.close(writing)
-    argv = [sys.executable, "-I", "-S", str(keeper.__file__), str(reading), str(folder)]
+    argv = [sys.executable, "-I", "-S", str(supervisor.__file__), str(reading), str(folder)]
     done = subprocess.run(argv, pass_fds=[reading], check=False, capture_output=True, text=True, timeout=SAFETY_SECONDS)
     os.close(reading)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -356,9 +355,9 @@ def test_an_owner_that_is_gone_before_its_order_starts_nothing(said: bytes, tmp_
 
 KILLED_EARLY = """
 import os, signal, sys
-from pytest_gpuserve.process.kept import kept_folder
+from pytest_gpuserve.process.child import owned_folder
 
-with kept_folder("gpuserve-") as (folder, kept):
+with owned_folder("gpuserve-") as (folder, supervisor):
     (folder / "file").write_text("")
     print(folder, flush=True)
     os.kill(os.getpid(), getattr(signal, sys.argv[1]))
@@ -369,13 +368,13 @@ with kept_folder("gpuserve-") as (folder, kept):
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
 def test_a_folder_is_owned_before_it_is_made(how: str, tmp_path: Path) -> None:
     """Whoever is killed between making a folder and starting what is to own it leaves no folder, nor does its block."""
-    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(keeper.__file__).parents[2])}
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(supervisor.__file__).parents[2])}
     argv = [sys.executable, "-c", KILLED_EARLY, how]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=SAFETY_SECONDS, check=False)
     folder = Path(done.stdout.strip())
     assert folder.parent == tmp_path, done.stderr
     eventually(lambda: not folder.exists(), "the folder is gone")
-    with kept_folder("gpuserve-") as (folder, kept):
+    with owned_folder("gpuserve-") as (folder, owner):
         assert folder.stat().st_mode & 0o777 == 0o700
     assert not folder.exists()
-    assert kept.keeper.poll() == 0
+    assert owner.process.poll() == 0

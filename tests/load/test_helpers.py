@@ -14,10 +14,8 @@ import psutil
 import pytest
 
 from pytest_gpuserve.experiment.watch import our_processes
-from pytest_gpuserve.load import beside
-from pytest_gpuserve.load.beside import host_process
-from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.source import Launch
+from pytest_gpuserve.load.driver import Engines, forget_helpers, helper_pids, host_process, note_helpers
+from pytest_gpuserve.load.source import EngineLaunch
 from pytest_gpuserve.load.wire import HostProcess, Ready, frame
 from tests.fakes.children.toolkit import alive, eventually
 from tests.fakes.http_server import plan
@@ -49,8 +47,8 @@ def orphan() -> Iterator[HostProcess]:
 def nobody_else() -> Iterator[None]:
     """Leave nothing behind for other tests."""
     yield
-    beside.forget(1)
-    assert beside.pids() == []
+    forget_helpers(1)
+    assert helper_pids() == []
 
 
 def test_a_process_is_known_by_its_number_and_its_begin() -> None:
@@ -65,17 +63,17 @@ def test_processes_that_were_told_of_are_ours_until_who_told_of_them_ends() -> N
     with orphan() as orphaned:
         pid = orphaned.pid
         assert pid not in ours()
-        beside.hear(1, [orphaned])
-        assert beside.pids() == beside.pids(1) == [pid]
-        assert beside.pids(2) == []
+        note_helpers(1, [orphaned])
+        assert helper_pids() == helper_pids(1) == [pid]
+        assert helper_pids(2) == []
         assert pid in ours()
-        beside.hear(1, [])
+        note_helpers(1, [])
         assert pid not in ours()
-        beside.hear(1, [orphaned])
-        beside.forget(1)
+        note_helpers(1, [orphaned])
+        forget_helpers(1)
         assert pid not in ours()
-        beside.hear(1, [msgspec.structs.replace(orphaned, began_ticks=orphaned.began_ticks + 1)])
-        assert beside.pids() == []
+        note_helpers(1, [msgspec.structs.replace(orphaned, began_ticks=orphaned.began_ticks + 1)])
+        assert helper_pids() == []
 
 
 def ours() -> set[int]:
@@ -95,10 +93,10 @@ class Saying:
     is_here: bool = False
     ready_seconds: float = 20.0
 
-    def launches(self, workers: int) -> Sequence[Launch]:
+    def launches(self, workers: int) -> Sequence[EngineLaunch]:
         """See ``EngineSource``."""
         del workers
-        return [Launch([sys.executable, "-c", SAYS, self.said.hex()], self.name, 0)]
+        return [EngineLaunch([sys.executable, "-c", SAYS, self.said.hex()], self.name, 0)]
 
 
 def test_an_engine_that_tells_of_others_with_its_readiness_is_heard() -> None:

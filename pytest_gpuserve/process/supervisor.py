@@ -1,22 +1,22 @@
-"""The supervisor script between the test session and a server: the server's whole tree ends, whatever happens.
+"""The supervisor script between the test session and a server; it ends the server's whole tree, whatever happens.
 
-It is run as ``python -I -S keeper.py FD [FOLDER...]``, where FD is its end of a socket pair and the folders are removed
-at its end, also where it is never told what to start; the other end is held by the owner
-(`pytest_gpuserve.process.child.Process`) alone. One JSON object a line travels each way:
+It is run as ``python -I -S supervisor.py FD [FOLDER...]``. FD is its end of a socket pair; the owner
+(`pytest_gpuserve.process.child.Process`) alone holds the other end. The folders are removed at its end, also where it
+is never told what to start. One JSON object a line travels each way:
 
-* owner to keeper: first the order ``{"argv", "env", "cwd", "after", "owner"}``, later ``{"stop": GRACE_SECONDS}``;
-* keeper to owner: ``{"started": PID}`` or ``{"failed": TEXT}``, ``{"exited": STATUS}`` as soon as the started child
+* owner to supervisor: first the order ``{"argv", "env", "cwd", "after", "owner"}``, later ``{"stop": GRACE_SECONDS}``;
+* supervisor to owner: ``{"started": PID}`` or ``{"failed": TEXT}``, ``{"exited": STATUS}`` as soon as the started child
   ended (negative: killed by that signal), and last ``{"gone": true, "unfinished": [TEXT, ...], "left": [FOLDER,
   ...]}``.
 
-The keeper lives in a session of its own, out of reach of the terminal's Ctrl-C, and starts the child in yet another.
+The supervisor lives in a session of its own, out of reach of Ctrl-C, and starts the child in yet another.
 It is a child subreaper, so whatever the child forks stays below it: daemons and orphans too. The tree is ended on a
 stop line, on SIGTERM, and when the owner is no more (end of file on the link, or another parent process than before,
 which holds even where a fork of the owner keeps the link open). After the tree it removes the POSIX shared memory and
 semaphores which the tree left behind, runs the ``after`` commands of a child that was started, and removes the owned
 folders. ``after`` is for what the tree had an outside daemon start (docker, systemd): that is nobody's descendant here.
 
-What is not covered: if the keeper itself is killed by SIGKILL, the kernel kills the direct child with it
+What is not covered: if the supervisor itself is killed by SIGKILL, the kernel kills the direct child with it
 (PR_SET_PDEATHSIG), but the child's own children, the ``after`` commands and the owned folders are then left to the
 owner's ``stop()``, shared memory is left to its creators, and if the owner dies as well nobody does any of that.
 
@@ -63,7 +63,7 @@ _OWNER_CHECK_SECONDS = 1.0  # only matters where a fork of the owner outlives it
 
 
 class Owner:
-    """The link to the process that asked for the server; neither its silence nor its death blocks the keeper."""
+    """The link to the process that asked for the server; neither its silence nor its death blocks the supervisor."""
 
     def __init__(self, fd: int) -> None:
         os.set_inheritable(fd, False)  # noqa: FBT003 - takes no keyword
@@ -87,7 +87,7 @@ class Owner:
         return order
 
     def listen(self) -> None:
-        """Take in what the owner said, or that it is no more, without waiting."""
+        """Read the owner's messages, or note that it is gone, without waiting."""
         while not self.gone:
             try:
                 received = os.read(self.fd, 1 << 16)
@@ -128,9 +128,9 @@ class Supervisor:
         """Start the child and report that it runs; OSError if that folder or program cannot be used."""
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         reading, writing = os.pipe()
-        keeper, pid = os.getpid(), os.fork()
+        supervisor, pid = os.getpid(), os.fork()
         if pid == 0:
-            _become(argv, env, cwd, keeper, writing)
+            _become(argv, env, cwd, supervisor, writing)
         os.close(writing)
         with os.fdopen(reading, "rb") as report:
             failure = report.read()
@@ -348,17 +348,17 @@ def _run(argv: list[str], env: dict[str, str], timeout_seconds: float) -> tuple[
         return status, errors.read().decode(errors="replace")
 
 
-def _become(argv: list[str], env: dict[str, str], cwd: str, keeper: int, failure: int) -> NoReturn:
-    """Turn the forked copy of the keeper into the child; a failure is written to the pipe."""
+def _become(argv: list[str], env: dict[str, str], cwd: str, supervisor: int, failure: int) -> NoReturn:
+    """Turn the forked copy of the supervisor into the child; a failure is written to the pipe."""
     trouble = "cannot prepare the new process"
     try:
         for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            # Ignored signals stay ignored through exec: the keeper and Python ignore some, and a shell's `&` others.
+            # Ignored signals stay ignored through exec; the supervisor, Python and a shell's `&` ignore some.
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.setsid()
         _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != keeper:
+        if os.getppid() != supervisor:
             os._exit(127)
         trouble = f"cannot enter the folder {cwd!r}"
         os.chdir(cwd)
@@ -424,18 +424,18 @@ def main() -> None:
     if order is None:
         remove_folders(folders)
         return
-    keeper = Supervisor(owner)
+    supervisor = Supervisor(owner)
     grace_seconds = 0.0
     after: list[list[str]] = []
     try:
-        keeper.start(order["argv"], order["env"], order["cwd"])
+        supervisor.start(order["argv"], order["env"], order["cwd"])
         after = order["after"]
-        grace_seconds = keeper.watch()
+        grace_seconds = supervisor.watch()
     except OSError as error:
         owner.tell(failed=str(error))
     finally:
-        keeper.end(grace_seconds)
-        unfinished = keeper.tidy(after, order["env"])
+        supervisor.end(grace_seconds)
+        unfinished = supervisor.tidy(after, order["env"])
         owner.tell(gone=True, unfinished=unfinished, left=remove_folders(folders))
 
 

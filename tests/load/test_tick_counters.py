@@ -10,16 +10,17 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.engine.tally import (
+from pytest_gpuserve.load.durations import Durations
+from pytest_gpuserve.load.engine.tick_counters import (
     ALL_ANSWER_BYTES,
     DISTINCT_ANSWER_BYTES,
     DISTINCT_ANSWERS,
     LARGEST_ANSWER_BYTES,
     SAMPLE_CHARACTERS,
-    Durations,
-    Tally,
+    DurationRecorder,
+    TickCounters,
 )
-from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, Answers, Latencies, frame
+from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, AnswerCount, frame
 from pytest_gpuserve.measure.histogram import bucket_of
 
 if TYPE_CHECKING:
@@ -34,19 +35,19 @@ FAILED = st.tuples(st.sampled_from(["timeout", "protocol", "status 503"]), st.te
 KEEPING: list[Literal["all", "some", "none"]] = ["all", "some", "none"]
 
 
-def answer(tally: Tally, body: bytes, index: int = 0, number: int = 0) -> None:
+def answer(counters: TickCounters, body: bytes, index: int = 0, number: int = 0) -> None:
     """Count a good answer in the way of the loops."""
-    tally.requests += 1
-    seen = tally.answers[index].get(body)
+    counters.requests += 1
+    seen = counters.answers[index].get(body)
     if seen is not None:
         seen[0] += 1
     else:
-        tally.new_answer(index, number, body)
+        counters.new_answer(index, number, body)
 
 
-def close(tally: Tally, now_ns: int = 1) -> Tick:
+def close(counters: TickCounters, now_ns: int = 1) -> Tick:
     """Close a tick of which only the answers matter."""
-    return tally.close(now_ns, 0)
+    return counters.close(now_ns, 0)
 
 
 @given(pieces=st.lists(st.lists(DURATIONS)))
@@ -54,25 +55,25 @@ def close(tally: Tally, now_ns: int = 1) -> Tick:
 @example(pieces=[[max(0, int(1.001**at) + by) for at in range(1, 35_000) for by in range(-2, 3)]])
 def test_a_histogram_is_that_of_its_durations_whenever_it_is_settled(pieces: list[list[int]]) -> None:
     """Buckets are those of ``bucket_of`` to the last one, sum and maximum are exact, and nothing stays for the next."""
-    durations = Durations()
+    durations = DurationRecorder()
     for piece in pieces:
         for duration_ns in piece:
             durations.note(duration_ns)
         durations.settle()
     noted = [duration_ns for piece in pieces for duration_ns in piece]
     buckets = dict(Counter(map(bucket_of, noted)))
-    assert durations.close() == Latencies(buckets, sum(noted), max(noted, default=0))
-    assert durations.close() == Latencies()
+    assert durations.close() == Durations(buckets, sum(noted), max(noted, default=0))
+    assert durations.close() == Durations()
 
 
 @given(failed=st.lists(FAILED))
 def test_failures_are_counted_by_kind_with_the_first_sight_of_each(failed: list[tuple[str, str]]) -> None:
     """Numbers and samples are those of a plain recount; without a connection nothing was sent or under way."""
-    tally = Tally()
-    tally.begin(0, 0)
+    counters = TickCounters()
+    counters.begin(0, 0)
     for kind, sample in failed:
-        tally.fail(kind, sample)
-    tick = close(tally, 100)
+        counters.fail(kind, sample)
+    tick = close(counters, 100)
     kinds = [kind for kind, _ in failed]
     assert tick.errors == {kind: kinds.count(kind) for kind in kinds}
     assert tick.error_samples == dict(reversed(failed))
@@ -81,22 +82,22 @@ def test_failures_are_counted_by_kind_with_the_first_sight_of_each(failed: list[
 
 def test_a_tick_begins_where_the_last_one_ended_and_knows_nothing_of_it() -> None:
     """After close everything is counted from nought, times included; only the ticks' number goes on."""
-    tally = Tally()
-    tally.begin(10, 7)
-    for kind in (tally.latency, tally.service, tally.lag, tally.first_token, tally.between_tokens):
+    counters = TickCounters()
+    counters.begin(10, 7)
+    for kind in (counters.latency, counters.service, counters.lag, counters.first_token, counters.between_tokens):
         kind.note(5)
-    answer(tally, b"a")
-    tally.fail("timeout", "first")
-    tally.due, tally.held, tally.tokens = 4, 3, 2
-    first = tally.close(100, 40, open_loop=True, users=6)
+    answer(counters, b"a")
+    counters.fail("timeout", "first")
+    counters.due, counters.held, counters.tokens = 4, 3, 2
+    first = counters.close(100, 40, open_loop=True, users=6)
     assert (first.number, first.begin_ns, first.end_ns, first.cpu_ns) == (0, 10, 100, 33)
     assert (first.due, first.held, first.tokens, first.users, first.last) == (4, 3, 2, 6, False)
-    five = Latencies({bucket_of(5): 1}, 5, 5)
+    five = Durations({bucket_of(5): 1}, 5, 5)
     assert (first.latency, first.service, first.lag, first.first_token, first.between_tokens) == (five,) * 5
-    second = tally.close(300, 45, open_loop=True, last=True)
+    second = counters.close(300, 45, open_loop=True, last=True)
     assert (second.number, second.begin_ns, second.end_ns, second.cpu_ns, second.last) == (1, 100, 300, 5, True)
     assert (second.requests, second.due, second.sent, second.held, second.tokens) == (0, 0, 0, 0, 0)
-    none = Latencies()
+    none = Durations()
     assert (second.latency, second.service, second.lag, second.first_token, second.between_tokens) == (none,) * 5
     assert (second.errors, second.error_samples, second.answers, second.unchecked) == ({}, {}, [], 0)
     assert second.bytes_received == 0
@@ -108,16 +109,16 @@ def test_a_tick_begins_where_the_last_one_ended_and_knows_nothing_of_it() -> Non
 @pytest.mark.parametrize("payloads", [1, DISTINCT_ANSWERS + 5])
 def test_distinct_bodies_are_kept_up_to_a_number(payloads: int) -> None:
     """One body too many is unchecked, whichever payload it answers; those kept are counted, the next tick is free."""
-    tally = Tally(payloads)
+    counters = TickCounters(payloads)
     for number in range(DISTINCT_ANSWERS + 1):
-        answer(tally, b"%d" % number, number % payloads, number)
-    answer(tally, b"0", number=1000)
-    answer(tally, b"%d" % DISTINCT_ANSWERS, DISTINCT_ANSWERS % payloads)
-    tick = close(tally)
+        answer(counters, b"%d" % number, number % payloads, number)
+    answer(counters, b"0", number=1000)
+    answer(counters, b"%d" % DISTINCT_ANSWERS, DISTINCT_ANSWERS % payloads)
+    tick = close(counters)
     assert (len(tick.answers), tick.unchecked, tick.requests) == (DISTINCT_ANSWERS, 2, DISTINCT_ANSWERS + 3)
-    assert Answers(0, b"0", 2, 0) in tick.answers
-    answer(tally, b"%d" % DISTINCT_ANSWERS)
-    assert close(tally).unchecked == 0
+    assert AnswerCount(0, b"0", 2, 0) in tick.answers
+    answer(counters, b"%d" % DISTINCT_ANSWERS)
+    assert close(counters).unchecked == 0
 
 
 def test_bodies_are_kept_up_to_a_number_of_bytes() -> None:
@@ -127,10 +128,10 @@ def test_bodies_are_kept_up_to_a_number_of_bytes() -> None:
         ((b"a" * half, b"b" * half, b"c"), [(half, 1), (half, 1)]),
         ((*[b"x" * large] * 3, b"y" * large), [(large, 3)]),
     ):
-        tally = Tally()
+        counters = TickCounters()
         for body in bodies:
-            answer(tally, body)
-        tick = close(tally)
+            answer(counters, body)
+        tick = close(counters)
         assert [(len(answers.body), answers.count) for answers in tick.answers] == kept
         assert tick.unchecked == 1
 
@@ -138,38 +139,42 @@ def test_bodies_are_kept_up_to_a_number_of_bytes() -> None:
 @pytest.mark.parametrize("keep", KEEPING)
 def test_a_body_that_no_report_has_room_for_is_unchecked(keep: Literal["all", "some", "none"]) -> None:
     """Also as the first of a tick, and where all answers are asked for: it is counted, not kept and not lost."""
-    tally = Tally(1, keep)
-    answer(tally, bytes(LARGEST_ANSWER_BYTES + 1))
-    tick = close(tally)
+    counters = TickCounters(1, keep)
+    answer(counters, bytes(LARGEST_ANSWER_BYTES + 1))
+    tick = close(counters)
     assert (tick.requests, tick.unchecked, tick.answers) == (1, 1, [])
     assert tick.bytes_received == LARGEST_ANSWER_BYTES + 1
 
 
 def test_all_answers_are_kept_where_all_are_asked_for() -> None:
     """Beyond the number and bytes that bound a report otherwise, up to what fits into the longest message."""
-    tally = Tally(1, "all")
+    counters = TickCounters(1, "all")
     bodies = [b"%d" % number + b"." * 100 for number in range(3 * DISTINCT_ANSWERS)]
     assert sum(map(len, bodies)) > 2 * DISTINCT_ANSWER_BYTES
     for number, body in enumerate(bodies):
-        answer(tally, body, number=number)
-    tick = close(tally)
+        answer(counters, body, number=number)
+    tick = close(counters)
     assert tick.unchecked == 0
-    assert tick.answers == [Answers(0, body, 1, number) for number, body in enumerate(bodies)]
+    assert tick.answers == [AnswerCount(0, body, 1, number) for number, body in enumerate(bodies)]
     size = LARGEST_ANSWER_BYTES
     for number in range(2 * ALL_ANSWER_BYTES // size):
-        answer(tally, number.to_bytes(size, "little"))
-    tick = close(tally)
+        answer(counters, number.to_bytes(size, "little"))
+    tick = close(counters)
     assert (len(tick.answers), tick.unchecked) == (ALL_ANSWER_BYTES // size, ALL_ANSWER_BYTES // size)
     assert len(frame(tick)) < MAX_MESSAGE_BYTES
 
 
 def test_answers_are_kept_apart_by_what_they_answer() -> None:
     """The same body in answer to two payloads is two entries, each with the first request that got it."""
-    tally = Tally(3)
+    counters = TickCounters(3)
     for number, (index, body) in enumerate([(0, b"same"), (2, b"same"), (0, b"same"), (2, b"other"), (2, b"same")]):
-        answer(tally, body, index, 10 + number)
-    tick = close(tally)
-    assert tick.answers == [Answers(0, b"same", 2, 10), Answers(2, b"same", 2, 11), Answers(2, b"other", 1, 13)]
+        answer(counters, body, index, 10 + number)
+    tick = close(counters)
+    assert tick.answers == [
+        AnswerCount(0, b"same", 2, 10),
+        AnswerCount(2, b"same", 2, 11),
+        AnswerCount(2, b"other", 1, 13),
+    ]
     assert tick.bytes_received == 4 * 4 + 5
 
 
@@ -177,10 +182,10 @@ def test_answers_are_kept_apart_by_what_they_answer() -> None:
 def test_what_was_received_is_kept_or_counted(bodies: list[tuple[int, bytes]]) -> None:
     """Kept and unchecked answers together are all answers, in number and bytes, however answers are kept."""
     for keep in KEEPING:
-        tally = Tally(3, keep)
+        counters = TickCounters(3, keep)
         for number, (index, body) in enumerate(bodies):
-            answer(tally, body, index, number)
-        tick = close(tally)
+            answer(counters, body, index, number)
+        tick = close(counters)
         assert sum(answers.count for answers in tick.answers) + tick.unchecked == tick.requests == len(bodies)
         assert tick.bytes_received == sum(len(body) for _, body in bodies)
         assert keep != "none" or not tick.answers
@@ -193,9 +198,9 @@ def test_a_sample_is_short_and_shows_no_secret_nor_the_half_of_one(
     """Wherever its end falls; what only the owner knows for one is there whole, to be found, or not at all."""
     monkeypatch.setenv("HF_TOKEN", SECRET)
     for kind, secret in (("known here", SECRET), ("known to the owner", OTHER)):
-        tally = Tally()
-        tally.fail(kind, f"{'x' * (before % 2)}{' x' * (before // 2)} {secret}{' x' * 100}")
-        sample = close(tally).error_samples[kind]
+        counters = TickCounters()
+        counters.fail(kind, f"{'x' * (before % 2)}{' x' * (before // 2)} {secret}{' x' * 100}")
+        sample = close(counters).error_samples[kind]
         assert not any(part in sample.replace(OTHER, "") for part in (SECRET[:5], OTHER[:5]))
         assert len(sample) <= SAMPLE_CHARACTERS + len(OTHER) + 1
 
@@ -216,21 +221,21 @@ def test_every_tick_accounts_exactly_for_sent_and_under_way(
     *, requests: list[tuple[int, int, int, bool]], ends: set[int], open_loop: bool
 ) -> None:
     """For any requests and any ticks: in each tick the requests sent, and the overlap of each request with the tick."""
-    tally = Tally()
-    tally.begin(0, 0)
+    counters = TickCounters()
+    counters.begin(0, 0)
     for begin_ns, end_ns in pairwise([0, *sorted(ends - {0})]):
         for sent_ns, took_ns, late_ns, fails in requests:
             if not begin_ns < sent_ns + took_ns <= end_ns:
                 continue
             if fails:
-                tally.fail("timeout", "", under_way_ns=took_ns)
+                counters.fail("timeout", "", under_way_ns=took_ns)
                 continue
-            answer(tally, b"")
-            tally.latency.note(took_ns + (late_ns if open_loop else 0))
+            answer(counters, b"")
+            counters.latency.note(took_ns + (late_ns if open_loop else 0))
             if open_loop:
-                tally.service.note(took_ns)
+                counters.service.note(took_ns)
         under_way = sorted(sent_ns for sent_ns, took_ns, *_ in requests if sent_ns <= end_ns < sent_ns + took_ns)
-        tick = tally.close(end_ns, 0, iter(under_way), open_loop=open_loop)
+        tick = counters.close(end_ns, 0, iter(under_way), open_loop=open_loop)
         overlap = sum(
             max(0, min(end_ns, sent_ns + took_ns) - max(begin_ns, sent_ns)) for sent_ns, took_ns, *_ in requests
         )

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.merging import together
-from pytest_gpuserve.load.ray.coordinator import Gathering
-from pytest_gpuserve.load.wire import Answers, Latencies, Tick
+from pytest_gpuserve.load.durations import Durations
+from pytest_gpuserve.load.ray.coordinator import TickGatherer
+from pytest_gpuserve.load.totals import together
+from pytest_gpuserve.load.wire import AnswerCount, Tick
 
 TICK_NS = 100_000_000
 
@@ -21,8 +22,8 @@ def ticks_of(part: int, count: int) -> list[Tick]:
             number * TICK_NS + part,
             (number + 1) * TICK_NS + part,
             requests=1000 * part + number,
-            latency=Latencies({part + 1: number + 1}, (part + 1) * (number + 1), part + 1),
-            answers=[Answers(0, b"yes", 1, part)],
+            latency=Durations({part + 1: number + 1}, (part + 1) * (number + 1), part + 1),
+            answers=[AnswerCount(0, b"yes", 1, part)],
             last=number == count - 1,
         )
         for number in range(count)
@@ -47,13 +48,13 @@ def test_ticks_come_out_whole_in_order_and_once(arrived: tuple[list[int], list[i
     """Whatever arrives first: number by number, of all who have not ended before, merged as the driver does."""
     counts, order = arrived
     told = [ticks_of(part, count) for part, count in enumerate(counts)]
-    gathering = Gathering([name(part) for part in range(len(counts))])
+    gatherer = TickGatherer([name(part) for part in range(len(counts))])
     left = [iter(ticks) for ticks in told]
     taken: list[Tick] = []
     for place, part in enumerate(order):
-        gathering.add(part, next(left[part]))
-        taken += gathering.take()
-        assert gathering.ended == (place == len(order) - 1)
+        gatherer.add(part, next(left[part]))
+        taken += gatherer.take()
+        assert gatherer.ended == (place == len(order) - 1)
     assert [tick.number for tick in taken] == list(range(max(counts)))
     for number, tick in enumerate(taken):
         expected = {name(part): told[part][number] for part, count in enumerate(counts) if number < count}
@@ -67,10 +68,10 @@ def test_ticks_come_out_whole_in_order_and_once(arrived: tuple[list[int], list[i
 @pytest.mark.parametrize("number", [0, 2, 5])
 def test_a_tick_that_is_not_the_next_one_is_refused(number: int) -> None:
     """A lost or repeated report, or one after the end, is never passed over; the worker is named."""
-    gathering = Gathering([name(0), name(1)])
-    gathering.add(1, Tick(0, 0, TICK_NS))
+    gatherer = TickGatherer([name(0), name(1)])
+    gatherer.add(1, Tick(0, 0, TICK_NS))
     with pytest.raises(ValueError, match=f"10.0.0.1/worker-1 reports tick {number} after 0"):
-        gathering.add(1, Tick(number, 0, TICK_NS))
-    gathering.add(0, Tick(0, 0, TICK_NS, last=True))
+        gatherer.add(1, Tick(number, 0, TICK_NS))
+    gatherer.add(0, Tick(0, 0, TICK_NS, last=True))
     with pytest.raises(ValueError, match=r"10.0.0.0/worker-0 reports after the end"):
-        gathering.add(0, Tick(1, TICK_NS, 2 * TICK_NS))
+        gatherer.add(0, Tick(1, TICK_NS, 2 * TICK_NS))

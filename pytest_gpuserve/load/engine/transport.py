@@ -1,0 +1,104 @@
+"""Where protocols and schedules meet: slots carry requests, and the issuer decides what each slot sends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+IDLE: Final = -1
+
+MAX_ANSWER_BYTES: Final = 1 << 28
+"""A longer answer is not waited for: it would take the memory of whatever else runs on the host."""
+
+Sample: TypeAlias = str | Callable[[], str]
+"""The text of a failure, or a function that makes it: most samples are dropped, and to make one of a large answer takes
+as long as a request."""
+
+
+def text_of(sample: Sample) -> str:
+    """Make the text of a sample."""
+    return sample if isinstance(sample, str) else sample()
+
+
+class Slot:
+    """Carries one request at a time: a connection of HTTP/1.1, or one of the slots on a shared connection.
+
+    The issuer writes ``number``, ``index``, ``intended_ns`` and ``sent_ns`` and then calls ``send``. A slot is busy
+    from then until it calls its issuer's ``answered``, ``refused`` or ``lost``.
+
+    Args:
+        place: Its place among the slots that are open at the same time, from 0; free again when it is gone.
+    """
+
+    __slots__ = ("index", "intended_ns", "number", "place", "sent_ns")
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+        self.number = IDLE
+        self.index = 0
+        self.intended_ns = 0
+        self.sent_ns = IDLE
+
+    def send(self, payload: bytes) -> None:
+        """Send a request; failures are reported to the issuer, at once or later, never raised."""
+        raise NotImplementedError
+
+    def expire(self, seconds: float) -> None:
+        """Give up the request under way after so many seconds as ``timeout``: calls ``refused`` or ``lost``."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Close without a report to the issuer."""
+        raise NotImplementedError
+
+
+class Issuer(Protocol):
+    """Decides what a slot sends next.
+
+    A slot that was ``answered`` or ``refused`` with ``keep`` may be sent on from within that call. Without it the slot
+    is closed, or just closing, and is not used again: nothing more is told of it.
+    """
+
+    def ready(self, slot: Slot) -> None:
+        """The slot is open."""
+
+    def answered(self, slot: Slot, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- the hot path: by name it would cost a tenth of a microsecond
+        """The request under way was answered well; ``now_ns`` was taken before any work on what arrived."""
+
+    def refused(self, slot: Slot, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
+        """The request under way failed, with an error of this kind, such as ``status 503``.
+
+        The sample is uncut: whoever shortens it looks for secrets before; see ``process.excerpt.begin_of``. To make its
+        text is for this call alone.
+        """
+
+    def lost(self, slot: Slot, kind: str, sample: str) -> None:
+        """The slot is gone, and with it the request under way, if any.
+
+        An idle slot whose server hung up in good order has lost nothing: then ``kind`` is empty.
+        """
+
+    def token(self, slot: Slot, now_ns: int, before_ns: int) -> None:
+        """A token of a stream arrived; ``before_ns`` is when the one before it did, or ``IDLE`` for the first."""
+
+
+@dataclass(slots=True)
+class Transfer:
+    """Sums of how long the transfer of requests and answers took; see ``wire.Tick``."""
+
+    sending_ns: int = 0
+    receiving_ns: int = 0
+
+
+class Transport(Protocol):
+    """Opens slots to one endpoint."""
+
+    def take_transfer(self) -> Transfer | None:
+        """Return what its slots have timed since the last call; None where they do not."""
+
+    def open(self, place: int) -> Slot:
+        """Begin to open a slot; its issuer hears ``ready`` or ``lost``, never before this has returned."""
+
+    def close(self) -> None:
+        """Close all that is open, slots and what they share."""
