@@ -5,11 +5,12 @@ What was not seen is None: never zero. Stretches are put together by `merged`, s
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
 COMMON: Final = {
     13: "graphics engine exception, most often a kernel of the server that reads or writes out of bounds",

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.gate.reason import Reason  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.measure.capacity import Search  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.measure.counters import Counters, StageTime  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.histogram import Histogram, merge
+from pytest_gpuserve.measure.settings import Setting  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.measure.telemetry import Telemetry  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.yardstick import Yardstick
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from pytest_gpuserve.gate.reason import Reason
-    from pytest_gpuserve.measure.capacity import Search
-    from pytest_gpuserve.measure.counters import Counters, StageTime
-    from pytest_gpuserve.measure.settings import Setting
-    from pytest_gpuserve.measure.telemetry import Telemetry
+    from collections.abc import Iterable, Sequence
 
 SERVER: Final = "server"
 """Stage, counted by request: from its arrival at the server to its answer."""

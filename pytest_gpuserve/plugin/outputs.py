@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Final, cast
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.report.results import Unlisted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pytest_gpuserve.report.results import SessionResult
+    from pytest_gpuserve.report.results import SessionResult, Unlisted
 
     Renderer = Callable[[SessionResult, Callable[[str], str]], str]
     """Makes the text of a file; the second argument makes each text in it fit to be shown."""
@@ -52,7 +51,7 @@ EXPORTS: Final = {
 NOT_WRITTEN: Final = ("ERROR", "not written")
 """How the lines begin of files that are not there: of those that were asked for, and of others."""
 
-UNLISTED: Final = pytest.StashKey[Unlisted]()
+UNLISTED: Final[pytest.StashKey[Unlisted]] = pytest.StashKey()
 """What a result says of tests that it does not list, where they are dealt out to several runners."""
 
 _FILES: Final = (

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import io
 import os
-import pickle
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from pytest_gpuserve.gate.metric import Metric
 from pytest_gpuserve.plugin.collection import measures, plain_id
 from pytest_gpuserve.plugin.options import Update
 from pytest_gpuserve.plugin.outputs import Written
@@ -289,38 +288,36 @@ class Controller:
 
 
 def pack(closing: SessionResult, shown: Callable[[str], str] = str) -> str:
-    """Write what a worker has to say as text, as other plugins may write reports as JSON.
+    """Encode what a worker has measured as text, because other plugins may write reports as JSON.
 
     Args:
-        closing: What it is.
+        closing: The worker's result.
         shown: Makes each text in it fit to be shown.
     """
-    return base64.b85encode(pickle.dumps(_with_texts(closing, shown))).decode()
+    import msgspec  # noqa: PLC0415 -- who measures nothing loads nothing
+
+    # Not as JSON, which has no infinity.
+    return base64.b85encode(msgspec.msgpack.encode(_with_texts(closing, shown))).decode()
 
 
 def unpack(text: str) -> SessionResult:
-    """Read what a worker wrote.
+    """Decode what a worker handed over.
 
     Raises:
-        pickle.UnpicklingError: There is something else in it than values of this package.
+        ValueError: It is no result.
     """
-    closing: SessionResult = _Values(io.BytesIO(base64.b85decode(text))).load()
-    return closing
+    import msgspec  # noqa: PLC0415 -- who measures nothing loads nothing
 
+    from pytest_gpuserve.report.results import SessionResult  # noqa: PLC0415 -- as above
 
-class _Values(pickle.Unpickler):
-    """Makes values of this package and no others: none of them does anything when it is made."""
-
-    def find_class(self, module: str, name: str) -> type:
-        if module.startswith("pytest_gpuserve."):
-            found = super().find_class(module, name)
-            if dataclasses.is_dataclass(found) or (isinstance(found, type) and issubclass(found, Enum)):
-                return found  # type: ignore[return-value]
-        raise pickle.UnpicklingError(f"a worker handed over {module}.{name}")
+    try:
+        return msgspec.msgpack.decode(base64.b85decode(text), type=SessionResult)
+    except (ValueError, RecursionError) as problem:
+        raise ValueError(f"a worker handed over something that is no result: {problem}") from None
 
 
 def _with_texts(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- whatever results are made of
-    if isinstance(value, Enum):
+    if isinstance(value, (Enum, Metric)):
         return value
     if isinstance(value, str):
         return shown(value)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from pytest_gpuserve.gate.verdict import Judgement  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.measure.window import Session  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.yardstick import Yardstick
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pytest_gpuserve.gate.verdict import Judgement
-    from pytest_gpuserve.measure.window import Session
 
 
 @dataclass(frozen=True)
