@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
 import shutil
 import sys
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.compare.command import DEFAULT_METRICS, metric_named
 from pytest_gpuserve.compare.repository import Repository
-from pytest_gpuserve.compare.result_file import read_result
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.history.change_points import demand_library
@@ -22,13 +20,14 @@ from pytest_gpuserve.history.text import BLOCKS, lines_plain, lines_text
 from pytest_gpuserve.history.walk import walk
 from pytest_gpuserve.process.command_line import masked, refused, run_command
 from pytest_gpuserve.report.html.page import history_document
-from pytest_gpuserve.report.result_json import with_texts
+from pytest_gpuserve.report.result_json import json_text
+from pytest_gpuserve.report.schema import read_result
 from pytest_gpuserve.store.atomic import write_whole
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.compare.load import Key
+    from pytest_gpuserve.compare.loads import LoadKey
     from pytest_gpuserve.history.line import Line
     from pytest_gpuserve.history.walk import Edition
 
@@ -45,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     except GpuserveError as problem:
         return refused(problem)
     if given.json:
-        text = json.dumps(with_texts(lines_plain(lines, notes), masked), indent=1, allow_nan=False)
+        text = json_text(lines_plain(lines, notes), masked)
     else:
         blocks = _is_known(BLOCKS, sys.stdout.encoding)
         text = lines_text(lines, notes, width=shutil.get_terminal_size().columns, blocks=blocks, shown=masked)
@@ -63,7 +62,7 @@ def run() -> int:
     return run_command(main)
 
 
-def fits(key: Key, pattern: str) -> bool:
+def fits(key: LoadKey, pattern: str) -> bool:
     """Whether a load's name has a text in it, in which ``*`` stands for any other.
 
     Brackets stand for themselves, for parametrised tests are named with them.

@@ -13,7 +13,7 @@ from pytest_gpuserve.report.html.lines import LinePoint, MetricLine
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.compare.load import Key
+    from pytest_gpuserve.compare.loads import LoadKey
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.history.change_points import Change
     from pytest_gpuserve.history.observation import Known, Observation
@@ -52,7 +52,7 @@ class Line:
         changes: Where its level changed; None where nobody looked.
     """
 
-    key: Key
+    key: LoadKey
     host: str
     metric: Metric
     places: tuple[Place, ...]
@@ -106,7 +106,7 @@ def lines_of(observations: Iterable[Observation], metrics: Sequence[Metric], *, 
     Raises:
         UsageProblem: The library that finds change points is not installed.
     """
-    histories: dict[tuple[Key, str], list[Observation]] = {}
+    histories: dict[tuple[LoadKey, str], list[Observation]] = {}
     for observation in observations:
         histories.setdefault((observation.key, observation.host), []).append(observation)
     order = list(METRICS.values())

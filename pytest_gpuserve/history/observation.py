@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytest_gpuserve.compare.load import NO_WORKLOAD, Taken
+from pytest_gpuserve.compare.loads import NO_WORKLOAD, SessionId, anchored, baseline_key, loads_of, occasion_of
 from pytest_gpuserve.compare.repository import HASH_SHOWN
-from pytest_gpuserve.compare.result_file import loads_of, occasion_of
-from pytest_gpuserve.compare.side import anchored, baseline_key
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
@@ -23,11 +21,11 @@ from pytest_gpuserve.units import format_value
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.compare.load import Key, Load
-    from pytest_gpuserve.compare.result_file import ResultRecord
+    from pytest_gpuserve.compare.loads import LoadKey, MeasuredLoad
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.history.walk import Edition
     from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.report.schema import ResultRecord
     from pytest_gpuserve.store.schema import Entry, SessionRecord
 
 
@@ -56,11 +54,11 @@ class Wanted:
         compared: Names of the metrics that the test of a load compares, as far as anything says so.
     """
 
-    has: Callable[[Key], bool]
+    has: Callable[[LoadKey], bool]
     metrics: tuple[Metric, ...] = ()
-    compared: Mapping[Key, frozenset[str]] = field(default_factory=dict)
+    compared: Mapping[LoadKey, frozenset[str]] = field(default_factory=dict)
 
-    def metrics_of(self, key: Key) -> tuple[Metric, ...]:
+    def metrics_of(self, key: LoadKey) -> tuple[Metric, ...]:
         """The metrics that are wanted of a load."""
         named = self.compared.get(key, frozenset())
         return self.metrics or tuple(
@@ -87,7 +85,7 @@ class Observation:
         taken: What tells its sessions from others; of a result without them, the run.
     """
 
-    key: Key
+    key: LoadKey
     host: str
     label: str
     commit: str
@@ -98,10 +96,12 @@ class Observation:
     sessions: int = 0
     note: str = ""
     anchors: Mapping[str, str] | None = None
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[SessionId, ...] = ()
 
 
-def compared_of(editions: Iterable[Edition], results: Iterable[tuple[str, ResultRecord]]) -> dict[Key, frozenset[str]]:
+def compared_of(
+    editions: Iterable[Edition], results: Iterable[tuple[str, ResultRecord]]
+) -> dict[LoadKey, frozenset[str]]:
     """Names of the metrics that the test of each load compares, by the anchors of baselines and results' verdicts.
 
     Args:
@@ -111,7 +111,7 @@ def compared_of(editions: Iterable[Edition], results: Iterable[tuple[str, Result
     Raises:
         UsageProblem: A result does not name its host or its device.
     """
-    found: dict[Key, frozenset[str]] = {}
+    found: dict[LoadKey, frozenset[str]] = {}
     told = [(_key_of(edition), anchored(edition.entry)) for edition in editions]
     told += [(load.key, load.asked) for name, result in results for load in loads_of(name, result)]
     for key, names in told:
@@ -194,7 +194,8 @@ def of_result(name: str, result: ResultRecord, wanted: Wanted, note: list[str]) 
                 device=load.devices[0],
                 known=_of_load(load, wanted.metrics_of(load.key)),
                 sessions=len(samples),
-                taken=tuple(each.taken for each in samples) or (Taken(load.hosts[0], occasion_of(name, result), ""),),
+                taken=tuple(each.taken for each in samples)
+                or (SessionId(load.hosts[0], occasion_of(name, result), ""),),
             )
         )
     return found
@@ -208,7 +209,7 @@ def drawn_once(results: Iterable[Observation], baselines: Iterable[Observation],
         baselines: Of baselines.
         note: Takes what was left out, a line each.
     """
-    known: dict[Key, list[Taken]] = {}
+    known: dict[LoadKey, list[SessionId]] = {}
     for each in baselines:
         known.setdefault(each.key, []).extend(each.taken)
     found = []
@@ -237,7 +238,7 @@ def date_of(seconds: float) -> str:
         return ""
 
 
-def _key_of(edition: Edition) -> Key:
+def _key_of(edition: Edition) -> LoadKey:
     path, folder = PurePosixPath(edition.path), PurePosixPath(edition.folder)
     return baseline_key(path, folder, edition.name, edition.entry.sessions[-1].device.name)
 
@@ -258,7 +259,7 @@ def _of_records(
         sessions=len(records),
         note=edition.entry.reason or "",
         anchors=_anchors(edition.entry, host),
-        taken=tuple(Taken(record.host.id, record.occasion, record.at) for record in records),
+        taken=tuple(SessionId(record.host.id, record.occasion, record.at) for record in records),
     )
 
 
@@ -282,7 +283,7 @@ def _of_sessions(sessions: Sequence[Session], metrics: Iterable[Metric]) -> dict
     return found
 
 
-def _of_load(load: Load, metrics: Iterable[Metric]) -> dict[str, Known]:
+def _of_load(load: MeasuredLoad, metrics: Iterable[Metric]) -> dict[str, Known]:
     return {
         metric.name: _spread(
             load.values[metric.name], [metric.value_at(each.y) for each in load.samples.get(metric.name, ())]

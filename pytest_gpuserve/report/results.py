@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from pytest_gpuserve.gate.verdict import Judgement  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.window import Session  # noqa: TC001 -- msgspec reads the annotations
@@ -94,7 +96,7 @@ class Ending:
 
     exit_status: int
     complete: bool
-    unlisted_failures: int
+    unlisted_failures: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
 @dataclass(frozen=True)
