@@ -210,7 +210,7 @@ def _test(each: LoadComparison) -> TestResult:
 def _reasons(compared: Sequence[LoadComparison]) -> list[str]:
     """Why verdicts are what they are, each reason once with how often it was given, the gravest verdict first."""
     judgements = [judgement for each in compared for judgement in each.judgements]
-    count = Counter((judgement.verdict, reason) for judgement in judgements for reason in reasons_of(judgement))
+    count = Counter((judgement.verdict, reason.text) for judgement in judgements for reason in reasons_of(judgement))
     ordered = sorted(count, key=lambda told: TOLD_FIRST.index(told[0]))
     return [
         f"{verdict}: {reason}{f' ({count[verdict, reason]} metrics)' if count[verdict, reason] > 1 else ''}"

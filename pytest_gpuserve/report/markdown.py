@@ -300,7 +300,9 @@ def _head(result: SessionResult, inert: Inert) -> Iterator[str]:
 
 def _reasons(rows: Iterable[Row], inert: Inert) -> list[str]:
     """Why verdicts are what they are, each reason once: what a file lacks would else be said for every metric."""
-    reasons = (f"<li>{row.judgement.verdict}: {inert.passage(reason)}</li>" for row in rows for reason in row.reasons)
+    reasons = (
+        f"<li>{row.judgement.verdict}: {inert.passage(reason.text)}</li>" for row in rows for reason in row.reasons
+    )
     return list(dict.fromkeys(reasons))
 
 

@@ -35,35 +35,49 @@ MOST_IDS: Final = 3
 FAILED_LAST: Final = ("--lf", "--lfnf=none")
 """What selects tests that failed last. Where nothing is known of them pytest would run all, but for the second."""
 
-_LONGER: Final = "measure longer, load(..., seconds=...)"
-_KEEP_UP: Final = "let the client keep up, load(..., processes=...)"
 _QUIET: Final = "let nothing else use the host"
 
-MENDED_BY: Final[Mapping[ReasonKind, str]] = {
-    ReasonKind.NO_STEADY_STATE: "give it longer before it is measured, load(..., warmup_seconds=...)",
-    ReasonKind.COMPILED_UNDER_LOAD: "let it see all its shapes before, load(..., warmup_seconds=...)",
-    ReasonKind.CLIENT_HELD_UP: _QUIET,
-    ReasonKind.CLIENT_SATURATED: _KEEP_UP,
-    ReasonKind.CLIENT_LATE: _KEEP_UP,
-    ReasonKind.CAPACITY_OF_CLIENT: _KEEP_UP,
-    ReasonKind.RATE_NOT_REACHED: f"{_KEEP_UP}, or lower the rate",
-    ReasonKind.OVERLOADED: "lower the rate",
-    ReasonKind.STUCK_REQUESTS: _LONGER,
-    ReasonKind.TOO_SHORT: _LONGER,
-    ReasonKind.OBJECTIVE_MISSED: "ask load.capacity(...) for a longer latency, or a lower quantile of it",
-    ReasonKind.OBJECTIVE_NOT_SHOWN: "allow more time to show it, load.capacity(..., seconds=...)",
-    ReasonKind.CONTRADICTORY: f"{_QUIET}, or allow more time, load.capacity(..., seconds=...)",
-    ReasonKind.REPLICA: "mend that replica, or leave its URL out",
-    ReasonKind.HOST_SHARED: _QUIET,
-    ReasonKind.COMMIT_UNKNOWN: "fetch the commit that it names",
-    ReasonKind.FOREIGN_PROCESS: "let nobody else use the card",
-    ReasonKind.ANOTHER_CLIENT: "let nobody else use the server",
-    ReasonKind.THROTTLED: "cool the card, or lower its clocks",
-    ReasonKind.WRONG_ANSWERS: "mend the server's answers",
-    ReasonKind.REQUEST_ERRORS: "mend what the server answers with errors",
-    ReasonKind.TOO_FEW_REQUESTS: f"{_LONGER}, or widen the tolerance",
-}
+
+def _mended_by(load: str, *, lower: str) -> dict[ReasonKind, str]:
+    """What a reason asks for.
+
+    Args:
+        load: The call that measured.
+        lower: What is added where a lower rate helps too; empty where nobody chose the rate.
+    """
+    longer = f"measure longer, {load}(..., seconds=...)"
+    keep_up = f"let the client keep up, {load}(..., processes=...)"
+    return {
+        ReasonKind.NO_STEADY_STATE: f"give it longer before it is measured, {load}(..., warmup_seconds=...)",
+        ReasonKind.COMPILED_UNDER_LOAD: f"let it see all its shapes before, {load}(..., warmup_seconds=...)",
+        ReasonKind.CLIENT_HELD_UP: _QUIET,
+        ReasonKind.CLIENT_SATURATED: keep_up,
+        ReasonKind.CLIENT_LATE: keep_up,
+        ReasonKind.CAPACITY_OF_CLIENT: keep_up,
+        ReasonKind.RATE_NOT_REACHED: f"{keep_up}{lower}",
+        ReasonKind.OVERLOADED: "lower the rate",
+        ReasonKind.STUCK_REQUESTS: longer,
+        ReasonKind.TOO_SHORT: longer,
+        ReasonKind.OBJECTIVE_MISSED: "ask load.capacity(...) for a longer latency, or a lower quantile of it",
+        ReasonKind.OBJECTIVE_NOT_SHOWN: "allow more time to show it, load.capacity(..., seconds=...)",
+        ReasonKind.CONTRADICTORY: f"{_QUIET}, or allow more time, load.capacity(..., seconds=...)",
+        ReasonKind.REPLICA: "mend that replica, or leave its URL out",
+        ReasonKind.HOST_SHARED: _QUIET,
+        ReasonKind.COMMIT_UNKNOWN: "fetch the commit that it names",
+        ReasonKind.FOREIGN_PROCESS: "let nobody else use the card",
+        ReasonKind.ANOTHER_CLIENT: "let nobody else use the server",
+        ReasonKind.THROTTLED: "cool the card, or lower its clocks",
+        ReasonKind.WRONG_ANSWERS: "mend the server's answers",
+        ReasonKind.REQUEST_ERRORS: "mend what the server answers with errors",
+        ReasonKind.TOO_FEW_REQUESTS: f"{longer}, or widen the tolerance",
+    }
+
+
+MENDED_BY: Final[Mapping[ReasonKind, str]] = _mended_by("load", lower=", or lower the rate")
 """What a reason asks for."""
+
+MENDED_IN_SEARCH: Final[Mapping[ReasonKind, str]] = _mended_by("load.capacity", lower="")
+"""The same of a search for a capacity, which chooses the rates."""
 
 REPORT: Final = "--gpuserve-report=report.html"
 
@@ -95,13 +109,12 @@ def _regressed(result: SessionResult, rows: Sequence[Row]) -> str:
         return closer
     if not stored:
         return _again("run it again when it is mended", result, rows)
-    accept = _line("accept the new numbers, if they are worth it", result, stored, *_options(stored))
     seen = () if result.update else _beside(stored)
-    if not seen or not accept:
-        return accept
     # A person looks at what moved before accepting it.
-    look = _line("see what moved", result, stored, *seen, REPORT)
-    return f"{look}\n{accept.replace(_NEXT, _OR, 1)}"
+    steps = [("see what moved", (*seen, REPORT))] if seen else []
+    steps.append(("accept the new numbers, if they are worth it", _options(stored)))
+    # `stored` is not empty, so each of them has a line.
+    return _NEXT + f"\n{_OR}".join(_step(what, result, stored, *options) for what, options in steps)
 
 
 def _invalid(result: SessionResult, rows: Sequence[Row]) -> str:
@@ -170,14 +183,19 @@ def _again(what: str, result: SessionResult, rows: Sequence[Row], *options: str)
 
 def _line(what: str, result: SessionResult, rows: Sequence[Row], *options: str) -> str:
     """The line for the tests of these rows; empty where there are none."""
+    step = _step(what, result, rows, *options)
+    return f"{_NEXT}{step}" if step else ""
+
+
+def _step(what: str, result: SessionResult, rows: Sequence[Row], *options: str) -> str:
     wanted = list(dict.fromkeys(row.test.nodeid for row in rows))
     if not wanted:
         return ""
     # A recording accepts what it measures, so that no other test may be in it, as those that failed elsewhere would be.
     selection, note = _selection(result, wanted, only_these=any(option.startswith(UPDATE) for option in options))
     if not selection:
-        return f"{_NEXT}{what}: there is no command for it, as the ids of these tests cannot be typed"
-    return f"{_NEXT}{what}{note}: {command(selection, result.gpu.get('name'), *options)}"
+        return f"{what}: there is no command for it, as the ids of these tests cannot be typed"
+    return f"{what}{note}: {command(selection, result.gpu.get('name'), *options)}"
 
 
 def _selection(result: SessionResult, wanted: Sequence[str], *, only_these: bool) -> tuple[Sequence[str], str]:
@@ -209,14 +227,9 @@ def _is_side_by_side(row: Row) -> bool:
 
 def _advice(row: Row) -> str:
     """What its first reason that is known asks for."""
-    advice = next((MENDED_BY[reason.kind] for reason in row.judgement.reasons if reason.kind in MENDED_BY), _UNKNOWN)
     searched = is_searched(start for session in row.run.sessions for start in session.starts)
-    return _of_a_search(advice) if searched else advice
-
-
-def _of_a_search(advice: str) -> str:
-    """The same where a search chooses the rates."""
-    return advice.removesuffix(", or lower the rate").replace("load(...", "load.capacity(...")
+    mended_by = MENDED_IN_SEARCH if searched else MENDED_BY
+    return next((mended_by[reason.kind] for reason in row.judgement.reasons if reason.kind in mended_by), _UNKNOWN)
 
 
 def _beside(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.settings import differences
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.measure.yardstick import LIMIT
 from pytest_gpuserve.report.explain import evidence
-from pytest_gpuserve.report.names import names_of, printable, short_name, some_of
+from pytest_gpuserve.report.names import names_of, printable, some_of
 from pytest_gpuserve.report.ranking import FAILED, ranked, rows_of
 from pytest_gpuserve.units import format_change, format_fraction, format_ratio, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import RunResult, TestResult
@@ -30,8 +32,11 @@ PROBLEM_CHARACTERS: Final = 200
 REASONS_PAGE: Final = "reference/reasons.md"
 """Has an anchor for each kind of reason."""
 
-_ANY_KEY: Final = "'...'"
-"""Stands for the name of each test's baseline, where many tests lack one for the same reason."""
+_OF_ENTRIES: Final[Mapping[ReasonKind, str]] = {
+    ReasonKind.NO_ENTRY: "{about} has no entry '...'",
+    ReasonKind.NOT_COMPARABLE: "{about} has another workload under '...'",
+}
+"""What several tests have in common whose reasons are about one baseline file, in which each has its own entry."""
 
 
 def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False, verbose: bool = True) -> list[str]:
@@ -43,12 +48,12 @@ def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False, verbo
         verbose: Whether to tell every reason of what passed, too; else the first `MOST_OF_PASSES`.
     """
     names = names_of(tests)
-    found: dict[tuple[Verdict, str], list[tuple[Row, str]]] = {}
+    found: dict[tuple[Verdict, str], list[tuple[Row, Reason]]] = {}
     for row in ranked(tests):
         if only_bad and not row.is_bad:
             continue
         for reason in row.reasons:
-            found.setdefault((row.judgement.verdict, _general(reason, row)), []).append((row, reason))
+            found.setdefault((row.judgement.verdict, _in_common(reason)), []).append((row, reason))
     lines = []
     passed = [key for key in found if key[0].passes]
     left_out = set() if verbose else set(passed[MOST_OF_PASSES:])
@@ -57,7 +62,7 @@ def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False, verbo
             continue
         who = _who([row for row, _ in rows], names)
         # In its own words, where it is of one load alone.
-        text = general if len(who) > 1 else rows[0][1]
+        text = general if len(who) > 1 else rows[0][1].text
         lines.extend(_with_names(f"{verdict}: {text}", who, "tests"))
     return [*lines, f"{len(left_out)} more notes on what passed: -v shows them"] if left_out else lines
 
@@ -194,10 +199,10 @@ def measured_again_lines(tests: Collection[TestResult], *, verbose: bool = False
     return [f"{again} of {every} windows in {len(lines)} loads were measured again: -v shows why"]
 
 
-def _general(reason: str, row: Row) -> str:
-    """A reason without the name of the test's baseline in it."""
-    key = f"{short_name(row.test.nodeid)} {row.run.label}".strip()
-    return reason.replace(repr(key), _ANY_KEY)
+def _in_common(reason: Reason) -> str:
+    """What a reason says where it is that of several tests."""
+    of_entries = _OF_ENTRIES.get(reason.kind)
+    return reason.text if of_entries is None or not reason.about else of_entries.format(about=reason.about)
 
 
 def _who(rows: Sequence[Row], names: Mapping[str, str]) -> list[str]:

@@ -75,7 +75,7 @@ def line_of(row: Row, name: str, texts: Texts) -> Line:
         "tolerance": UNKNOWN if judgement.tolerance is None else format_fraction(judgement.tolerance),
         "detectable": UNKNOWN if judgement.detectable is None else format_fraction(judgement.detectable),
     }
-    reasons = [texts.line(reason) for reason in row.reasons]
+    reasons = [texts.line(reason.text) for reason in row.reasons]
     # What a pass rests on stands in the test's own section: 200 lines of it would hide those that matter.
     if judgement.rounds and judgement.verdict is not Verdict.PASS:
         reasons.append(evidence(judgement))
