@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.device.rules import changes, compare
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.history.change_points import changes_of
-from pytest_gpuserve.report.html.lines import LinePoint, MetricLine
+from pytest_gpuserve.report.html.history import LinePoint, MetricLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import Metric
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.html.lines import LinePoint, MetricLine
+from pytest_gpuserve.report.html.history import LinePoint, MetricLine
 from pytest_gpuserve.report.html.page import document, history_document
 from pytest_gpuserve.report.html.text import LABEL_CHARACTERS, Texts
 from pytest_gpuserve.report.next_step import next_step

@@ -13,19 +13,12 @@ import pytest
 
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.window import CardUse, Start
-from pytest_gpuserve.report.html.batches import batches
-from pytest_gpuserve.report.html.components import components
-from pytest_gpuserve.report.html.distribution import STEPS, distribution, tail
-from pytest_gpuserve.report.html.figure import QUIET, Axis, Figure, Panel, Point, Series, named_axis, shared_axis
-from pytest_gpuserve.report.html.forest import forest
-from pytest_gpuserve.report.html.history import history
-from pytest_gpuserve.report.html.lines import LinePoint, MetricLine
+from pytest_gpuserve.report.html.figure import QUIET, Axis, Figure, Panel, Point, Series, draw, named_axis, shared_axis
+from pytest_gpuserve.report.html.history import LinePoint, MetricLine, history
+from pytest_gpuserve.report.html.load_plots import BETWEEN_SECONDS, STEPS, batches, distribution, tail, windows
 from pytest_gpuserve.report.html.measured import MeasuredRun
-from pytest_gpuserve.report.html.svg import draw
+from pytest_gpuserve.report.html.run_plots import components, forest, throughput, use
 from pytest_gpuserve.report.html.text import Texts
-from pytest_gpuserve.report.html.throughput import throughput
-from pytest_gpuserve.report.html.use import use
-from pytest_gpuserve.report.html.windows import BETWEEN_SECONDS, windows
 from pytest_gpuserve.report.ranking import Row, rows_of
 from pytest_gpuserve.report.results import RunResult
 from tests.report.html_results import UUID, Speeds

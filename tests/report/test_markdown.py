@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.html.page import document as page
+from pytest_gpuserve.report.html.page import line_of
 from pytest_gpuserve.report.html.text import Texts
-from pytest_gpuserve.report.html.verdicts import line_of
 from pytest_gpuserve.report.markdown import (
     COMMENT_BYTES,
     Inert,
