@@ -19,6 +19,8 @@ from pytest_gpuserve.store.remote.folder import SUFFIX, StorageProblem, open_rem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+REVISIONS: Final = "baselines of a revision are written REV:, such as HEAD~5:, one file of them REV:PATH"
+
 
 def fetched(address: Address) -> tuple[Address, Mapping[str, bytes]]:
     """Fetch what is at an address.
@@ -52,9 +54,6 @@ def fetched(address: Address) -> tuple[Address, Mapping[str, bytes]]:
             remedies=["name the folder that has those of the devices in it, or a file that ends in .json"],
         )
     return folder, found
-
-
-REVISIONS: Final = "baselines of a revision are written REV:, such as HEAD~5:, one file of them REV:PATH"
 
 
 @dataclass(frozen=True)

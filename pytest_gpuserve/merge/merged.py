@@ -28,11 +28,10 @@ from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.merge.shards import MERGED, MODES, NOT_TOLD, PASSING, Joined, ShardTest, join, remarks
 from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.report.next_step import next_step
-from pytest_gpuserve.report.remarks import bases_lines, problem_lines, reason_lines
+from pytest_gpuserve.report.remarks import bases_lines, problem_lines, reason_lines, totals_line
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 from pytest_gpuserve.report.schema import SCHEMA, UPGRADE
 from pytest_gpuserve.report.terminal import table
-from pytest_gpuserve.report.totals import totals_line
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -52,6 +51,10 @@ USUAL: Final = sum(not metric.on_request for metric in METRICS.values())
 
 Reasons = dict[tuple[str, int], str]
 """Why verdicts do not stand, by the id of the test and the place of the verdict in it."""
+
+_KINDS: Final = {str(kind): kind for kind in ReasonKind}
+
+_UPDATES: Final = {"update": "--baseline-update", "update-new": "--baseline-update-new"}
 
 
 def merged_text(
@@ -86,11 +89,6 @@ def merged_text(
     told = [printable(shown(line)) for line in lines if line]
     # The table has colours, and what it takes in is made printable by itself.
     return "\n".join([printable(shown(f"gpuserve: {result.header}")), *(["", drawn, ""] if drawn else []), *told])
-
-
-_KINDS: Final = {str(kind): kind for kind in ReasonKind}
-
-_UPDATES: Final = {"update": "--baseline-update", "update-new": "--baseline-update-new"}
 
 
 @dataclass(frozen=True)

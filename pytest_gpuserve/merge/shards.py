@@ -20,6 +20,33 @@ if TYPE_CHECKING:
 MERGED: Final = "merged"
 """Field of a merged file: how many results it is made of."""
 
+PASSING: Final = frozenset({"passed", "skipped"})
+"""Outcomes of tests by which pytest does not fail; any other one is a failure, known or not."""
+
+NO_TESTS: Final = 5
+"""pytest's exit status where there was no test to run."""
+
+_MEANINGS: Final = {
+    2: "it was interrupted, or a file could not be collected",
+    3: "an internal error",
+    4: "a wrong argument, or something could not be written",
+    NO_TESTS: "there were no tests",
+}
+"""Of pytest's exit statuses, but those of tests that have all passed or have not."""
+
+NOT_TOLD: Final = "not told"
+
+_NONE_WRITTEN: Final = "look for the runner that has written none: it has broken down, or lacks --gpuserve-json"
+
+MODES: Final = {
+    None: NOT_TOLD,
+    "gate": "gating against stored baselines",
+    "against": "side by side with another revision or interpreter",
+    "update": "recording baselines",
+    "update-new": "recording baselines that are missing",
+}
+"""What a run did, in words."""
+
 
 @dataclass(frozen=True)
 class ShardTest:
@@ -120,21 +147,6 @@ def _check_runs(name: str, test: TestRecord) -> None:
             )
 
 
-PASSING: Final = frozenset({"passed", "skipped"})
-"""Outcomes of tests by which pytest does not fail; any other one is a failure, known or not."""
-
-NO_TESTS: Final = 5
-"""pytest's exit status where there was no test to run."""
-
-_MEANINGS: Final = {
-    2: "it was interrupted, or a file could not be collected",
-    3: "an internal error",
-    4: "a wrong argument, or something could not be written",
-    NO_TESTS: "there were no tests",
-}
-"""Of pytest's exit statuses, but those of tests that have all passed or have not."""
-
-
 def problem_of(shard: Shard) -> str:
     """Why the tests that a shard lists do not tell how its run ended; empty if they do."""
     ending = shard.result.ending
@@ -171,20 +183,6 @@ def _was_dealt_nothing(shard: Shard) -> bool:
     if not shard.is_idle or result.unlisted is None or result.ending is None or result.ending.exit_status != NO_TESTS:
         return False
     return not result.unlisted.own and bool(result.dealt or result.unlisted.dealt)
-
-
-NOT_TOLD: Final = "not told"
-
-_NONE_WRITTEN: Final = "look for the runner that has written none: it has broken down, or lacks --gpuserve-json"
-
-MODES: Final = {
-    None: NOT_TOLD,
-    "gate": "gating against stored baselines",
-    "against": "side by side with another revision or interpreter",
-    "update": "recording baselines",
-    "update-new": "recording baselines that are missing",
-}
-"""What a run did, in words."""
 
 
 def check_alike(shards: Sequence[Shard]) -> None:

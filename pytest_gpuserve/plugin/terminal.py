@@ -24,11 +24,11 @@ from pytest_gpuserve.report.remarks import (
     problem_lines,
     reason_lines,
     settings_lines,
+    totals_line,
 )
 from pytest_gpuserve.report.replicas import replica_lines
 from pytest_gpuserve.report.results import Ending
 from pytest_gpuserve.report.terminal import is_whole, table
-from pytest_gpuserve.report.totals import totals_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

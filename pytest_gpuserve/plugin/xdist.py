@@ -94,7 +94,7 @@ class Worker:
         if _input(self._config)["workerid"] != FIRST or self._config.get_verbosity() < 0:
             return
         from pytest_gpuserve.plugin.progress import say  # noqa: PLC0415 -- who measures nothing loads nothing
-        from pytest_gpuserve.report.header import of_workers  # noqa: PLC0415 -- as above
+        from pytest_gpuserve.report.remarks import of_workers  # noqa: PLC0415 -- as above
 
         header = of_workers(self._closing().header, worker_count(self._config))
         if header:
@@ -240,7 +240,7 @@ class Controller:
             self._tests[test.nodeid] = test
 
     def _merged(self) -> SessionResult:
-        from pytest_gpuserve.report.header import of_workers  # noqa: PLC0415 -- who measures nothing loads nothing
+        from pytest_gpuserve.report.remarks import of_workers  # noqa: PLC0415 -- who measures nothing loads nothing
         from pytest_gpuserve.report.results import SessionResult, TestResult  # noqa: PLC0415 -- as above
 
         lost = {nodeid: worker for nodeid, worker in self._worker_of.items() if nodeid not in self._tests}

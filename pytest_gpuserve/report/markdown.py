@@ -18,7 +18,7 @@ from pytest_gpuserve.report.explain import reference_text
 from pytest_gpuserve.report.names import names_of, printable
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import Row, ranked
-from pytest_gpuserve.report.totals import totals_line
+from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.units import format_change, format_fraction, format_value
 
 if TYPE_CHECKING:

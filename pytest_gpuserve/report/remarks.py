@@ -1,8 +1,9 @@
-"""What stands under the table, a line each: why verdicts are what they are, and how the measuring went."""
+"""What stands above and under the table, a line each: what is measured, why verdicts are what they are, and totals."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.reason import ReasonKind
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.report.ranking import Row
-    from pytest_gpuserve.report.results import RunResult, TestResult
+    from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 
 MOST_OF_PASSES: Final = 3
 """Reasons of what passed that are told at once: a green run is short."""
@@ -37,6 +38,58 @@ _OF_ENTRIES: Final[Mapping[ReasonKind, str]] = {
     ReasonKind.NOT_COMPARABLE: "{about} has another workload under '...'",
 }
 """What several tests have in common whose reasons are about one baseline file, in which each has its own entry."""
+
+RECORDABLE: Final = frozenset({"baseline", "against"})
+"""Kinds of reference that a stored baseline is behind; a printed number or a limit is nobody's to record."""
+
+_WORDS: Final[Mapping[Verdict, str]] = {
+    Verdict.PASS: "passed",
+    Verdict.IMPROVED: "improved",
+    Verdict.REGRESSED: "regressed",
+    Verdict.INVALID: "invalid",
+    Verdict.MISSING: "missing",
+    Verdict.INCONCLUSIVE: "inconclusive",
+}
+
+_OTHER_WORDS: Final = ("recorded", "not asserted")
+
+
+def header_line(
+    device: str,
+    product: str,
+    mode: str,
+    *,
+    budget_seconds: float,
+    comparisons: int,
+    stock: str = "",
+    engine: str = "",
+) -> str:
+    """The line before the first test: on what and against what is measured.
+
+    Args:
+        device: Name of the device, and of its baselines.
+        product: What it is.
+        mode: What is done, with whom: ``gating against /.../baselines/T4``.
+        budget_seconds: Most measuring time of one test.
+        comparisons: How many the collected tests will make, as far as their code tells.
+        stock: The baselines that are there, in words; empty where they are not asked.
+        engine: What makes the loads; empty where processes of this host do.
+    """
+    planned = f"{comparisons} comparison{'s' if comparisons != 1 else ''} planned"
+    there = f" ({stock})" if stock else ""
+    budget = f"at most {format_seconds(budget_seconds)} of measuring a test"
+    made = f", loads made by {engine}" if engine else ""
+    return printable(f"{device} ({product}), {mode}{there}{made}, {budget}, {planned}")
+
+
+def of_workers(header: str, workers: int) -> str:
+    """The line for several workers of pytest-xdist, each of which has the same: each collects all tests.
+
+    Args:
+        header: That of a worker; of one that has none nothing is said.
+        workers: How many there are.
+    """
+    return f"{header}, {workers} worker{'s' if workers != 1 else ''}" if header else ""
 
 
 def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False, verbose: bool = True) -> list[str]:
@@ -228,3 +281,59 @@ def _with_names(text: str, who: Sequence[str], noun: str) -> list[str]:
     first, *rest = text.splitlines() or [""]
     count = f"{len(who)} {noun}: " if len(who) > 1 else ""
     return [f"{printable(first)} ({count}{some_of(who)})", *(f"  {printable(line)}" for line in rest)]
+
+
+def totals_line(result: SessionResult) -> str:
+    """Count the last words by verdict: ``comparisons: 12 passed, 1 regressed, 2 inconclusive``.
+
+    Args:
+        result: Of the run. Where it records baselines, what was missing in a test that passed is recorded, and what has
+            improved need not be proposed.
+
+    Returns:
+        The line, with the improvements that could be recorded; empty where nothing was compared.
+    """
+    recording = bool(result.update)
+    rows = [row for test in result.tests for row in rows_of(test) if not row.judgement.overruled]
+    counts = Counter(_word(row, recording=recording) for row in rows)
+    parts = [f"{counts[word]} {word}" for word in (*_WORDS.values(), *_OTHER_WORDS) if counts[word]]
+    without = sum(test.outcome in FAILED and not rows_of(test) for test in result.tests)
+    if without:
+        parts.append(f"{without} test{'s' if without > 1 else ''} ended without any")
+    if not parts:
+        return ""
+    improved = [] if recording else improvements(result)
+    names = names_of(result.tests)
+    what = [f"{names[row.test.nodeid]} {row.judgement.metric.name}{_change(row)}" for row in improved]
+    proposed = f"; could be recorded: {some_of(what)}" if what else ""
+    return f"comparisons: {', '.join(parts)}{proposed}"
+
+
+def improvements(result: SessionResult) -> list[Row]:
+    """What could be recorded, for the gate to be stricter from then on: the largest change first.
+
+    Only of tests that passed: where one metric has improved for another that regressed, it has to be said why.
+    """
+    if not result.stored:
+        return []
+    return [
+        row
+        for row in ranked(result.tests)
+        if row.counts
+        and row.test.outcome == "passed"
+        and row.judgement.verdict is Verdict.IMPROVED
+        and row.judgement.reference_kind in RECORDABLE
+    ]
+
+
+def _word(row: Row, *, recording: bool) -> str:
+    verdict = row.judgement.verdict
+    recorded, not_asserted = _OTHER_WORDS
+    if not row.judgement.asserted:
+        return not_asserted
+    return recorded if recording and verdict is Verdict.MISSING and row.test.outcome == "passed" else _WORDS[verdict]
+
+
+def _change(row: Row) -> str:
+    change = row.judgement.change
+    return "" if change is None else f" {format_change(change)}"

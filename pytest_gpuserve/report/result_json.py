@@ -14,12 +14,12 @@ from pytest_gpuserve.measure.breakdown import breakdown_of
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.measure.replicas import imbalance_of, replicas_of
 from pytest_gpuserve.measure.rounds import reduced_by_metric
 from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.measure.telemetry import as_plain, merged
 from pytest_gpuserve.measure.window import Client, is_searched
 from pytest_gpuserve.report.ranking import rows_of
-from pytest_gpuserve.report.replicas import plain_replicas, plain_searches
 from pytest_gpuserve.report.schema import (
     BaseRecord,
     ComparisonsRecord,
@@ -36,6 +36,7 @@ from pytest_gpuserve.report.schema import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.histogram import Histogram
     from pytest_gpuserve.measure.window import Session, Start, Window
@@ -173,8 +174,8 @@ def _run(run: RunResult) -> RunRecord:
         cold_start_seconds=[start.cold_start_seconds for start in starts],
         cold_start_parts=[dict(start.cold_start_parts) for start in starts],
         counters=_counters(counters),
-        replicas=plain_replicas(windows, counters),
-        searches=plain_searches(starts),
+        replicas=_replicas(windows, counters),
+        searches=_searches(starts),
         answers=sum(session.answers for session in run.sessions),
         answers_checked=sum(session.answers_checked for session in run.sessions),
         foreign_cores=[start.foreign_cores for start in starts],
@@ -276,4 +277,59 @@ def _latency(sessions: Sequence[Session]) -> dict[str, float | None]:
         "mean": sum(window.latency_sum_seconds for window in windows) / total,
         **{name: latency.quantile(q) for name, q in _QUANTILES.items()},
         "max": max(window.latency_max_seconds for window in windows),
+    }
+
+
+def _searches(starts: Sequence[Start]) -> list[Plain] | None:
+    """The search of each start for a result file; None of a load that was no search."""
+    found = [start.search for start in starts if start.search is not None]
+    return [_search(search) for search in found] if found else None
+
+
+def _search(search: Search) -> Plain:
+    return {
+        "quantile": search.objective.quantile,
+        "objective_seconds": search.objective.seconds,
+        "capacity": search.value,
+        "low": search.low,
+        "high": search.high,
+        "probes": [
+            {
+                "rate": probe.rate,
+                "finding": str(probe.finding),
+                "latency": probe.latency,
+                "requests": probe.requests,
+                "slow": probe.slow,
+                "effective": probe.effective,
+                "seconds": probe.seconds,
+                "reason": probe.reason,
+                "client": probe.client,
+            }
+            for probe in search.probes
+        ],
+    }
+
+
+def _replicas(windows: Sequence[Window], counters: Counters | None) -> Plain | None:
+    """What the JSON result has of replicas; None of one server. Latencies are in seconds, what is not known is null."""
+    replicas = replicas_of(windows, counters)
+    found = imbalance_of(replicas)
+    if found is None:
+        return None
+    return {
+        "busiest": found.busiest,
+        "slowest": found.slowest or None,
+        "much_slower": list(found.much_slower),
+        "each": [
+            {
+                "name": replica.name,
+                "requests": replica.requests,
+                "errors": dict(replica.errors),
+                "throughput": replica.throughput,
+                "p50": replica.p50,
+                "p99": replica.p99,
+                "batching_ratio": replica.batching_ratio,
+            }
+            for replica in replicas
+        ],
     }

@@ -14,9 +14,8 @@ from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
-from pytest_gpuserve.report.commands import ACCEPT
 from pytest_gpuserve.report.junit import properties
-from pytest_gpuserve.report.next_step import next_step
+from pytest_gpuserve.report.next_step import ACCEPT, next_step
 from pytest_gpuserve.report.ranking import rows_of
 from pytest_gpuserve.report.remarks import bases_lines
 from pytest_gpuserve.report.result_json import document

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.compare.loads import LoadKey
 from pytest_gpuserve.history import command
-from pytest_gpuserve.history.command import fits, main
-from pytest_gpuserve.history.text import BLOCKS
+from pytest_gpuserve.history.command import BLOCKS, fits, main
 from tests.support.baseline_repository import (
     FILE,
     TEST,

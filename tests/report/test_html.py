@@ -21,8 +21,8 @@ from pytest_gpuserve.report.html.history import LinePoint, MetricLine
 from pytest_gpuserve.report.html.page import document, history_document
 from pytest_gpuserve.report.html.text import LABEL_CHARACTERS, Texts
 from pytest_gpuserve.report.next_step import next_step
+from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
-from pytest_gpuserve.report.totals import totals_line
 from tests.report.html_results import HOSTILE, session_result
 from tests.support.builders import judgement, result_of, session, start, window
 from tests.support.html_page import Page

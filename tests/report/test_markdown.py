@@ -29,9 +29,9 @@ from pytest_gpuserve.report.markdown import (
 from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import rows_of
+from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.results import LogTail, SessionResult, TestResult
 from pytest_gpuserve.report.terminal import table
-from pytest_gpuserve.report.totals import totals_line
 from tests.support.builders import COMMIT, OCCASION, judgement, result_of
 from tests.support.markdown_results import (
     GITHUB_COMMENT,

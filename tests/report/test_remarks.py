@@ -14,9 +14,9 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.measure.yardstick import Yardstick
-from pytest_gpuserve.report.commands import UPDATE
 from pytest_gpuserve.report.html.page import document as page
 from pytest_gpuserve.report.markdown import comment
+from pytest_gpuserve.report.next_step import UPDATE
 from pytest_gpuserve.report.remarks import (
     PROBLEM_CHARACTERS,
     bases_lines,
@@ -26,9 +26,9 @@ from pytest_gpuserve.report.remarks import (
     measured_again_lines,
     problem_lines,
     reason_lines,
+    totals_line,
 )
 from pytest_gpuserve.report.results import SessionResult
-from pytest_gpuserve.report.totals import totals_line
 from tests.support.builders import judgement, result_of, session, start
 
 if TYPE_CHECKING:

@@ -41,6 +41,26 @@ LOG_FROM: Final = 20.0
 LONGEST_TICK: Final = 8
 """Characters of a name below an axis: longer ones are numbered, and told in a note."""
 
+CHARACTER_PX: Final = 6.6
+"""Width of a letter of an axis, on average."""
+
+NARROWEST_PX: Final = 280
+"""Of a plot: what stands along it has room on a phone."""
+
+ROW_PX: Final = 40
+"""Of a plot that lies on its side: a line of text, and the interval below it."""
+
+ROOM: Final = 0.06
+"""Share of an axis beside the outermost values."""
+
+_ABOVE, _BELOW, _BETWEEN = 24, 40, 12
+
+_TICKS: Final = 5
+
+_MOST_DECADES: Final = 4
+
+_DASHES: Final = {"solid": "", "dash": ' stroke-dasharray="6 4"', "dot": ' stroke-dasharray="2 4"'}
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -207,24 +227,6 @@ def named_axis(title: str, names: Sequence[str]) -> tuple[Axis, tuple[str, ...]]
         short = [str(place) for place in range(1, len(names) + 1)]
         notes = ("; ".join(f"{number}: {name}" for number, name in zip(short, names, strict=True)),)
     return Axis(title, names=tuple(enumerate(short)), bounds=(-0.5, len(names) - 0.5)), notes
-
-
-CHARACTER_PX: Final = 6.6
-"""Width of a letter of an axis, on average."""
-
-NARROWEST_PX: Final = 280
-"""Of a plot: what stands along it has room on a phone."""
-
-ROW_PX: Final = 40
-"""Of a plot that lies on its side: a line of text, and the interval below it."""
-
-ROOM: Final = 0.06
-"""Share of an axis beside the outermost values."""
-
-_ABOVE, _BELOW, _BETWEEN = 24, 40, 12
-_TICKS: Final = 5
-_MOST_DECADES: Final = 4
-_DASHES: Final = {"solid": "", "dash": ' stroke-dasharray="6 4"', "dot": ' stroke-dasharray="2 4"'}
 
 
 class Scale:

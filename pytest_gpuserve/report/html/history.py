@@ -13,6 +13,11 @@ from pytest_gpuserve.units import format_value
 if TYPE_CHECKING:
     from pytest_gpuserve.report.html.text import Texts
 
+LABEL_CHARACTERS: Final = 12
+"""Of a label on the axis at most; every point tells the whole of it."""
+
+_LEVEL: Final = "#cc7a00"
+
 
 @dataclass(frozen=True, slots=True)
 class LinePoint:
@@ -55,12 +60,6 @@ class MetricLine:
     def __post_init__(self) -> None:
         if list(self.changes) != sorted({*self.changes}) or not {*self.changes} <= {*range(len(self.points))}:
             raise ValueError(f"change points must rise within 0..{len(self.points) - 1}, not {self.changes}")
-
-
-LABEL_CHARACTERS: Final = 12
-"""Of a label on the axis at most; every point tells the whole of it."""
-
-_LEVEL: Final = "#cc7a00"
 
 
 def history(line: MetricLine, texts: Texts) -> Figure:

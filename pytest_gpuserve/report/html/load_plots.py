@@ -39,6 +39,14 @@ BETWEEN_SECONDS: Final = 1.0
 
 _NS: Final = 1e-9
 
+STEPS: Final = 100
+"""Points of a curve along each of its axes at most: more are not seen."""
+
+_QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+
+BARS_WIDTH: Final = 0.8
+"""Of the bars of a batch size together, where the next one is 1 away."""
+
 
 @dataclass(frozen=True)
 class _Placed:
@@ -168,12 +176,6 @@ def _clock(window: Window) -> float | None:
     return None if window.cards is None else window.cards.sm_clock_mhz
 
 
-STEPS: Final = 100
-"""Points of a curve along each of its axes at most: more are not seen."""
-
-_QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-
-
 def distribution(run: MeasuredRun, texts: Texts) -> Figure | None:
     """Draw the latencies of a load, and of the one that it was measured beside; None where nothing was answered."""
     curves: list[Series] = []
@@ -228,10 +230,6 @@ def _curve(latency: Histogram, name: str, own: str, *, line: str) -> list[Series
     )
     curve = tuple(Point(seconds, share) for seconds, share in tail(latency))
     return [Series(name, own, curve, line=line, mark=""), Series("", own, quantiles)]
-
-
-BARS_WIDTH: Final = 0.8
-"""Of the bars of a batch size together, where the next one is 1 away."""
 
 
 def batches(run: MeasuredRun, texts: Texts) -> Figure | None:

@@ -20,8 +20,8 @@ from pytest_gpuserve.report.html.text import UNKNOWN, Texts, cut
 from pytest_gpuserve.report.names import names_of
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import ranked
+from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.replicas import PROBE_HEADINGS
-from pytest_gpuserve.report.totals import totals_line
 from pytest_gpuserve.units import format_change, format_fraction, format_value
 
 if TYPE_CHECKING:
@@ -43,6 +43,12 @@ _Named = tuple[str, "Row"]
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 """Nothing is run, and nothing is loaded."""
+
+OVERRULED = "settled side by side: that verdict is the last word"
+
+EXTRA: Final = "pip install 'pytest-gpuserve[report]'"
+
+_HERE: Final = Path(__file__).parent
 
 
 def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
@@ -160,9 +166,6 @@ def _outcomes(result: SessionResult, texts: Texts) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: item[0] == "passed")
 
 
-OVERRULED = "settled side by side: that verdict is the last word"
-
-
 @dataclass(frozen=True)
 class VerdictLine:
     """A judgement as a line of the table; every text is fit to be shown.
@@ -227,11 +230,6 @@ def line_of(row: Row, name: str, texts: Texts) -> VerdictLine:
         cells,
         tuple(reasons),
     )
-
-
-EXTRA: Final = "pip install 'pytest-gpuserve[report]'"
-
-_HERE: Final = Path(__file__).parent
 
 
 def _own(name: str) -> str:

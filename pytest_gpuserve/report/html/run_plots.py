@@ -58,6 +58,29 @@ MOST_SERIES: Final = len(PALETTE)
 
 _QUANTILE: Final = 0.99
 
+NAMES: Final = {
+    "client_send": "client send",
+    "network": "network",
+    "queue": "queue",
+    "compute_input": "compute input",
+    "compute_infer": "compute infer",
+    "compute_output": "compute output",
+    "client_receive": "client receive",
+}
+"""The components, from the bottom of a bar upwards, as perf_analyzer's tables have them."""
+
+BAR_WIDTH: Final = 0.7
+"""Of a bar, where the next one is 1 away."""
+
+_BrokenDown = tuple["MeasuredRun", "Summary", Breakdown]
+
+NOT_ASSERTED: Final = "not asserted"
+
+_LEAST_REACH: Final = 0.05
+
+_REACH: Final = 1.5
+"""The axis ends at so many times the largest change or tolerance: a very wide interval is cut there."""
+
 
 @dataclass(frozen=True)
 class _Point:
@@ -147,23 +170,6 @@ def _point_text(point: _Point) -> str:
         "" if point.batch is None else f"mean batch {format_ratio(point.batch)}",
     ]
     return f"{point.name}: {', '.join(part for part in said if part)}"
-
-
-NAMES: Final = {
-    "client_send": "client send",
-    "network": "network",
-    "queue": "queue",
-    "compute_input": "compute input",
-    "compute_infer": "compute infer",
-    "compute_output": "compute output",
-    "client_receive": "client receive",
-}
-"""The components, from the bottom of a bar upwards, as perf_analyzer's tables have them."""
-
-BAR_WIDTH: Final = 0.7
-"""Of a bar, where the next one is 1 away."""
-
-_BrokenDown = tuple["MeasuredRun", "Summary", Breakdown]
 
 
 def components(runs: Sequence[MeasuredRun], texts: Texts) -> list[Figure]:
@@ -334,13 +340,6 @@ def _client_cores(run: MeasuredRun) -> float | None:
 
 def _panel(title: str, unit: str, series: Sequence[Series]) -> Panel:
     return Panel(Axis(title, unit, from_zero=True), tuple(series), height=110)
-
-
-NOT_ASSERTED: Final = "not asserted"
-
-_LEAST_REACH: Final = 0.05
-_REACH: Final = 1.5
-"""The axis ends at so many times the largest change or tolerance: a very wide interval is cut there."""
 
 
 @dataclass(frozen=True)
