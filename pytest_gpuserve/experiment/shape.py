@@ -42,7 +42,7 @@ def windows_wanted(windows: Sequence[Window], shape: LoadShape) -> int:
         missing = (shape.requests_wanted - requests) / (requests / len(kept))
         wanted = max(wanted, len(windows) + math.ceil(missing))
     if requests:
-        mean_seconds = sum(window.latency_sum_seconds for window in kept) / requests
+        mean_seconds = sum(window.latency.sum_seconds for window in kept) / requests
         # On top of what was cut off: the law is asked of the rest.
         wanted = max(wanted, cut.discard + math.ceil(LATENCIES_LONG * mean_seconds / WINDOW_SECONDS))
     return wanted

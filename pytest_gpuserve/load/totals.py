@@ -81,6 +81,10 @@ class Durations:
             return None
         return min(self.histogram.quantile(q), self.max_ns / 1e9)
 
+    def in_seconds(self) -> Histogram:
+        """The same with sum and maximum in seconds."""
+        return Histogram(self.histogram.counts, self.sum_ns / 1e9, self.max_ns / 1e9)
+
     def plus(self, more: Latencies) -> Durations:
         """Add what an engine counted."""
         if not more.counts:

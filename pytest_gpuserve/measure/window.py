@@ -69,8 +69,6 @@ class Window:
         requests: Requests that were answered well within it.
         errors: Failed requests by kind (``status 503``, ``timeout``, ``reset`` ...).
         latency: Latencies of the answered requests.
-        latency_sum_seconds: Their exact sum, for the mean.
-        latency_max_seconds: Their exact maximum; 0 when there were none.
         items: Items that the server's batching stage executed within it; None where the server does not count.
         batches: Batches that they were executed in; None where the server does not count.
         client_cpu_seconds: CPU time that the load engine used.
@@ -86,8 +84,6 @@ class Window:
     requests: int
     errors: Mapping[str, int]
     latency: Histogram
-    latency_sum_seconds: float
-    latency_max_seconds: float
     items: int | None = None
     batches: int | None = None
     client_cpu_seconds: float = 0.0

@@ -269,14 +269,13 @@ def _quantiles(histogram: Histogram) -> Plain | None:
 def _latency(sessions: Sequence[Session]) -> dict[str, float | None]:
     windows = [window for session in sessions for window in session.windows]
     latency = merge(window.latency for window in windows)
-    total = latency.total
     # Latencies at the capacity are of another rate in each run.
-    if total == 0 or is_searched(start for session in sessions for start in session.starts):
+    if not latency.total or is_searched(start for session in sessions for start in session.starts):
         return dict.fromkeys(("mean", *_QUANTILES, "max"))
     return {
-        "mean": sum(window.latency_sum_seconds for window in windows) / total,
+        "mean": latency.mean,
         **{name: latency.quantile(q) for name, q in _QUANTILES.items()},
-        "max": max(window.latency_max_seconds for window in windows),
+        "max": latency.max_seconds,
     }
 
 

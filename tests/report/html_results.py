@@ -200,7 +200,7 @@ def _start(speeds: Speeds, users: int, number: int, count: int) -> Start:
         windows.append(window)
     requests = sum(window.requests for window in windows)
     seconds = math.fsum(window.seconds for window in windows)
-    mean = math.fsum(window.latency_sum_seconds for window in windows) / requests
+    mean = math.fsum(window.latency.sum_seconds for window in windows) / requests
     return Start(
         tuple(windows),
         cold_start_seconds=3.2,
@@ -234,9 +234,11 @@ def _window(speeds: Speeds, begin_ns: int) -> Window:
         seconds,
         REQUESTS,
         {"status 503": 1},
-        Histogram(counts),
-        math.fsum(seconds_of(bucket) * count for bucket, count in counts.items()),
-        seconds_of(max(counts)),
+        Histogram(
+            counts,
+            math.fsum(seconds_of(bucket) * count for bucket, count in counts.items()),
+            seconds_of(max(counts)),
+        ),
         items=REQUESTS,
         batches=REQUESTS // 12,
         client_cpu_seconds=0.1 * seconds,
