@@ -502,7 +502,7 @@ class GateSession:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table, what was written, and what is left over."""
-        print_closing(terminalreporter, self.closing(), self._written.lines)
+        print_closing(terminalreporter, self.closing(), self._written)
 
     def pytest_unconfigure(self) -> None:
         """Remove the worktrees and give the device back, however the session ended."""

@@ -17,7 +17,7 @@ import pytest
 
 from pytest_gpuserve.plugin.collection import measures, measuring_ids, needs_device, plain_id
 from pytest_gpuserve.plugin.options import read_settings
-from pytest_gpuserve.plugin.outputs import NOT_WRITTEN, UNLISTED, Form, Written, write_outputs
+from pytest_gpuserve.plugin.outputs import UNLISTED, Form, Written, write_outputs
 from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.units import utc_now
 
@@ -152,10 +152,10 @@ class Runner:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say where that result is; with ``-q`` only that it is not there."""
-        for line in self._written.lines:
-            if terminalreporter.config.get_verbosity() >= 0 or line.startswith(NOT_WRITTEN):
-                told = f"gpuserve: no test of group {self._part.number} measures; {line}"
-                terminalreporter.write_line(without_secrets(told, os.environ))
+        is_quiet = terminalreporter.config.get_verbosity() < 0
+        for line in self._written.missing if is_quiet else self._written.lines:
+            told = f"gpuserve: no test of group {self._part.number} measures; {line}"
+            terminalreporter.write_line(without_secrets(told, os.environ))
 
     def _know(self, dealt: Dealt) -> None:
         self._dealt = dealt

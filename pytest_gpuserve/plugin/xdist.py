@@ -75,7 +75,7 @@ def hand_problem(config: pytest.Config, problem: str) -> None:
     config.workeroutput[PROBLEM] = problem  # type: ignore[attr-defined]
 
 
-class Worker:
+class XdistWorker:
     """Registered as a plugin in a worker, after the session: hands over what it measures.
 
     Args:
@@ -127,7 +127,7 @@ class Worker:
         )
 
 
-class Controller:
+class XdistController:
     """Registered as a plugin in the controller: gathers what workers hand over, and reports it as one run.
 
     Args:
@@ -221,7 +221,7 @@ class Controller:
         if self._closing is not None:
             from pytest_gpuserve.plugin.terminal import print_closing  # noqa: PLC0415 -- who measures nothing loads nothing
 
-            print_closing(terminalreporter, self._closing, self._written.lines)
+            print_closing(terminalreporter, self._closing, self._written)
 
     def _without_group(self, nodeid: str) -> str:
         """The id that can be typed of a test that has sent no report: its name and parameters, without what follows."""

@@ -1,6 +1,6 @@
 """The result as markdown: a comment on a pull request (``--gpuserve-markdown``) and the summary of a CI step.
 
-It is one block of HTML: see ``markdown_text.py`` for why. A job that posts it need not trust whoever wrote it: what
+It is one block of HTML, in which no site interprets markdown. A job that posts it need not trust whoever wrote it: what
 comes from here has no tag with an attribute, no blank line, and outside of ``<code>`` and ``<pre>`` only our own words
 and numbers, so that it can be told from anything else.
 """
@@ -77,7 +77,7 @@ class Inert:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CommentPart:
     """A piece of a document that may be cut short.
 
     Args:
@@ -100,7 +100,7 @@ class Part:
         return "\n".join(line for line in (*lines, note if left_out else "") if line)
 
 
-def fitted(parts: Sequence[Part], most_bytes: int) -> str:
+def fitted(parts: Sequence[CommentPart], most_bytes: int) -> str:
     """Write pieces one after the other, the first ones as whole as they can be.
 
     Sizes are those of UTF-8, which are never below what a site counts, whether that is bytes or characters.
@@ -121,7 +121,7 @@ def fitted(parts: Sequence[Part], most_bytes: int) -> str:
     return "\n".join(texts)
 
 
-def _rows_within(part: Part, most_bytes: int) -> int:
+def _rows_within(part: CommentPart, most_bytes: int) -> int:
     """How many rows of a piece fit."""
     if _size(part.text(len(part.rows))) <= most_bytes:
         return len(part.rows)
@@ -252,9 +252,9 @@ def _document(result: SessionResult, inert: Inert, most_bytes: int) -> str:
     )
     head = "\n".join(_head(result, inert))
     parts = (
-        Part(_TABLE, bad, "</table>", "rows that do not pass, the least bad ones"),
-        Part("<ul>", _reasons([row for row in rows if row.is_bad], inert), "</ul>", "reasons"),
-        Part("<p>What the tests say:</p>", _problems(result.tests, inert), "", "tests that did not pass"),
+        CommentPart(_TABLE, bad, "</table>", "rows that do not pass, the least bad ones"),
+        CommentPart("<ul>", _reasons([row for row in rows if row.is_bad], inert), "</ul>", "reasons"),
+        CommentPart("<p>What the tests say:</p>", _problems(result.tests, inert), "", "tests that did not pass"),
         _folded("Other rows", _TABLE, others, "</table>", "other rows"),
         _folded("Notes", "<ul>", _notes(result, rows, inert), "</ul>", "notes"),
         _folded("Device, host, software", "<table>", _facts(result, inert), "</table>", "facts"),
@@ -356,5 +356,5 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
             yield f"{prefix}{name}", str(value)
 
 
-def _folded(title: str, opening: str, rows: Sequence[str], closing: str, what: str) -> Part:
-    return Part(f"<details><summary>{title}</summary>{opening}", rows, f"{closing}</details>", what)
+def _folded(title: str, opening: str, rows: Sequence[str], closing: str, what: str) -> CommentPart:
+    return CommentPart(f"<details><summary>{title}</summary>{opening}", rows, f"{closing}</details>", what)

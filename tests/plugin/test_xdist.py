@@ -22,7 +22,7 @@ from pytest_gpuserve.merge.command import main
 from pytest_gpuserve.plugin.collection import MEASURING, NODEID
 from pytest_gpuserve.plugin.options import Update
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, Form, Output
-from pytest_gpuserve.plugin.xdist import Controller, Worker, pack, unpack
+from pytest_gpuserve.plugin.xdist import XdistController, XdistWorker, pack, unpack
 from pytest_gpuserve.report.results import SessionResult, TestResult
 from pytest_gpuserve.units import digest
 from tests.fakes.nvml import cards
@@ -315,7 +315,7 @@ def gathered(path: Path, reports: Iterable[Any], *, dist: str) -> list[tuple[str
     """What a controller writes that hears these reports: ids of tests and their outcomes."""
     config: Any = SimpleNamespace(option=SimpleNamespace(dist=dist))
     settings: Any = SimpleNamespace(outputs=(Output("--gpuserve-json", Form.JSON, path),), update=Update.NOTHING)
-    controller = Controller(config, settings)
+    controller = XdistController(config, settings)
     worker = SimpleNamespace(gateway=SimpleNamespace(id="gw0"))
     controller.pytest_configure_node(SimpleNamespace(gateway=worker.gateway, workerinput={}))
     for report in reports:
@@ -349,7 +349,7 @@ def test_a_group_makes_no_second_test(phases: Sequence[str], outcome: str, tmp_p
     item: Any = SimpleNamespace(nodeid=grouped, stash=pytest.Stash(), fixturenames=[MEASURING])
     item.stash[NODEID] = plain
     config: Any = SimpleNamespace()
-    worker = Worker(config, lambda: SessionResult({}, {}, (TestResult(plain, outcome),)))
+    worker = XdistWorker(config, lambda: SessionResult({}, {}, (TestResult(plain, outcome),)))
     reports = []
     for name in phases:
         made = worker.pytest_runtest_makereport(item)
