@@ -45,7 +45,7 @@ EPILOG: Final = (
 
 SCHEMA: Final = 2
 
-TOLD_FIRST: Final = tuple(Verdict)[::-1]
+GRAVEST_FIRST: Final = tuple(Verdict)[::-1]
 """Why something cannot be judged before why it is undecided, before why it is worse."""
 
 
@@ -172,8 +172,8 @@ def comparison_text(comparison: SideComparison, *, width: int, color: bool, show
     ]
     # The table has colours, and what it takes in is made printable by itself.
     drawn = table([_test(each) for each in comparison.compared], width=width, color=color, shown=shown)
-    told, more = ([printable(shown(line)) for line in lines] for lines in (head, rest))
-    return "\n".join([*told, *(["", drawn, ""] if comparison.compared else []), *more])
+    above, below = ([printable(shown(line)) for line in lines] for lines in (head, rest))
+    return "\n".join([*above, *(["", drawn, ""] if comparison.compared else []), *below])
 
 
 def comparison_plain(comparison: SideComparison) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def _reasons(compared: Sequence[LoadComparison]) -> list[str]:
     """Why verdicts are what they are, each reason once with how often it was given, the gravest verdict first."""
     judgements = [judgement for each in compared for judgement in each.judgements]
     count = Counter((judgement.verdict, reason.text) for judgement in judgements for reason in reasons_of(judgement))
-    ordered = sorted(count, key=lambda told: TOLD_FIRST.index(told[0]))
+    ordered = sorted(count, key=lambda reason: GRAVEST_FIRST.index(reason[0]))
     return [
         f"{verdict}: {reason}{f' ({count[verdict, reason]} metrics)' if count[verdict, reason] > 1 else ''}"
         for verdict, reason in ordered
@@ -230,7 +230,7 @@ def _listed(what: str, named: Sequence[LoadKey | Unchanged]) -> list[str]:
 
 def _last(comparison: SideComparison) -> str:
     count = Counter(judgement.verdict for each in comparison.compared for judgement in each.judgements)
-    found = [f"{count[verdict]} {verdict}" for verdict in TOLD_FIRST if count[verdict]]
+    found = [f"{count[verdict]} {verdict}" for verdict in GRAVEST_FIRST if count[verdict]]
     rest = [
         f"{len(keys)} {what}"
         for what, keys in (
@@ -240,12 +240,12 @@ def _last(comparison: SideComparison) -> str:
         )
         if keys
     ]
-    told = ", ".join([*found, *rest])
+    counted = ", ".join([*found, *rest])
     if not (comparison.compared or comparison.unchanged):
-        return f"nothing was compared: A and B have no load in common{f' ({told})' if told else ''}"
+        return f"nothing was compared: A and B have no load in common{f' ({counted})' if counted else ''}"
     if not comparison.has_substance:
-        return f"nothing could be compared: {told}"
-    return f"{'nothing is worse' if comparison.is_well else 'not well'}: {told}"
+        return f"nothing could be compared: {counted}"
+    return f"{'nothing is worse' if comparison.is_well else 'not well'}: {counted}"
 
 
 def _plain_key(key: LoadKey) -> Mapping[str, str]:

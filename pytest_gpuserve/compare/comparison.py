@@ -1,7 +1,7 @@
 """Compares two sides: which loads are one, the verdict of each, and whether that is well.
 
 A load of one side is judged by the other's with the stored-baseline method where both kept their sessions. Where a side
-has but a number there is no verdict to be had: the two numbers are told, with INCONCLUSIVE.
+has but a number there is no verdict to be had: it shows the two numbers, with INCONCLUSIVE.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class LoadComparison:
 
     Args:
         key: What B calls it.
-        host: Where B measured it; told only where it did on several.
+        host: Where B measured it; given only where it did on several.
         judgements: One a metric, widest change first.
         by_default: Names of the metrics that were judged with their default tolerances, for nobody said another.
     """
@@ -83,7 +83,7 @@ class Unchanged:
 
     Args:
         key: What B calls it.
-        host: Where B measured it; told only where that is not so of all its hosts.
+        host: Where B measured it; given only where that is not so of all its hosts.
     """
 
     key: LoadKey
@@ -176,10 +176,7 @@ def compare_sides(a: ComparisonSide, b: ComparisonSide, question: CompareOptions
 def _name_of(
     before: Mapping[LoadKey, MeasuredLoad], after: Mapping[LoadKey, MeasuredLoad], *, any_file: bool
 ) -> Callable[[LoadKey], _Name]:
-    """By what loads of both sides are taken for one.
-
-    A device that each side has only one of is no part of it: that they differ is then said of each load.
-    """
+    """By what loads of both sides are taken for one."""
     one_device = all(len({key.device for key in side}) == 1 for side in (before, after))
 
     def named(key: LoadKey) -> _Name:
@@ -199,8 +196,8 @@ def _compared(
         for host in hosts:
             judgements = judge_load(before, after, host, metrics, given)
             judged = {judgement.metric.name for judgement in judgements if judgement.tolerance is not None}
-            told = host if len(after.hosts) > 1 else ""
-            loads.append(LoadComparison(after.key, told, tuple(judgements), frozenset(by_default & judged)))
+            shown_host = host if len(after.hosts) > 1 else ""
+            loads.append(LoadComparison(after.key, shown_host, tuple(judgements), frozenset(by_default & judged)))
     upheld: Iterator[Judgement] = iter(uphold([judgement for each in loads for judgement in each.judgements]))
     done = []
     for each in loads:

@@ -187,11 +187,7 @@ def loads_of(name: str, result: ResultRecord) -> Iterator[MeasuredLoad]:
 
 
 def _tolerances(name: str, result: ResultRecord, verdicts: list[VerdictRecord]) -> Mapping[str, float]:
-    """How much worse each metric was allowed to be, in its own unit.
-
-    Raises:
-        UsageProblem: A metric cannot be so much worse.
-    """
+    """How much worse each metric was allowed to be, in its own unit."""
     found = {}
     for verdict in verdicts:
         metric = METRICS.get(verdict.metric)
@@ -208,10 +204,7 @@ def _tolerances(name: str, result: ResultRecord, verdicts: list[VerdictRecord]) 
 
 
 def _beside(run: RunRecord, verdicts: list[VerdictRecord]) -> str:
-    """Whom a load's sessions were measured side by side with; empty for nobody.
-
-    What a stored baseline judges was measured alone, whoever then had the last word.
-    """
+    """Whom a load's sessions were measured side by side with; empty for nobody."""
     if run.base is None or any(verdict.reference_kind == "baseline" for verdict in verdicts):
         return ""
     return run.base.name

@@ -186,8 +186,8 @@ def _side(name: str, documents: Sequence[SideFile], *, is_folder: bool) -> Compa
         result = read_result(documents[0].name, documents[0].data)
         if not (result.tests or result.gpu):
             raise UsageProblem(f"{name} has nothing to compare: it is of a runner without a test that measures")
-        told = ", ".join(filter(None, (result.at, (result.commit or "")[:HASH_SHOWN])))
-        return ComparisonSide(f"{name} ({told})" if told else name, _by_key(name, loads_of(name, result)))
+        when = ", ".join(filter(None, (result.at, (result.commit or "")[:HASH_SHOWN])))
+        return ComparisonSide(f"{name} ({when})" if when else name, _by_key(name, loads_of(name, result)))
     loads = []
     for document in documents:
         for entry, stored in read_baseline(document).items():

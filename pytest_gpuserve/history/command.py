@@ -92,11 +92,7 @@ def fits(key: LoadKey, pattern: str) -> bool:
 
 
 def _lines(given: argparse.Namespace) -> tuple[list[HistoryLine], list[str]]:
-    """The lines that were asked for, and what could not be read.
-
-    Raises:
-        GpuserveError: Something cannot be used.
-    """
+    """The lines that were asked for, and what could not be read."""
     if given.change_points:
         demand_library()
     notes: list[str] = []
@@ -114,11 +110,7 @@ def _lines(given: argparse.Namespace) -> tuple[list[HistoryLine], list[str]]:
 
 
 def _editions(given: argparse.Namespace, notes: list[str]) -> list[Edition]:
-    """The editions of git's history; where result files are given, a folder outside of git has none.
-
-    Raises:
-        UsageProblem: Git cannot be asked, or does not know the revision.
-    """
+    """The editions of git's history; where result files are given, a folder outside of git has none."""
     folder = Path.cwd()
     try:
         repository = Repository.around(folder, "the history of baselines")
@@ -238,7 +230,7 @@ def chart(values: Sequence[float], *, narrowest: float, blocks: bool) -> str:
 
 
 def _line_text(line: HistoryLine, *, width: int, blocks: bool) -> list[str]:
-    told = [
+    lines = [
         line.title,
         *([f"begins here: {line.because}"] if line.because else []),
         *(_drawn(line, width=width - len(INDENT), blocks=blocks) if len(line.places) > 1 else []),
@@ -248,7 +240,7 @@ def _line_text(line: HistoryLine, *, width: int, blocks: bool) -> list[str]:
         *([] if line.changes else [_unchanged(line)]),
         *(f"{place.observation.label}: {note}" for place in line.places for note in place.notes),
     ]
-    return [f"{INDENT if number else ''}{each}" for number, each in enumerate(told)]
+    return [f"{INDENT if number else ''}{each}" for number, each in enumerate(lines)]
 
 
 def _drawn(line: HistoryLine, *, width: int, blocks: bool) -> list[str]:

@@ -151,16 +151,16 @@ def _of_metric(metric: Metric, history: Sequence[Observation], *, find_changes: 
 
 def _places(metric: Metric, part: Sequence[Observation]) -> tuple[HistoryPoint, ...]:
     found = []
-    said = ("", "")
+    previous = ("", "")
     for observation in part:
-        told = (
+        current = (
             f"reason: {observation.note}" if observation.note else "",
             (observation.anchors or {}).get(metric.name, ""),
         )
         # A baseline keeps its reason and anchors until they are replaced: they are told where they are new.
-        notes = tuple(new for new, old in zip(told, said, strict=True) if new and new != old)
+        notes = tuple(new for new, old in zip(current, previous, strict=True) if new and new != old)
         if observation.anchors is not None:
-            said = told
+            previous = current
         found.append(HistoryPoint(observation, observation.known[metric.name], notes))
     return tuple(found)
 

@@ -151,10 +151,10 @@ class _Walker:
         return {name: bytes(raw) for name, raw in file.entries.items()}
 
     def _keep(self, commit: Commit, path: str, name: str, raw: bytes) -> None:
-        told = sha256(raw).digest()
-        if self._known.get((path, name)) == told:
+        digest = sha256(raw).digest()
+        if self._known.get((path, name)) == digest:
             return
-        self._known[path, name] = told
+        self._known[path, name] = digest
         try:
             entry = msgspec.json.decode(raw, type=Entry)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
@@ -249,9 +249,9 @@ def compared_of(
         UsageProblem: A result does not name its host or its device.
     """
     found: dict[LoadKey, frozenset[str]] = {}
-    told = [(_key_of(edition), anchored(edition.entry)) for edition in editions]
-    told += [(load.key, load.asked) for name, result in results for load in loads_of(name, result)]
-    for key, names in told:
+    asked = [(_key_of(edition), anchored(edition.entry)) for edition in editions]
+    asked += [(load.key, load.asked) for name, result in results for load in loads_of(name, result)]
+    for key, names in asked:
         found[key] = found.get(key, frozenset()) | names
     return found
 
@@ -277,10 +277,10 @@ def of_editions(editions: Iterable[Edition], wanted: Wanted, note: list[str]) ->
         before = seen.setdefault((edition.path, edition.name), set())
         by_host: dict[str, list[SessionRecord]] = {}
         for record in edition.entry.sessions:
-            told = sha256(msgspec.json.encode(record)).digest()
-            if told not in before:
+            digest = sha256(msgspec.json.encode(record)).digest()
+            if digest not in before:
                 by_host.setdefault(record.host.id, []).append(record)
-            before.add(told)
+            before.add(digest)
         for host, records in by_host.items():
             try:
                 sessions = [session_of(record) for record in records]

@@ -99,11 +99,7 @@ def _outputs(given: argparse.Namespace) -> list[Output]:
 
 
 def _clear(outputs: Sequence[Path], files: Iterable[str]) -> None:
-    """Remove what was written before: nobody must take it for what comes of these.
-
-    Raises:
-        UsageProblem: One of them is to be read, or cannot be removed, or two are one.
-    """
+    """Remove what was written before: nobody must take it for what comes of these."""
     taken = {os.path.realpath(name): name for name in files}
     for path in outputs:
         place = os.path.realpath(path)

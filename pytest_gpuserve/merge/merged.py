@@ -25,7 +25,7 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import ALPHA
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
-from pytest_gpuserve.merge.shards import MERGED, MODES, NOT_TOLD, PASSING, Joined, ShardTest, join, remarks
+from pytest_gpuserve.merge.shards import MERGED, MODES, NOT_STATED, PASSING, Joined, ShardTest, join, remarks
 from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.remarks import bases_lines, problem_lines, reason_lines, totals_line
@@ -86,9 +86,9 @@ def merged_text(
         totals_line(result),
         *next_step(result).splitlines(),
     )
-    told = [printable(shown(line)) for line in lines if line]
+    below = [printable(shown(line)) for line in lines if line]
     # The table has colours, and what it takes in is made printable by itself.
-    return "\n".join([printable(shown(f"gpuserve: {result.header}")), *(["", drawn, ""] if drawn else []), *told])
+    return "\n".join([printable(shown(f"gpuserve: {result.header}")), *(["", drawn, ""] if drawn else []), *below])
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ class Merged:
     def notes(self) -> tuple[str, ...]:
         """What the shards noted, and what is to be said of their being put together; a line each."""
         said = (note for shard in self.joined.shards for note in shard.result.notes)
-        told = (f"{self._name(place)} is no pass: {problem}" for place, problem in self.joined.problems.items())
-        return tuple(dict.fromkeys((*said, *told, *remarks(self.joined.shards))))
+        problems = (f"{self._name(place)} is no pass: {problem}" for place, problem in self.joined.problems.items())
+        return tuple(dict.fromkeys((*said, *problems, *remarks(self.joined.shards))))
 
     @property
     def header(self) -> str:
@@ -132,7 +132,7 @@ class Merged:
     @property
     def places(self) -> tuple[str, ...]:
         """What each shard was measured on, a line each."""
-        return tuple(f"{self._name(place)}: {_told(shard)}" for place, shard in enumerate(self.joined.shards))
+        return tuple(f"{self._name(place)}: {_measured_on(shard)}" for place, shard in enumerate(self.joined.shards))
 
     def result(self) -> SessionResult:
         """All of it, for reports. What was measured in detail is in the shards' own.
@@ -140,7 +140,7 @@ class Merged:
         A run that did not end as its tests say is in it as an error, so that no report takes it for a pass.
         """
         shards, busy, first = self.joined.shards, self._busy, self._first
-        results = {f"result {number}": _told(shard) for number, shard in self._numbered()}
+        results = {f"result {number}": _measured_on(shard) for number, shard in self._numbered()}
         return SessionResult(
             gpu={**_common(shard.result.gpu for shard in busy), "results": results},
             host=_common(shard.result.host for shard in busy),
@@ -324,17 +324,17 @@ def _reasons(verdict: VerdictRecord) -> tuple[Reason, ...]:
     )
 
 
-def _told(shard: Shard) -> str:
+def _measured_on(shard: Shard) -> str:
     """On what, where and when it was measured, and how much."""
     result = shard.result
     place = result.gpu.get("pci_bus_id")
     number = "" if result.shard is None else f"group {result.shard.number} of {result.shard.of}, "
     if shard.is_idle:
-        return f"{number}no test that measures, began {result.at or NOT_TOLD}"
+        return f"{number}no test that measures, began {result.at or NOT_STATED}"
     count = len(shard.tests)
     return (
-        f"{number}{result.gpu['name']}{f' at {place}' if place else ''} on host {result.host.get('id') or NOT_TOLD},"
-        f" {count} test{'s' if count != 1 else ''}, began {result.at or NOT_TOLD}"
+        f"{number}{result.gpu['name']}{f' at {place}' if place else ''} on host {result.host.get('id') or NOT_STATED},"
+        f" {count} test{'s' if count != 1 else ''}, began {result.at or NOT_STATED}"
     )
 
 

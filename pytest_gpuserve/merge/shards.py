@@ -34,12 +34,12 @@ _MEANINGS: Final = {
 }
 """Of pytest's exit statuses, but those of tests that have all passed or have not."""
 
-NOT_TOLD: Final = "not told"
+NOT_STATED: Final = "not told"
 
 _NONE_WRITTEN: Final = "look for the runner that has written none: it has broken down, or lacks --gpuserve-json"
 
 MODES: Final = {
-    None: NOT_TOLD,
+    None: NOT_STATED,
     "gate": "gating against stored baselines",
     "against": "side by side with another revision or interpreter",
     "update": "recording baselines",
@@ -133,11 +133,7 @@ def _canonical(plain: Plain) -> str:
 
 
 def _check_runs(name: str, test: TestRecord) -> None:
-    """Check that each verdict is of a load that the test has.
-
-    Raises:
-        UsageProblem: One is not.
-    """
+    """Check that each verdict is of a load that the test has."""
     labels = {run.label for run in test.runs}
     for verdict in test.verdicts:
         if verdict.run not in labels:
@@ -205,7 +201,7 @@ def check_alike(shards: Sequence[Shard]) -> None:
         )
     _check(
         shards,
-        lambda shard: shard.result.commit or NOT_TOLD,
+        lambda shard: shard.result.commit or NOT_STATED,
         "the results are not of the same code",
         "merge what was measured at one commit",
     )
@@ -223,7 +219,7 @@ def check_alike(shards: Sequence[Shard]) -> None:
     )
     _check(
         busy,
-        lambda shard: shard.result.against or NOT_TOLD,
+        lambda shard: shard.result.against or NOT_STATED,
         "the results were not measured beside the same code",
         "let all runners compare with one commit: --against=HASH",
     )
@@ -313,7 +309,7 @@ def _check_complete(shards: Sequence[Shard]) -> None:
         return
     _check(
         shards,
-        lambda shard: NOT_TOLD if shard.result.shard is None else f"one of {shard.result.shard.of}",
+        lambda shard: NOT_STATED if shard.result.shard is None else f"one of {shard.result.shard.of}",
         "the results are not of one suite that was dealt out",
         "merge the results of one `--splits=N`",
     )

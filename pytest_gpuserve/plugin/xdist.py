@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.plugin.options import Settings
     from pytest_gpuserve.report.results import SessionResult, TestResult
 
-TOLD: Final = "gpuserve"
-"""What a worker is told, among its ``workerinput``."""
+CONTROLLER_INPUT: Final = "gpuserve"
+"""What the controller passes to a worker, among its ``workerinput``."""
 
 HANDED: Final = "gpuserve_handed"
 """What a worker hands over, as an attribute of a test's report and at its end among its ``workeroutput``."""
@@ -61,13 +61,13 @@ def worker_count(config: pytest.Config) -> int:
 def each_runs_all(config: pytest.Config) -> bool:
     """Whether every worker runs every test (``--dist=each``)."""
     if is_worker(config):
-        return bool(_input(config).get(TOLD, {}).get("each"))
+        return bool(_input(config).get(CONTROLLER_INPUT, {}).get("each"))
     return str(getattr(config.option, "dist", "no")) == "each"
 
 
 def controller_pid(config: pytest.Config) -> int | None:
     """Of a worker, the process of its controller; None elsewhere."""
-    return _input(config).get(TOLD, {}).get("controller") if is_worker(config) else None
+    return _input(config).get(CONTROLLER_INPUT, {}).get("controller") if is_worker(config) else None
 
 
 def hand_problem(config: pytest.Config, problem: str) -> None:
@@ -150,7 +150,7 @@ class XdistController:
 
     def pytest_configure_node(self, node: Any) -> None:  # noqa: ANN401 -- pytest-xdist need not be installed
         """Tell a worker what it cannot know by itself."""
-        node.workerinput[TOLD] = {"controller": os.getpid(), "each": each_runs_all(self._config)}
+        node.workerinput[CONTROLLER_INPUT] = {"controller": os.getpid(), "each": each_runs_all(self._config)}
         self._nodes.append(node)
 
     def pytest_testnodedown(self, node: Any) -> None:  # noqa: ANN401 -- as above

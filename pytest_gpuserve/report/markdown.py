@@ -308,11 +308,11 @@ def _reasons(rows: Iterable[Row], inert: Inert) -> list[str]:
 
 def _problems(tests: Iterable[TestResult], inert: Inert) -> list[str]:
     """Of each test that did not pass what pytest says of it; those that failed before those that were skipped."""
-    told = sorted((test for test in tests if test.outcome != PASSED), key=lambda test: test.outcome == SKIPPED)
+    ordered = sorted((test for test in tests if test.outcome != PASSED), key=lambda test: test.outcome == SKIPPED)
     return [
         f"<details><summary>{inert.code(test.nodeid)}: {inert.code(test.outcome)}</summary>"
         f"{inert.block(test.problem) if test.problem else '<p>Nothing is known of why.</p>'}</details>"
-        for test in told
+        for test in ordered
     ]
 
 

@@ -157,12 +157,7 @@ def _typed(option: str) -> str:
 
 
 def _mended_by(load: str, *, lower: str) -> dict[ReasonKind, str]:
-    """What a reason asks for.
-
-    Args:
-        load: The call that measured.
-        lower: What is added where a lower rate helps too; empty where nobody chose the rate.
-    """
+    """What a reason asks for."""
     longer = f"measure longer, {load}(..., seconds=...)"
     keep_up = f"let the client keep up, {load}(..., processes=...)"
     return {
@@ -310,13 +305,7 @@ def _step(what: str, result: SessionResult, rows: Sequence[Row], *options: str) 
 
 
 def _selection(result: SessionResult, wanted: Sequence[str], *, only_these: bool) -> tuple[Sequence[str], str]:
-    """What selects these tests, and what to say of it where it does not select all; nothing where nothing does.
-
-    Args:
-        result: The run.
-        wanted: The ids of these tests.
-        only_these: Whether no other test may be selected with them.
-    """
+    """What selects these tests, and what to say of it where it does not select all; nothing where nothing does."""
     named = [nodeid for nodeid in wanted if nodeid.isprintable()][:MOST_IDS]
     if len(named) == len(wanted):
         return named, ""

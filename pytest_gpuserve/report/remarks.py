@@ -143,9 +143,9 @@ def problem_lines(tests: Collection[TestResult], shown: Callable[[str], str] = s
     names = names_of(tests)
     found: dict[str, list[str]] = {}
     for test in tests:
-        told = test.outcome != "error" and any(row.is_bad for row in rows_of(test))
+        is_explained = test.outcome != "error" and any(row.is_bad for row in rows_of(test))
         problem = next((line.strip() for line in shown(test.problem).splitlines() if line.strip()), "")
-        if test.outcome not in FAILED or told or not problem:
+        if test.outcome not in FAILED or is_explained or not problem:
             continue
         text = problem if len(problem) <= PROBLEM_CHARACTERS else f"{problem[:PROBLEM_CHARACTERS]} ..."
         found.setdefault(f"{test.outcome.upper()}: {text}", []).append(names[test.nodeid])

@@ -49,9 +49,9 @@ def replica_lines(tests: Collection[TestResult]) -> list[str]:
     lines = []
     for test in tests:
         for run in test.runs:
-            told = imbalance_text(replicas_of(_windows(run)))
+            text = imbalance_text(replicas_of(_windows(run)))
             name = f"{names[test.nodeid]} {printable(run.label)}".strip()
-            lines.extend([f"replicas of {name}: {told}"] if told else [])
+            lines.extend([f"replicas of {name}: {text}"] if text else [])
     return lines
 
 

@@ -39,7 +39,7 @@ LOG_FROM: Final = 20.0
 """Values that lie further apart than this ratio are drawn on an axis of logarithms."""
 
 LONGEST_TICK: Final = 8
-"""Characters of a name below an axis: longer ones are numbered, and told in a note."""
+"""Characters of a name below an axis: longer ones are numbered, and explained in a note."""
 
 CHARACTER_PX: Final = 6.6
 """Width of a letter of an axis, on average."""
@@ -90,14 +90,14 @@ class Point:
     Args:
         x: Along the plot.
         y: Upwards; None leaves a gap in a line. In a plot that lies on its side the row, from the top.
-        told: What is said where it is pointed at.
+        tooltip: What is said where it is pointed at.
         label: What stands beside it.
         interval: From where to where the value may lie: along y, or along x in a plot that lies on its side.
     """
 
     x: float
     y: float | None
-    told: str = ""
+    tooltip: str = ""
     label: str = ""
     interval: tuple[float, float] | None = None
 
@@ -130,14 +130,14 @@ class Bar:
         right: Where it ends.
         bottom: Its lower value.
         top: Its upper value.
-        told: What is said where it is pointed at.
+        tooltip: What is said where it is pointed at.
     """
 
     left: float
     right: float
     bottom: float
     top: float
-    told: str = ""
+    tooltip: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,7 +327,7 @@ def _grid(figure: Figure, panel: Panel, scale: Scale | None, along: Scale, up: _
 
 
 def _marks(series: Series, along: Scale, up: _Up, *, sideways: bool) -> Iterator[str]:
-    if series.line and not _is_told(series):
+    if series.line and not _has_tooltips(series):
         return
     percent = _percent(along)
     yield f'<g class="{series.mark}" fill="{series.colour}" stroke="{series.colour}">'
@@ -335,23 +335,23 @@ def _marks(series: Series, along: Scale, up: _Up, *, sideways: bool) -> Iterator
         if point.y is None:
             continue
         x, y = percent(point.x), _px(up(point.y))
-        told = f"<title>{escape(point.told)}</title>" if point.told else ""
+        tooltip = f"<title>{escape(point.tooltip)}</title>" if point.tooltip else ""
         interval = _interval(point.interval, x, y, percent, up, sideways=sideways) if point.interval else ""
         if series.mark == "stroke":
             middle = up(point.y)
             mark = f'<line x1="{x}" x2="{x}" y1="{_px(middle - 8)}" y2="{_px(middle + 8)}"/>'
         else:
             mark = f'<circle cx="{x}" cy="{y}" r="{3 if series.line else 5}"/>' if series.mark else ""
-        yield f"<g>{told}{interval}{mark}</g>" if told else interval + mark
+        yield f"<g>{tooltip}{interval}{mark}</g>" if tooltip else interval + mark
     yield "</g>"
     for point in series.points:
         if point.label and point.y is not None:
             yield _label(point, along, _px(up(point.y)), sideways=sideways)
 
 
-def _is_told(series: Series) -> bool:
+def _has_tooltips(series: Series) -> bool:
     """Whether a point says something where it is pointed at: else dots are a path, which is much shorter."""
-    return any(point.told or point.interval for point in series.points)
+    return any(point.tooltip or point.interval for point in series.points)
 
 
 def _interval(interval: tuple[float, float], x: str, y: str, percent: _Place, up: _Up, *, sideways: bool) -> str:
@@ -374,12 +374,12 @@ def _label(point: Point, along: Scale, y: str, *, sideways: bool) -> str:
 
 def _line(series: Series, along: Scale, up: _Up) -> str:
     paths = []
-    told = _is_told(series)
+    tooltip = _has_tooltips(series)
     for is_drawn, stretch in groupby(series.points, lambda point: point.y is not None):
         if is_drawn:
             places = " ".join(f"{1000 * along.share(point.x):.0f},{_px(up(point.y or 0.0))}" for point in stretch)
             paths.append(f'<polyline points="{places}" stroke="{series.colour}"{_DASHES[series.line]}/>')
-            if series.mark and not told:
+            if series.mark and not tooltip:
                 dots = "".join(f"M{place}h0" for place in places.split())
                 paths.append(f'<path d="{dots}" stroke="{series.colour}"/>')
     return "".join(paths)
@@ -390,7 +390,7 @@ def _bars(bars: Bars, along: Scale, up: _Up) -> Iterator[str]:
         top, bottom = up(bar.top), up(bar.bottom)
         yield (
             f'<rect fill="{bars.colour}" {_between(along, bar.left, bar.right)} y="{_px(top)}"'
-            f' height="{_px(bottom - top)}"><title>{escape(bar.told)}</title></rect>'
+            f' height="{_px(bottom - top)}"><title>{escape(bar.tooltip)}</title></rect>'
         )
 
 

@@ -50,15 +50,7 @@ BARS_WIDTH: Final = 0.8
 
 @dataclass(frozen=True)
 class _Placed:
-    """A start on the axis.
-
-    Args:
-        begins: Seconds of the begin of each window.
-        times: Seconds of its middle.
-        windows: The windows.
-        ends: Seconds of the end of the last one.
-        gaps: From where to where windows were thrown away.
-    """
+    """A start on the axis."""
 
     begins: tuple[float, ...]
     times: tuple[float, ...]
@@ -111,11 +103,7 @@ def _end(*sides: Sequence[_Placed]) -> float:
 
 
 def _placed(own: Sequence[Start], base: Sequence[Start]) -> tuple[list[_Placed], list[_Placed], list[float]]:
-    """Lay starts out one after the other, those that were measured side by side above each other.
-
-    Returns:
-        The starts of both, and where each pair begins.
-    """
+    """Lay starts out one after the other, those that were measured side by side above each other."""
     placed: tuple[list[_Placed], list[_Placed]] = ([], [])
     begins = []
     offset = 0.0
@@ -276,5 +264,5 @@ def _bars(name: str, sizes: Counter[str], edges: Sequence[str], offset: float, w
     total = sizes.total()
     for place, edge in enumerate(edges):
         if count := sizes[edge]:
-            told = f"{name}: {count} batches, {format_fraction(count / total)}"
-            yield Bar(place + offset, place + offset + width, 0.0, count / total, told)
+            tooltip = f"{name}: {count} batches, {format_fraction(count / total)}"
+            yield Bar(place + offset, place + offset + width, 0.0, count / total, tooltip)

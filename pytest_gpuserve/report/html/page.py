@@ -64,7 +64,7 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
     texts = Texts(shown)
     names = names_of(result.tests, texts.block)
     rows = [(load_name(names[row.test.nodeid], row.run, texts), row) for row in ranked(result.tests)]
-    told, fine = _divided(rows)
+    notable, fine = _divided(rows)
     runs = measured_runs(result, names, texts)
     of_test: dict[str, list[MeasuredRun]] = {}
     for run in runs:
@@ -80,7 +80,7 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
         verdicts=counted(row for _, row in rows),
         totals=texts.line(totals_line(result)),
         next=texts.block(next_step(result)),
-        told=_group(told, texts),
+        notable=_group(notable, texts),
         fine=_group(fine, texts),
         anchors=anchors,
         replica_headings=REPLICA_HEADINGS,
@@ -126,12 +126,7 @@ def _page(name: str, **parts: Any) -> str:  # noqa: ANN401 -- whatever the templ
 
 @dataclass(frozen=True)
 class _Group:
-    """Some judgements.
-
-    Attributes:
-        forest: Their plot; None where none has a change.
-        lines: Their table.
-    """
+    """Some judgements."""
 
     forest: Figure | None
     lines: tuple[VerdictLine, ...]
@@ -145,10 +140,10 @@ def _divided(rows: Sequence[_Named]) -> tuple[list[_Named], list[_Named]]:
     """What is shown at once, and what would hide it: many judgements of tests in which all passed."""
     if len(rows) <= MOST_AT_ONCE:
         return list(rows), []
-    notable = {row.test.nodeid for _, row in rows if row.judgement.verdict is not Verdict.PASS}
-    notable |= {row.test.nodeid for _, row in rows if row.test.outcome != "passed"}
-    told = [(name, row) for name, row in rows if row.test.nodeid in notable]
-    return told, [(name, row) for name, row in rows if row.test.nodeid not in notable]
+    nodeids = {row.test.nodeid for _, row in rows if row.judgement.verdict is not Verdict.PASS}
+    nodeids |= {row.test.nodeid for _, row in rows if row.test.outcome != "passed"}
+    notable = [(name, row) for name, row in rows if row.test.nodeid in nodeids]
+    return notable, [(name, row) for name, row in rows if row.test.nodeid not in nodeids]
 
 
 def _commit(result: SessionResult, texts: Texts) -> str:
@@ -238,11 +233,7 @@ def _own(name: str) -> str:
 
 
 def _template(name: str) -> jinja2.Template:
-    """A _template of this folder, which escapes all that is put into it.
-
-    Raises:
-        UsageProblem: The library for templates is not installed.
-    """
+    """A template of this folder, which escapes all that is put into it."""
     try:
         jinja = importlib.import_module("jinja2")
     except ImportError:

@@ -237,8 +237,8 @@ def _stacked(component: str, stacks: Sequence[_BrokenDown]) -> Iterator[Bar]:
         value = getattr(breakdown, component)
         alike = [below for name in before if ((below := getattr(breakdown, name)) < 0) == (value < 0)]
         ends = sum(alike), sum(alike) + value
-        told = f"{run.name}: {NAMES[component]} {format_seconds(value)}"
-        yield Bar(place - BAR_WIDTH / 2, place + BAR_WIDTH / 2, min(ends), max(ends), told)
+        tooltip = f"{run.name}: {NAMES[component]} {format_seconds(value)}"
+        yield Bar(place - BAR_WIDTH / 2, place + BAR_WIDTH / 2, min(ends), max(ends), tooltip)
 
 
 @dataclass(frozen=True)
@@ -344,13 +344,7 @@ def _panel(title: str, unit: str, series: Sequence[Series]) -> Panel:
 
 @dataclass(frozen=True)
 class _Drawn:
-    """A judgement in its place.
-
-    Attributes:
-        place: Its row, from the top.
-        name: The load, fit to be shown.
-        judgement: What was concluded; its change is known.
-    """
+    """A judgement in its place."""
 
     place: int
     name: str
