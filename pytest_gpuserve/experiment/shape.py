@@ -181,6 +181,16 @@ class LoadShape:
         return is_finite(self.schedule)
 
     @property
+    def users(self) -> int | None:
+        """How many users there are all the time; None of other loads."""
+        return self.schedule.users if isinstance(self.schedule, Closed) else None
+
+    @property
+    def steps(self) -> tuple[tuple[int, float], ...]:
+        """Where users change in steps, their numbers and for how many seconds each stays."""
+        return self.schedule.steps if isinstance(self.schedule, Steps) else ()
+
+    @property
     def warmup(self) -> Schedule:
         """What warms a server up: the load itself, or where that is measured as a whole, users that come before it."""
         if not self.finite:

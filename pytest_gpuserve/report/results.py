@@ -29,6 +29,8 @@ class RunResult:
         candidate_sessions: What was measured beside it. Where a stored baseline was settled side by side, `sessions`
             is what was measured alone before.
         workload: What another run, or a baseline, must have in common with it, as text; empty where nobody says.
+        users: How many users there were all the time; None of other loads.
+        steps: Of a load whose users change in steps, their numbers and for how many seconds each stayed.
         yardstick: How fast the machine was meanwhile.
         settles: Label of the load of the same test that was measured once more here, to settle what a stored baseline
             says of it; None where it is a load by itself.
@@ -45,6 +47,8 @@ class RunResult:
     candidate_sessions: tuple[Session, ...] = ()
     workload: Mapping[str, str] = field(default_factory=dict)
     settles: str | None = None
+    users: int | None = None
+    steps: tuple[tuple[int, float], ...] = ()
     yardstick: Yardstick = field(default_factory=Yardstick)
 
 

@@ -280,7 +280,7 @@ def test_a_run_beside_its_base_shows_both() -> None:
 
 def test_several_loads_of_a_test_are_told_apart() -> None:
     """Each load of a test has its label."""
-    runs = [RunResult(label, (session(),), (judgement(),), {"concurrency": "8"}, {}) for label in ("", "warm")]
+    runs = [RunResult(label, (session(),), (judgement(),), {}, {}, users=8) for label in ("", "warm")]
     text = page_of(TestResult("a.py::t", "failed", runs)).text
     assert "load 1" in text
     assert "load warm" in text
