@@ -72,10 +72,10 @@ def main(arguments: Sequence[str]) -> int:
         return refused(problem)
     comparison = compare_sides(a, b, question)
     if given.json:
-        text = json_text(comparison_plain(comparison), masked)
+        text = json_text(_comparison_plain(comparison), masked)
     else:
         color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        text = comparison_text(comparison, width=shutil.get_terminal_size().columns, color=color, shown=masked)
+        text = _comparison_text(comparison, width=shutil.get_terminal_size().columns, color=color, shown=masked)
     print(text)  # noqa: T201 -- a command
     return 0 if comparison.is_well else 1
 
@@ -152,15 +152,8 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def comparison_text(comparison: SideComparison, *, width: int, color: bool, shown: Callable[[str], str] = str) -> str:
-    """What is shown of a comparison.
-
-    Args:
-        comparison: What came of it.
-        width: Columns of the terminal.
-        color: Whether it understands colours.
-        shown: Makes each text of the two sides fit to be shown, before it is laid out.
-    """
+def _comparison_text(comparison: SideComparison, *, width: int, color: bool, shown: Callable[[str], str] = str) -> str:
+    """What is shown of a comparison."""
     head = [f"A, the reference: {comparison.a}", f"B, what is judged: {comparison.b}"]
     rest = [
         *_reasons(comparison.compared),
@@ -176,11 +169,8 @@ def comparison_text(comparison: SideComparison, *, width: int, color: bool, show
     return "\n".join([*above, *(["", drawn, ""] if comparison.compared else []), *below])
 
 
-def comparison_plain(comparison: SideComparison) -> dict[str, Any]:
-    """A comparison as plain values, in the fields and units of ``--gpuserve-json``; schema 2.
-
-    Schema 1 had the tolerance and the detectable change as growths of the cost.
-    """
+def _comparison_plain(comparison: SideComparison) -> dict[str, Any]:
+    """A comparison as plain values, in the fields and units of ``--gpuserve-json``; schema 2."""
     return {
         "schema": SCHEMA,
         "a": comparison.a,

@@ -157,7 +157,7 @@ def compare_sides(a: ComparisonSide, b: ComparisonSide, question: CompareOptions
         if name not in known:
             continue
         one, other = known[name], after[key]
-        same = [host for host in other.hosts if is_unchanged(one, other, host)]
+        same = [host for host in other.hosts if _is_unchanged(one, other, host)]
         changed = [host for host in other.hosts if host not in same]
         if changed:
             pairs.append((one, other, changed))
@@ -191,14 +191,14 @@ def _compared(
     given = question.tolerances or {}
     loads = []
     for before, after, hosts in pairs:
-        metrics = metrics_of(before, after, question.metrics)
-        by_default = {metric.name for metric in metrics if own_tolerance(metric, before, after, given) is None}
+        metrics = _metrics_of(before, after, question.metrics)
+        by_default = {metric.name for metric in metrics if _own_tolerance(metric, before, after, given) is None}
         for host in hosts:
-            judgements = judge_load(before, after, host, metrics, given)
+            judgements = _judge_load(before, after, host, metrics, given)
             judged = {judgement.metric.name for judgement in judgements if judgement.tolerance is not None}
             shown_host = host if len(after.hosts) > 1 else ""
             loads.append(LoadComparison(after.key, shown_host, tuple(judgements), frozenset(by_default & judged)))
-    upheld: Iterator[Judgement] = iter(uphold([judgement for each in loads for judgement in each.judgements]))
+    upheld: Iterator[Judgement] = iter(_uphold([judgement for each in loads for judgement in each.judgements]))
     done = []
     for each in loads:
         judgements = [next(upheld) for _ in each.judgements]
@@ -215,11 +215,8 @@ def _width(judgement: Judgement) -> float:
     return abs(log_cost(judgement.metric, judgement.value) - log_cost(judgement.metric, judgement.reference))
 
 
-def metrics_of(before: MeasuredLoad, after: MeasuredLoad, asked: Sequence[Metric]) -> list[Metric]:
-    """The metrics that are compared: those asked for, else the usual ones and what a test asked for, if a side has it.
-
-    There is always one, so that two loads of which nothing is known are not passed over.
-    """
+def _metrics_of(before: MeasuredLoad, after: MeasuredLoad, asked: Sequence[Metric]) -> list[Metric]:
+    """The metrics that are compared: those asked for, else the usual ones and a test's own, if a side has them."""
     if asked:
         return list(asked)
     return [
@@ -230,18 +227,18 @@ def metrics_of(before: MeasuredLoad, after: MeasuredLoad, asked: Sequence[Metric
     ] or [METRICS["throughput"]]
 
 
-def is_unchanged(before: MeasuredLoad, after: MeasuredLoad, host: str) -> bool:
+def _is_unchanged(before: MeasuredLoad, after: MeasuredLoad, host: str) -> bool:
     """Whether the reference has all that one host measured of a load, so that there is nothing to judge."""
     return (
         not (before.problems or after.problems)
         and after.workload is not None
         and before.workload == after.workload
         and any(sample.host == host for samples in after.samples.values() for sample in samples)
-        and not any(new_samples(before, after, name, host) for name in after.samples)
+        and not any(_new_samples(before, after, name, host) for name in after.samples)
     )
 
 
-def new_samples(before: MeasuredLoad, after: MeasuredLoad, metric: str, host: str) -> tuple[SessionSample, ...]:
+def _new_samples(before: MeasuredLoad, after: MeasuredLoad, metric: str, host: str) -> tuple[SessionSample, ...]:
     """One host's sessions that the reference does not have: those cannot be compared with themselves."""
     found = [sample for sample in after.samples.get(metric, ()) if sample.host == host]
     if before.is_result == after.is_result:
@@ -252,27 +249,19 @@ def new_samples(before: MeasuredLoad, after: MeasuredLoad, metric: str, host: st
     return tuple(sample for sample in found if not any(sample.taken.is_same(each) for each in taken))
 
 
-def judge_load(
+def _judge_load(
     before: MeasuredLoad, after: MeasuredLoad, host: str, metrics: Sequence[Metric], tolerances: Mapping[str, float]
 ) -> list[Judgement]:
-    """Judge what one host measured of a load against what is known of it from before.
-
-    Args:
-        before: The reference.
-        after: What is judged.
-        host: Which of its hosts.
-        metrics: What is compared.
-        tolerances: By the names of metrics, before what the sides themselves say.
-    """
+    """Judge what one host measured of a load against what is known of it from before."""
     pair = _Pair(before, after, host)
     judged = []
     for metric in metrics:
-        own = own_tolerance(metric, before, after, tolerances)
+        own = _own_tolerance(metric, before, after, tolerances)
         judged.append(pair.judge(metric, metric.default_tolerance if own is None else own))
     return judged
 
 
-def own_tolerance(
+def _own_tolerance(
     metric: Metric, before: MeasuredLoad, after: MeasuredLoad, given: Mapping[str, float]
 ) -> float | None:
     """How much worse a metric may be by those who say so: who asks, else a side's own test; None where nobody does."""
@@ -282,12 +271,8 @@ def own_tolerance(
     return None
 
 
-def uphold(judgements: Sequence[Judgement]) -> list[Judgement]:
-    """Hold back claims of REGRESSED that chance makes among so many comparisons, by Holm's method (`Family`).
-
-    Args:
-        judgements: All of a comparison.
-    """
+def _uphold(judgements: Sequence[Judgement]) -> list[Judgement]:
+    """Hold back claims of REGRESSED that chance makes among so many comparisons, by Holm's method (`Family`)."""
     family = Family(max(1, sum(judgement.p_regressed is not None for judgement in judgements)))
     planned = family.planned
     found = list(judgements)
@@ -333,7 +318,7 @@ class _Pair:
             # What changed between two loads that are not one load is no change.
             reasons = tuple(Reason(ReasonKind.NOT_COMPARABLE, text) for text in self._absent)
             return Judgement(metric, Verdict.MISSING, "baseline", value=now, reference=then, reasons=reasons)
-        new = new_samples(self._before, self._after, metric.name, self._host)
+        new = _new_samples(self._before, self._after, metric.name, self._host)
         undecidable = self._undecidable(metric, new, tolerance)
         if undecidable:
             return Judgement(

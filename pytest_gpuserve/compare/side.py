@@ -11,7 +11,7 @@ from pytest_gpuserve.compare.loads import LoadKey, MeasuredLoad, baseline_key, b
 from pytest_gpuserve.compare.repository import HASH_SHOWN, Repository
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.report.schema import is_result, read_result
-from pytest_gpuserve.store.baseline import Origin, Stored, parse
+from pytest_gpuserve.store.baseline import Origin, parse
 from pytest_gpuserve.store.published import FOLDER as PUBLISHED
 from pytest_gpuserve.store.remote.address import Address, is_address, parse_address
 from pytest_gpuserve.store.remote.folder import SUFFIX, StorageProblem, open_remote
@@ -22,19 +22,8 @@ if TYPE_CHECKING:
 REVISIONS: Final = "baselines of a revision are written REV:, such as HEAD~5:, one file of them REV:PATH"
 
 
-def fetched(address: Address) -> tuple[Address, Mapping[str, bytes]]:
-    """Fetch what is at an address.
-
-    Args:
-        address: Of a folder of baselines; or of one file, a result or a baseline, which ends in ``.json``.
-
-    Returns:
-        The folder, and what is in each file by its name below it; of a file the folder that it lies in.
-
-    Raises:
-        UsageProblem: There is nothing, or a library that the scheme needs is not installed.
-        StorageProblem: The storage cannot be reached, or refuses.
-    """
+def _fetched(address: Address) -> tuple[Address, Mapping[str, bytes]]:
+    """Fetch what is at an address."""
     above, _, name = address.url.rpartition("/")
     is_folder = not name.endswith(SUFFIX) or above.endswith("/")
     folder = address if is_folder else Address(address.scheme, above)
@@ -57,15 +46,8 @@ def fetched(address: Address) -> tuple[Address, Mapping[str, bytes]]:
 
 
 @dataclass(frozen=True)
-class SideFile:
-    """A file.
-
-    Args:
-        name: What people call it.
-        path: Where it is, in the checkout or on the disk.
-        root: The folder of baselines that it lies in, else the folder that was named, else its own.
-        data: What is in it.
-    """
+class _SideFile:
+    """A file: its name for people, its path, the folder of baselines around it, and its content."""
 
     name: str
     path: PurePosixPath
@@ -135,25 +117,16 @@ def read_side(text: str, folder: Path, baseline_dir: Path) -> ComparisonSide:
     if not wanted:
         raise UsageProblem(f"{rev} has no baselines in {inner}", looked=[f"commit {commit}"], remedies=[REVISIONS])
     documents = [
-        SideFile(f"{rev}:{name}", PurePosixPath(name), _root_of(name, roots), repository.content(blob))
+        _SideFile(f"{rev}:{name}", PurePosixPath(name), _root_of(name, roots), repository.content(blob))
         for name, blob in wanted.items()
     ]
     return _side(f"{rev}:{inner} (commit {commit[:HASH_SHOWN]})", documents, is_folder=inner not in wanted)
 
 
-def read_baseline(document: SideFile) -> dict[str, Stored]:
-    """Read a baseline file of which only the content is at hand.
-
-    Raises:
-        BaselineUnusable: It cannot be trusted; names file and field.
-    """
-    return parse(document.data, Origin(document.name, "name a file or a revision that can be used"))
-
-
 def _in_storage(address: Address) -> ComparisonSide:
-    folder, files = fetched(address)
+    folder, files = _fetched(address)
     root = PurePosixPath("/", folder.url.partition("://")[2])
-    documents = [SideFile(folder.of(name), root / name, root, data) for name, data in files.items()]
+    documents = [_SideFile(folder.of(name), root / name, root, data) for name, data in files.items()]
     is_folder = folder == address
     side = _side(address.url, documents, is_folder=is_folder)
     folders = {part for name in files for part in name.split("/")[:-1]}
@@ -166,11 +139,11 @@ def _in_storage(address: Address) -> ComparisonSide:
     return side
 
 
-def _on_disk(path: Path, name: str, roots: Sequence[Path]) -> SideFile:
+def _on_disk(path: Path, name: str, roots: Sequence[Path]) -> _SideFile:
     place = path.absolute().as_posix()
     root = _root_of(place, [each.absolute().as_posix() for each in roots])
     try:
-        return SideFile(name, PurePosixPath(place), root, path.read_bytes())
+        return _SideFile(name, PurePosixPath(place), root, path.read_bytes())
     except OSError as problem:
         raise UsageProblem(f"{name} cannot be read", found=str(problem)) from None
 
@@ -181,7 +154,7 @@ def _root_of(path: str, roots: Sequence[str]) -> PurePosixPath:
     return next((root for root in map(PurePosixPath, roots) if root in above), above[0])
 
 
-def _side(name: str, documents: Sequence[SideFile], *, is_folder: bool) -> ComparisonSide:
+def _side(name: str, documents: Sequence[_SideFile], *, is_folder: bool) -> ComparisonSide:
     if not is_folder and is_result(documents[0].data):
         result = read_result(documents[0].name, documents[0].data)
         if not (result.tests or result.gpu):
@@ -190,7 +163,8 @@ def _side(name: str, documents: Sequence[SideFile], *, is_folder: bool) -> Compa
         return ComparisonSide(f"{name} ({when})" if when else name, _by_key(name, loads_of(name, result)))
     loads = []
     for document in documents:
-        for entry, stored in read_baseline(document).items():
+        origin = Origin(document.name, "name a file or a revision that can be used")
+        for entry, stored in parse(document.data, origin).items():
             device = stored.entry.sessions[-1].device.name
             loads.append(baseline_load(baseline_key(document.path, document.root, entry, device), stored))
     if not loads:

@@ -60,10 +60,10 @@ def main(arguments: Sequence[str]) -> int:
     except GpuserveError as problem:
         return refused(problem)
     if given.json:
-        text = json_text(lines_plain(lines, notes), masked)
+        text = json_text(_lines_plain(lines, notes), masked)
     else:
         blocks = _is_known(BLOCKS, sys.stdout.encoding)
-        text = lines_text(lines, notes, width=shutil.get_terminal_size().columns, blocks=blocks, shown=masked)
+        text = _lines_text(lines, notes, width=shutil.get_terminal_size().columns, blocks=blocks, shown=masked)
     if not lines:
         print("there is nothing to draw: no baseline and no result fits", file=sys.stderr)  # noqa: T201 -- a command
     if given.html is not None:
@@ -188,25 +188,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def lines_text(
+def _lines_text(
     lines: Sequence[HistoryLine], notes: Sequence[str], *, width: int, blocks: bool, shown: Callable[[str], str] = str
 ) -> str:
-    """What is shown of lines.
-
-    Args:
-        lines: The lines.
-        notes: What could not be read, and what is not known, a line each.
-        width: Columns of the terminal.
-        blocks: Whether it knows the block characters.
-        shown: Makes each text in them fit to be shown.
-    """
+    """What is shown of lines."""
     parts = [_line_text(line, width=width, blocks=blocks) for line in lines]
     if notes:
         parts.append([f"note: {note}" for note in notes])
     return "\n\n".join("\n".join(printable(shown(each)) for each in part) for part in parts)
 
 
-def lines_plain(lines: Sequence[HistoryLine], notes: Sequence[str]) -> dict[str, Any]:
+def _lines_plain(lines: Sequence[HistoryLine], notes: Sequence[str]) -> dict[str, Any]:
     """Lines as plain values: latencies in seconds, changes as fractions, null for what is not known; schema 1."""
     return {"schema": SCHEMA, "lines": [_plain_line(line) for line in lines], "notes": list(notes)}
 

@@ -310,7 +310,7 @@ def of_result(name: str, result: ResultRecord, wanted: Wanted, note: list[str]) 
     seconds = _seconds(result.at or "")
     if seconds is None:
         note.append(f"{name} does not say when it was measured; it stands at the end, as it was named")
-    place = [PurePosixPath(name).name, (result.commit or "")[:HASH_SHOWN], "" if seconds is None else date_of(seconds)]
+    place = [PurePosixPath(name).name, (result.commit or "")[:HASH_SHOWN], "" if seconds is None else _date_of(seconds)]
     found = []
     for load in loads_of(name, result):
         if not wanted.has(load.key):
@@ -367,7 +367,7 @@ def in_order(baselines: Sequence[Observation], results: Sequence[Observation]) -
     return [*both, *(each for each in results if each.seconds is None)]
 
 
-def date_of(seconds: float) -> str:
+def _date_of(seconds: float) -> str:
     """The day in UTC; empty where there is no such day."""
     try:
         return dt.datetime.fromtimestamp(seconds, tz=dt.timezone.utc).date().isoformat()
@@ -383,7 +383,7 @@ def _key_of(edition: Edition) -> LoadKey:
 def _of_records(
     edition: Edition, host: str, records: Sequence[SessionRecord], known: Mapping[str, MetricValue], seconds: float
 ) -> Observation:
-    day = date_of(edition.commit.seconds)
+    day = _date_of(edition.commit.seconds)
     return Observation(
         key=_key_of(edition),
         host=host,

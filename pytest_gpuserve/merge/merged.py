@@ -346,7 +346,7 @@ def _common(all_facts: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     }
 
 
-def planned_of(shard: Shard) -> int:
+def _planned_of(shard: Shard) -> int:
     """How many comparisons a shard has made, or would have made."""
     return _counted(shard) + _not_made(shard)
 
@@ -391,7 +391,7 @@ def claims_that_do_not_stand(joined: Joined) -> Reasons:
 
 def _among(shard: Shard) -> int:
     """How many comparisons the shard has reckoned with when it upheld its claims, at least."""
-    own = planned_of(shard)
+    own = _planned_of(shard)
     return own if shard.result.comparisons is None else shard.result.comparisons.among
 
 

@@ -143,7 +143,7 @@ def _check_runs(name: str, test: TestRecord) -> None:
             )
 
 
-def problem_of(shard: Shard) -> str:
+def _problem_of(shard: Shard) -> str:
     """Why the tests that a shard lists do not tell how its run ended; empty if they do."""
     ending = shard.result.ending
     if ending is None:
@@ -164,12 +164,12 @@ def problem_of(shard: Shard) -> str:
     return ""
 
 
-def problems_of(shards: Sequence[Shard]) -> dict[int, str]:
+def _problems_of(shards: Sequence[Shard]) -> dict[int, str]:
     """Why shards are no pass, whatever their tests say, by their places."""
     return {
         place: problem
         for place, shard in enumerate(shards)
-        if not _was_dealt_nothing(shard) and (problem := problem_of(shard))
+        if not _was_dealt_nothing(shard) and (problem := _problem_of(shard))
     }
 
 
@@ -181,13 +181,8 @@ def _was_dealt_nothing(shard: Shard) -> bool:
     return not result.unlisted.own and bool(result.dealt or result.unlisted.dealt)
 
 
-def check_alike(shards: Sequence[Shard]) -> None:
-    """Check that shards are of one run.
-
-    Raises:
-        UsageProblem: They are of different code, of devices of different names, or did something different; or one of
-            those that there have to be is missing.
-    """
+def _check_alike(shards: Sequence[Shard]) -> None:
+    """Check that shards are of one run."""
     for shard in shards:
         if not shard.device and not shard.is_idle:
             raise UsageProblem(f"{shard.name} does not name the device that it was measured on")
@@ -226,12 +221,8 @@ def check_alike(shards: Sequence[Shard]) -> None:
     _check_complete(shards)
 
 
-def check_measured(shards: Sequence[Shard]) -> None:
-    """Check that every test that was dealt out was one of some shard: measured, skipped, or one that measures nothing.
-
-    Raises:
-        UsageProblem: One was not: the runners have dealt them out differently.
-    """
+def _check_measured(shards: Sequence[Shard]) -> None:
+    """Check that every test that was dealt out was one of some shard, whether it measures or not."""
     dealt = {nodeid for shard in shards for nodeid in shard.result.dealt or ()}
     lost = sorted(dealt - {nodeid for shard in shards for nodeid in shard.tests})
     # A shard that does not say which tests it had may have had any of them.
@@ -247,12 +238,8 @@ def check_measured(shards: Sequence[Shard]) -> None:
         )
 
 
-def check_expected(shards: Sequence[Shard], expected: int) -> None:
-    """Check that there are as many shards as there should be at least.
-
-    Raises:
-        UsageProblem: There are fewer.
-    """
+def _check_expected(shards: Sequence[Shard], expected: int) -> None:
+    """Check that there are as many shards as there should be at least."""
     if len(shards) < expected:
         raise UsageProblem(
             f"--expect={expected}: there are only {len(shards)} results, so not all tests were measured",
@@ -364,18 +351,18 @@ def join(shards: Iterable[Shard], *, expected: int | None = None) -> Joined:
             was dealt out, is missing.
     """
     known = _in_order(shards)
-    check_alike(known)
+    _check_alike(known)
     if expected is not None:
-        check_expected(known, expected)
+        _check_expected(known, expected)
     found: dict[str, JoinedTest] = {}
     for place, shard in enumerate(known):
         for nodeid, test in shard.tests.items():
             first = found.setdefault(nodeid, JoinedTest(place, test))
             if first.test.text != test.text:
                 raise _twice(known, first, JoinedTest(place, test))
-    problems = problems_of(known)
+    problems = _problems_of(known)
     if not problems:
-        check_measured(known)
+        _check_measured(known)
     return Joined(known, tuple(found.values()), problems)
 
 

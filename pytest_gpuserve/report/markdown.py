@@ -158,14 +158,8 @@ def worst_first(tests: Collection[TestResult]) -> list[Row]:
     return sorted(ranked(tests), key=lambda row: not (row.is_bad and row.judgement.verdict in RED))
 
 
-def table_rows(rows: Collection[Row], tests: Collection[TestResult], inert: Inert) -> list[str]:
-    """Rows of a table of HTML, a line each.
-
-    Args:
-        rows: Of these.
-        tests: All tests of the run, among which a row's is told apart by its name.
-        inert: Writes texts of the run.
-    """
+def _table_rows(rows: Collection[Row], tests: Collection[TestResult], inert: Inert) -> list[str]:
+    """Rows of a table of HTML, a line each."""
     names = names_of(tests, inert.shown)
     return [_table_row(row, f"{names[row.test.nodeid]} {row.run.label}".strip(), inert) for row in rows]
 
@@ -248,7 +242,7 @@ def step_summary(result: SessionResult, shown: Callable[[str], str] = str) -> st
 def _document(result: SessionResult, inert: Inert, most_bytes: int) -> str:
     rows = worst_first(result.tests)
     bad, others = (
-        table_rows([row for row in rows if row.is_bad is wanted], result.tests, inert) for wanted in (True, False)
+        _table_rows([row for row in rows if row.is_bad is wanted], result.tests, inert) for wanted in (True, False)
     )
     head = "\n".join(_head(result, inert))
     parts = (

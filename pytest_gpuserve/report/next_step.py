@@ -65,12 +65,8 @@ def command(selection: Iterable[str], device: object, *options: str) -> str:
     return " ".join(["pytest", *map(shlex.quote, selection), *typed])
 
 
-def options_for(judgements: Sequence[Judgement]) -> tuple[str, ...]:
-    """The options that accept, record or decide what was not upheld by a stored baseline; none where none helps.
-
-    Args:
-        judgements: Of one verdict; the options are for all of them.
-    """
+def _options_for(judgements: Sequence[Judgement]) -> tuple[str, ...]:
+    """The options that accept, record or decide what was not upheld by a stored baseline; none where none helps."""
     verdicts = {judgement.verdict for judgement in judgements}
     if verdicts == {Verdict.REGRESSED}:
         return ACCEPT
@@ -92,7 +88,7 @@ def command_for(judgement: Judgement, nodeid: str, gpu: str, *, stored: bool) ->
         gpu: The baseline set.
         stored: Whether a stored baseline was asked, whoever decided.
     """
-    options = options_for([judgement]) if stored else ()
+    options = _options_for([judgement]) if stored else ()
     return command([nodeid], gpu, *options) if options and nodeid.isprintable() else ""
 
 
@@ -108,7 +104,7 @@ def closer_command(judgement: Judgement, nodeid: str, gpu: str, *, before: str) 
     alone = judgement.verdict is Verdict.REGRESSED and judgement.reference_kind == "baseline"
     if not alone or not nodeid.isprintable() or judgement.has(ReasonKind.SIDE_BY_SIDE):
         return ""
-    anchor = anchor_of(judgement)
+    anchor = _anchor_of(judgement)
     revision = before if anchor is None else anchor
     what = CLOSER if anchor is None else CLOSER_BY_ANCHOR
     return f"{what}: {command([nodeid], gpu, f'--against={revision}')}" if before and revision else ""
@@ -126,7 +122,7 @@ def code_before(commit: str | None, *, clean: bool) -> str:
     return "HEAD~1" if clean else "HEAD"
 
 
-def anchor_of(judgement: Judgement) -> str | None:
+def _anchor_of(judgement: Judgement) -> str | None:
     """The commit of the anchor from which it has drifted, empty where that cannot be asked; None of what has not."""
     drift = next((reason for reason in judgement.reasons if reason.kind is ReasonKind.DRIFT), None)
     if drift is None:
@@ -254,7 +250,7 @@ _STEPS: Final[Mapping[Verdict, Callable[[SessionResult, Sequence[Row]], str]]] =
 
 
 def _options(rows: Sequence[Row]) -> tuple[str, ...]:
-    return options_for([row.judgement for row in rows])
+    return _options_for([row.judgement for row in rows])
 
 
 def _advised(result: SessionResult, rows: Sequence[Row]) -> str:
@@ -264,7 +260,7 @@ def _advised(result: SessionResult, rows: Sequence[Row]) -> str:
 
 
 def _closer(result: SessionResult, rows: Sequence[Row]) -> str:
-    anchors = [anchor_of(row.judgement) for row in rows]
+    anchors = [_anchor_of(row.judgement) for row in rows]
     steps = [row for row, anchor in zip(rows, anchors, strict=True) if anchor is None]
     before = code_before(result.commit, clean=result.clean)
     if not before:

@@ -51,7 +51,7 @@ class MeasuredRun:
     @cached_property
     def windows(self) -> tuple[Window, ...]:
         """The windows of all starts."""
-        return windows_of(self.sessions)
+        return _windows_of(self.sessions)
 
     @cached_property
     def summary(self) -> Summary | None:
@@ -61,7 +61,7 @@ class MeasuredRun:
     @cached_property
     def base(self) -> Summary | None:
         """What the one beside it came to; None where there was none, or nothing was answered."""
-        return _summary(windows_of(self.run.base_sessions))
+        return _summary(_windows_of(self.run.base_sessions))
 
     @cached_property
     def batch(self) -> float | None:
@@ -71,7 +71,7 @@ class MeasuredRun:
     @cached_property
     def base_batch(self) -> float | None:
         """The same of the one beside it."""
-        return _batch(windows_of(self.run.base_sessions))
+        return _batch(_windows_of(self.run.base_sessions))
 
     @property
     def users(self) -> int | None:
@@ -113,7 +113,7 @@ def starts_of(sessions: Sequence[Session]) -> tuple[Start, ...]:
     return tuple(start for session in sessions for start in session.starts)
 
 
-def windows_of(sessions: Sequence[Session]) -> tuple[Window, ...]:
+def _windows_of(sessions: Sequence[Session]) -> tuple[Window, ...]:
     """The windows of some sessions, in order; none of a search, each of whose windows was loaded otherwise."""
     if is_searched(starts_of(sessions)):
         return ()

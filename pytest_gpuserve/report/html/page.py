@@ -77,7 +77,7 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
         at=texts.line(result.at),
         commit=_commit(result, texts),
         outcomes=_outcomes(result, texts),
-        verdicts=counted(row for _, row in rows),
+        verdicts=_counted(row for _, row in rows),
         totals=texts.line(totals_line(result)),
         next=texts.block(next_step(result)),
         notable=_group(notable, texts),
@@ -184,7 +184,7 @@ class VerdictLine:
     reasons: tuple[str, ...]
 
 
-def counted(rows: Iterable[Row]) -> list[tuple[str, int]]:
+def _counted(rows: Iterable[Row]) -> list[tuple[str, int]]:
     """How many judgements that decide something there are of each verdict, in the order in which rows have them."""
     return list(Counter(str(row.judgement.verdict) for row in rows if row.counts).items())
 
