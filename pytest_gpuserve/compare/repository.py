@@ -72,10 +72,12 @@ class Repository:
         found = "a revision begins neither with - nor with ^"
         if rev and not rev.startswith(("-", "^")):
             answer = ask_git(self.top, "rev-parse", "--verify", f"{rev}^{{commit}}")
-            told = ask_git(self.top, "rev-list", "--timestamp", "--max-count=1", answer.text) if answer.done else answer
-            if told.done:
-                return _commit_of(told.text)
-            found = told.text
+            dated = (
+                ask_git(self.top, "rev-list", "--timestamp", "--max-count=1", answer.text) if answer.done else answer
+            )
+            if dated.done:
+                return _commit_of(dated.text)
+            found = dated.text
         raise UsageProblem(
             f"git does not know the revision {rev!r}",
             found=found,

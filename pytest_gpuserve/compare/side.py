@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import tempfile
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
-import msgspec
-
-from pytest_gpuserve.compare.load import Key, Load, Sample
+from pytest_gpuserve.compare.loads import LoadKey, MeasuredLoad, baseline_key, baseline_load, loads_of
 from pytest_gpuserve.compare.repository import HASH_SHOWN, Repository
-from pytest_gpuserve.compare.result_file import is_result, loads_of, read_result
-from pytest_gpuserve.errors import BaselineUnusable, UsageProblem
-from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.measure.points import NotMeasured, pooled_value
-from pytest_gpuserve.measure.rounds import reduced_by_metric
-from pytest_gpuserve.store.baseline import Stored, read
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.report.schema import is_result, read_result
+from pytest_gpuserve.store.baseline import Origin, parse
 from pytest_gpuserve.store.published import FOLDER as PUBLISHED
 from pytest_gpuserve.store.remote.address import StorageAddress, is_address, parse_address
 from pytest_gpuserve.store.remote.folder import SUFFIX, StorageProblem, open_remote
@@ -25,22 +19,11 @@ from pytest_gpuserve.store.remote.folder import SUFFIX, StorageProblem, open_rem
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.store.schema import Entry
+REVISIONS: Final = "baselines of a revision are written REV:, such as HEAD~5:, one file of them REV:PATH"
 
 
-def fetched(address: StorageAddress) -> tuple[StorageAddress, Mapping[str, bytes]]:
-    """Fetch what is at an address.
-
-    Args:
-        address: Of a folder of baselines; or of one file, a result or a baseline, which ends in ``.json``.
-
-    Returns:
-        The folder, and what is in each file by its name below it; of a file the folder that it lies in.
-
-    Raises:
-        UsageProblem: There is nothing, or a library that the scheme needs is not installed.
-        StorageProblem: The storage cannot be reached, or refuses.
-    """
+def _fetched(address: StorageAddress) -> tuple[StorageAddress, Mapping[str, bytes]]:
+    """Fetch what is at an address."""
     above, _, name = address.url.rpartition("/")
     is_folder = not name.endswith(SUFFIX) or above.endswith("/")
     folder = address if is_folder else StorageAddress(address.scheme, above)
@@ -62,21 +45,9 @@ def fetched(address: StorageAddress) -> tuple[StorageAddress, Mapping[str, bytes
     return folder, found
 
 
-REVISIONS: Final = "baselines of a revision are written REV:, such as HEAD~5:, one file of them REV:PATH"
-
-NO_SESSION: Final = "not every session has it"
-
-
 @dataclass(frozen=True)
-class Document:
-    """A file.
-
-    Args:
-        name: What people call it.
-        path: Where it is, in the checkout or on the disk.
-        root: The folder of baselines that it lies in, else the folder that was named, else its own.
-        data: What is in it.
-    """
+class _SideFile:
+    """A file: its name for people, its path, the folder of baselines around it, and its content."""
 
     name: str
     path: PurePosixPath
@@ -85,7 +56,7 @@ class Document:
 
 
 @dataclass(frozen=True)
-class Side:
+class ComparisonSide:
     """One of the two that are compared.
 
     Args:
@@ -95,11 +66,11 @@ class Side:
     """
 
     name: str
-    loads: Mapping[Key, Load]
+    loads: Mapping[LoadKey, MeasuredLoad]
     is_one_file: bool = False
 
 
-def read_side(text: str, folder: Path, baseline_dir: Path) -> Side:
+def read_side(text: str, folder: Path, baseline_dir: Path) -> ComparisonSide:
     """Read what an argument stands for.
 
     Args:
@@ -146,99 +117,16 @@ def read_side(text: str, folder: Path, baseline_dir: Path) -> Side:
     if not wanted:
         raise UsageProblem(f"{rev} has no baselines in {inner}", looked=[f"commit {commit}"], remedies=[REVISIONS])
     documents = [
-        Document(f"{rev}:{name}", PurePosixPath(name), _root_of(name, roots), repository.content(blob))
+        _SideFile(f"{rev}:{name}", PurePosixPath(name), _root_of(name, roots), repository.content(blob))
         for name, blob in wanted.items()
     ]
     return _side(f"{rev}:{inner} (commit {commit[:HASH_SHOWN]})", documents, is_folder=inner not in wanted)
 
 
-def read_baseline(document: Document) -> dict[str, Stored]:
-    """Read a baseline file of which only the content is at hand.
-
-    Raises:
-        BaselineUnusable: It cannot be read or trusted; names file and field.
-    """
-    with tempfile.TemporaryDirectory(prefix="gpuserve-") as folder:
-        # The store reads files, with all of its checks.
-        path = Path(folder) / "baseline.json"
-        path.write_bytes(document.data)
-        try:
-            return read(path)
-        except BaselineUnusable as problem:
-            raise BaselineUnusable(
-                problem.summary.replace(str(path), document.name),
-                found=problem.found,
-                remedies=[remedy for remedy in problem.remedies if str(path) not in remedy],
-            ) from None
-
-
-def baseline_load(key: Key, stored: Stored) -> Load:
-    """A baseline's entry as a side of a comparison knows it."""
-    records = stored.entry.sessions
-    values = {}
-    for name, metric in METRICS.items():
-        try:
-            values[name] = pooled_value(metric, stored.sessions)
-        except NotMeasured:
-            continue
-    samples = {
-        name: tuple(
-            Sample(
-                record.host.id,
-                record.occasion,
-                record.at,
-                each.y,
-                each.u,
-                each.starts,
-                each.requests,
-                session.yardstick,
-            )
-            for each, record, session in zip(found, records, stored.sessions, strict=True)
-        )
-        for name, found in reduced_by_metric(stored.sessions).items()
-    }
-    return Load(
-        key=key,
-        values=values,
-        samples=samples,
-        unsampled=NO_SESSION,
-        workload=stored.entry.workload,
-        devices=_distinct(msgspec.to_builtins(record.device) for record in records),
-        machines=_distinct(msgspec.to_builtins(record.host) for record in records),
-        tolerances={},
-        asked=anchored(stored.entry),
-    )
-
-
-def anchored(entry: Entry) -> frozenset[str]:
-    """Names of the metrics that an entry has anchors of, which its test compares; none of an older entry."""
-    return frozenset(line.metric for anchor in entry.anchors for line in anchor.metrics)
-
-
-def baseline_key(path: PurePosixPath, root: PurePosixPath, name: str, device: str) -> Key:
-    """What an entry is called: its file is the part of the path below the device's folder, if it lies in one.
-
-    Args:
-        path: Of the file.
-        root: The folder of baselines, or one in it. Below it the device's folder comes first, whatever else is called
-            so; above it, it comes last.
-        name: Of the entry.
-        device: That it was measured on.
-    """
-    inside, outside = path.relative_to(root).parts, root.parts
-    if device in inside[:-1]:
-        below = inside[inside.index(device) + 1 :]
-    elif device in outside:
-        below = (*outside[len(outside) - outside[::-1].index(device) :], *inside)
-    else:
-        below = inside[-1:]
-    return Key(device, "/".join(below), name)
-
-
-def _in_storage(address: StorageAddress) -> Side:
-    folder, files = fetched(address)
+def _in_storage(address: StorageAddress) -> ComparisonSide:
+    folder, files = _fetched(address)
     root = PurePosixPath("/", folder.url.partition("://")[2])
-    documents = [Document(folder.of(name), root / name, root, data) for name, data in files.items()]
+    documents = [_SideFile(folder.of(name), root / name, root, data) for name, data in files.items()]
     is_folder = folder == address
     side = _side(address.url, documents, is_folder=is_folder)
     folders = {part for name in files for part in name.split("/")[:-1]}
@@ -251,11 +139,11 @@ def _in_storage(address: StorageAddress) -> Side:
     return side
 
 
-def _on_disk(path: Path, name: str, roots: Sequence[Path]) -> Document:
+def _on_disk(path: Path, name: str, roots: Sequence[Path]) -> _SideFile:
     place = path.absolute().as_posix()
     root = _root_of(place, [each.absolute().as_posix() for each in roots])
     try:
-        return Document(name, PurePosixPath(place), root, path.read_bytes())
+        return _SideFile(name, PurePosixPath(place), root, path.read_bytes())
     except OSError as problem:
         raise UsageProblem(f"{name} cannot be read", found=str(problem)) from None
 
@@ -266,34 +154,27 @@ def _root_of(path: str, roots: Sequence[str]) -> PurePosixPath:
     return next((root for root in map(PurePosixPath, roots) if root in above), above[0])
 
 
-def _side(name: str, documents: Sequence[Document], *, is_folder: bool) -> Side:
+def _side(name: str, documents: Sequence[_SideFile], *, is_folder: bool) -> ComparisonSide:
     if not is_folder and is_result(documents[0].data):
         result = read_result(documents[0].name, documents[0].data)
         if not (result.tests or result.gpu):
             raise UsageProblem(f"{name} has nothing to compare: it is of a runner without a test that measures")
-        told = ", ".join(filter(None, (result.at, (result.commit or "")[:HASH_SHOWN])))
-        return Side(f"{name} ({told})" if told else name, _by_key(name, loads_of(name, result)))
+        when = ", ".join(filter(None, (result.at, (result.commit or "")[:HASH_SHOWN])))
+        return ComparisonSide(f"{name} ({when})" if when else name, _by_key(name, loads_of(name, result)))
     loads = []
     for document in documents:
-        for entry, stored in read_baseline(document).items():
+        origin = Origin(document.name, "name a file or a revision that can be used")
+        for entry, stored in parse(document.data, origin).items():
             device = stored.entry.sessions[-1].device.name
             loads.append(baseline_load(baseline_key(document.path, document.root, entry, device), stored))
     if not loads:
         raise UsageProblem(f"{name} holds no baselines", remedies=["record some: pytest --baseline-update", REVISIONS])
-    return Side(name, _by_key(name, loads), is_one_file=not is_folder)
+    return ComparisonSide(name, _by_key(name, loads), is_one_file=not is_folder)
 
 
-def _by_key(name: str, loads: Iterable[Load]) -> dict[Key, Load]:
-    found: dict[Key, Load] = {}
+def _by_key(name: str, loads: Iterable[MeasuredLoad]) -> dict[LoadKey, MeasuredLoad]:
+    found: dict[LoadKey, MeasuredLoad] = {}
     for load in loads:
         if found.setdefault(load.key, load) is not load:
             raise UsageProblem(f"{name} holds two of {load.key}", remedies=["name one folder or file of them"])
     return found
-
-
-def _distinct(facts: Iterable[Mapping[str, object]]) -> tuple[Mapping[str, object], ...]:
-    found: list[Mapping[str, object]] = []
-    for each in facts:
-        if each not in found:
-            found.append(each)
-    return tuple(found)

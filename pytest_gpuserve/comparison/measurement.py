@@ -205,6 +205,8 @@ class Measurement:
             candidate_sessions=() if self.paired is None else tuple(self.paired.sessions("candidate")),
             workload=dict(self.workload.must_match),
             settles=self.settles,
+            users=self.shape.users,
+            steps=self.shape.steps,
             yardstick=self.yardstick,
         )
 

@@ -14,7 +14,7 @@ from pytest_gpuserve.gate.metric import METRICS, log_cost
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, point
-from pytest_gpuserve.report.commands import tightening_command
+from pytest_gpuserve.report.next_step import tightening_command
 from pytest_gpuserve.units import format_change, format_value
 
 if TYPE_CHECKING:

@@ -304,7 +304,7 @@ class StoredComparison:
         """Why there is nothing to compare with; empty if there is."""
         place = measurement.place
         if stored is None:
-            return (Reason(ReasonKind.NO_ENTRY, f"{place.shown} has no entry {place.key!r}"),)
+            return (Reason(ReasonKind.NO_ENTRY, f"{place.shown} has no entry {place.key!r}", about=place.shown),)
         recorded_on = stored.entry.sessions[-1].device.name
         if recorded_on != self._here.device.name:
             return _not_comparable(
@@ -316,7 +316,8 @@ class StoredComparison:
             return _not_comparable(what, *incompatible)
         different = differences(stored.entry.workload, measurement.workload.must_match)
         if different:
-            return _not_comparable(f"{place.shown} has another workload under {place.key!r}", *different)
+            what = f"{place.shown} has another workload under {place.key!r}"
+            return (Reason(ReasonKind.NOT_COMPARABLE, what, about=place.shown), *_not_comparable(*different))
         return ()
 
     def clock_mhz(self, measurement: Measurement, stored: Stored | None) -> float | None:

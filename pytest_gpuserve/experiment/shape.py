@@ -42,7 +42,7 @@ def windows_wanted(windows: Sequence[Window], shape: LoadShape) -> int:
         missing = (shape.requests_wanted - requests) / (requests / len(kept))
         wanted = max(wanted, len(windows) + math.ceil(missing))
     if requests:
-        mean_seconds = sum(window.latency_sum_seconds for window in kept) / requests
+        mean_seconds = sum(window.latency.sum_seconds for window in kept) / requests
         # On top of what was cut off: the law is asked of the rest.
         wanted = max(wanted, cut.discard + math.ceil(LATENCIES_LONG * mean_seconds / WINDOW_SECONDS))
     return wanted
@@ -179,6 +179,16 @@ class LoadShape:
     def finite(self) -> bool:
         """Whether the schedule ends by itself; then all of it is measured, and none of it expected to be steady."""
         return is_finite(self.schedule)
+
+    @property
+    def users(self) -> int | None:
+        """How many users there are all the time; None of other loads."""
+        return self.schedule.users if isinstance(self.schedule, Closed) else None
+
+    @property
+    def steps(self) -> tuple[tuple[int, float], ...]:
+        """Where users change in steps, their numbers and for how many seconds each stays."""
+        return self.schedule.steps if isinstance(self.schedule, Steps) else ()
 
     @property
     def warmup(self) -> Schedule:

@@ -162,9 +162,7 @@ class Watch:
             seconds=totals.seconds,
             requests=totals.requests,
             errors=dict(totals.errors),
-            latency=totals.latency.histogram,
-            latency_sum_seconds=totals.latency.sum_ns / 1e9,
-            latency_max_seconds=totals.latency.max_ns / 1e9,
+            latency=totals.latency.in_seconds(),
             items=None if counted is None else counted.items,
             batches=None if counted is None else counted.batches,
             client_cpu_seconds=totals.cpu_seconds,
@@ -266,7 +264,7 @@ class Watch:
             # On average a quiet step hides one in which the client could not keep up.
             self.disturbances.extend(self._saturated(windows))
         # Requests without an answer have no latency: a server that has lost some of its users looks fast.
-        slowest_seconds = max((window.latency_max_seconds for window in windows), default=0.0)
+        slowest_seconds = max((window.latency.max_seconds for window in windows), default=0.0)
         oldest_seconds = totals.oldest_ns / 1e9
         if oldest_seconds > max(STUCK_SECONDS, 2 * slowest_seconds):
             text = (

@@ -92,8 +92,9 @@ class Reason:
     Args:
         kind: What it is about.
         text: The same with its numbers, for people; usually one line.
-        about: Which one, where there are several of the kind: a card, or an error of it, or a server; empty of the
-            candidate. Two reasons of one kind about one thing are the same trouble, whatever their numbers.
+        about: Which one, where there are several of the kind: a card, or an error of it, a server, or the baseline file
+            whose entry is none to compare with; empty of the candidate. Two reasons of one kind about one thing are the
+            same trouble, whatever their numbers.
         commit: The commit that it names, as git's abbreviated hash; empty where it names none that can be measured.
         seconds: The budget that was too small; None where it is not about one.
     """

@@ -90,3 +90,7 @@ class Durations(msgspec.Struct, frozen=True):
         if self.total < requests_to_know(q):
             return None
         return min(self.histogram.quantile(q), self.max_ns / 1e9)
+
+    def in_seconds(self) -> Histogram:
+        """The same as a histogram with sum and maximum in seconds."""
+        return Histogram(self.counts, self.sum_ns / 1e9, self.max_ns / 1e9)

@@ -175,7 +175,8 @@ def profile_of(windows: Iterable[Window], client: Client) -> Profile:
     requests = sum(window.requests for window in known)
     if not requests:
         raise ValueError("without a request there is no latency to explain")
-    mean = math.fsum(window.latency_sum_seconds for window in known) / requests
+    latency = merge(window.latency for window in known)
+    mean = latency.mean
     stages = _means(known)
     other = {
         name.removeprefix(OTHER_COMPUTE): seconds for name, seconds in stages.items() if name.startswith(OTHER_COMPUTE)
@@ -184,7 +185,7 @@ def profile_of(windows: Iterable[Window], client: Client) -> Profile:
     batches = sum(window.batches or 0 for window in known)
     return Profile(
         mean_seconds=mean,
-        p99_seconds=merge(window.latency for window in known).quantile(0.99),
+        p99_seconds=latency.quantile(0.99),
         client_cores=math.fsum(window.client_cpu_seconds for window in known)
         / math.fsum(window.seconds for window in known),
         client_lag_seconds=client.lag.quantile(0.99) if client.lag.total else None,

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 BASE = 1.001
 LOG_BASE = math.log(BASE)
@@ -36,16 +37,20 @@ def seconds_of(bucket: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts of latencies by bucket.
+    """Counts of latencies by bucket, with their exact sum and maximum.
 
     Args:
         counts: Bucket to number of latencies, every number at least one.
+        sum_seconds: Sum of the latencies; 0 where there are none, or where nobody has added them up.
+        max_seconds: The greatest of them; 0 as above.
 
     Raises:
         ValueError: A count is below one, or a bucket is none.
     """
 
     counts: Mapping[int, int]
+    sum_seconds: float = 0.0
+    max_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         if not self.counts:
@@ -59,6 +64,15 @@ class Histogram:
     def total(self) -> int:
         """Number of latencies."""
         return sum(self.counts.values())
+
+    @property
+    def mean(self) -> float:
+        """Mean of the latencies in seconds.
+
+        Raises:
+            ZeroDivisionError: The histogram is empty.
+        """
+        return self.sum_seconds / self.total
 
     def quantile(self, q: float) -> float:
         """Return the nearest-rank quantile in seconds (the smallest latency with at least ``q`` of all at or below).
@@ -81,7 +95,7 @@ class Histogram:
         raise AssertionError("unreachable: the last bucket reaches every rank")
 
     def to_text(self) -> str:
-        """Write the histogram as ``first+count gap+count ...``, one token a bucket, the count left out where it is one.
+        """Write the counts as ``first+count gap+count ...``, one token a bucket, the count left out where it is one.
 
         Plain text rather than packed bytes: a reviewer can read it and git compresses it as well.
         """
@@ -121,7 +135,10 @@ class Histogram:
 def merge(histograms: Iterable[Histogram]) -> Histogram:
     """Add histograms exactly: every quantile of the result is that of the pooled latencies."""
     counts: dict[int, int] = {}
+    sum_seconds = max_seconds = 0.0
     for histogram in histograms:
         for bucket, count in histogram.counts.items():
             counts[bucket] = counts.get(bucket, 0) + count
-    return Histogram(counts)
+        sum_seconds += histogram.sum_seconds
+        max_seconds = max(max_seconds, histogram.max_seconds)
+    return Histogram(counts, sum_seconds, max_seconds)

@@ -102,7 +102,7 @@ def _result(users: int, starts: Sequence[Sequence[Window]], drains: Sequence[Win
     steady = [window for start in whole for window in start[_cut(start) :]]
     last = [start[-1] for start in whole if start]
     requests = sum(window.requests for window in windows)
-    latency_seconds = sum(window.latency_sum_seconds for window in windows)
+    latency = merge(window.latency for window in windows)
     return StepResult(
         users=users,
         seconds=sum(window.seconds for window in windows),
@@ -111,9 +111,9 @@ def _result(users: int, starts: Sequence[Sequence[Window]], drains: Sequence[Win
         throughput=_throughput(windows),
         steady_throughput=_throughput(steady),
         last_window_throughput=_throughput(last),
-        latency=merge(window.latency for window in windows),
-        latency_mean_seconds=latency_seconds / requests if requests else None,
-        latency_max_seconds=max((window.latency_max_seconds for window in windows), default=0.0),
+        latency=latency,
+        latency_mean_seconds=latency.mean if requests else None,
+        latency_max_seconds=latency.max_seconds,
     )
 
 
@@ -188,12 +188,13 @@ def summary_of(windows: Iterable[Window]) -> Summary:
     seconds = math.fsum(window.seconds for window in known)
     if not requests or seconds <= 0:
         raise NotMeasured("no request was answered in the measured time")
+    latency = merge(window.latency for window in known)
     return Summary(
         requests=requests,
         errors=sum(sum(window.errors.values()) for window in known),
         seconds=seconds,
         throughput=requests / seconds,
-        mean=math.fsum(window.latency_sum_seconds for window in known) / requests,
-        max=max(window.latency_max_seconds for window in known),
-        latency=merge(window.latency for window in known),
+        mean=latency.mean,
+        max=latency.max_seconds,
+        latency=latency,
     )

@@ -6,12 +6,13 @@ What was not seen is None: never zero. Stretches are put together by `merged`, s
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from pytest_gpuserve.device.sample import CardSample, HostSample, TelemetrySample
 

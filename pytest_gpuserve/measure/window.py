@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.gate.reason import Reason  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.measure.capacity import Search  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.histogram import Histogram, merge
+from pytest_gpuserve.measure.telemetry import Telemetry  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.yardstick import Yardstick
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from pytest_gpuserve.gate.reason import Reason
-    from pytest_gpuserve.measure.capacity import Search
-    from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
-    from pytest_gpuserve.measure.telemetry import Telemetry
+    from collections.abc import Iterable, Sequence
 
 SERVER: Final = "server"
 """Stage, counted by request: from its arrival at the server to its answer."""
@@ -68,8 +68,6 @@ class Window:
         requests: Requests that were answered well within it.
         errors: Failed requests by kind (``status 503``, ``timeout``, ``reset`` ...).
         latency: Latencies of the answered requests.
-        latency_sum_seconds: Their exact sum, for the mean.
-        latency_max_seconds: Their exact maximum; 0 when there were none.
         items: Items that the server's batching stage executed within it; None where the server does not count.
         batches: Batches that they were executed in; None where the server does not count.
         client_cpu_seconds: CPU time that the load engine used.
@@ -85,8 +83,6 @@ class Window:
     requests: int
     errors: Mapping[str, int]
     latency: Histogram
-    latency_sum_seconds: float
-    latency_max_seconds: float
     items: int | None = None
     batches: int | None = None
     client_cpu_seconds: float = 0.0

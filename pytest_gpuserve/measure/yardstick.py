@@ -7,12 +7,13 @@ that was stored is evidence here and now.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
 from dataclasses import dataclass, field
 from statistics import fmean, variance
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 LIMIT: Final = 0.05
 """How far, as a change of log rate, a machine may be from what it was, what its own scatter leaves open included."""

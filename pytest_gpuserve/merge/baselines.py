@@ -114,11 +114,7 @@ def _newest(entry: Entry) -> str:
 
 
 def _check_folder(name: str) -> None:
-    """Check that something is meant to be a folder.
-
-    Raises:
-        UsageProblem: It is an address.
-    """
+    """Check that something is meant to be a folder."""
     if "://" in name:
         raise UsageProblem(
             f"{name} is an address, and what is merged is folders",
@@ -127,11 +123,7 @@ def _check_folder(name: str) -> None:
 
 
 def _files(folder: str) -> dict[str, Path]:
-    """The baseline files of a folder, by their places in it.
-
-    Raises:
-        UsageProblem: It has none.
-    """
+    """The baseline files of a folder, by their places in it."""
     _check_folder(folder)
     root = Path(folder)
     paths = {path.relative_to(root): path for path in sorted(root.rglob("*.json"))}
@@ -146,11 +138,7 @@ def _files(folder: str) -> dict[str, Path]:
 
 
 def _check_place(folder: str, place: str, found: Mapping[str, Stored]) -> None:
-    """Check that a file is where baselines of its device are.
-
-    Raises:
-        UsageProblem: It is not, as when the folder above was named.
-    """
+    """Check that a file is where baselines of its device are."""
     devices = sorted({session.device.name for stored in found.values() for session in stored.entry.sessions})
     if any(device != place.partition("/")[0] for device in devices):
         raise UsageProblem(
@@ -160,11 +148,7 @@ def _check_place(folder: str, place: str, found: Mapping[str, Stored]) -> None:
 
 
 def _write_all(changes: Mapping[Path, Mapping[str, Entry]]) -> None:
-    """Write all files, or leave all as they were.
-
-    Raises:
-        BaselineUnusable: One cannot be written.
-    """
+    """Write all files, or leave all as they were."""
     old: dict[Path, bytes | None] = {}
     try:
         for path, entries in changes.items():

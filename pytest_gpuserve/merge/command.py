@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import sys
@@ -13,10 +12,10 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.merge.baselines import merge_baselines
 from pytest_gpuserve.merge.merged import merge, merged_text
-from pytest_gpuserve.merge.shard import read_shard
+from pytest_gpuserve.merge.shards import read_shard
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, Form, Output, Written, write_outputs
 from pytest_gpuserve.process.command_line import masked, refused, run_command
-from pytest_gpuserve.report.result_json import with_texts
+from pytest_gpuserve.report.result_json import json_text
 from pytest_gpuserve.store.atomic import write_whole
 
 if TYPE_CHECKING:
@@ -80,7 +79,7 @@ def _status(merged: Merged, written: Written) -> int:
 
 def _nobody_counts(given: argparse.Namespace, merged: Merged) -> list[str]:
     """Say that nobody could tell if a result is missing."""
-    if given.expect is not None or any(shard.head.shard is not None for shard in merged.joined.shards):
+    if given.expect is not None or any(shard.result.shard is not None for shard in merged.joined.shards):
         return []
     count = len(merged.joined.shards)
     return [f"whether these are all results is not known: --expect={count} refuses to merge fewer"]
@@ -100,11 +99,7 @@ def _outputs(given: argparse.Namespace) -> list[Output]:
 
 
 def _clear(outputs: Sequence[Path], files: Iterable[str]) -> None:
-    """Remove what was written before: nobody must take it for what comes of these.
-
-    Raises:
-        UsageProblem: One of them is to be read, or cannot be removed, or two are one.
-    """
+    """Remove what was written before: nobody must take it for what comes of these."""
     taken = {os.path.realpath(name): name for name in files}
     for path in outputs:
         place = os.path.realpath(path)
@@ -126,7 +121,7 @@ def _content(name: str) -> bytes:
 
 
 def _write_json(path: Path, merged: Merged) -> str:
-    text = json.dumps(with_texts(merged.plain(), masked), indent=1, allow_nan=False) + "\n"
+    text = json_text(merged.plain(), masked) + "\n"
     try:
         write_whole(path, text.encode())
     except OSError as problem:

@@ -46,8 +46,8 @@ from pytest_gpuserve.plugin.server_fixtures import (
 )
 from pytest_gpuserve.plugin.sharding import BeforeTheyAreDealtOut
 from pytest_gpuserve.plugin.xdist import (
-    Controller,
-    Worker,
+    XdistController,
+    XdistWorker,
     controller_pid,
     each_runs_all,
     hand_problem,
@@ -144,7 +144,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
         config.pluginmanager.register(SelftestCommand(config, settings, settings.selftest_minutes), SELFTEST_NAME)
     elif worker_count(config):
-        config.pluginmanager.register(Controller(config, settings))
+        config.pluginmanager.register(XdistController(config, settings))
 
 
 @pytest.hookimpl(trylast=True)
@@ -205,7 +205,7 @@ def _make_session(session: pytest.Session) -> None:
     made = _or_usage_error(lambda: GateSession(session, settings, measuring=measuring))
     config.pluginmanager.register(made, SESSION_NAME)
     if is_worker(config):
-        config.pluginmanager.register(Worker(config, made.closing))
+        config.pluginmanager.register(XdistWorker(config, made.closing))
 
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_setup")

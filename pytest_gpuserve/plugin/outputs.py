@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Final, cast
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.report.results import Unlisted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pytest_gpuserve.report.results import SessionResult
+    from pytest_gpuserve.report.results import SessionResult, Unlisted
 
     Renderer = Callable[[SessionResult, Callable[[str], str]], str]
     """Makes the text of a file; the second argument makes each text in it fit to be shown."""
@@ -49,10 +48,7 @@ EXPORTS: Final = {
 }
 """What ``--gpuserve-export`` calls the forms of other tools."""
 
-NOT_WRITTEN: Final = ("ERROR", "not written")
-"""How the lines begin of files that are not there: of those that were asked for, and of others."""
-
-UNLISTED: Final = pytest.StashKey[Unlisted]()
+UNLISTED: Final[pytest.StashKey[Unlisted]] = pytest.StashKey()
 """What a result says of tests that it does not list, where they are dealt out to several runners."""
 
 _FILES: Final = (
@@ -155,11 +151,24 @@ class Written:
 
     Args:
         lines: Where results are, and what could not be written, a line each.
+        missing: Of these the lines of what could not be written.
+        asked: Whether somebody has asked for one of the files that are there.
         failed: Whether something that was asked for is not there.
     """
 
     lines: tuple[str, ...] = ()
+    missing: tuple[str, ...] = ()
+    asked: bool = False
     failed: bool = False
+
+    def plus(self, other: Written) -> Written:
+        """Both together."""
+        return Written(
+            (*self.lines, *other.lines),
+            (*self.missing, *other.missing),
+            self.asked or other.asked,
+            self.failed or other.failed,
+        )
 
 
 def write_outputs(outputs: Iterable[Output], result: SessionResult, shown: Callable[[str], str]) -> Written:
@@ -170,7 +179,7 @@ def write_outputs(outputs: Iterable[Output], result: SessionResult, shown: Calla
         result: What goes into it.
         shown: Makes each text in it fit to be shown.
     """
-    lines, failed = [], False
+    written = Written()
     for output in outputs:
         try:
             text = _renderer(output.form)(result, shown)
@@ -186,12 +195,12 @@ def write_outputs(outputs: Iterable[Output], result: SessionResult, shown: Calla
             what = f"a fault of pytest-gpuserve: {type(problem).__name__} at {where}: {problem}"
         else:
             name = _NAMES.get(output.form, output.flag.partition("=")[0])
-            lines.append(f"{name}: {output.path}")
+            written = written.plus(Written((f"{name}: {output.path}",), asked=output.ours))
             continue
         # A container often inherits the variable, and not the file that it names.
-        lines.append(f"{NOT_WRITTEN[0 if output.ours else 1]}: {output.flag}: {what}")
-        failed |= output.ours
-    return Written(tuple(lines), failed)
+        line = f"{'ERROR' if output.ours else 'not written'}: {output.flag}: {what}"
+        written = written.plus(Written((line,), (line,), failed=output.ours))
+    return written
 
 
 def _write(output: Output, text: str) -> None:

@@ -38,10 +38,10 @@ from pytest_gpuserve.plugin.progress import ProgressLine
 from pytest_gpuserve.plugin.sharding import part_of, tests_of_all_runners
 from pytest_gpuserve.plugin.terminal import print_closing, write_results
 from pytest_gpuserve.process.secrets import without_secrets
-from pytest_gpuserve.report.commands import closer_command, code_before, command_for
 from pytest_gpuserve.report.explain import explain, headline
-from pytest_gpuserve.report.header import Header
 from pytest_gpuserve.report.junit import PROBLEM, properties
+from pytest_gpuserve.report.next_step import closer_command, code_before, command_for
+from pytest_gpuserve.report.remarks import header_line
 from pytest_gpuserve.report.results import SessionResult
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.store.stock import stock_of
@@ -120,10 +120,10 @@ class Account:
         what = f"{mode} {self._baselines}"
         if opened.against_name:
             what = f"side by side with {opened.against_name}"
-        header = Header(
-            device=device.name,
-            product=product,
-            mode=what,
+        return header_line(
+            device.name,
+            product,
+            what,
             budget_seconds=settings.budget_seconds,
             comparisons=planned_comparisons(self._session.items),
             stock=""
@@ -131,7 +131,6 @@ class Account:
             else str(stock_of(settings.baseline_dir / device.name)),
             engine="" if opened.engine is None else str(opened.engine),
         )
-        return str(header)
 
     def result(self, tests: tuple[TestResult, ...], notes: Iterable[str], *, among: int) -> SessionResult:
         """What the session has to say so far.
@@ -503,7 +502,7 @@ class GateSession:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the table, what was written, and what is left over."""
-        print_closing(terminalreporter, self.closing(), self._written.lines)
+        print_closing(terminalreporter, self.closing(), self._written)
 
     def pytest_unconfigure(self) -> None:
         """Remove the worktrees and give the device back, however the session ended."""

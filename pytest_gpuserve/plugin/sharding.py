@@ -17,13 +17,14 @@ import pytest
 
 from pytest_gpuserve.plugin.collection import measures, measuring_ids, needs_device, plain_id
 from pytest_gpuserve.plugin.options import read_settings
-from pytest_gpuserve.plugin.outputs import NOT_WRITTEN, UNLISTED, Form, Written, write_outputs
+from pytest_gpuserve.plugin.outputs import UNLISTED, Form, Written, write_outputs
 from pytest_gpuserve.process.secrets import without_secrets
-from pytest_gpuserve.report.results import Ending, SessionResult, Unlisted
 from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Sequence
+
+    from pytest_gpuserve.report.results import SessionResult, Unlisted
 
 EVERY: Final = pytest.StashKey[tuple[pytest.Item, ...]]()
 """The tests of all runners, where there are several."""
@@ -62,6 +63,8 @@ class Dealt:
     @classmethod
     def of(cls, every: Sequence[pytest.Item], own: Sequence[pytest.Item]) -> Dealt:
         """What is known by the tests of all runners and those of this one."""
+        from pytest_gpuserve.report.results import Unlisted  # noqa: PLC0415 -- who measures nothing loads nothing
+
         return cls(
             tuple(measuring_ids(every)),
             Unlisted(dealt=_others(every), own=_others(own)),
@@ -124,6 +127,8 @@ class Runner:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:  # noqa: ANN401 -- pytest-xdist need not be installed
         """Take what a worker knows: each has collected all tests of this runner."""
+        from pytest_gpuserve.report.results import Unlisted  # noqa: PLC0415 -- who measures nothing loads nothing
+
         # A worker that crashed has none.
         handed = (getattr(node, "workeroutput", None) or {}).get(HANDED)
         if handed is not None:
@@ -147,10 +152,10 @@ class Runner:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Say where that result is; with ``-q`` only that it is not there."""
-        for line in self._written.lines:
-            if terminalreporter.config.get_verbosity() >= 0 or line.startswith(NOT_WRITTEN):
-                told = f"gpuserve: no test of group {self._part.number} measures; {line}"
-                terminalreporter.write_line(without_secrets(told, os.environ))
+        is_quiet = terminalreporter.config.get_verbosity() < 0
+        for line in self._written.missing if is_quiet else self._written.lines:
+            told = f"gpuserve: no test of group {self._part.number} measures; {line}"
+            terminalreporter.write_line(without_secrets(told, os.environ))
 
     def _know(self, dealt: Dealt) -> None:
         self._dealt = dealt
@@ -159,6 +164,7 @@ class Runner:
     def _result(self, session: pytest.Session, dealt: Dealt) -> SessionResult:
         """A result without tests and without a device, for none was needed."""
         from pytest_gpuserve.experiment.environment import read_revision  # noqa: PLC0415 -- of no use to most runs
+        from pytest_gpuserve.report.results import Ending, SessionResult  # noqa: PLC0415 -- as above
 
         settings = self._settings
         revision = read_revision(settings.root, settings.baseline_dir)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.plugin.outputs import NOT_WRITTEN, STEP_SUMMARY, UNLISTED, Form, Written, write_outputs
+from pytest_gpuserve.plugin.outputs import UNLISTED, Form, Written, write_outputs
 from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import FAILED, rows_of
@@ -24,11 +24,11 @@ from pytest_gpuserve.report.remarks import (
     problem_lines,
     reason_lines,
     settings_lines,
+    totals_line,
 )
 from pytest_gpuserve.report.replicas import replica_lines
 from pytest_gpuserve.report.results import Ending
 from pytest_gpuserve.report.terminal import is_whole, table
-from pytest_gpuserve.report.totals import totals_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -68,10 +68,10 @@ def write_results(
     result = write_outputs([output for output in wanted if output.form is Form.JSON], ended, shown)
     if result.failed:
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
-    return Written((*result.lines, *others.lines), result.failed or others.failed)
+    return result.plus(others)
 
 
-def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, written: Iterable[str]) -> None:
+def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, written: Written) -> None:
     """Print the table, what was recorded, and what is left over; nothing where there is nothing to say.
 
     With ``-q`` there is only what keeps tests from passing, what was noted, and the totals; with ``-v`` all that
@@ -80,20 +80,18 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
     Args:
         writer: pytest's.
         closing: What there is to say.
-        written: Where its results are, a line each.
+        written: What came of writing its results.
     """
     tests = [test for test in closing.tests if any(run.judgements for run in test.runs)]
-    written = tuple(written)
-    missing = [line for line in written if line.startswith(NOT_WRITTEN)]
     shown = partial(without_secrets, environment=os.environ)
     problems = problem_lines(closing.tests, shown)
     verbosity = writer.config.get_verbosity()
     # A step's summary nobody has asked for: where nothing was compared it is not worth a section.
-    asked = verbosity >= 0 and any(not line.startswith(f"${STEP_SUMMARY}") for line in written)
-    if not (tests or closing.notes or problems or missing or asked):
+    asked = verbosity >= 0 and written.asked
+    if not (tests or closing.notes or problems or written.missing or asked):
         return
     lines = (
-        [*reason_lines(tests, only_bad=True), *problems, *closing.notes, *missing]
+        [*reason_lines(tests, only_bad=True), *problems, *closing.notes, *written.missing]
         if verbosity < 0
         else [
             *bases_lines(tests),
@@ -107,7 +105,7 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
             *machine_lines(tests),
             *closing.notes,
             *closing.places,
-            *written,
+            *written.lines,
         ]
     )
     # Not `section`, which leaves pytest's own line unended where all tests passed.

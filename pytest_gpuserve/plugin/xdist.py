@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import io
 import os
-import pickle
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
+from pytest_gpuserve.gate.metric import Metric
 from pytest_gpuserve.plugin.collection import measures, plain_id
 from pytest_gpuserve.plugin.options import Update
 from pytest_gpuserve.plugin.outputs import Written
@@ -28,8 +27,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.plugin.options import Settings
     from pytest_gpuserve.report.results import SessionResult, TestResult
 
-TOLD: Final = "gpuserve"
-"""What a worker is told, among its ``workerinput``."""
+CONTROLLER_INPUT: Final = "gpuserve"
+"""What the controller passes to a worker, among its ``workerinput``."""
 
 HANDED: Final = "gpuserve_handed"
 """What a worker hands over, as an attribute of a test's report and at its end among its ``workeroutput``."""
@@ -62,13 +61,13 @@ def worker_count(config: pytest.Config) -> int:
 def each_runs_all(config: pytest.Config) -> bool:
     """Whether every worker runs every test (``--dist=each``)."""
     if is_worker(config):
-        return bool(_input(config).get(TOLD, {}).get("each"))
+        return bool(_input(config).get(CONTROLLER_INPUT, {}).get("each"))
     return str(getattr(config.option, "dist", "no")) == "each"
 
 
 def controller_pid(config: pytest.Config) -> int | None:
     """Of a worker, the process of its controller; None elsewhere."""
-    return _input(config).get(TOLD, {}).get("controller") if is_worker(config) else None
+    return _input(config).get(CONTROLLER_INPUT, {}).get("controller") if is_worker(config) else None
 
 
 def hand_problem(config: pytest.Config, problem: str) -> None:
@@ -76,7 +75,7 @@ def hand_problem(config: pytest.Config, problem: str) -> None:
     config.workeroutput[PROBLEM] = problem  # type: ignore[attr-defined]
 
 
-class Worker:
+class XdistWorker:
     """Registered as a plugin in a worker, after the session: hands over what it measures.
 
     Args:
@@ -95,7 +94,7 @@ class Worker:
         if _input(self._config)["workerid"] != FIRST or self._config.get_verbosity() < 0:
             return
         from pytest_gpuserve.plugin.progress import say  # noqa: PLC0415 -- who measures nothing loads nothing
-        from pytest_gpuserve.report.header import of_workers  # noqa: PLC0415 -- as above
+        from pytest_gpuserve.report.remarks import of_workers  # noqa: PLC0415 -- as above
 
         header = of_workers(self._closing().header, worker_count(self._config))
         if header:
@@ -128,7 +127,7 @@ class Worker:
         )
 
 
-class Controller:
+class XdistController:
     """Registered as a plugin in the controller: gathers what workers hand over, and reports it as one run.
 
     Args:
@@ -151,7 +150,7 @@ class Controller:
 
     def pytest_configure_node(self, node: Any) -> None:  # noqa: ANN401 -- pytest-xdist need not be installed
         """Tell a worker what it cannot know by itself."""
-        node.workerinput[TOLD] = {"controller": os.getpid(), "each": each_runs_all(self._config)}
+        node.workerinput[CONTROLLER_INPUT] = {"controller": os.getpid(), "each": each_runs_all(self._config)}
         self._nodes.append(node)
 
     def pytest_testnodedown(self, node: Any) -> None:  # noqa: ANN401 -- as above
@@ -222,7 +221,7 @@ class Controller:
         if self._closing is not None:
             from pytest_gpuserve.plugin.terminal import print_closing  # noqa: PLC0415 -- who measures nothing loads nothing
 
-            print_closing(terminalreporter, self._closing, self._written.lines)
+            print_closing(terminalreporter, self._closing, self._written)
 
     def _without_group(self, nodeid: str) -> str:
         """The id that can be typed of a test that has sent no report: its name and parameters, without what follows."""
@@ -241,7 +240,7 @@ class Controller:
             self._tests[test.nodeid] = test
 
     def _merged(self) -> SessionResult:
-        from pytest_gpuserve.report.header import of_workers  # noqa: PLC0415 -- who measures nothing loads nothing
+        from pytest_gpuserve.report.remarks import of_workers  # noqa: PLC0415 -- who measures nothing loads nothing
         from pytest_gpuserve.report.results import SessionResult, TestResult  # noqa: PLC0415 -- as above
 
         lost = {nodeid: worker for nodeid, worker in self._worker_of.items() if nodeid not in self._tests}
@@ -289,38 +288,36 @@ class Controller:
 
 
 def pack(closing: SessionResult, shown: Callable[[str], str] = str) -> str:
-    """Write what a worker has to say as text, as other plugins may write reports as JSON.
+    """Encode what a worker has measured as text, because other plugins may write reports as JSON.
 
     Args:
-        closing: What it is.
+        closing: The worker's result.
         shown: Makes each text in it fit to be shown.
     """
-    return base64.b85encode(pickle.dumps(_with_texts(closing, shown))).decode()
+    import msgspec  # noqa: PLC0415 -- who measures nothing loads nothing
+
+    # Not as JSON, which has no infinity.
+    return base64.b85encode(msgspec.msgpack.encode(_with_texts(closing, shown))).decode()
 
 
 def unpack(text: str) -> SessionResult:
-    """Read what a worker wrote.
+    """Decode what a worker handed over.
 
     Raises:
-        pickle.UnpicklingError: There is something else in it than values of this package.
+        ValueError: It is no result.
     """
-    closing: SessionResult = _Values(io.BytesIO(base64.b85decode(text))).load()
-    return closing
+    import msgspec  # noqa: PLC0415 -- who measures nothing loads nothing
 
+    from pytest_gpuserve.report.results import SessionResult  # noqa: PLC0415 -- as above
 
-class _Values(pickle.Unpickler):
-    """Makes values of this package and no others: none of them does anything when it is made."""
-
-    def find_class(self, module: str, name: str) -> type:
-        if module.startswith("pytest_gpuserve."):
-            found = super().find_class(module, name)
-            if dataclasses.is_dataclass(found) or (isinstance(found, type) and issubclass(found, Enum)):
-                return found  # type: ignore[return-value]
-        raise pickle.UnpicklingError(f"a worker handed over {module}.{name}")
+    try:
+        return msgspec.msgpack.decode(base64.b85decode(text), type=SessionResult)
+    except (ValueError, RecursionError) as problem:
+        raise ValueError(f"a worker handed over something that is no result: {problem}") from None
 
 
 def _with_texts(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- whatever results are made of
-    if isinstance(value, Enum):
+    if isinstance(value, (Enum, Metric)):
         return value
     if isinstance(value, str):
         return shown(value)

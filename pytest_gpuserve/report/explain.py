@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.units import format_change, format_fraction, format_ratio, format_value
 
@@ -63,7 +64,7 @@ def explain(
         lines.append(f"interval {format_change(low)} to {format_change(high)}, {evidence(judgement)}")
     elif judgement.rounds and judgement.reference_kind in PAIRED:
         lines.append(evidence(judgement))
-    lines.extend(_not_shown_within(judgement))
+    lines.extend(map(str, _not_shown_within(judgement)))
     reasons = [line for reason in judgement.reasons for line in reason.text.splitlines()]
     moved = [
         f"{name} {format_change(change)}"
@@ -147,12 +148,12 @@ def evidence(judgement: Judgement) -> str:
     return text
 
 
-def reasons_of(judgement: Judgement) -> tuple[str, ...]:
-    """Why a verdict is what it is, in words: its reasons, after what its numbers would else seem to contradict."""
-    return (*_not_shown_within(judgement), *map(str, judgement.reasons))
+def reasons_of(judgement: Judgement) -> tuple[Reason, ...]:
+    """Why a verdict is what it is: its reasons, after what its numbers would else seem to contradict."""
+    return (*_not_shown_within(judgement), *judgement.reasons)
 
 
-def _not_shown_within(judgement: Judgement) -> tuple[str, ...]:
+def _not_shown_within(judgement: Judgement) -> tuple[Reason, ...]:
     """Say of a regression whose estimate is within the tolerance, as of what passes, why it is one."""
     change, tolerance, interval = judgement.change, judgement.tolerance, judgement.interval
     if judgement.verdict is not Verdict.REGRESSED or change is None or tolerance is None or interval is None:
@@ -161,7 +162,8 @@ def _not_shown_within(judgement: Judgement) -> tuple[str, ...]:
     if abs(change) > tolerance or abs(worst) <= tolerance:
         return ()
     within = f"within the tolerance of {format_fraction(tolerance)}"
-    return (f"{within} by its estimate, but not shown to be within it: the interval reaches {format_change(worst)}",)
+    text = f"{within} by its estimate, but not shown to be within it: the interval reaches {format_change(worst)}"
+    return (Reason(ReasonKind.WITHIN_TOLERANCE, text),)
 
 
 def _purpose(verdict: Verdict) -> str:

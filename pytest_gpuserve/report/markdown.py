@@ -1,6 +1,6 @@
 """The result as markdown: a comment on a pull request (``--gpuserve-markdown``) and the summary of a CI step.
 
-It is one block of HTML: see ``markdown_text.py`` for why. A job that posts it need not trust whoever wrote it: what
+It is one block of HTML, in which no site interprets markdown. A job that posts it need not trust whoever wrote it: what
 comes from here has no tag with an attribute, no blank line, and outside of ``<code>`` and ``<pre>`` only our own words
 and numbers, so that it can be told from anything else.
 """
@@ -18,7 +18,7 @@ from pytest_gpuserve.report.explain import reference_text
 from pytest_gpuserve.report.names import names_of, printable
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import Row, ranked
-from pytest_gpuserve.report.totals import totals_line
+from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.units import format_change, format_fraction, format_value
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Inert:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class CommentPart:
     """A piece of a document that may be cut short.
 
     Args:
@@ -100,7 +100,7 @@ class Part:
         return "\n".join(line for line in (*lines, note if left_out else "") if line)
 
 
-def fitted(parts: Sequence[Part], most_bytes: int) -> str:
+def fitted(parts: Sequence[CommentPart], most_bytes: int) -> str:
     """Write pieces one after the other, the first ones as whole as they can be.
 
     Sizes are those of UTF-8, which are never below what a site counts, whether that is bytes or characters.
@@ -121,7 +121,7 @@ def fitted(parts: Sequence[Part], most_bytes: int) -> str:
     return "\n".join(texts)
 
 
-def _rows_within(part: Part, most_bytes: int) -> int:
+def _rows_within(part: CommentPart, most_bytes: int) -> int:
     """How many rows of a piece fit."""
     if _size(part.text(len(part.rows))) <= most_bytes:
         return len(part.rows)
@@ -158,14 +158,8 @@ def worst_first(tests: Collection[TestResult]) -> list[Row]:
     return sorted(ranked(tests), key=lambda row: not (row.is_bad and row.judgement.verdict in RED))
 
 
-def table_rows(rows: Collection[Row], tests: Collection[TestResult], inert: Inert) -> list[str]:
-    """Rows of a table of HTML, a line each.
-
-    Args:
-        rows: Of these.
-        tests: All tests of the run, among which a row's is told apart by its name.
-        inert: Writes texts of the run.
-    """
+def _table_rows(rows: Collection[Row], tests: Collection[TestResult], inert: Inert) -> list[str]:
+    """Rows of a table of HTML, a line each."""
     names = names_of(tests, inert.shown)
     return [_table_row(row, f"{names[row.test.nodeid]} {row.run.label}".strip(), inert) for row in rows]
 
@@ -248,13 +242,13 @@ def step_summary(result: SessionResult, shown: Callable[[str], str] = str) -> st
 def _document(result: SessionResult, inert: Inert, most_bytes: int) -> str:
     rows = worst_first(result.tests)
     bad, others = (
-        table_rows([row for row in rows if row.is_bad is wanted], result.tests, inert) for wanted in (True, False)
+        _table_rows([row for row in rows if row.is_bad is wanted], result.tests, inert) for wanted in (True, False)
     )
     head = "\n".join(_head(result, inert))
     parts = (
-        Part(_TABLE, bad, "</table>", "rows that do not pass, the least bad ones"),
-        Part("<ul>", _reasons([row for row in rows if row.is_bad], inert), "</ul>", "reasons"),
-        Part("<p>What the tests say:</p>", _problems(result.tests, inert), "", "tests that did not pass"),
+        CommentPart(_TABLE, bad, "</table>", "rows that do not pass, the least bad ones"),
+        CommentPart("<ul>", _reasons([row for row in rows if row.is_bad], inert), "</ul>", "reasons"),
+        CommentPart("<p>What the tests say:</p>", _problems(result.tests, inert), "", "tests that did not pass"),
         _folded("Other rows", _TABLE, others, "</table>", "other rows"),
         _folded("Notes", "<ul>", _notes(result, rows, inert), "</ul>", "notes"),
         _folded("Device, host, software", "<table>", _facts(result, inert), "</table>", "facts"),
@@ -300,17 +294,19 @@ def _head(result: SessionResult, inert: Inert) -> Iterator[str]:
 
 def _reasons(rows: Iterable[Row], inert: Inert) -> list[str]:
     """Why verdicts are what they are, each reason once: what a file lacks would else be said for every metric."""
-    reasons = (f"<li>{row.judgement.verdict}: {inert.passage(reason)}</li>" for row in rows for reason in row.reasons)
+    reasons = (
+        f"<li>{row.judgement.verdict}: {inert.passage(reason.text)}</li>" for row in rows for reason in row.reasons
+    )
     return list(dict.fromkeys(reasons))
 
 
 def _problems(tests: Iterable[TestResult], inert: Inert) -> list[str]:
     """Of each test that did not pass what pytest says of it; those that failed before those that were skipped."""
-    told = sorted((test for test in tests if test.outcome != PASSED), key=lambda test: test.outcome == SKIPPED)
+    ordered = sorted((test for test in tests if test.outcome != PASSED), key=lambda test: test.outcome == SKIPPED)
     return [
         f"<details><summary>{inert.code(test.nodeid)}: {inert.code(test.outcome)}</summary>"
         f"{inert.block(test.problem) if test.problem else '<p>Nothing is known of why.</p>'}</details>"
-        for test in told
+        for test in ordered
     ]
 
 
@@ -354,5 +350,5 @@ def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
             yield f"{prefix}{name}", str(value)
 
 
-def _folded(title: str, opening: str, rows: Sequence[str], closing: str, what: str) -> Part:
-    return Part(f"<details><summary>{title}</summary>{opening}", rows, f"{closing}</details>", what)
+def _folded(title: str, opening: str, rows: Sequence[str], closing: str, what: str) -> CommentPart:
+    return CommentPart(f"<details><summary>{title}</summary>{opening}", rows, f"{closing}</details>", what)

@@ -1,33 +1,39 @@
-"""The last lines of a run: the command that most likely comes next, and of a settled regression how it is accepted.
+"""What to type: which options help a judgement, the command that runs its test with them, and the last lines of a run.
 
-Of what keeps tests from passing the worst verdict is spoken of, in the order of `report.ranking`. No word of it is from
-the run but ids of tests, which are quoted: what a server wrote into a reason must not become a command.
+One rule for a failed assertion and for the last lines of a run, which speak of the same test. Of what keeps tests from
+passing the worst verdict is spoken of, in the order of `report.ranking`. No word of it is from the run but the ids of
+tests, which are quoted: what a server wrote into a reason must not become a command.
 """
 
 from __future__ import annotations
 
+import shlex
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.window import is_searched
-from pytest_gpuserve.report.commands import (
-    CLOSER,
-    CLOSER_BY_ANCHOR,
-    UPDATE,
-    anchor_of,
-    code_before,
-    command,
-    options_for,
-)
 from pytest_gpuserve.report.ranking import is_side_by_side, ranked
-from pytest_gpuserve.report.totals import RECORDABLE, improvements
+from pytest_gpuserve.report.remarks import RECORDABLE, improvements
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import SessionResult
+
+
+BUDGETS: Final = 4
+"""How many times the budget that was too small is proposed."""
+
+UPDATE: Final = "--baseline-update"
+UPDATE_NEW: Final = "--baseline-update-new"
+ACCEPT: Final = (UPDATE, "--reason=why it is worth it")
+
+CLOSER: Final = "look closer, beside the code before"
+CLOSER_BY_ANCHOR: Final = "look closer, beside the code of its anchor"
+"""What comes before a regression is accepted that only a stored number shows: the machine may have drifted."""
 
 MOST_IDS: Final = 3
 """Tests that a command names; of more of them it names the first."""
@@ -35,40 +41,152 @@ MOST_IDS: Final = 3
 FAILED_LAST: Final = ("--lf", "--lfnf=none")
 """What selects tests that failed last. Where nothing is known of them pytest would run all, but for the second."""
 
-_LONGER: Final = "measure longer, load(..., seconds=...)"
-_KEEP_UP: Final = "let the client keep up, load(..., processes=...)"
 _QUIET: Final = "let nothing else use the host"
-
-MENDED_BY: Final[Mapping[ReasonKind, str]] = {
-    ReasonKind.NO_STEADY_STATE: "give it longer before it is measured, load(..., warmup_seconds=...)",
-    ReasonKind.COMPILED_UNDER_LOAD: "let it see all its shapes before, load(..., warmup_seconds=...)",
-    ReasonKind.CLIENT_HELD_UP: _QUIET,
-    ReasonKind.CLIENT_SATURATED: _KEEP_UP,
-    ReasonKind.CLIENT_LATE: _KEEP_UP,
-    ReasonKind.CAPACITY_OF_CLIENT: _KEEP_UP,
-    ReasonKind.RATE_NOT_REACHED: f"{_KEEP_UP}, or lower the rate",
-    ReasonKind.OVERLOADED: "lower the rate",
-    ReasonKind.STUCK_REQUESTS: _LONGER,
-    ReasonKind.TOO_SHORT: _LONGER,
-    ReasonKind.OBJECTIVE_MISSED: "ask load.capacity(...) for a longer latency, or a lower quantile of it",
-    ReasonKind.OBJECTIVE_NOT_SHOWN: "allow more time to show it, load.capacity(..., seconds=...)",
-    ReasonKind.CONTRADICTORY: f"{_QUIET}, or allow more time, load.capacity(..., seconds=...)",
-    ReasonKind.REPLICA: "mend that replica, or leave its URL out",
-    ReasonKind.HOST_SHARED: _QUIET,
-    ReasonKind.COMMIT_UNKNOWN: "fetch the commit that it names",
-    ReasonKind.FOREIGN_PROCESS: "let nobody else use the card",
-    ReasonKind.ANOTHER_CLIENT: "let nobody else use the server",
-    ReasonKind.THROTTLED: "cool the card, or lower its clocks",
-    ReasonKind.WRONG_ANSWERS: "mend the server's answers",
-    ReasonKind.REQUEST_ERRORS: "mend what the server answers with errors",
-    ReasonKind.TOO_FEW_REQUESTS: f"{_LONGER}, or widen the tolerance",
-}
-"""What a reason asks for."""
 
 REPORT: Final = "--gpuserve-report=report.html"
 
 _NEXT: Final = "next: "
+
 _OR: Final = "  or: "
+
+_UNKNOWN: Final = "mend what its reason says"
+
+
+def command(selection: Iterable[str], device: object, *options: str) -> str:
+    """``pytest 'a.py::test_z[50]' --gpu=T4 --baseline-update``, as a shell takes it.
+
+    Args:
+        selection: Ids of tests, or options without a value that select some.
+        device: The baseline set; one that is not known, or that cannot be typed, is left out.
+        options: What else is asked; their values are quoted here.
+    """
+    known = isinstance(device, str) and device and device.isprintable()
+    typed = map(_typed, (*([f"--gpu={device}"] if known else ()), *options))
+    return " ".join(["pytest", *map(shlex.quote, selection), *typed])
+
+
+def _options_for(judgements: Sequence[Judgement]) -> tuple[str, ...]:
+    """The options that accept, record or decide what was not upheld by a stored baseline; none where none helps."""
+    verdicts = {judgement.verdict for judgement in judgements}
+    if verdicts == {Verdict.REGRESSED}:
+        return ACCEPT
+    if verdicts == {Verdict.MISSING}:
+        # What is there but cannot be compared with has to be replaced, which the other one does not do.
+        return (UPDATE_NEW if all(judgement.has(ReasonKind.NO_ENTRY) for judgement in judgements) else UPDATE,)
+    if verdicts == {Verdict.INCONCLUSIVE}:
+        seconds = BUDGETS * max(map(_spent_budget, judgements))
+        return (f"--gpuserve-budget={seconds}",) if seconds else ()
+    return ()
+
+
+def command_for(judgement: Judgement, nodeid: str, gpu: str, *, stored: bool) -> str:
+    """The exact command that accepts, records or decides what a test asserted; empty where no command helps.
+
+    Args:
+        judgement: What came of it.
+        nodeid: The test.
+        gpu: The baseline set.
+        stored: Whether a stored baseline was asked, whoever decided.
+    """
+    options = _options_for([judgement]) if stored else ()
+    return command([nodeid], gpu, *options) if options and nodeid.isprintable() else ""
+
+
+def closer_command(judgement: Judgement, nodeid: str, gpu: str, *, before: str) -> str:
+    """``look closer, ...: pytest ...`` for a regression that only a stored number shows; empty for anything else.
+
+    Args:
+        judgement: What came of it.
+        nodeid: The test.
+        gpu: The baseline set.
+        before: As `code_before` says.
+    """
+    alone = judgement.verdict is Verdict.REGRESSED and judgement.reference_kind == "baseline"
+    if not alone or not nodeid.isprintable() or judgement.has(ReasonKind.SIDE_BY_SIDE):
+        return ""
+    anchor = _anchor_of(judgement)
+    revision = before if anchor is None else anchor
+    what = CLOSER if anchor is None else CLOSER_BY_ANCHOR
+    return f"{what}: {command([nodeid], gpu, f'--against={revision}')}" if before and revision else ""
+
+
+def code_before(commit: str | None, *, clean: bool) -> str:
+    """The revision that a measurement is looked at beside: of a checkout with changes its commit; empty without git.
+
+    Args:
+        commit: The code under test; None where it is not known.
+        clean: Whether it was that commit, unchanged.
+    """
+    if commit is None:
+        return ""
+    return "HEAD~1" if clean else "HEAD"
+
+
+def _anchor_of(judgement: Judgement) -> str | None:
+    """The commit of the anchor from which it has drifted, empty where that cannot be asked; None of what has not."""
+    drift = next((reason for reason in judgement.reasons if reason.kind is ReasonKind.DRIFT), None)
+    if drift is None:
+        return None
+    was_tried = judgement.has(ReasonKind.SIDE_BY_SIDE, ReasonKind.NOT_SIDE_BY_SIDE, ReasonKind.COMMIT_UNKNOWN)
+    return "" if was_tried else drift.commit
+
+
+def tightening_command(nodeid: str, gpu: str) -> str:
+    """The exact command that holds on to what got better; a baseline is tightened without a reason.
+
+    Args:
+        nodeid: The test.
+        gpu: The baseline set.
+    """
+    return command([nodeid], gpu, UPDATE)
+
+
+def _spent_budget(judgement: Judgement) -> int:
+    """The budget in seconds that was too small, at least 1; 0 where it was not for the budget."""
+    found = [reason.seconds for reason in judgement.reasons if reason.seconds is not None]
+    return max((max(1, round(seconds)) for seconds in found), default=0)
+
+
+def _typed(option: str) -> str:
+    name, equals, value = option.partition("=")
+    return f"{name}={shlex.quote(value)}" if equals else name
+
+
+def _mended_by(load: str, *, lower: str) -> dict[ReasonKind, str]:
+    """What a reason asks for."""
+    longer = f"measure longer, {load}(..., seconds=...)"
+    keep_up = f"let the client keep up, {load}(..., processes=...)"
+    return {
+        ReasonKind.NO_STEADY_STATE: f"give it longer before it is measured, {load}(..., warmup_seconds=...)",
+        ReasonKind.COMPILED_UNDER_LOAD: f"let it see all its shapes before, {load}(..., warmup_seconds=...)",
+        ReasonKind.CLIENT_HELD_UP: _QUIET,
+        ReasonKind.CLIENT_SATURATED: keep_up,
+        ReasonKind.CLIENT_LATE: keep_up,
+        ReasonKind.CAPACITY_OF_CLIENT: keep_up,
+        ReasonKind.RATE_NOT_REACHED: f"{keep_up}{lower}",
+        ReasonKind.OVERLOADED: "lower the rate",
+        ReasonKind.STUCK_REQUESTS: longer,
+        ReasonKind.TOO_SHORT: longer,
+        ReasonKind.OBJECTIVE_MISSED: "ask load.capacity(...) for a longer latency, or a lower quantile of it",
+        ReasonKind.OBJECTIVE_NOT_SHOWN: "allow more time to show it, load.capacity(..., seconds=...)",
+        ReasonKind.CONTRADICTORY: f"{_QUIET}, or allow more time, load.capacity(..., seconds=...)",
+        ReasonKind.REPLICA: "mend that replica, or leave its URL out",
+        ReasonKind.HOST_SHARED: _QUIET,
+        ReasonKind.COMMIT_UNKNOWN: "fetch the commit that it names",
+        ReasonKind.FOREIGN_PROCESS: "let nobody else use the card",
+        ReasonKind.ANOTHER_CLIENT: "let nobody else use the server",
+        ReasonKind.THROTTLED: "cool the card, or lower its clocks",
+        ReasonKind.WRONG_ANSWERS: "mend the server's answers",
+        ReasonKind.REQUEST_ERRORS: "mend what the server answers with errors",
+        ReasonKind.TOO_FEW_REQUESTS: f"{longer}, or widen the tolerance",
+    }
+
+
+MENDED_BY: Final[Mapping[ReasonKind, str]] = _mended_by("load", lower=", or lower the rate")
+"""What a reason asks for."""
+
+MENDED_IN_SEARCH: Final[Mapping[ReasonKind, str]] = _mended_by("load.capacity", lower="")
+"""The same of a search for a capacity, which chooses the rates."""
 
 
 def next_step(result: SessionResult) -> str:
@@ -95,13 +213,12 @@ def _regressed(result: SessionResult, rows: Sequence[Row]) -> str:
         return closer
     if not stored:
         return _again("run it again when it is mended", result, rows)
-    accept = _line("accept the new numbers, if they are worth it", result, stored, *_options(stored))
     seen = () if result.update else _beside(stored)
-    if not seen or not accept:
-        return accept
     # A person looks at what moved before accepting it.
-    look = _line("see what moved", result, stored, *seen, REPORT)
-    return f"{look}\n{accept.replace(_NEXT, _OR, 1)}"
+    steps = [("see what moved", (*seen, REPORT))] if seen else []
+    steps.append(("accept the new numbers, if they are worth it", _options(stored)))
+    # `stored` is not empty, so each of them has a line.
+    return _NEXT + f"\n{_OR}".join(_step(what, result, stored, *options) for what, options in steps)
 
 
 def _invalid(result: SessionResult, rows: Sequence[Row]) -> str:
@@ -131,11 +248,9 @@ _STEPS: Final[Mapping[Verdict, Callable[[SessionResult, Sequence[Row]], str]]] =
     Verdict.INCONCLUSIVE: _inconclusive,
 }
 
-_UNKNOWN: Final = "mend what its reason says"
-
 
 def _options(rows: Sequence[Row]) -> tuple[str, ...]:
-    return options_for([row.judgement for row in rows])
+    return _options_for([row.judgement for row in rows])
 
 
 def _advised(result: SessionResult, rows: Sequence[Row]) -> str:
@@ -145,7 +260,7 @@ def _advised(result: SessionResult, rows: Sequence[Row]) -> str:
 
 
 def _closer(result: SessionResult, rows: Sequence[Row]) -> str:
-    anchors = [anchor_of(row.judgement) for row in rows]
+    anchors = [_anchor_of(row.judgement) for row in rows]
     steps = [row for row, anchor in zip(rows, anchors, strict=True) if anchor is None]
     before = code_before(result.commit, clean=result.clean)
     if not before:
@@ -170,24 +285,23 @@ def _again(what: str, result: SessionResult, rows: Sequence[Row], *options: str)
 
 def _line(what: str, result: SessionResult, rows: Sequence[Row], *options: str) -> str:
     """The line for the tests of these rows; empty where there are none."""
+    step = _step(what, result, rows, *options)
+    return f"{_NEXT}{step}" if step else ""
+
+
+def _step(what: str, result: SessionResult, rows: Sequence[Row], *options: str) -> str:
     wanted = list(dict.fromkeys(row.test.nodeid for row in rows))
     if not wanted:
         return ""
     # A recording accepts what it measures, so that no other test may be in it, as those that failed elsewhere would be.
     selection, note = _selection(result, wanted, only_these=any(option.startswith(UPDATE) for option in options))
     if not selection:
-        return f"{_NEXT}{what}: there is no command for it, as the ids of these tests cannot be typed"
-    return f"{_NEXT}{what}{note}: {command(selection, result.gpu.get('name'), *options)}"
+        return f"{what}: there is no command for it, as the ids of these tests cannot be typed"
+    return f"{what}{note}: {command(selection, result.gpu.get('name'), *options)}"
 
 
 def _selection(result: SessionResult, wanted: Sequence[str], *, only_these: bool) -> tuple[Sequence[str], str]:
-    """What selects these tests, and what to say of it where it does not select all; nothing where nothing does.
-
-    Args:
-        result: The run.
-        wanted: The ids of these tests.
-        only_these: Whether no other test may be selected with them.
-    """
+    """What selects these tests, and what to say of it where it does not select all; nothing where nothing does."""
     named = [nodeid for nodeid in wanted if nodeid.isprintable()][:MOST_IDS]
     if len(named) == len(wanted):
         return named, ""
@@ -209,14 +323,9 @@ def _is_side_by_side(row: Row) -> bool:
 
 def _advice(row: Row) -> str:
     """What its first reason that is known asks for."""
-    advice = next((MENDED_BY[reason.kind] for reason in row.judgement.reasons if reason.kind in MENDED_BY), _UNKNOWN)
     searched = is_searched(start for session in row.run.sessions for start in session.starts)
-    return _of_a_search(advice) if searched else advice
-
-
-def _of_a_search(advice: str) -> str:
-    """The same where a search chooses the rates."""
-    return advice.removesuffix(", or lower the rate").replace("load(...", "load.capacity(...")
+    mended_by = MENDED_IN_SEARCH if searched else MENDED_BY
+    return next((mended_by[reason.kind] for reason in row.judgement.reasons if reason.kind in mended_by), _UNKNOWN)
 
 
 def _beside(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.report.results import RunResult, TestResult
 
 FAILED: Final = frozenset({"failed", "error", "interrupted"})
@@ -53,7 +54,7 @@ class Row:
     judgement: Judgement
 
     @property
-    def reasons(self) -> tuple[str, ...]:
+    def reasons(self) -> tuple[Reason, ...]:
         """Why it is what it is; of what was settled otherwise that is told elsewhere."""
         return () if self.judgement.overruled else reasons_of(self.judgement)
 

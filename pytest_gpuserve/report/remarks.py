@@ -1,25 +1,28 @@
-"""What stands under the table, a line each: why verdicts are what they are, and how the measuring went."""
+"""What stands above and under the table, a line each: what is measured, why verdicts are what they are, and totals."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.counters import differences
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.measure.yardstick import LIMIT
 from pytest_gpuserve.report.explain import evidence
-from pytest_gpuserve.report.names import names_of, printable, short_name, some_of
+from pytest_gpuserve.report.names import names_of, printable, some_of
 from pytest_gpuserve.report.ranking import FAILED, ranked, rows_of
 from pytest_gpuserve.units import format_change, format_fraction, format_ratio, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
+    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.report.ranking import Row
-    from pytest_gpuserve.report.results import RunResult, TestResult
+    from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 
 MOST_OF_PASSES: Final = 3
 """Reasons of what passed that are told at once: a green run is short."""
@@ -30,8 +33,63 @@ PROBLEM_CHARACTERS: Final = 200
 REASONS_PAGE: Final = "reference/reasons.md"
 """Has an anchor for each kind of reason."""
 
-_ANY_KEY: Final = "'...'"
-"""Stands for the name of each test's baseline, where many tests lack one for the same reason."""
+_OF_ENTRIES: Final[Mapping[ReasonKind, str]] = {
+    ReasonKind.NO_ENTRY: "{about} has no entry '...'",
+    ReasonKind.NOT_COMPARABLE: "{about} has another workload under '...'",
+}
+"""What several tests have in common whose reasons are about one baseline file, in which each has its own entry."""
+
+RECORDABLE: Final = frozenset({"baseline", "against"})
+"""Kinds of reference that a stored baseline is behind; a printed number or a limit is nobody's to record."""
+
+_WORDS: Final[Mapping[Verdict, str]] = {
+    Verdict.PASS: "passed",
+    Verdict.IMPROVED: "improved",
+    Verdict.REGRESSED: "regressed",
+    Verdict.INVALID: "invalid",
+    Verdict.MISSING: "missing",
+    Verdict.INCONCLUSIVE: "inconclusive",
+}
+
+_OTHER_WORDS: Final = ("recorded", "not asserted")
+
+
+def header_line(
+    device: str,
+    product: str,
+    mode: str,
+    *,
+    budget_seconds: float,
+    comparisons: int,
+    stock: str = "",
+    engine: str = "",
+) -> str:
+    """The line before the first test: on what and against what is measured.
+
+    Args:
+        device: Name of the device, and of its baselines.
+        product: What it is.
+        mode: What is done, with whom: ``gating against /.../baselines/T4``.
+        budget_seconds: Most measuring time of one test.
+        comparisons: How many the collected tests will make, as far as their code tells.
+        stock: The baselines that are there, in words; empty where they are not asked.
+        engine: What makes the loads; empty where processes of this host do.
+    """
+    planned = f"{comparisons} comparison{'s' if comparisons != 1 else ''} planned"
+    there = f" ({stock})" if stock else ""
+    budget = f"at most {format_seconds(budget_seconds)} of measuring a test"
+    made = f", loads made by {engine}" if engine else ""
+    return printable(f"{device} ({product}), {mode}{there}{made}, {budget}, {planned}")
+
+
+def of_workers(header: str, workers: int) -> str:
+    """The line for several workers of pytest-xdist, each of which has the same: each collects all tests.
+
+    Args:
+        header: That of a worker; of one that has none nothing is said.
+        workers: How many there are.
+    """
+    return f"{header}, {workers} worker{'s' if workers != 1 else ''}" if header else ""
 
 
 def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False, verbose: bool = True) -> list[str]:
@@ -43,12 +101,12 @@ def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False, verbo
         verbose: Whether to tell every reason of what passed, too; else the first `MOST_OF_PASSES`.
     """
     names = names_of(tests)
-    found: dict[tuple[Verdict, str], list[tuple[Row, str]]] = {}
+    found: dict[tuple[Verdict, str], list[tuple[Row, Reason]]] = {}
     for row in ranked(tests):
         if only_bad and not row.is_bad:
             continue
         for reason in row.reasons:
-            found.setdefault((row.judgement.verdict, _general(reason, row)), []).append((row, reason))
+            found.setdefault((row.judgement.verdict, _in_common(reason)), []).append((row, reason))
     lines = []
     passed = [key for key in found if key[0].passes]
     left_out = set() if verbose else set(passed[MOST_OF_PASSES:])
@@ -57,7 +115,7 @@ def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False, verbo
             continue
         who = _who([row for row, _ in rows], names)
         # In its own words, where it is of one load alone.
-        text = general if len(who) > 1 else rows[0][1]
+        text = general if len(who) > 1 else rows[0][1].text
         lines.extend(_with_names(f"{verdict}: {text}", who, "tests"))
     return [*lines, f"{len(left_out)} more notes on what passed: -v shows them"] if left_out else lines
 
@@ -85,9 +143,9 @@ def problem_lines(tests: Collection[TestResult], shown: Callable[[str], str] = s
     names = names_of(tests)
     found: dict[str, list[str]] = {}
     for test in tests:
-        told = test.outcome != "error" and any(row.is_bad for row in rows_of(test))
+        is_explained = test.outcome != "error" and any(row.is_bad for row in rows_of(test))
         problem = next((line.strip() for line in shown(test.problem).splitlines() if line.strip()), "")
-        if test.outcome not in FAILED or told or not problem:
+        if test.outcome not in FAILED or is_explained or not problem:
             continue
         text = problem if len(problem) <= PROBLEM_CHARACTERS else f"{problem[:PROBLEM_CHARACTERS]} ..."
         found.setdefault(f"{test.outcome.upper()}: {text}", []).append(names[test.nodeid])
@@ -194,10 +252,10 @@ def measured_again_lines(tests: Collection[TestResult], *, verbose: bool = False
     return [f"{again} of {every} windows in {len(lines)} loads were measured again: -v shows why"]
 
 
-def _general(reason: str, row: Row) -> str:
-    """A reason without the name of the test's baseline in it."""
-    key = f"{short_name(row.test.nodeid)} {row.run.label}".strip()
-    return reason.replace(repr(key), _ANY_KEY)
+def _in_common(reason: Reason) -> str:
+    """What a reason says where it is that of several tests."""
+    of_entries = _OF_ENTRIES.get(reason.kind)
+    return reason.text if of_entries is None or not reason.about else of_entries.format(about=reason.about)
 
 
 def _who(rows: Sequence[Row], names: Mapping[str, str]) -> list[str]:
@@ -223,3 +281,59 @@ def _with_names(text: str, who: Sequence[str], noun: str) -> list[str]:
     first, *rest = text.splitlines() or [""]
     count = f"{len(who)} {noun}: " if len(who) > 1 else ""
     return [f"{printable(first)} ({count}{some_of(who)})", *(f"  {printable(line)}" for line in rest)]
+
+
+def totals_line(result: SessionResult) -> str:
+    """Count the last words by verdict: ``comparisons: 12 passed, 1 regressed, 2 inconclusive``.
+
+    Args:
+        result: Of the run. Where it records baselines, what was missing in a test that passed is recorded, and what has
+            improved need not be proposed.
+
+    Returns:
+        The line, with the improvements that could be recorded; empty where nothing was compared.
+    """
+    recording = bool(result.update)
+    rows = [row for test in result.tests for row in rows_of(test) if not row.judgement.overruled]
+    counts = Counter(_word(row, recording=recording) for row in rows)
+    parts = [f"{counts[word]} {word}" for word in (*_WORDS.values(), *_OTHER_WORDS) if counts[word]]
+    without = sum(test.outcome in FAILED and not rows_of(test) for test in result.tests)
+    if without:
+        parts.append(f"{without} test{'s' if without > 1 else ''} ended without any")
+    if not parts:
+        return ""
+    improved = [] if recording else improvements(result)
+    names = names_of(result.tests)
+    what = [f"{names[row.test.nodeid]} {row.judgement.metric.name}{_change(row)}" for row in improved]
+    proposed = f"; could be recorded: {some_of(what)}" if what else ""
+    return f"comparisons: {', '.join(parts)}{proposed}"
+
+
+def improvements(result: SessionResult) -> list[Row]:
+    """What could be recorded, for the gate to be stricter from then on: the largest change first.
+
+    Only of tests that passed: where one metric has improved for another that regressed, it has to be said why.
+    """
+    if not result.stored:
+        return []
+    return [
+        row
+        for row in ranked(result.tests)
+        if row.counts
+        and row.test.outcome == "passed"
+        and row.judgement.verdict is Verdict.IMPROVED
+        and row.judgement.reference_kind in RECORDABLE
+    ]
+
+
+def _word(row: Row, *, recording: bool) -> str:
+    verdict = row.judgement.verdict
+    recorded, not_asserted = _OTHER_WORDS
+    if not row.judgement.asserted:
+        return not_asserted
+    return recorded if recording and verdict is Verdict.MISSING and row.test.outcome == "passed" else _WORDS[verdict]
+
+
+def _change(row: Row) -> str:
+    change = row.judgement.change
+    return "" if change is None else f" {format_change(change)}"

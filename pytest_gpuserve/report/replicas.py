@@ -1,8 +1,8 @@
-"""What is said of the replicas that shared a load: how unevenly they did, and which of them failed or lagged."""
+"""What is said of a load of several replicas, and of a search for a capacity."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.measure.replicas import imbalance_of, replicas_of
 from pytest_gpuserve.report.names import names_of, printable
@@ -12,19 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from pytest_gpuserve.measure.capacity import Probe, Search
-    from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.replicas import Imbalance, ReplicaResult
-    from pytest_gpuserve.measure.window import Start, Window
+    from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.report.results import RunResult, TestResult
 
 PROBE_HEADINGS: Final = ("objective", "latency", "slow requests", "requests", "measured time", "because")
 """Of what is said of each rate; the first is what it showed."""
-
-
-def plain_searches(starts: Sequence[Start]) -> list[dict[str, Any]] | None:
-    """The search of each start for a result file; None of a load that was no search."""
-    found = [start.search for start in starts if start.search is not None]
-    return [_plain(search) for search in found] if found else None
 
 
 def search_title(number: int, search: Search) -> str:
@@ -50,39 +43,15 @@ def _cells(probe: Probe) -> tuple[str, ...]:
     )
 
 
-def _plain(search: Search) -> dict[str, Any]:
-    return {
-        "quantile": search.objective.quantile,
-        "objective_seconds": search.objective.seconds,
-        "capacity": search.value,
-        "low": search.low,
-        "high": search.high,
-        "probes": [
-            {
-                "rate": probe.rate,
-                "finding": str(probe.finding),
-                "latency": probe.latency,
-                "requests": probe.requests,
-                "slow": probe.slow,
-                "effective": probe.effective,
-                "seconds": probe.seconds,
-                "reason": probe.reason,
-                "client": probe.client,
-            }
-            for probe in search.probes
-        ],
-    }
-
-
 def replica_lines(tests: Collection[TestResult]) -> list[str]:
     """Say in a line for each load of several replicas how even it was; none of one server."""
     names = names_of(tests)
     lines = []
     for test in tests:
         for run in test.runs:
-            told = imbalance_text(replicas_of(_windows(run)))
+            text = imbalance_text(replicas_of(_windows(run)))
             name = f"{names[test.nodeid]} {printable(run.label)}".strip()
-            lines.extend([f"replicas of {name}: {told}"] if told else [])
+            lines.extend([f"replicas of {name}: {text}"] if text else [])
     return lines
 
 
@@ -104,31 +73,6 @@ def imbalance_text(replicas: Sequence[ReplicaResult]) -> str:
     by_name = {replica.name: replica for replica in replicas}
     parts += [_failed(by_name[name]) for name in found.failing]
     return ", ".join(parts)
-
-
-def plain_replicas(windows: Sequence[Window], counters: Counters | None) -> dict[str, Any] | None:
-    """What the JSON result has of replicas; None of one server. Latencies are in seconds, what is not known is null."""
-    replicas = replicas_of(windows, counters)
-    found = imbalance_of(replicas)
-    if found is None:
-        return None
-    return {
-        "busiest": found.busiest,
-        "slowest": found.slowest or None,
-        "much_slower": list(found.much_slower),
-        "each": [
-            {
-                "name": replica.name,
-                "requests": replica.requests,
-                "errors": dict(replica.errors),
-                "throughput": replica.throughput,
-                "p50": replica.p50,
-                "p99": replica.p99,
-                "batching_ratio": replica.batching_ratio,
-            }
-            for replica in replicas
-        ],
-    }
 
 
 def _windows(run: RunResult) -> list[Window]:

@@ -1,45 +1,52 @@
-"""The machine-readable result, schema 2 (``--gpuserve-json``).
-
-Latencies are in seconds, ``change`` is a fraction of the value with the value's own sign, ``tolerance`` and
-``detectable`` are such fractions for the worse, without a sign, and what is not known is null. In schema 1 those two
-were growths of the cost, which of a throughput is its reciprocal. Only additions may be made to a schema; anything else
-is a new one.
-"""
+"""Writes a session's result as the file of ``--gpuserve-json``; `schema` says what is in it."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.breakdown import breakdown_of
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.measure.replicas import imbalance_of, replicas_of
 from pytest_gpuserve.measure.rounds import reduced_by_metric
 from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.measure.telemetry import as_plain, merged
 from pytest_gpuserve.measure.window import Client, is_searched
 from pytest_gpuserve.report.ranking import rows_of
-from pytest_gpuserve.report.replicas import plain_replicas, plain_searches
+from pytest_gpuserve.report.schema import (
+    BaseRecord,
+    ComparisonsRecord,
+    Mode,
+    PointRecord,
+    ReasonRecord,
+    ResultRecord,
+    RunRecord,
+    ShardRecord,
+    TestRecord,
+    VerdictRecord,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
-    from pytest_gpuserve.gate.reason import Reason
+    from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.histogram import Histogram
     from pytest_gpuserve.measure.window import Session, Start, Window
     from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+    from pytest_gpuserve.report.schema import Plain
 
-SCHEMA = 2
+_MODES: Final[dict[str, Mode]] = {"": "gate", "--baseline-update": "update", "--baseline-update-new": "update-new"}
 
-_MODES = {"": "gate", "--baseline-update": "update", "--baseline-update-new": "update-new"}
-
-_QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+_QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
 def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
@@ -49,89 +56,85 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
         result: The result.
         shown: Makes each text in it fit to be shown; numbers and names of fields stay as they are.
     """
-    plain = {
-        "schema": SCHEMA,
-        "at": result.at or None,
-        "commit": result.commit,
+    record = ResultRecord(
+        at=result.at or None,
+        commit=result.commit,
         # Of code that is not known nobody can say whether it was changed.
-        "clean": None if result.commit is None else result.clean,
-        "software": dict(result.software),
-        "gpu": dict(result.gpu),
-        "host": dict(result.host),
-        # What `pytest_gpuserve.merge` has to know of a run.
-        "mode": "against" if not result.stored else _MODES[result.update],
-        "against": result.against or None,
-        "header": result.header,
-        "shard": None if result.shard is None else dict(zip(("number", "of"), result.shard, strict=True)),
-        "dealt": None if result.shard is None else list(result.dealt),
-        "unlisted": None if result.unlisted is None else asdict(result.unlisted),
-        "comparisons": {"planned": result.planned, "among": result.among} if result.among else None,
-        # Only tests that measure are listed, and nothing else tells of what else has failed, or was never run.
-        "ending": None if result.ending is None else asdict(result.ending),
-        "notes": list(result.notes),
-        "tests": [_test(test) for test in result.tests],
-    }
-    return json.dumps(with_texts(plain, shown), indent=1, allow_nan=False) + "\n"
+        clean=None if result.commit is None else result.clean,
+        software=dict(result.software),
+        gpu=dict(result.gpu),
+        host=dict(result.host),
+        mode=_MODES[result.update] if result.stored else "against",
+        against=result.against or None,
+        header=result.header,
+        shard=None if result.shard is None else ShardRecord(*result.shard),
+        dealt=None if result.shard is None else list(result.dealt),
+        unlisted=result.unlisted,
+        comparisons=ComparisonsRecord(result.planned, result.among) if result.among else None,
+        ending=result.ending,
+        notes=list(result.notes),
+        tests=[_test(test) for test in result.tests],
+    )
+    return json_text(msgspec.to_builtins(record), shown) + "\n"
 
 
-def with_texts(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- anything that JSON has
-    """The same plain values with each text, but no name of a field, made fit to be shown.
+def json_text(plain: Plain, shown: Callable[[str], str]) -> str:
+    """Write plain values as JSON, with each text, but no name of a field, made fit to be shown.
 
     Args:
-        value: Texts, numbers, and dictionaries and lists of them.
+        plain: Texts, numbers, and dictionaries and lists of them.
         shown: Makes a text fit to be shown.
     """
+    return json.dumps(_with_texts(plain, shown), indent=1, allow_nan=False)
+
+
+def _with_texts(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- anything that JSON has
     if isinstance(value, str):
         return shown(value)
     if isinstance(value, dict):
-        return {name: with_texts(each, shown) for name, each in value.items()}
-    return [with_texts(each, shown) for each in value] if isinstance(value, (list, tuple)) else value
+        return {name: _with_texts(each, shown) for name, each in value.items()}
+    return [_with_texts(each, shown) for each in value] if isinstance(value, (list, tuple)) else value
 
 
-def _test(test: TestResult) -> dict[str, Any]:
-    plain: dict[str, Any] = {
-        "nodeid": test.nodeid,
-        "outcome": test.outcome,
-        "problem": test.problem,
-        "verdicts": [_verdict(row) for row in rows_of(test)],
-        "run": _run(test.runs[0]) if test.runs else None,
-    }
-    if len(test.runs) > 1:
-        plain["more_runs"] = [_run(run) for run in test.runs[1:]]
-    return plain
+def _test(test: TestResult) -> TestRecord:
+    runs = [_run(run) for run in test.runs]
+    return TestRecord(
+        nodeid=test.nodeid,
+        outcome=test.outcome,
+        problem=test.problem,
+        verdicts=[_verdict(row) for row in rows_of(test)],
+        run=runs[0] if runs else None,
+        more_runs=runs[1:] or msgspec.UNSET,
+    )
 
 
-def _verdict(row: Row) -> dict[str, Any]:
+def _verdict(row: Row) -> VerdictRecord:
     judgement = row.judgement
-    return {
-        "metric": judgement.metric.name,
-        "verdict": str(judgement.verdict),
-        "value": judgement.value,
-        "unit": judgement.unit,
-        "reference": judgement.reference,
-        "reference_kind": judgement.reference_kind,
-        "change": judgement.change,
-        "interval": None if judgement.interval is None else list(judgement.interval),
-        "tolerance": judgement.tolerance,
-        "detectable": judgement.detectable,
-        "rounds": judgement.rounds,
-        "reasons": list(map(str, judgement.reasons)),
-        "why": [_why(reason) for reason in judgement.reasons],
-        "run": row.run.label,
-        "windows": judgement.windows,
-        "asserted": judgement.asserted,
-        "overruled": row.judgement.overruled,
-        "adjusted_p": judgement.adjusted_p,
-    }
+    return VerdictRecord(
+        metric=judgement.metric.name,
+        verdict=judgement.verdict,
+        value=judgement.value,
+        unit=judgement.unit,
+        reference=judgement.reference,
+        reference_kind=judgement.reference_kind,
+        change=judgement.change,
+        interval=judgement.interval,
+        tolerance=judgement.tolerance,
+        detectable=judgement.detectable,
+        rounds=judgement.rounds,
+        reasons=list(map(str, judgement.reasons)),
+        why=[
+            ReasonRecord(str(reason.kind), reason.about, reason.commit, reason.seconds) for reason in judgement.reasons
+        ],
+        run=row.run.label,
+        windows=judgement.windows,
+        asserted=judgement.asserted,
+        overruled=judgement.overruled,
+        adjusted_p=judgement.adjusted_p,
+    )
 
 
-def _why(reason: Reason) -> dict[str, Any]:
-    """What a program decides by of a reason: its kind, and those fields that it has."""
-    fields = {"about": reason.about, "commit": reason.commit, "seconds": reason.seconds}
-    return {"kind": str(reason.kind), **{name: value for name, value in fields.items() if value not in {"", None}}}
-
-
-def _run(run: RunResult) -> dict[str, Any]:
+def _run(run: RunResult) -> RunRecord:
     windows = [window for session in run.sessions for window in session.windows]
     starts = [start for session in run.sessions for start in session.starts]
     client = Client.pooled(session.client for session in run.sessions)
@@ -142,56 +145,57 @@ def _run(run: RunResult) -> dict[str, Any]:
         errors.update(window.errors)
     for session in run.sessions:
         sizes.update(session.batch_sizes)
-    return {
-        "label": run.label,
-        "requests": sum(window.requests for window in windows),
-        "errors": dict(errors),
-        "seconds": sum(window.seconds for window in windows),
-        "throughput": _known("throughput", run.sessions),
-        "latency": _latency(run.sessions),
-        "batching_ratio": _known("batching_ratio", run.sessions),
-        "batch_sizes": dict(sizes),
-        "breakdown": _breakdown(windows, counters, client),
-        "points": {name: [asdict(each) for each in found] for name, found in reduced_by_metric(run.sessions).items()},
-        "send_lag_p99": _quantile(client.lag, 0.99),
-        "service": _quantiles(client.service) if client.service.total else None,
-        "first_token": _quantiles(client.first_token) if client.first_token.total else None,
-        "between_tokens": _quantiles(client.between_tokens) if client.between_tokens.total else None,
-        "tokens_per_second": client.tokens / client.seconds if client.tokens else None,
-        "client_ceiling": client.ceiling,
-        "telemetry": _telemetry(starts),
-        "windows_measured_again": [reason for start in starts for reason in start.rejected],
-        "sessions": len(run.sessions),
-        "sessions_at": [session.at for session in run.sessions],
-        # How often a second the machine did fixed work, a list of readings for each kind of it.
-        "yardstick": {kind: list(rates) for kind, rates in run.yardstick.rates.items()},
-        "starts": len(starts),
-        "cold_start_seconds": [start.cold_start_seconds for start in starts],
-        "cold_start_parts": [dict(start.cold_start_parts) for start in starts],
-        "counters": _counters(counters),
-        "replicas": plain_replicas(windows, counters),
-        "searches": plain_searches(starts),
-        "answers": sum(session.answers for session in run.sessions),
-        "answers_checked": sum(session.answers_checked for session in run.sessions),
-        "foreign_cores": [start.foreign_cores for start in starts],
-        "cpu_share": [start.cpu_share for start in starts],
-        "client_cpu_seconds": sum(window.client_cpu_seconds for window in windows),
-        "problems": [str(problem) for session in run.sessions for problem in session.problems],
-        "load": dict(run.load),
-        "server": dict(run.server),
-        # What a reader must find the same before it compares; the two above have more than that.
-        "workload": dict(run.workload) or None,
-        "settings": {
+    return RunRecord(
+        label=run.label,
+        requests=sum(window.requests for window in windows),
+        errors=dict(errors),
+        seconds=sum(window.seconds for window in windows),
+        throughput=_known("throughput", run.sessions),
+        latency=_latency(run.sessions),
+        batching_ratio=_known("batching_ratio", run.sessions),
+        batch_sizes=dict(sizes),
+        breakdown=_breakdown(windows, counters, client),
+        points={
+            name: [PointRecord(**asdict(each)) for each in found]
+            for name, found in reduced_by_metric(run.sessions).items()
+        },
+        send_lag_p99=_quantile(client.lag, 0.99),
+        service=_quantiles(client.service),
+        first_token=_quantiles(client.first_token),
+        between_tokens=_quantiles(client.between_tokens),
+        tokens_per_second=client.tokens / client.seconds if client.tokens else None,
+        client_ceiling=client.ceiling,
+        telemetry=_telemetry(starts),
+        windows_measured_again=[reason for start in starts for reason in start.rejected],
+        sessions=len(run.sessions),
+        sessions_at=[session.at for session in run.sessions],
+        yardstick={kind: list(rates) for kind, rates in run.yardstick.rates.items()},
+        starts=len(starts),
+        cold_start_seconds=[start.cold_start_seconds for start in starts],
+        cold_start_parts=[dict(start.cold_start_parts) for start in starts],
+        counters=_counters(counters),
+        replicas=_replicas(windows, counters),
+        searches=_searches(starts),
+        answers=sum(session.answers for session in run.sessions),
+        answers_checked=sum(session.answers_checked for session in run.sessions),
+        foreign_cores=[start.foreign_cores for start in starts],
+        cpu_share=[start.cpu_share for start in starts],
+        client_cpu_seconds=sum(window.client_cpu_seconds for window in windows),
+        problems=[str(problem) for session in run.sessions for problem in session.problems],
+        load=dict(run.load),
+        server=dict(run.server),
+        workload=dict(run.workload) or None,
+        settings={
             name: {"asked": setting.asked, "used": setting.used}
             for start in starts[-1:]
             for name, setting in start.settings.items()
         },
-        "base": None if run.base is None else _base(run.base, run.base_options, run.base_sessions),
-        "settles": run.settles,
-    }
+        base=None if run.base is None else _base(run.base, run.base_options, run.base_sessions),
+        settles=run.settles,
+    )
 
 
-def _telemetry(starts: Sequence[Start]) -> dict[str, Any] | None:
+def _telemetry(starts: Sequence[Start]) -> Plain | None:
     """What the cards did in the windows of all starts that were looked at; None where none was."""
     seen = [start for start in starts if start.telemetry is not None]
     whole = merged(start.telemetry for start in seen if start.telemetry is not None)
@@ -209,7 +213,7 @@ def _telemetry(starts: Sequence[Start]) -> dict[str, Any] | None:
     }
 
 
-def _breakdown(windows: Sequence[Window], counters: Counters | None, client: Client) -> dict[str, float] | None:
+def _breakdown(windows: Sequence[Window], counters: Counters | None, client: Client) -> Plain | None:
     """Seconds of an average request by component; None where the server does not count them by request."""
     try:
         return asdict(breakdown_of(summary_of(windows), counters, client))
@@ -217,11 +221,11 @@ def _breakdown(windows: Sequence[Window], counters: Counters | None, client: Cli
         return None
 
 
-def _counters(counted: Counters | None) -> dict[str, Any] | None:
+def _counters(counted: Counters | None) -> Plain | None:
     """What the server counted within the measured windows, whole and for each of its models or stages."""
     if counted is None:
         return None
-    plain: dict[str, Any] = {
+    plain: Plain = {
         "items": counted.items,
         "executions": counted.batches,
         "batch_sizes": dict(counted.batch_sizes),
@@ -233,18 +237,18 @@ def _counters(counted: Counters | None) -> dict[str, Any] | None:
     return plain
 
 
-def _base(name: str, options: Sequence[str], sessions: Sequence[Session]) -> dict[str, Any]:
+def _base(name: str, options: Sequence[str], sessions: Sequence[Session]) -> BaseRecord:
     """What a run was measured beside, in the same units."""
     windows = [window for session in sessions for window in session.windows]
-    return {
-        "name": name,
-        "options": list(options),
-        "requests": sum(window.requests for window in windows),
-        "seconds": sum(window.seconds for window in windows),
-        "throughput": _known("throughput", sessions),
-        "latency": _latency(sessions),
-        "batching_ratio": _known("batching_ratio", sessions),
-    }
+    return BaseRecord(
+        name=name,
+        options=list(options),
+        requests=sum(window.requests for window in windows),
+        seconds=sum(window.seconds for window in windows),
+        throughput=_known("throughput", sessions),
+        latency=_latency(sessions),
+        batching_ratio=_known("batching_ratio", sessions),
+    )
 
 
 def _known(name: str, sessions: Sequence[Session]) -> float | None:
@@ -258,19 +262,73 @@ def _quantile(histogram: Histogram, q: float) -> float | None:
     return histogram.quantile(q) if histogram.total else None
 
 
-def _quantiles(histogram: Histogram) -> Mapping[str, float | None]:
-    return {name: histogram.quantile(q) for name, q in _QUANTILES.items()}
+def _quantiles(histogram: Histogram) -> Plain | None:
+    return {name: histogram.quantile(q) for name, q in _QUANTILES.items()} if histogram.total else None
 
 
-def _latency(sessions: Sequence[Session]) -> Mapping[str, float | None]:
+def _latency(sessions: Sequence[Session]) -> dict[str, float | None]:
     windows = [window for session in sessions for window in session.windows]
     latency = merge(window.latency for window in windows)
-    total = latency.total
     # Latencies at the capacity are of another rate in each run.
-    if total == 0 or is_searched(start for session in sessions for start in session.starts):
+    if not latency.total or is_searched(start for session in sessions for start in session.starts):
         return dict.fromkeys(("mean", *_QUANTILES, "max"))
     return {
-        "mean": sum(window.latency_sum_seconds for window in windows) / total,
+        "mean": latency.mean,
         **{name: latency.quantile(q) for name, q in _QUANTILES.items()},
-        "max": max(window.latency_max_seconds for window in windows),
+        "max": latency.max_seconds,
+    }
+
+
+def _searches(starts: Sequence[Start]) -> list[Plain] | None:
+    """The search of each start for a result file; None of a load that was no search."""
+    found = [start.search for start in starts if start.search is not None]
+    return [_search(search) for search in found] if found else None
+
+
+def _search(search: Search) -> Plain:
+    return {
+        "quantile": search.objective.quantile,
+        "objective_seconds": search.objective.seconds,
+        "capacity": search.value,
+        "low": search.low,
+        "high": search.high,
+        "probes": [
+            {
+                "rate": probe.rate,
+                "finding": str(probe.finding),
+                "latency": probe.latency,
+                "requests": probe.requests,
+                "slow": probe.slow,
+                "effective": probe.effective,
+                "seconds": probe.seconds,
+                "reason": probe.reason,
+                "client": probe.client,
+            }
+            for probe in search.probes
+        ],
+    }
+
+
+def _replicas(windows: Sequence[Window], counters: Counters | None) -> Plain | None:
+    """What the JSON result has of replicas; None of one server. Latencies are in seconds, what is not known is null."""
+    replicas = replicas_of(windows, counters)
+    found = imbalance_of(replicas)
+    if found is None:
+        return None
+    return {
+        "busiest": found.busiest,
+        "slowest": found.slowest or None,
+        "much_slower": list(found.much_slower),
+        "each": [
+            {
+                "name": replica.name,
+                "requests": replica.requests,
+                "errors": dict(replica.errors),
+                "throughput": replica.throughput,
+                "p50": replica.p50,
+                "p99": replica.p99,
+                "batching_ratio": replica.batching_ratio,
+            }
+            for replica in replicas
+        ],
     }

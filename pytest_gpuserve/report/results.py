@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
+import msgspec
+
+from pytest_gpuserve.gate.verdict import Judgement  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.measure.window import Session  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.yardstick import Yardstick
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from pytest_gpuserve.gate.verdict import Judgement
-    from pytest_gpuserve.measure.window import Session
 
 
 @dataclass(frozen=True)
@@ -30,6 +29,8 @@ class RunResult:
         candidate_sessions: What was measured beside it. Where a stored baseline was settled side by side, `sessions`
             is what was measured alone before.
         workload: What another run, or a baseline, must have in common with it, as text; empty where nobody says.
+        users: How many users there were all the time; None of other loads.
+        steps: Of a load whose users change in steps, their numbers and for how many seconds each stayed.
         yardstick: How fast the machine was meanwhile.
         settles: Label of the load of the same test that was measured once more here, to settle what a stored baseline
             says of it; None where it is a load by itself.
@@ -46,6 +47,8 @@ class RunResult:
     candidate_sessions: tuple[Session, ...] = ()
     workload: Mapping[str, str] = field(default_factory=dict)
     settles: str | None = None
+    users: int | None = None
+    steps: tuple[tuple[int, float], ...] = ()
     yardstick: Yardstick = field(default_factory=Yardstick)
 
 
@@ -97,7 +100,7 @@ class Ending:
 
     exit_status: int
     complete: bool
-    unlisted_failures: int
+    unlisted_failures: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 
 @dataclass(frozen=True)

@@ -123,7 +123,7 @@ def is_stable(windows: Sequence[tuple[float, float]], *, tolerance: float = STAB
 
 def until_stable(windows: Sequence[Window]) -> bool:
     """Tell `load(until=...)` when perf_analyzer would have ended the measurement; a window without answers is not."""
-    known = [(window.throughput, window.latency_sum_seconds / window.requests) for window in windows if window.requests]
+    known = [(window.throughput, window.latency.mean) for window in windows if window.requests]
     return len(known) == len(windows) and is_stable(known)
 
 

@@ -170,7 +170,7 @@ def rounds_of(outcome: TrialResult) -> list[dict[str, Any]]:
 
 def _numbers(window: Window) -> list[float]:
     quantiles = [1000 * window.latency.quantile(q) for q in (0.5, 0.9, 0.95, 0.99)]
-    mean = 1000 * window.latency_sum_seconds / window.requests
+    mean = 1000 * window.latency.mean
     batch = (window.items or 0) / (window.batches or 1)
     # Windows do not keep their moment; nothing of the bench asks for it.
     return [window.throughput, batch, *quantiles, mean, 0.0]

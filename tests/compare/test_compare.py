@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuserve.compare.side import baseline_key
+from pytest_gpuserve.compare.loads import baseline_key
 from pytest_gpuserve.comparison.stored import stored_judgement
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.store.baseline import read, write

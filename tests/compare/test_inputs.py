@@ -14,9 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.compare.result_file import is_result, key_of, read_result
+from pytest_gpuserve.compare.loads import key_of
 from pytest_gpuserve.comparison.baseline_store import BaselineStore
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.report.schema import is_result, read_result
 from pytest_gpuserve.store.remote.folder import RemoteFolder
 from tests.compare.conftest import SAME, SLOWER
 from tests.support.baseline_repository import (
@@ -406,7 +407,13 @@ def test_an_invalid_run_is_not_compared(texts_said: Said) -> None:
 def test_what_a_stored_baseline_judged_was_alone(texts_said: Said) -> None:
     """Its commit may have had the last word, side by side: the sessions that the file has are those before."""
     plain = json.loads(result_text(base={"name": "the baseline's commit (0123456789ab)"}))
-    verdict = {"metric": "throughput", "reference_kind": "baseline", "value": 1000.0, "tolerance": 0.05, "run": ""}
+    verdict = {
+        "metric": "throughput",
+        "verdict": "PASS",
+        "reference_kind": "baseline",
+        "value": 1000.0,
+        "tolerance": 0.05,
+    }
     plain["tests"][0]["verdicts"] = [verdict, {**verdict, "reference_kind": "against"}]
     status, text = texts_said(result_text(day=1), json.dumps(plain))
     assert (status, "two numbers" in text) == (0, False)
@@ -426,7 +433,7 @@ def test_a_test_of_which_nothing_is_known_is_not_well(texts_said: Said) -> None:
 
 def with_tolerances(schema: int = 2, *, day: int = 2, **tolerances: float) -> str:
     """A result whose test has compared these metrics with its baseline, at these tolerances."""
-    verdict = {"reference_kind": "baseline", "value": 1.0, "run": ""}
+    verdict = {"verdict": "PASS", "reference_kind": "baseline", "value": 1.0, "run": ""}
     plain = {**json.loads(result_text(day=day)), "schema": schema}
     plain["tests"][0]["verdicts"] = [
         {**verdict, "metric": metric.replace("__", "."), "tolerance": tolerance}

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from pytest_gpuserve.compare.result_file import loads_of, read_result
+from pytest_gpuserve.compare.loads import loads_of
 from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
-from pytest_gpuserve.report.commands import ACCEPT
 from pytest_gpuserve.report.junit import properties
-from pytest_gpuserve.report.next_step import next_step
+from pytest_gpuserve.report.next_step import ACCEPT, next_step
 from pytest_gpuserve.report.ranking import rows_of
 from pytest_gpuserve.report.remarks import bases_lines
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import SessionResult, TestResult
+from pytest_gpuserve.report.schema import read_result
 from tests.comparison.world import SAME, SHAPE, THROUGHPUT, WORSE, World, ask, loaded, target, text_of
 from tests.fakes.scripted_pairing import Build, KeptInMemory
 from tests.support.builders import here

@@ -125,9 +125,7 @@ def window_at(cost: float, *, requests: int = 1000) -> Window:
         seconds=WINDOW_SECONDS * math.exp(cost),
         requests=requests,
         errors={},
-        latency=Histogram({bucket_of(round(latency * 1e9)): requests} if requests else {}),
-        latency_sum_seconds=latency * requests,
-        latency_max_seconds=latency,
+        latency=Histogram({bucket_of(round(latency * 1e9)): requests} if requests else {}, latency * requests, latency),
         items=BATCH * requests,
         batches=round(requests * math.exp(cost)),
     )

@@ -219,9 +219,7 @@ def window_of(script: Script, speed: float, batch_factor: float) -> Window:
         seconds=WINDOW_SECONDS / speed,
         requests=script.requests,
         errors={},
-        latency=Histogram(counts),
-        latency_sum_seconds=sum(latencies_ns) / 1e9,
-        latency_max_seconds=max(latencies_ns) / 1e9,
+        latency=Histogram(counts, sum(latencies_ns) / 1e9, max(latencies_ns) / 1e9),
         items=script.requests,
         batches=max(1, round(script.requests / (script.batch * batch_factor))),
         client_cpu_seconds=0.05 / speed,
@@ -249,8 +247,8 @@ def show(windows: tuple[Window, ...], progress: Progress) -> None:
         end_ns = now_ns + round(window.seconds * 1e9)
         latency = Durations(
             dict(window.latency.counts),
-            round(window.latency_sum_seconds * 1e9),
-            round(window.latency_max_seconds * 1e9),
+            round(window.latency.sum_seconds * 1e9),
+            round(window.latency.max_seconds * 1e9),
         )
         tick = Tick(number, now_ns, end_ns, requests=window.requests, latency=latency, sent=window.requests)
         so_far.add(tick)

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.compare.load import Key
+from pytest_gpuserve.compare.loads import LoadKey
 from pytest_gpuserve.history import command
-from pytest_gpuserve.history.command import fits, main
-from pytest_gpuserve.history.text import BLOCKS
+from pytest_gpuserve.history.command import BLOCKS, fits, main
 from tests.support.baseline_repository import (
     FILE,
     TEST,
@@ -106,7 +105,13 @@ def test_a_metric_on_request_is_drawn_where_it_is_anchored(
     assert ("x/test_w.json", "cold_start") not in lines
     assert len(lines[FILE, "throughput"]) == 3
     assert len(lines["x/test_w.json", "throughput"]) == 1
-    verdict = {"metric": "cold_start", "reference_kind": "baseline", "value": 1.5, "tolerance": 0.4, "run": ""}
+    verdict = {
+        "metric": "cold_start",
+        "verdict": "PASS",
+        "reference_kind": "baseline",
+        "value": 1.5,
+        "tolerance": 0.4,
+    }
     plain = json.loads(result_text([0.9], day=5, nodeid="suites/x/test_w.py::test_other"))
     plain["tests"][0]["verdicts"] = [verdict]
     (tmp_path / "b.json").write_text(json.dumps(plain))
@@ -374,7 +379,7 @@ def test_a_terminal_without_blocks_gets_plain_signs(
 @given(st.text(max_size=20), st.text(max_size=20))
 def test_a_pattern_is_a_text(file: str, name: str) -> None:
     """Every part of a name finds it, brackets and all, and a star stands for anything between two parts."""
-    key = Key("cpu", file, name)
+    key = LoadKey("cpu", file, name)
     plain = f"{file}::{name}"
     assert fits(key, "")
     assert fits(key, name)

@@ -37,7 +37,7 @@ def a_window(buckets: Sequence[int], seconds: float, items: int, batches: int, c
     for bucket in buckets:
         counts[bucket] = counts.get(bucket, 0) + 500
     requests = 500 * len(buckets)
-    return Window(seconds, requests, {}, Histogram(counts), 0.0, 0.0, items=items, batches=batches, cards=cards)
+    return Window(seconds, requests, {}, Histogram(counts), items=items, batches=batches, cards=cards)
 
 
 CARDS = st.builds(CardUse, st.floats(1, 1e4), st.floats(1e8, 1e12), st.floats(0.01, 1))

@@ -6,9 +6,8 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.merge.joining import PASSING
 from pytest_gpuserve.merge.merged import merge
-from pytest_gpuserve.merge.shard import read_shard
+from pytest_gpuserve.merge.shards import PASSING, read_shard
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import Ending, RunResult, SessionResult, TestResult
 from tests.support.builders import COMMIT, judgement, session
@@ -18,7 +17,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind
     from pytest_gpuserve.merge.merged import Merged
-    from pytest_gpuserve.merge.shard import Plain
+    from pytest_gpuserve.report.schema import Plain
 
     FieldsOfVerdicts = Mapping[int, Mapping[str, Any]]
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.sequential import Family
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.merge.claims import USUAL, claims_that_do_not_stand, planned_of_all
-from pytest_gpuserve.merge.joining import Joined, Measured
-from pytest_gpuserve.merge.shard import Head, Shard, ShownRun, ShownTest, ShownVerdict, Test
+from pytest_gpuserve.merge.merged import USUAL, claims_that_do_not_stand, planned_of_all
+from pytest_gpuserve.merge.shards import Joined, JoinedTest, Shard, ShardTest
+from pytest_gpuserve.report.schema import ResultRecord, RunRecord, TestRecord, VerdictRecord
 from tests.merge.merge_files import a_test, merged, regressed, shard, verdicts_of
 from tests.support.builders import judgement
 from tests.support.holm import holm
@@ -100,11 +100,11 @@ def joined(p_values: Sequence[Sequence[float | None]]) -> Joined:
     tests = []
     for number, own in enumerate(p_values):
         shown = [
-            ShownTest(
-                f"{number}.{place}",
-                "failed",
-                [
-                    ShownVerdict(
+            TestRecord(
+                nodeid=f"{number}.{place}",
+                outcome="failed",
+                verdicts=[
+                    VerdictRecord(
                         metric="throughput",
                         reference_kind="against",
                         value=1.0,
@@ -113,20 +113,20 @@ def joined(p_values: Sequence[Sequence[float | None]]) -> Joined:
                         adjusted_p=p,
                     )
                 ],
-                ShownRun(label="", throughput=1.0, latency={}, batching_ratio=None),
+                run=RunRecord(label="", throughput=1.0, latency={}, batching_ratio=None),
             )
             for place, p in enumerate(own)
         ]
-        found = {test.nodeid: Test(test, {}) for test in shown}
-        shards.append(Shard(f"{number}.json", Head({"name": "T4"}, {}), {}, found))
-        tests += [Measured(number, test) for test in found.values()]
+        found = {test.nodeid: ShardTest(test, {}) for test in shown}
+        shards.append(Shard(f"{number}.json", ResultRecord(gpu={"name": "T4"}, host={}, tests=shown), found, ""))
+        tests += [JoinedTest(number, test) for test in found.values()]
     return Joined(tuple(shards), tuple(tests))
 
 
 def standing(found: Joined) -> set[str]:
     """The claims that stand among all."""
     refused = {nodeid for nodeid, _ in claims_that_do_not_stand(found)}
-    shown = [measured.test.shown for measured in found.tests]
+    shown = [each.test.record for each in found.tests]
     return {test.nodeid for test in shown if test.verdicts[0].verdict is Verdict.REGRESSED} - refused
 
 

@@ -22,8 +22,8 @@ from tests.support.markdown_results import TEXTS
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.merge.shard import Plain
     from pytest_gpuserve.report.results import TestResult
+    from pytest_gpuserve.report.schema import Plain
 
 
 BOTH = ("a.json", "b.json")

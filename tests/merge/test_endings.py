@@ -13,7 +13,7 @@ from tests.support.builders import OTHER_COMMIT
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.merge.shard import Plain
+    from pytest_gpuserve.report.schema import Plain
 
 
 ODD: list[tuple[dict[str, Any] | None, str]] = [

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.compare.result_file import read_result
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.merge.shard import read_shard
+from pytest_gpuserve.merge.shards import read_shard
+from pytest_gpuserve.report.schema import read_result
 from tests.merge.merge_files import HOST, T4, a_test, merged, regressed, shard, verdicts_of
 from tests.support.builders import OTHER_COMMIT, judgement
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from pytest_gpuserve.gate.verdict import ReferenceKind
-    from pytest_gpuserve.merge.shard import Plain
+    from pytest_gpuserve.report.schema import Plain
 
 
 OTHER_CARD = {**T4, "pci_bus_id": "0000:00:1f.0", "card_id": "sha256:2"}

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import os
 import pickle
 import subprocess
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import psutil
 import pytest
 
@@ -19,12 +22,13 @@ from pytest_gpuserve.merge.command import main
 from pytest_gpuserve.plugin.collection import MEASURING, NODEID
 from pytest_gpuserve.plugin.options import Update
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, Form, Output
-from pytest_gpuserve.plugin.xdist import Controller, Worker, pack, unpack
+from pytest_gpuserve.plugin.xdist import XdistController, XdistWorker, pack, unpack
 from pytest_gpuserve.report.results import SessionResult, TestResult
 from pytest_gpuserve.units import digest
 from tests.fakes.nvml import cards
 from tests.plugin.conftest import Checkout, says_no_traceback, text_of
 from tests.plugin.test_cards import SECOND_T4
+from tests.report.html_results import session_result
 from tests.support.html_page import Page
 
 if TYPE_CHECKING:
@@ -311,7 +315,7 @@ def gathered(path: Path, reports: Iterable[Any], *, dist: str) -> list[tuple[str
     """What a controller writes that hears these reports: ids of tests and their outcomes."""
     config: Any = SimpleNamespace(option=SimpleNamespace(dist=dist))
     settings: Any = SimpleNamespace(outputs=(Output("--gpuserve-json", Form.JSON, path),), update=Update.NOTHING)
-    controller = Controller(config, settings)
+    controller = XdistController(config, settings)
     worker = SimpleNamespace(gateway=SimpleNamespace(id="gw0"))
     controller.pytest_configure_node(SimpleNamespace(gateway=worker.gateway, workerinput={}))
     for report in reports:
@@ -345,7 +349,7 @@ def test_a_group_makes_no_second_test(phases: Sequence[str], outcome: str, tmp_p
     item: Any = SimpleNamespace(nodeid=grouped, stash=pytest.Stash(), fixturenames=[MEASURING])
     item.stash[NODEID] = plain
     config: Any = SimpleNamespace()
-    worker = Worker(config, lambda: SessionResult({}, {}, (TestResult(plain, outcome),)))
+    worker = XdistWorker(config, lambda: SessionResult({}, {}, (TestResult(plain, outcome),)))
     reports = []
     for name in phases:
         made = worker.pytest_runtest_makereport(item)
@@ -356,13 +360,32 @@ def test_a_group_makes_no_second_test(phases: Sequence[str], outcome: str, tmp_p
     assert gathered(tmp_path / "out.json", reports, dist="loadgroup") == [(plain, outcome)]
 
 
-def test_what_is_handed_over_is_nothing_else() -> None:
-    """Values arrive as they were, without secrets; anything that is no value of ours is refused."""
+@pytest.mark.parametrize("stored", [True, False])
+def test_all_that_a_worker_measures_arrives(*, stored: bool) -> None:
+    """Every value arrives as it was, those that JSON lacks too, in loads, judgements, windows and telemetry."""
+    sent = replace(session_result(2, stored=stored), gpu={"name": "T4", "odd": math.inf})
+    assert unpack(pack(sent)) == sent
+
+
+def test_texts_are_handed_over_without_secrets() -> None:
+    """A secret that only the worker knows does not leave it."""
     sent = SessionResult({"name": "T4"}, {"cores": 2}, (), ("a key: hunter22",), ())
     received = unpack(pack(sent, lambda text: text.replace("hunter22", "<KEY>")))
     assert received == SessionResult({"name": "T4"}, {"cores": 2}, (), ("a key: <KEY>",), ())
-    with pytest.raises(pickle.UnpicklingError, match=r"subprocess\.Popen"):
-        unpack(base64.b85encode(pickle.dumps(subprocess.Popen)).decode())
+
+
+@pytest.mark.parametrize(
+    ("sent", "problem"),
+    [
+        (pickle.dumps(subprocess.Popen), "required field"),
+        (msgspec.msgpack.encode({"gpu": {}, "host": {}, "tests": [{"nodeid": 1}]}), r"\$\.tests\[0\]\.nodeid"),
+        (b"", "truncated"),
+    ],
+)
+def test_what_is_no_result_is_refused(sent: bytes, problem: str) -> None:
+    """Nothing is made of what is handed over but values of the types that a result has."""
+    with pytest.raises(ValueError, match=rf"a worker handed over something that is no result: .*{problem}"):
+        unpack(base64.b85encode(sent).decode())
 
 
 def test_work_of_a_child_that_has_ended_stays_ours() -> None:

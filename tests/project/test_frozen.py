@@ -14,9 +14,9 @@ import pytest
 from pytest_gpuserve.report.html.page import document as html
 from pytest_gpuserve.report.markdown import comment
 from pytest_gpuserve.report.next_step import next_step
+from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.result_json import document as json_document
 from pytest_gpuserve.report.terminal import table
-from pytest_gpuserve.report.totals import totals_line
 from tests.report.html_results import session_result
 
 if TYPE_CHECKING:

@@ -47,9 +47,8 @@ def load_of(
 ) -> RunResult:
     """A closed loop, or an open one without users, of sound sessions; two starts without any."""
     load = {"load": "open loop, constant"} if users is None else {"load": "closed loop", "concurrency": str(users)}
-    return RunResult(
-        label, (session(),) if sessions is None else tuple(sessions), judgements, load, {"server": "mosec"}
-    )
+    measured = (session(),) if sessions is None else tuple(sessions)
+    return RunResult(label, measured, judgements, load, {"server": "mosec"}, users=users)
 
 
 def overruled_and_last_word() -> tuple[Judgement, Judgement]:

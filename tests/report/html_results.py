@@ -108,6 +108,7 @@ def result_of_test(number: int, *, side_by_side: bool) -> TestResult:
                 {"load": "closed loop", "concurrency": str(users), "method": "POST", "path": "/inference"},
                 {"server": "mosec", "app": "app.py", "app_sha256": "ab" * 32},
                 base="HEAD~1" if side_by_side else None,
+                users=users,
                 base_sessions=(session(base, users),) if side_by_side else (),
             )
         ],
@@ -199,7 +200,7 @@ def _start(speeds: Speeds, users: int, number: int, count: int) -> Start:
         windows.append(window)
     requests = sum(window.requests for window in windows)
     seconds = math.fsum(window.seconds for window in windows)
-    mean = math.fsum(window.latency_sum_seconds for window in windows) / requests
+    mean = math.fsum(window.latency.sum_seconds for window in windows) / requests
     return Start(
         tuple(windows),
         cold_start_seconds=3.2,
@@ -237,9 +238,11 @@ def _window(speeds: Speeds, begin_ns: int) -> Window:
         seconds,
         REQUESTS,
         {"status 503": 1},
-        Histogram(counts),
-        math.fsum(seconds_of(bucket) * count for bucket, count in counts.items()),
-        seconds_of(max(counts)),
+        Histogram(
+            counts,
+            math.fsum(seconds_of(bucket) * count for bucket, count in counts.items()),
+            seconds_of(max(counts)),
+        ),
         items=REQUESTS,
         batches=REQUESTS // 12,
         client_cpu_seconds=0.1 * seconds,

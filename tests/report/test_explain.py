@@ -110,9 +110,9 @@ def test_a_regression_within_the_tolerance_says_why_it_is_one(metric: str, worse
     reaches = f"the interval reaches {worse * 35:+.1f} %"
     why = f"within the tolerance of 30 % by its estimate, but not shown to be within it: {reaches}"
     assert explain(seen, {}, "")[2] == why
-    assert reasons_of(seen) == (why, "a reason")
+    assert tuple(map(str, reasons_of(seen))) == (why, "a reason")
     for other in ({"tolerance": 0.2}, {"tolerance": 0.4}, {"tolerance": None}, {"verdict": Verdict.PASS}):
-        assert reasons_of(replace(seen, **other)) == ("a reason",)
+        assert list(map(str, reasons_of(replace(seen, **other)))) == ["a reason"]
 
 
 BEFORE = Profile(

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import Metric
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.html.lines import LinePoint, MetricLine
+from pytest_gpuserve.report.html.history import LinePoint, MetricLine
 from pytest_gpuserve.report.html.page import document, history_document
 from pytest_gpuserve.report.html.text import LABEL_CHARACTERS, Texts
 from pytest_gpuserve.report.next_step import next_step
+from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
-from pytest_gpuserve.report.totals import totals_line
 from tests.report.html_results import HOSTILE, session_result
 from tests.support.builders import judgement, result_of, session, start, window
 from tests.support.html_page import Page
@@ -280,7 +280,7 @@ def test_a_run_beside_its_base_shows_both() -> None:
 
 def test_several_loads_of_a_test_are_told_apart() -> None:
     """Each load of a test has its label."""
-    runs = [RunResult(label, (session(),), (judgement(),), {"concurrency": "8"}, {}) for label in ("", "warm")]
+    runs = [RunResult(label, (session(),), (judgement(),), {}, {}, users=8) for label in ("", "warm")]
     text = page_of(TestResult("a.py::t", "failed", runs)).text
     assert "load 1" in text
     assert "load warm" in text

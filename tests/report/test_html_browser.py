@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.report.html.lines import LinePoint, MetricLine
+from pytest_gpuserve.report.html.history import LinePoint, MetricLine
 from pytest_gpuserve.report.html.page import document, history_document
 from pytest_gpuserve.report.html.text import Texts
 from tests.report.chromium import Browser, chromium, find_chromium

@@ -13,19 +13,12 @@ import pytest
 
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.window import CardUse, Start
-from pytest_gpuserve.report.html.batches import batches
-from pytest_gpuserve.report.html.components import components
-from pytest_gpuserve.report.html.distribution import STEPS, distribution, tail
-from pytest_gpuserve.report.html.figure import QUIET, Axis, Figure, Panel, Point, Series, named_axis, shared_axis
-from pytest_gpuserve.report.html.forest import forest
-from pytest_gpuserve.report.html.history import history
-from pytest_gpuserve.report.html.lines import LinePoint, MetricLine
+from pytest_gpuserve.report.html.figure import QUIET, Axis, Figure, Panel, Point, Series, draw, named_axis, shared_axis
+from pytest_gpuserve.report.html.history import LinePoint, MetricLine, history
+from pytest_gpuserve.report.html.load_plots import BETWEEN_SECONDS, STEPS, batches, distribution, tail, windows
 from pytest_gpuserve.report.html.measured import MeasuredRun
-from pytest_gpuserve.report.html.svg import draw
+from pytest_gpuserve.report.html.run_plots import components, forest, throughput, use
 from pytest_gpuserve.report.html.text import Texts
-from pytest_gpuserve.report.html.throughput import throughput
-from pytest_gpuserve.report.html.use import use
-from pytest_gpuserve.report.html.windows import BETWEEN_SECONDS, windows
 from pytest_gpuserve.report.ranking import Row, rows_of
 from pytest_gpuserve.report.results import RunResult
 from tests.report.html_results import UUID, Speeds
@@ -41,7 +34,8 @@ def run_of(nodeid: str = "a.py::t", users: int | None = 8, **fields: Any) -> Mea
         "label": "",
         "sessions": (session(),),
         "judgements": (),
-        "load": {} if users is None else {"load": "closed loop", "concurrency": str(users)},
+        "load": {},
+        "users": users,
         "server": {},
     }
     return MeasuredRun(nodeid, nodeid.partition("::")[2], RunResult(**{**known, **fields}))
@@ -217,7 +211,7 @@ LINES = {
         [("b=1.00", 20.0, 0.010), ("b=4.00", 20.0, 0.010)],
     ),
     "steps of users": (
-        [run_of(users=None, sessions=(STEPPED,), load={"steps": "1 for 0.5 s, 20 for 0.5 s"})],
+        [run_of(users=None, sessions=(STEPPED,), steps=((1, 0.5), (20, 0.5)))],
         [("c=1", 20.0, 0.010), ("c=20", 10.0, 0.020)],
     ),
 }
@@ -236,13 +230,11 @@ def test_loads_that_differ_in_a_number_are_a_line(
     assert tuple(values(series)) == pytest.approx(latencies, rel=1e-3)
 
 
-def test_what_a_load_says_of_itself_is_text() -> None:
-    """Users that are no number are not known; steps of another form, or with windows too long, make a single point."""
-    for text in ("", "x", "-1", "1e3", "٣", "9" * 5000):
-        assert run_of(load={"concurrency": text}).users is None
-    for steps in ("", "many", "1 for x s", "1 for 0.1 s, 2 for 0.1 s", "1 for 1.1.1 s", "1 for 0 s"):
-        (series,) = found(throughput([run_of(users=None, load={"steps": steps})], TEXTS)).panels[0].series
-        assert len(series.points) == 1
+def test_steps_shorter_than_windows_are_one_point() -> None:
+    """What belongs to which of them is not known."""
+    run = run_of(users=None, steps=((1, 0.1), (2, 0.1)))
+    (series,) = found(throughput([run], TEXTS)).panels[0].series
+    assert len(series.points) == 1
 
 
 def test_many_tests_share_a_quiet_colour() -> None:

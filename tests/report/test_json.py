@@ -6,13 +6,16 @@ import json
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from pytest_gpuserve.gate.verdict import NOT_ASSERTED, Verdict
 from pytest_gpuserve.measure.telemetry import CardTelemetry, Telemetry
 from pytest_gpuserve.measure.window import Session
 from pytest_gpuserve.report.result_json import document
-from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+from pytest_gpuserve.report.results import Ending, RunResult, SessionResult, TestResult
+from pytest_gpuserve.report.schema import read_result
+from tests.report.html_results import session_result
 from tests.support.builders import judgement, result_of, session, start, window
 from tests.support.reasons import because
 
@@ -43,6 +46,14 @@ def test_the_document_is_schema_2() -> None:
         plain = json.loads(document(SessionResult({}, {}, (), clean=clean)))
         assert (plain["at"], plain["commit"], plain["clean"]) == (None, None, None)
         assert (plain["software"], plain["notes"]) == ({}, [])
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_what_is_written_is_read_back(*, stored: bool) -> None:
+    """The commands read every field that is written, and would write it so again, to the byte."""
+    written = document(replace(session_result(2, stored=stored), ending=Ending(1, complete=True, unlisted_failures=0)))
+    again = msgspec.to_builtins(read_result("out.json", written.encode()))
+    assert json.dumps(again, indent=1) + "\n" == written
 
 
 def test_secrets_of_notes_and_versions_are_not_shown() -> None:

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.html.page import document as page
+from pytest_gpuserve.report.html.page import line_of
 from pytest_gpuserve.report.html.text import Texts
-from pytest_gpuserve.report.html.verdicts import line_of
 from pytest_gpuserve.report.markdown import (
     COMMENT_BYTES,
+    CommentPart,
     Inert,
-    Part,
     comment,
     fitted,
     headline,
@@ -29,9 +29,9 @@ from pytest_gpuserve.report.markdown import (
 from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import rows_of
+from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.results import LogTail, SessionResult, TestResult
 from pytest_gpuserve.report.terminal import table
-from pytest_gpuserve.report.totals import totals_line
 from tests.support.builders import COMMIT, OCCASION, judgement, result_of
 from tests.support.markdown_results import (
     GITHUB_COMMENT,
@@ -318,7 +318,9 @@ def test_what_is_cut_off_is_said_and_never_the_worst() -> None:
 )
 def test_pieces_fill_what_there_is_in_their_order(sizes: list[list[int]], most: int) -> None:
     """No piece is cut while a later one has rows that it was given room for, and each row is there or counted."""
-    parts = [Part(f"<{i}>", [f"{i}" * size for size in rows], f"</{i}>", f"of {i}") for i, rows in enumerate(sizes)]
+    parts = [
+        CommentPart(f"<{i}>", [f"{i}" * size for size in rows], f"</{i}>", f"of {i}") for i, rows in enumerate(sizes)
+    ]
     text = fitted(parts, most)
     assert len(text.encode()) <= most
     lines = text.split("\n")
@@ -333,9 +335,9 @@ def test_pieces_fill_what_there_is_in_their_order(sizes: list[list[int]], most: 
 
 def test_a_piece_that_fits_is_whole() -> None:
     """One byte decides."""
-    part = Part("<a>", ["1" * 50, "2" * 50], "</a>", "things")
+    part = CommentPart("<a>", ["1" * 50, "2" * 50], "</a>", "things")
     whole = "\n".join(("<a>", "1" * 50, "2" * 50, "</a>"))
     assert fitted([part], len(whole) + 1) == whole
     assert "1 of 2 things" in fitted([part], len(whole) + 80) or fitted([part], len(whole) + 80) == whole
     assert "2 of 2 things" in fitted([part], len(whole))
-    assert fitted([Part("<a>", [], "</a>", "things")], 100) == ""
+    assert fitted([CommentPart("<a>", [], "</a>", "things")], 100) == ""

@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict
 from pytest_gpuserve.measure.capacity import Objective, Search
-from pytest_gpuserve.report.commands import (
+from pytest_gpuserve.report.next_step import (
+    MENDED_BY,
     UPDATE,
     UPDATE_NEW,
     closer_command,
     code_before,
     command,
     command_for,
+    next_step,
     tightening_command,
 )
-from pytest_gpuserve.report.next_step import MENDED_BY, next_step
 from pytest_gpuserve.report.results import SessionResult
 from tests.support.builders import COMMIT, judgement, result_of, session, start
 

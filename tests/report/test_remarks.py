@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.measure.yardstick import Yardstick
-from pytest_gpuserve.report.commands import UPDATE
 from pytest_gpuserve.report.html.page import document as page
 from pytest_gpuserve.report.markdown import comment
+from pytest_gpuserve.report.next_step import UPDATE
 from pytest_gpuserve.report.remarks import (
     PROBLEM_CHARACTERS,
     bases_lines,
@@ -25,9 +26,9 @@ from pytest_gpuserve.report.remarks import (
     measured_again_lines,
     problem_lines,
     reason_lines,
+    totals_line,
 )
 from pytest_gpuserve.report.results import SessionResult
-from pytest_gpuserve.report.totals import totals_line
 from tests.support.builders import judgement, result_of, session, start
 
 if TYPE_CHECKING:
@@ -51,10 +52,26 @@ def test_a_reason_of_many_tests_is_said_once() -> None:
     assert reason_lines(tests) == ["MISSING: there is no folder (5 tests: test_a, test_b, test_c and 2 others)"]
     assert reason_lines(tests[:2]) == ["MISSING: there is no folder (2 tests: test_a, test_b)"]
     tests = [
-        named(f"test_{n}", judgement(Verdict.MISSING, reasons=(f"x.json has no entry 'test_{n}'",))) for n in (1, 2)
+        named(
+            f"test_{n}",
+            judgement(
+                Verdict.MISSING,
+                reasons=(
+                    Reason(ReasonKind.NO_ENTRY, f"x.json has no entry 'test_{n}'", about="x.json"),
+                    Reason(ReasonKind.NOT_COMPARABLE, f"x.json has another workload under 'test_{n}'", about="x.json"),
+                ),
+            ),
+        )
+        for n in (1, 2)
     ]
-    assert reason_lines(tests) == ["MISSING: x.json has no entry '...' (2 tests: test_1, test_2)"]
-    assert reason_lines(tests[:1]) == ["MISSING: x.json has no entry 'test_1' (test_1)"]
+    assert reason_lines(tests) == [
+        "MISSING: x.json has no entry '...' (2 tests: test_1, test_2)",
+        "MISSING: x.json has another workload under '...' (2 tests: test_1, test_2)",
+    ]
+    assert reason_lines(tests[:1]) == [
+        "MISSING: x.json has no entry 'test_1' (test_1)",
+        "MISSING: x.json has another workload under 'test_1' (test_1)",
+    ]
 
 
 def test_a_regression_within_the_tolerance_says_why_it_is_one() -> None:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pytest_gpuserve.process.queue_server import QueueClient, QueuedRequest
 
 from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.process.queue_server import QueueClient, QueuedRequest
 from pytest_gpuserve.servers.inside import torch_queue
 from pytest_gpuserve.servers.inside.torch_queue import RequestQueue, Waiting
 from pytest_gpuserve.servers.inside.torch_tally import FIELDS, MOST_SIZES, Tally, read_tally

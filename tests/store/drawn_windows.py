@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from hypothesis import strategies as st
@@ -32,9 +33,7 @@ def windows(draw: st.DrawFn, errors: st.SearchStrategy[dict[str, int]] = NO_ERRO
         seconds=draw(SECONDS),
         requests=latency.total,
         errors=draw(errors),
-        latency=latency,
-        latency_sum_seconds=draw(SECONDS),
-        latency_max_seconds=draw(SECONDS),
+        latency=replace(latency, sum_seconds=draw(SECONDS), max_seconds=draw(SECONDS)),
         items=draw(COUNT | st.none()),
         batches=draw(COUNT | st.none()),
         client_cpu_seconds=draw(SECONDS),

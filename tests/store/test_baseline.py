@@ -14,7 +14,7 @@ import pytest
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.window import CardUse
-from pytest_gpuserve.report.header import Header
+from pytest_gpuserve.report.remarks import header_line
 from pytest_gpuserve.store.baseline import read, render, write
 from pytest_gpuserve.store.stock import Stock, stock_of
 from tests.store.copies import ended, forked
@@ -203,11 +203,18 @@ def test_a_moment_that_is_none_is_not_shown(tmp_path: Path) -> None:
 
 def test_the_header_says_it_all() -> None:
     """Device, mode, baselines if there are any, budget and comparisons; what cannot be printed is an escape."""
-    header = Header("T4", "Tesla T4", "gating against baselines/T4", 300.0, 12, str(Stock(3, "2025-01-02T", COMMIT)))
-    assert str(header) == (
+    header = header_line(
+        "T4",
+        "Tesla T4",
+        "gating against baselines/T4",
+        budget_seconds=300.0,
+        comparisons=12,
+        stock=str(Stock(3, "2025-01-02T", COMMIT)),
+    )
+    assert header == (
         "T4 (Tesla T4), gating against baselines/T4 (3 entries, the newest of 2025-01-02 at 0123456789ab),"
         " at most 5 min of measuring a test, 12 comparisons planned"
     )
-    assert str(Header("cpu", "A\x1bCPU", "side by side with main", 60.0, 1)) == (
+    assert header_line("cpu", "A\x1bCPU", "side by side with main", budget_seconds=60.0, comparisons=1) == (
         r"cpu (A\x1bCPU), side by side with main, at most 60.0 s of measuring a test, 1 comparison planned"
     )

@@ -31,7 +31,9 @@ YARDSTICK = Yardstick({"interpreter": (1000.0, 1000.0)})
 
 def histogram(latencies_seconds: Iterable[float]) -> Histogram:
     """The histogram of latencies in seconds."""
-    return Histogram(dict(Counter(bucket_of(round(latency * 1e9)) for latency in latencies_seconds)))
+    latencies = list(latencies_seconds)
+    counts = Counter(bucket_of(round(latency * 1e9)) for latency in latencies)
+    return Histogram(dict(counts), math.fsum(latencies), max(latencies, default=0.0))
 
 
 def window(
@@ -48,8 +50,6 @@ def window(
         requests=len(latencies),
         errors=errors or {},
         latency=histogram(latencies),
-        latency_sum_seconds=math.fsum(latencies),
-        latency_max_seconds=max(latencies, default=0.0),
         items=items,
         batches=batches,
         client_cpu_seconds=0.01,

@@ -89,6 +89,10 @@ class SearchShape(LoadShape):
                 f" {self.probe_seconds!r}"
             )
 
+    @property
+    def users(self) -> None:
+        """None: those of its schedule only begin the search."""
+
     def workload(self) -> Mapping[str, str]:
         """See ``LoadShape``; how closely it is searched is no part of it."""
         words = {name: word for name, word in super().workload().items() if name not in self.schedule.workload()}

@@ -88,7 +88,7 @@ def _row(load: ExportedLoad) -> dict[str, Cell]:
     return {
         **dict.fromkeys(PUBLISHED),
         **numbers,
-        CONCURRENCY: _users(load.run.load),
+        CONCURRENCY: load.run.users,
         "Test": load.test,
         "Load": load.label,
         "Verdicts": " ".join(f"{row.judgement.metric.name}={row.judgement.verdict}" for row in load.rows if row.counts),
@@ -127,12 +127,6 @@ def _breakdown(summary: Summary, counters: Counters | None, starts: Sequence[Sta
         return breakdown_of(summary, counters, Client.pooled(start.client for start in starts))
     except NotMeasured:
         return None
-
-
-def _users(load: Mapping[str, str]) -> int | None:
-    """Users of a closed loop; an open loop has none, and steps have several numbers of them."""
-    users = load.get("concurrency", "")
-    return int(users) if users.isascii() and users.isdecimal() else None
 
 
 def _ms(seconds: float) -> float:

@@ -93,11 +93,7 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
 
 
 class _Families:
-    """Collects samples by family, each of which is written as one block.
-
-    Args:
-        gpu: Name of the device, a label of every sample.
-    """
+    """Collects samples by family, each of which is written as one block."""
 
     def __init__(self, gpu: str) -> None:
         self._gpu = gpu

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.points import NotMeasured, value_of
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.window import Session, Start, Window
     from pytest_gpuserve.report.html.text import Texts
     from pytest_gpuserve.report.results import RunResult, SessionResult
-
-_STEP: Final = re.compile(r"([0-9]{1,9}) for ([0-9.e+-]{1,12}) s", re.ASCII)
-"""A step of a stepped load, as `pytest_gpuserve.load.schedule.Steps` writes it."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +51,7 @@ class MeasuredRun:
     @cached_property
     def windows(self) -> tuple[Window, ...]:
         """The windows of all starts."""
-        return windows_of(self.sessions)
+        return _windows_of(self.sessions)
 
     @cached_property
     def summary(self) -> Summary | None:
@@ -65,7 +61,7 @@ class MeasuredRun:
     @cached_property
     def base(self) -> Summary | None:
         """What the one beside it came to; None where there was none, or nothing was answered."""
-        return _summary(windows_of(self.run.base_sessions))
+        return _summary(_windows_of(self.run.base_sessions))
 
     @cached_property
     def batch(self) -> float | None:
@@ -75,20 +71,18 @@ class MeasuredRun:
     @cached_property
     def base_batch(self) -> float | None:
         """The same of the one beside it."""
-        return _batch(windows_of(self.run.base_sessions))
+        return _batch(_windows_of(self.run.base_sessions))
 
     @property
     def users(self) -> int | None:
         """How many users there were all the time; None of other loads."""
-        text = self.run.load.get("concurrency", "")
-        return int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else None
+        return self.run.users
 
     @cached_property
     def steps(self) -> tuple[StepResult, ...]:
         """What each step of a stepped load came to; empty of other loads, and where its windows are too long."""
-        found = _STEP.findall(self.run.load.get("steps", ""))
         try:
-            return steps_of([(int(users), float(seconds)) for users, seconds in found], self.starts) if found else ()
+            return steps_of(self.run.steps, self.starts) if self.run.steps else ()
         except (NotMeasured, ValueError):
             return ()
 
@@ -119,7 +113,7 @@ def starts_of(sessions: Sequence[Session]) -> tuple[Start, ...]:
     return tuple(start for session in sessions for start in session.starts)
 
 
-def windows_of(sessions: Sequence[Session]) -> tuple[Window, ...]:
+def _windows_of(sessions: Sequence[Session]) -> tuple[Window, ...]:
     """The windows of some sessions, in order; none of a search, each of whose windows was loaded otherwise."""
     if is_searched(starts_of(sessions)):
         return ()

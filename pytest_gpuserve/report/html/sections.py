@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.replicas import replicas_of
 from pytest_gpuserve.measure.window import Client
-from pytest_gpuserve.report.html.batches import batches
-from pytest_gpuserve.report.html.distribution import distribution
+from pytest_gpuserve.report.html.load_plots import batches, distribution, windows
 from pytest_gpuserve.report.html.measured import starts_of
 from pytest_gpuserve.report.html.text import UNKNOWN, cut
-from pytest_gpuserve.report.html.windows import windows
 from pytest_gpuserve.report.replicas import imbalance_text, probe_rows, search_title
 from pytest_gpuserve.units import format_rate, format_ratio, format_seconds
 

@@ -21,7 +21,7 @@ _KEPT: Final = frozenset("\n\t")
 class Texts:
     """Makes the texts of a run fit to be shown, each of them once.
 
-    What is left may hold the signs of HTML: the page's template escapes them, and `svg` does so for plots.
+    What is left may hold the signs of HTML: the page's template escapes them, and `figure.draw` does so for plots.
 
     Args:
         shown: Takes out what nobody may see.

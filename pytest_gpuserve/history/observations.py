@@ -1,38 +1,173 @@
-"""What was measured at one place of a load's history, from a baseline's edition or from a result file."""
+"""What was measured at each place of a load's history: in the editions of its baseline in git, and in result files."""
 
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytest_gpuserve.compare.load import NO_WORKLOAD, Taken
+from pytest_gpuserve.compare.loads import NO_WORKLOAD, SessionId, anchored, baseline_key, loads_of, occasion_of
 from pytest_gpuserve.compare.repository import HASH_SHOWN
-from pytest_gpuserve.compare.result_file import loads_of, occasion_of
-from pytest_gpuserve.compare.side import anchored, baseline_key
+from pytest_gpuserve.experiment.worktree import FULL_HISTORY
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
-from pytest_gpuserve.store.schema import session_of
+from pytest_gpuserve.store.published import FOLDER as PUBLISHED
+from pytest_gpuserve.store.schema import READ_SCHEMAS, SCHEMA, Entry, session_of
 from pytest_gpuserve.units import format_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpuserve.compare.load import Key, Load
-    from pytest_gpuserve.compare.result_file import ResultRecord
+    from pytest_gpuserve.compare.loads import LoadKey, MeasuredLoad
+    from pytest_gpuserve.compare.repository import Commit, Repository
     from pytest_gpuserve.gate.metric import Metric
-    from pytest_gpuserve.history.walk import Edition
     from pytest_gpuserve.measure.window import Session
-    from pytest_gpuserve.store.schema import Entry, SessionRecord
+    from pytest_gpuserve.report.schema import ResultRecord
+    from pytest_gpuserve.store.schema import SessionRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class Edition:
+    """An entry as a commit left it, which was another before, or none.
+
+    Args:
+        commit: The commit.
+        folder: The baselines, from the top of the checkout.
+        path: The file, from there too, by the name that it has at last.
+        name: The entry in it.
+        entry: What it held.
+    """
+
+    commit: Commit
+    folder: str
+    path: str
+    name: str
+    entry: Entry
+
+
+@dataclass
+class Walk:
+    """What was found.
+
+    Args:
+        editions: Oldest first.
+        notes: What could not be read, and what is not known, a line each.
+    """
+
+    editions: list[Edition] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def walk(repository: Repository, folder: str, since: str | None) -> Walk:
+    """Read the editions of all entries.
+
+    A commit of a merge counts by what it brought into the line of first parents. A file that is given another name
+    stays the same file if nothing else about it changed, or if it is the only one that went and came with the commit
+    and has an entry in common.
+
+    Args:
+        repository: Where to look.
+        folder: The baselines, from the top of the checkout.
+        since: The full hash of a commit: only what it had, and what came after it.
+
+    Raises:
+        UsageProblem: Git cannot be asked.
+    """
+    walker = _Walker(repository, folder)
+    if repository.is_shallow:
+        walker.found.notes.append(f"older commits are not here: {FULL_HISTORY}")
+    commits = repository.commits(folder, since)
+    for commit in commits if since is None else [repository.commit(since), *commits]:
+        walker.step(commit)
+    return walker.found
+
+
+class _BaselineFile(msgspec.Struct):
+    # Newer files may have more, but not what we read of them otherwise.
+    schema: int
+    entries: dict[str, msgspec.Raw]
+
+
+class _Walker:
+    def __init__(self, repository: Repository, folder: str) -> None:
+        self.found = Walk()
+        self._repository = repository
+        self._folder = folder
+        self._files: dict[str, str] = {}
+        self._known: dict[tuple[str, str], bytes] = {}
+
+    def step(self, commit: Commit) -> None:
+        files = {
+            path: blob
+            for path, blob in self._repository.files(commit.hash, self._folder).items()
+            if path.endswith(".json") and f"/{PUBLISHED}/" not in path
+        }
+        read = {path: self._read(commit, path, blob) for path, blob in files.items() if self._files.get(path) != blob}
+        for old, new in self._renamed(files, read):
+            self._rename(old, new)
+        for path in self._files.keys() - files.keys():
+            # What comes again later is read again.
+            self._known = {place: raw for place, raw in self._known.items() if place[0] != path}
+        for path, entries in read.items():
+            for name, raw in entries.items():
+                self._keep(commit, path, name, raw)
+        self._files = files
+
+    def _renamed(self, files: Mapping[str, str], read: Mapping[str, Mapping[str, bytes]]) -> Iterator[tuple[str, str]]:
+        gone = sorted(self._files.keys() - files.keys())
+        came = sorted(files.keys() - self._files.keys())
+        for new in came:
+            old = next((path for path in gone if self._files[path] == files[new]), None)
+            if old is None and len(gone) == len(came) == 1 and self._names_of(gone[0]) & read[new].keys():
+                old = gone[0]
+            if old is not None:
+                gone.remove(old)
+                yield old, new
+
+    def _names_of(self, path: str) -> set[str]:
+        return {name for file, name in self._known if file == path}
+
+    def _rename(self, old: str, new: str) -> None:
+        editions = self.found.editions
+        editions[:] = [replace(each, path=new) if each.path == old else each for each in editions]
+        for name in self._names_of(old):
+            self._known[new, name] = self._known.pop((old, name))
+
+    def _read(self, commit: Commit, path: str, blob: str) -> dict[str, bytes]:
+        """The entries of a file as they stand there; none where it cannot be read."""
+        try:
+            file = msgspec.json.decode(self._repository.content(blob), type=_BaselineFile)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+            self._note(commit, path, str(problem))
+            return {}
+        if file.schema not in READ_SCHEMAS:
+            self._note(commit, path, f"schema {file.schema}; this version reads schema {SCHEMA}")
+            return {}
+        return {name: bytes(raw) for name, raw in file.entries.items()}
+
+    def _keep(self, commit: Commit, path: str, name: str, raw: bytes) -> None:
+        digest = sha256(raw).digest()
+        if self._known.get((path, name)) == digest:
+            return
+        self._known[path, name] = digest
+        try:
+            entry = msgspec.json.decode(raw, type=Entry)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+            self._note(commit, f"{path} {name}", str(problem))
+            return
+        self.found.editions.append(Edition(commit, self._folder, path, name, entry))
+
+    def _note(self, commit: Commit, what: str, problem: str) -> None:
+        self.found.notes.append(f"{commit.hash[:HASH_SHOWN]}: {what} cannot be read and is left out: {problem}")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricValue:
     """A metric at one place, in its unit.
 
     Args:
@@ -56,11 +191,11 @@ class Wanted:
         compared: Names of the metrics that the test of a load compares, as far as anything says so.
     """
 
-    has: Callable[[Key], bool]
+    has: Callable[[LoadKey], bool]
     metrics: tuple[Metric, ...] = ()
-    compared: Mapping[Key, frozenset[str]] = field(default_factory=dict)
+    compared: Mapping[LoadKey, frozenset[str]] = field(default_factory=dict)
 
-    def metrics_of(self, key: Key) -> tuple[Metric, ...]:
+    def metrics_of(self, key: LoadKey) -> tuple[Metric, ...]:
         """The metrics that are wanted of a load."""
         named = self.compared.get(key, frozenset())
         return self.metrics or tuple(
@@ -87,21 +222,23 @@ class Observation:
         taken: What tells its sessions from others; of a result without them, the run.
     """
 
-    key: Key
+    key: LoadKey
     host: str
     label: str
     commit: str
     seconds: float | None
     workload: Mapping[str, str]
     device: Mapping[str, object]
-    known: Mapping[str, Known]
+    known: Mapping[str, MetricValue]
     sessions: int = 0
     note: str = ""
     anchors: Mapping[str, str] | None = None
-    taken: tuple[Taken, ...] = ()
+    taken: tuple[SessionId, ...] = ()
 
 
-def compared_of(editions: Iterable[Edition], results: Iterable[tuple[str, ResultRecord]]) -> dict[Key, frozenset[str]]:
+def compared_of(
+    editions: Iterable[Edition], results: Iterable[tuple[str, ResultRecord]]
+) -> dict[LoadKey, frozenset[str]]:
     """Names of the metrics that the test of each load compares, by the anchors of baselines and results' verdicts.
 
     Args:
@@ -111,10 +248,10 @@ def compared_of(editions: Iterable[Edition], results: Iterable[tuple[str, Result
     Raises:
         UsageProblem: A result does not name its host or its device.
     """
-    found: dict[Key, frozenset[str]] = {}
-    told = [(_key_of(edition), anchored(edition.entry)) for edition in editions]
-    told += [(load.key, load.asked) for name, result in results for load in loads_of(name, result)]
-    for key, names in told:
+    found: dict[LoadKey, frozenset[str]] = {}
+    asked = [(_key_of(edition), anchored(edition.entry)) for edition in editions]
+    asked += [(load.key, load.asked) for name, result in results for load in loads_of(name, result)]
+    for key, names in asked:
         found[key] = found.get(key, frozenset()) | names
     return found
 
@@ -140,10 +277,10 @@ def of_editions(editions: Iterable[Edition], wanted: Wanted, note: list[str]) ->
         before = seen.setdefault((edition.path, edition.name), set())
         by_host: dict[str, list[SessionRecord]] = {}
         for record in edition.entry.sessions:
-            told = sha256(msgspec.json.encode(record)).digest()
-            if told not in before:
+            digest = sha256(msgspec.json.encode(record)).digest()
+            if digest not in before:
                 by_host.setdefault(record.host.id, []).append(record)
-            before.add(told)
+            before.add(digest)
         for host, records in by_host.items():
             try:
                 sessions = [session_of(record) for record in records]
@@ -173,7 +310,7 @@ def of_result(name: str, result: ResultRecord, wanted: Wanted, note: list[str]) 
     seconds = _seconds(result.at or "")
     if seconds is None:
         note.append(f"{name} does not say when it was measured; it stands at the end, as it was named")
-    place = [PurePosixPath(name).name, (result.commit or "")[:HASH_SHOWN], "" if seconds is None else date_of(seconds)]
+    place = [PurePosixPath(name).name, (result.commit or "")[:HASH_SHOWN], "" if seconds is None else _date_of(seconds)]
     found = []
     for load in loads_of(name, result):
         if not wanted.has(load.key):
@@ -194,7 +331,8 @@ def of_result(name: str, result: ResultRecord, wanted: Wanted, note: list[str]) 
                 device=load.devices[0],
                 known=_of_load(load, wanted.metrics_of(load.key)),
                 sessions=len(samples),
-                taken=tuple(each.taken for each in samples) or (Taken(load.hosts[0], occasion_of(name, result), ""),),
+                taken=tuple(each.taken for each in samples)
+                or (SessionId(load.hosts[0], occasion_of(name, result), ""),),
             )
         )
     return found
@@ -208,7 +346,7 @@ def drawn_once(results: Iterable[Observation], baselines: Iterable[Observation],
         baselines: Of baselines.
         note: Takes what was left out, a line each.
     """
-    known: dict[Key, list[Taken]] = {}
+    known: dict[LoadKey, list[SessionId]] = {}
     for each in baselines:
         known.setdefault(each.key, []).extend(each.taken)
     found = []
@@ -229,7 +367,7 @@ def in_order(baselines: Sequence[Observation], results: Sequence[Observation]) -
     return [*both, *(each for each in results if each.seconds is None)]
 
 
-def date_of(seconds: float) -> str:
+def _date_of(seconds: float) -> str:
     """The day in UTC; empty where there is no such day."""
     try:
         return dt.datetime.fromtimestamp(seconds, tz=dt.timezone.utc).date().isoformat()
@@ -237,15 +375,15 @@ def date_of(seconds: float) -> str:
         return ""
 
 
-def _key_of(edition: Edition) -> Key:
+def _key_of(edition: Edition) -> LoadKey:
     path, folder = PurePosixPath(edition.path), PurePosixPath(edition.folder)
     return baseline_key(path, folder, edition.name, edition.entry.sessions[-1].device.name)
 
 
 def _of_records(
-    edition: Edition, host: str, records: Sequence[SessionRecord], known: Mapping[str, Known], seconds: float
+    edition: Edition, host: str, records: Sequence[SessionRecord], known: Mapping[str, MetricValue], seconds: float
 ) -> Observation:
-    day = date_of(edition.commit.seconds)
+    day = _date_of(edition.commit.seconds)
     return Observation(
         key=_key_of(edition),
         host=host,
@@ -258,11 +396,11 @@ def _of_records(
         sessions=len(records),
         note=edition.entry.reason or "",
         anchors=_anchors(edition.entry, host),
-        taken=tuple(Taken(record.host.id, record.occasion, record.at) for record in records),
+        taken=tuple(SessionId(record.host.id, record.occasion, record.at) for record in records),
     )
 
 
-def _of_sessions(sessions: Sequence[Session], metrics: Iterable[Metric]) -> dict[str, Known]:
+def _of_sessions(sessions: Sequence[Session], metrics: Iterable[Metric]) -> dict[str, MetricValue]:
     # To merge windows is most of the work, and all quantiles are of the same latencies.
     latencies = [merge(window.latency for window in session.windows) for session in sessions]
     found = {}
@@ -282,7 +420,7 @@ def _of_sessions(sessions: Sequence[Session], metrics: Iterable[Metric]) -> dict
     return found
 
 
-def _of_load(load: Load, metrics: Iterable[Metric]) -> dict[str, Known]:
+def _of_load(load: MeasuredLoad, metrics: Iterable[Metric]) -> dict[str, MetricValue]:
     return {
         metric.name: _spread(
             load.values[metric.name], [metric.value_at(each.y) for each in load.samples.get(metric.name, ())]
@@ -292,8 +430,8 @@ def _of_load(load: Load, metrics: Iterable[Metric]) -> dict[str, Known]:
     }
 
 
-def _spread(value: float, each: Sequence[float]) -> Known:
-    return Known(value) if len(each) < 2 else Known(value, min(each), max(each))
+def _spread(value: float, each: Sequence[float]) -> MetricValue:
+    return MetricValue(value) if len(each) < 2 else MetricValue(value, min(each), max(each))
 
 
 def _anchors(entry: Entry, host: str) -> dict[str, str]:

@@ -1,17 +1,24 @@
-"""Shards put together: each test once, whoever has measured it, whatever the order of the files."""
+"""Result files as the shards of one run, put together: each test once, whoever has measured it, in whatever order."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.report.names import some_of
+from pytest_gpuserve.report.schema import OF_COST, TestRecord, read_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.merge.shard import Shard, Test
+    from pytest_gpuserve.report.schema import Plain, ResultRecord
+
+MERGED: Final = "merged"
+"""Field of a merged file: how many results it is made of."""
 
 PASSING: Final = frozenset({"passed", "skipped"})
 """Outcomes of tests by which pytest does not fail; any other one is a failure, known or not."""
@@ -27,10 +34,118 @@ _MEANINGS: Final = {
 }
 """Of pytest's exit statuses, but those of tests that have all passed or have not."""
 
+NOT_STATED: Final = "not told"
 
-def problem_of(shard: Shard) -> str:
+_NONE_WRITTEN: Final = "look for the runner that has written none: it has broken down, or lacks --gpuserve-json"
+
+MODES: Final = {
+    None: NOT_STATED,
+    "gate": "gating against stored baselines",
+    "against": "side by side with another revision or interpreter",
+    "update": "recording baselines",
+    "update-new": "recording baselines that are missing",
+}
+"""What a run did, in words."""
+
+
+@dataclass(frozen=True)
+class ShardTest:
+    """A test of a shard.
+
+    Args:
+        record: What is known of it.
+        plain: The same as it stands in the file, whose further fields are kept.
+    """
+
+    record: TestRecord
+    plain: Plain
+
+    @classmethod
+    def of(cls, plain: Plain) -> ShardTest:
+        """A test as it stands in a file that was read."""
+        return cls(msgspec.convert(plain, TestRecord), plain)
+
+    @property
+    def text(self) -> str:
+        """By which it is told whether two are the same."""
+        return _canonical(self.plain)
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one run of pytest has measured.
+
+    Args:
+        name: What people call the file that it is in.
+        result: What is in it.
+        tests: By their ids, in the order in which they ran.
+        text: By which it is told whether two are the same.
+    """
+
+    name: str
+    result: ResultRecord
+    tests: Mapping[str, ShardTest]
+    text: str
+
+    @property
+    def device(self) -> str:
+        """The name of what it was measured on; empty where it does not say."""
+        name = self.result.gpu.get("name")
+        return name if isinstance(name, str) else ""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether it is of a runner to which no test that measures was dealt."""
+        return self.result.shard is not None and not self.tests and not self.device
+
+
+def read_shard(name: str, data: bytes) -> Shard:
+    """Read a result file.
+
+    Args:
+        name: What people call the file.
+        data: What is in it.
+
+    Raises:
+        UsageProblem: It is no result, was merged already, is of another schema, or a field of it cannot be used.
+    """
+    result = read_result(name, data)
+    if result.schema == OF_COST:
+        raise UsageProblem(
+            f"{name} was written by an older pytest-gpuserve, whose tolerances were of another unit",
+            remedies=["merge the results of a run with the version that ran it"],
+        )
+    document: Plain = msgspec.json.decode(data)
+    if MERGED in document:
+        raise UsageProblem(f"{name} was merged already", remedies=["merge the runners' own files, all at once"])
+    tests: dict[str, ShardTest] = {}
+    for record, plain in zip(result.tests, document["tests"], strict=True):
+        if record.nodeid in tests:
+            raise UsageProblem(f"{name} has the test {record.nodeid} twice")
+        tests[record.nodeid] = ShardTest(record, plain)
+        _check_runs(name, record)
+    return Shard(name, result, tests, _canonical(document))
+
+
+def _canonical(plain: Plain) -> str:
+    """The one way to write plain values, so that equal ones are the same text."""
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"))
+
+
+def _check_runs(name: str, test: TestRecord) -> None:
+    """Check that each verdict is of a load that the test has."""
+    labels = {run.label for run in test.runs}
+    for verdict in test.verdicts:
+        if verdict.run not in labels:
+            raise UsageProblem(
+                f"{name} cannot be used: {test.nodeid} has a verdict of a load that it has not",
+                found=f"the load {verdict.run!r}; there are {sorted(labels)}",
+            )
+
+
+def _problem_of(shard: Shard) -> str:
     """Why the tests that a shard lists do not tell how its run ended; empty if they do."""
-    ending = shard.head.ending
+    ending = shard.result.ending
     if ending is None:
         return "it is not known how pytest ended: this was written by an older pytest-gpuserve, so run it again"
     status = ending.exit_status
@@ -44,49 +159,30 @@ def problem_of(shard: Shard) -> str:
             f"{count} failure{'s' if count > 1 else ''} of tests that measure nothing, or of files that could not be"
             " collected: the output of pytest says which"
         )
-    if status and all(test.shown.outcome in PASSING for test in shard.tests.values()):
+    if status and all(test.record.outcome in PASSING for test in shard.tests.values()):
         return f"pytest ended with exit status {status}, though all tests that are listed have passed"
     return ""
 
 
-def problems_of(shards: Sequence[Shard]) -> dict[int, str]:
+def _problems_of(shards: Sequence[Shard]) -> dict[int, str]:
     """Why shards are no pass, whatever their tests say, by their places."""
     return {
         place: problem
         for place, shard in enumerate(shards)
-        if not _was_dealt_nothing(shard) and (problem := problem_of(shard))
+        if not _was_dealt_nothing(shard) and (problem := _problem_of(shard))
     }
 
 
 def _was_dealt_nothing(shard: Shard) -> bool:
     """Whether pytest found no test to run because all that there are were for other runners."""
-    head = shard.head
-    if not shard.is_idle or head.unlisted is None or head.ending is None or head.ending.exit_status != NO_TESTS:
+    result = shard.result
+    if not shard.is_idle or result.unlisted is None or result.ending is None or result.ending.exit_status != NO_TESTS:
         return False
-    return not head.unlisted.own and bool(head.dealt or head.unlisted.dealt)
+    return not result.unlisted.own and bool(result.dealt or result.unlisted.dealt)
 
 
-NOT_TOLD: Final = "not told"
-
-_NONE_WRITTEN: Final = "look for the runner that has written none: it has broken down, or lacks --gpuserve-json"
-
-MODES: Final = {
-    None: NOT_TOLD,
-    "gate": "gating against stored baselines",
-    "against": "side by side with another revision or interpreter",
-    "update": "recording baselines",
-    "update-new": "recording baselines that are missing",
-}
-"""What a run did, in words."""
-
-
-def check_alike(shards: Sequence[Shard]) -> None:
-    """Check that shards are of one run.
-
-    Raises:
-        UsageProblem: They are of different code, of devices of different names, or did something different; or one of
-            those that there have to be is missing.
-    """
+def _check_alike(shards: Sequence[Shard]) -> None:
+    """Check that shards are of one run."""
     for shard in shards:
         if not shard.device and not shard.is_idle:
             raise UsageProblem(f"{shard.name} does not name the device that it was measured on")
@@ -100,7 +196,7 @@ def check_alike(shards: Sequence[Shard]) -> None:
         )
     _check(
         shards,
-        lambda shard: shard.head.commit or NOT_TOLD,
+        lambda shard: shard.result.commit or NOT_STATED,
         "the results are not of the same code",
         "merge what was measured at one commit",
     )
@@ -112,30 +208,26 @@ def check_alike(shards: Sequence[Shard]) -> None:
     )
     _check(
         busy,
-        lambda shard: MODES[shard.head.mode],
+        lambda shard: MODES[shard.result.mode],
         "the results are not of runs that did the same",
         "merge those that gate, and not those that record or compare with something else",
     )
     _check(
         busy,
-        lambda shard: shard.head.against or NOT_TOLD,
+        lambda shard: shard.result.against or NOT_STATED,
         "the results were not measured beside the same code",
         "let all runners compare with one commit: --against=HASH",
     )
     _check_complete(shards)
 
 
-def check_measured(shards: Sequence[Shard]) -> None:
-    """Check that every test that was dealt out was one of some shard: measured, skipped, or one that measures nothing.
-
-    Raises:
-        UsageProblem: One was not: the runners have dealt them out differently.
-    """
-    dealt = {nodeid for shard in shards for nodeid in shard.head.dealt or ()}
+def _check_measured(shards: Sequence[Shard]) -> None:
+    """Check that every test that was dealt out was one of some shard, whether it measures or not."""
+    dealt = {nodeid for shard in shards for nodeid in shard.result.dealt or ()}
     lost = sorted(dealt - {nodeid for shard in shards for nodeid in shard.tests})
     # A shard that does not say which tests it had may have had any of them.
     if not _silent(shards):
-        said = [shard.head.unlisted for shard in shards if shard.head.unlisted is not None]
+        said = [shard.result.unlisted for shard in shards if shard.result.unlisted is not None]
         others = {nodeid for each in said for nodeid in each.dealt}
         lost += sorted(others - {nodeid for each in said for nodeid in each.own})
     if lost:
@@ -146,12 +238,8 @@ def check_measured(shards: Sequence[Shard]) -> None:
         )
 
 
-def check_expected(shards: Sequence[Shard], expected: int) -> None:
-    """Check that there are as many shards as there should be at least.
-
-    Raises:
-        UsageProblem: There are fewer.
-    """
+def _check_expected(shards: Sequence[Shard], expected: int) -> None:
+    """Check that there are as many shards as there should be at least."""
     if len(shards) < expected:
         raise UsageProblem(
             f"--expect={expected}: there are only {len(shards)} results, so not all tests were measured",
@@ -162,13 +250,13 @@ def check_expected(shards: Sequence[Shard], expected: int) -> None:
 
 def remarks(shards: Sequence[Shard]) -> list[str]:
     """What of the shards differs, or is not known, and does not forbid to merge them; a line each."""
-    heads = [shard.head for shard in shards]
+    results = [shard.result for shard in shards]
     lines = []
-    if len(shards) > 1 and heads[0].commit is None:
+    if len(shards) > 1 and results[0].commit is None:
         lines.append("the code under test is not known: nobody can say that it was the same everywhere")
-    if len(shards) > 1 and any(head.commit is not None and not head.clean for head in heads):
+    if len(shards) > 1 and any(result.commit is not None and not result.clean for result in results):
         lines.append("measured with changes that are not committed: nobody can say that they were the same everywhere")
-    software = [shard.head.software for shard in shards if not shard.is_idle]
+    software = [shard.result.software for shard in shards if not shard.is_idle]
     for name in sorted({name for versions in software for name in versions}):
         found = sorted({versions.get(name, "none") for versions in software})
         if len(found) > 1:
@@ -184,8 +272,8 @@ def remarks(shards: Sequence[Shard]) -> list[str]:
 
 def _silent(shards: Sequence[Shard]) -> list[str]:
     """The shards of a suite that was dealt out that do not say which of its other tests they had."""
-    heads = [shard.head for shard in shards]
-    numbers = {head.shard.number for head in heads if head.shard is not None and head.unlisted is None}
+    results = [shard.result for shard in shards]
+    numbers = {result.shard.number for result in results if result.shard is not None and result.unlisted is None}
     return [f"group {number}" for number in sorted(numbers)]
 
 
@@ -203,16 +291,16 @@ def _check(shards: Sequence[Shard], fact: Callable[[Shard], str], problem: str, 
 
 def _check_complete(shards: Sequence[Shard]) -> None:
     """Check the numbers of shards that have one: a runner that has broken down has written nothing."""
-    numbered = {shard.head.shard.number for shard in shards if shard.head.shard is not None}
+    numbered = {shard.result.shard.number for shard in shards if shard.result.shard is not None}
     if not numbered:
         return
     _check(
         shards,
-        lambda shard: NOT_TOLD if shard.head.shard is None else f"one of {shard.head.shard.of}",
+        lambda shard: NOT_STATED if shard.result.shard is None else f"one of {shard.result.shard.of}",
         "the results are not of one suite that was dealt out",
         "merge the results of one `--splits=N`",
     )
-    of = next(shard.head.shard.of for shard in shards if shard.head.shard is not None)
+    of = next(shard.result.shard.of for shard in shards if shard.result.shard is not None)
     missing = [str(number) for number in range(1, of + 1) if number not in numbered]
     if missing:
         raise UsageProblem(
@@ -224,7 +312,7 @@ def _check_complete(shards: Sequence[Shard]) -> None:
 
 
 @dataclass(frozen=True)
-class Measured:
+class JoinedTest:
     """A test and the shard that has measured it.
 
     Args:
@@ -233,7 +321,7 @@ class Measured:
     """
 
     shard: int
-    test: Test
+    test: ShardTest
 
 
 @dataclass(frozen=True)
@@ -247,7 +335,7 @@ class Joined:
     """
 
     shards: tuple[Shard, ...]
-    tests: tuple[Measured, ...]
+    tests: tuple[JoinedTest, ...]
     problems: Mapping[int, str] = field(default_factory=dict)
 
 
@@ -263,33 +351,33 @@ def join(shards: Iterable[Shard], *, expected: int | None = None) -> Joined:
             was dealt out, is missing.
     """
     known = _in_order(shards)
-    check_alike(known)
+    _check_alike(known)
     if expected is not None:
-        check_expected(known, expected)
-    found: dict[str, Measured] = {}
+        _check_expected(known, expected)
+    found: dict[str, JoinedTest] = {}
     for place, shard in enumerate(known):
         for nodeid, test in shard.tests.items():
-            first = found.setdefault(nodeid, Measured(place, test))
+            first = found.setdefault(nodeid, JoinedTest(place, test))
             if first.test.text != test.text:
-                raise _twice(known, first, Measured(place, test))
-    problems = problems_of(known)
+                raise _twice(known, first, JoinedTest(place, test))
+    problems = _problems_of(known)
     if not problems:
-        check_measured(known)
+        _check_measured(known)
     return Joined(known, tuple(found.values()), problems)
 
 
 def _in_order(shards: Iterable[Shard]) -> tuple[Shard, ...]:
     """Each shard once, by when it began."""
-    known = {(shard.head.at or "", shard.text): shard for shard in shards}
+    known = {(shard.result.at or "", shard.text): shard for shard in shards}
     return tuple(known[key] for key in sorted(known))
 
 
-def _twice(shards: Sequence[Shard], *results: Measured) -> UsageProblem:
-    began = [shards[each.shard].head.at or "nobody knows when" for each in results]
+def _twice(shards: Sequence[Shard], *results: JoinedTest) -> UsageProblem:
+    began = [shards[each.shard].result.at or "nobody knows when" for each in results]
     return UsageProblem(
-        f"{results[0].test.shown.nodeid} has {len(results)} different results",
+        f"{results[0].test.record.nodeid} has {len(results)} different results",
         found="\n".join(
-            f"{each.test.shown.outcome} in {shards[each.shard].name} (began {at})"
+            f"{each.test.record.outcome} in {shards[each.shard].name} (began {at})"
             for each, at in zip(results, began, strict=True)
         ),
         remedies=["leave out the file whose result is not meant: of a runner that ran again, the older one"],

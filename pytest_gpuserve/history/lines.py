@@ -8,22 +8,23 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.device.rules import changes, compare
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.history.change_points import changes_of
-from pytest_gpuserve.report.html.lines import LinePoint, MetricLine
+from pytest_gpuserve.report.html.history import LinePoint, MetricLine
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.compare.load import Key
+    from pytest_gpuserve.compare.loads import LoadKey
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.history.change_points import Change
-    from pytest_gpuserve.history.observation import Known, Observation
+    from pytest_gpuserve.history.observations import MetricValue, Observation
+
 
 WORDS_SHOWN: Final = 3
 """Differences of a workload that are named; a server that is set up anew has many."""
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class HistoryPoint:
     """A point of a line.
 
     Args:
@@ -33,12 +34,12 @@ class Place:
     """
 
     observation: Observation
-    known: Known
+    known: MetricValue
     notes: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Line:
+class HistoryLine:
     """A metric of a load on one host, over a time in which it stayed comparable.
 
     Args:
@@ -52,10 +53,10 @@ class Line:
         changes: Where its level changed; None where nobody looked.
     """
 
-    key: Key
+    key: LoadKey
     host: str
     metric: Metric
-    places: tuple[Place, ...]
+    places: tuple[HistoryPoint, ...]
     part: int
     parts: int
     because: str
@@ -95,7 +96,9 @@ class Line:
         )
 
 
-def lines_of(observations: Iterable[Observation], metrics: Sequence[Metric], *, find_changes: bool) -> list[Line]:
+def lines_of(
+    observations: Iterable[Observation], metrics: Sequence[Metric], *, find_changes: bool
+) -> list[HistoryLine]:
     """Make the lines of all loads, hosts and metrics, by their names.
 
     Args:
@@ -106,7 +109,7 @@ def lines_of(observations: Iterable[Observation], metrics: Sequence[Metric], *, 
     Raises:
         UsageProblem: The library that finds change points is not installed.
     """
-    histories: dict[tuple[Key, str], list[Observation]] = {}
+    histories: dict[tuple[LoadKey, str], list[Observation]] = {}
     for observation in observations:
         histories.setdefault((observation.key, observation.host), []).append(observation)
     order = list(METRICS.values())
@@ -118,7 +121,7 @@ def lines_of(observations: Iterable[Observation], metrics: Sequence[Metric], *, 
     ]
 
 
-def _of_metric(metric: Metric, history: Sequence[Observation], *, find_changes: bool) -> list[Line]:
+def _of_metric(metric: Metric, history: Sequence[Observation], *, find_changes: bool) -> list[HistoryLine]:
     having = [observation for observation in history if metric.name in observation.known]
     parts: list[tuple[str, list[Observation]]] = []
     for observation in having:
@@ -131,7 +134,7 @@ def _of_metric(metric: Metric, history: Sequence[Observation], *, find_changes: 
         places = _places(metric, part)
         values = [place.known.value for place in places]
         lines.append(
-            Line(
+            HistoryLine(
                 # The name that the load has at last, which a rename of its file gave to all of it.
                 key=part[-1].key,
                 host=part[-1].host,
@@ -146,19 +149,19 @@ def _of_metric(metric: Metric, history: Sequence[Observation], *, find_changes: 
     return lines
 
 
-def _places(metric: Metric, part: Sequence[Observation]) -> tuple[Place, ...]:
+def _places(metric: Metric, part: Sequence[Observation]) -> tuple[HistoryPoint, ...]:
     found = []
-    said = ("", "")
+    previous = ("", "")
     for observation in part:
-        told = (
+        current = (
             f"reason: {observation.note}" if observation.note else "",
             (observation.anchors or {}).get(metric.name, ""),
         )
         # A baseline keeps its reason and anchors until they are replaced: they are told where they are new.
-        notes = tuple(new for new, old in zip(told, said, strict=True) if new and new != old)
+        notes = tuple(new for new, old in zip(current, previous, strict=True) if new and new != old)
         if observation.anchors is not None:
-            said = told
-        found.append(Place(observation, observation.known[metric.name], notes))
+            previous = current
+        found.append(HistoryPoint(observation, observation.known[metric.name], notes))
     return tuple(found)
 
 

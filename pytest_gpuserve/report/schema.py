@@ -1,0 +1,355 @@
+"""The result file of ``--gpuserve-json``, schema 2: what is written, and what `compare`, `history` and `merge` read.
+
+Latencies are in seconds, ``change`` is a fraction of the value with the value's own sign, ``tolerance`` and
+``detectable`` are such fractions for the worse, without a sign, and what is not known is null. In schema 1 those two
+were growths of the cost, which of a throughput is its reciprocal. Only additions may be made to a schema; anything else
+is a new one.
+
+Field order is the order in the file. A field that a default is given was added later: files of older versions lack it.
+Fields that this version does not know are ignored. Parts that no command reads back are plain objects of JSON.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.report.results import Ending, Unlisted  # noqa: TC001 -- as above
+
+SCHEMA: Final = 2
+
+OF_COST: Final = 1
+"""The schema whose tolerances are growths of the cost."""
+
+UPGRADE: Final = "upgrade with `pip install --upgrade pytest-gpuserve`"
+
+Mode = Literal["gate", "against", "update", "update-new"]
+"""What a run did: judge by stored baselines, judge beside another revision or interpreter, or record."""
+
+Number = Annotated[float, msgspec.Meta(gt=-1e15, lt=1e15)]
+LogCost = Annotated[float, msgspec.Meta(ge=-100, le=100)]
+"""No metric comes near these bounds in any unit, and what is computed from costs within them stays a number."""
+
+NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
+Ordinal = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
+Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
+
+Plain = dict[str, Any]
+"""An object of JSON."""
+
+_OPTION: Final = r"^--against(-python)?=[^\x00-\x1f\x7f\x85\u2028\u2029]+$"
+"""On one line: it becomes part of a command that people are shown."""
+
+
+class ReasonRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a program decides by of a `Reason`; a kind that this version does not know is a remark."""
+
+    kind: str
+    about: str = ""
+    commit: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{7,64})?\Z")] = ""
+    seconds: Annotated[float, msgspec.Meta(ge=0, lt=1e9)] | None = None
+
+
+class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A `Judgement` of a load.
+
+    Args:
+        metric: The metric's name; one of a later version may not be known.
+        verdict: The outcome.
+        value: What was measured, in `unit`.
+        unit: Unit of `value` and `reference`.
+        reference: What it was compared with, in `unit`.
+        reference_kind: ``baseline``, ``against``, ``published``, ``duel`` or ``limit``.
+        change: Change of the value, as a fraction with the value's own sign.
+        interval: Both ends of the interval of `change`.
+        tolerance: How much worse the value may be, as a fraction.
+        detectable: The smallest change for the worse that would have been found, as a fraction.
+        rounds: New sessions or paired rounds behind it.
+        reasons: Why it is this verdict, as texts.
+        why: For each of them what a program decides by; files of older versions have none.
+        run: The label of the load.
+        windows: Measured windows behind it.
+        asserted: Whether the test compared this metric before it ended.
+        overruled: Whether another verdict, reached side by side, decides.
+        adjusted_p: Of a claim of a change its p-value, adjusted for all looks.
+    """
+
+    metric: str
+    verdict: Verdict
+    value: Number | None
+    unit: str = ""
+    reference: Number | None = None
+    reference_kind: ReferenceKind
+    change: Number | None = None
+    interval: tuple[Number, Number] | None = None
+    tolerance: Annotated[float, msgspec.Meta(gt=0, lt=1e9)] | None
+    detectable: Number | None = None
+    rounds: Count = 0
+    reasons: list[str] = []
+    why: list[ReasonRecord] = []
+    run: str = ""
+    windows: Count = 0
+    asserted: bool = True
+    overruled: bool = False
+    adjusted_p: Probability | None = None
+
+    @property
+    def counts(self) -> bool:
+        """Whether it decides something."""
+        return self.asserted and not self.overruled
+
+
+class PointRecord(msgspec.Struct, frozen=True):
+    """A ``measure.rounds.Reduced``."""
+
+    y: LogCost
+    u: NotNegative
+    starts: Annotated[int, msgspec.Meta(ge=1)]
+    requests: Count
+
+
+class BaseRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a load was measured beside.
+
+    Args:
+        name: What people call it.
+        options: What measures beside it again, on the command line.
+        requests: Answered requests.
+        seconds: Measured time.
+        throughput: Requests a second.
+        latency: Seconds, by ``mean``, ``p50``, ``p90``, ``p95``, ``p99`` and ``max``.
+        batching_ratio: Items a batch.
+    """
+
+    name: str
+    options: list[Annotated[str, msgspec.Meta(pattern=_OPTION)]] = []
+    requests: int = 0
+    seconds: float = 0.0
+    throughput: float | None = None
+    latency: dict[str, float | None] = {}
+    batching_ratio: float | None = None
+
+
+class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A load of a test.
+
+    Args:
+        label: Tells apart several loads of one test; empty for the first.
+        requests: Answered requests.
+        errors: Failed requests by kind.
+        seconds: Measured time.
+        throughput: Requests a second.
+        latency: Seconds, by ``mean``, ``p50``, ``p90``, ``p95``, ``p99`` and ``max``.
+        batching_ratio: Items a batch.
+        batch_sizes: How often each batch size was executed.
+        breakdown: Where the time of an average request went, in seconds.
+        points: For each metric what is known of each session.
+        send_lag_p99: How late requests were sent.
+        service: Quantiles of latencies from the actual send, of an open loop.
+        first_token: Quantiles of the time to the first token.
+        between_tokens: Quantiles of the gaps between tokens.
+        tokens_per_second: Tokens that arrived a second.
+        client_ceiling: Requests a second that the load engine itself reaches.
+        telemetry: What cards and processes did.
+        windows_measured_again: Why, a text for each.
+        sessions: How many there were.
+        sessions_at: When each began, ISO 8601 in UTC.
+        yardstick: How often a second the machine did fixed work, a list of readings for each kind of it.
+        starts: How many there were.
+        cold_start_seconds: Of each start.
+        cold_start_parts: Of each start, what the server says that it went to, in seconds.
+        counters: What the server counted, whole and for each of its models or stages.
+        replicas: How even several servers were.
+        searches: The search for the capacity of each start.
+        answers: Answers received.
+        answers_checked: Those of them that were compared with what the test expects.
+        foreign_cores: Cores that other processes took during each start.
+        cpu_share: Share of the host's cores that were busy during each start.
+        client_cpu_seconds: CPU time of the load engine.
+        problems: Why nothing may be concluded from it.
+        load: The load, as texts.
+        server: The server, as texts.
+        workload: What another run must have in common with it; the two above have more than that.
+        settings: How the server was set up: ``asked`` and ``used``.
+        base: What it was measured beside.
+        settles: Label of the load of the same test that was measured once more here.
+    """
+
+    label: str
+    requests: int = 0
+    errors: dict[str, int] = {}
+    seconds: float = 0.0
+    throughput: Number | None
+    latency: dict[str, Number | None]
+    batching_ratio: Number | None
+    batch_sizes: dict[str, int] = {}
+    breakdown: Plain | None = None
+    points: dict[str, list[PointRecord]] = {}
+    send_lag_p99: float | None = None
+    service: Plain | None = None
+    first_token: Plain | None = None
+    between_tokens: Plain | None = None
+    tokens_per_second: float | None = None
+    client_ceiling: float | None = None
+    telemetry: Plain | None = None
+    windows_measured_again: list[str] = []
+    sessions: int = 0
+    sessions_at: list[str] = []
+    yardstick: dict[str, list[Annotated[float, msgspec.Meta(gt=0, lt=1e15)]]] = {}
+    starts: int = 0
+    cold_start_seconds: list[Number | None] = []
+    cold_start_parts: list[dict[str, float]] = []
+    counters: Plain | None = None
+    replicas: Plain | None = None
+    searches: list[Plain] | None = None
+    answers: int = 0
+    answers_checked: int = 0
+    foreign_cores: list[float | None] = []
+    cpu_share: list[float | None] = []
+    client_cpu_seconds: float = 0.0
+    problems: list[str] = []
+    load: dict[str, str] = {}
+    server: dict[str, str] = {}
+    workload: dict[str, str] | None = None
+    settings: Plain = {}
+    base: BaseRecord | None = None
+    settles: str | None = None
+
+
+class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A test that measured.
+
+    Args:
+        nodeid: Its id.
+        outcome: pytest's outcome, or ``interrupted``.
+        problem: Why it did not pass, in pytest's words.
+        verdicts: One for each row of the table.
+        run: Its first load; null where it has none.
+        more_runs: Its further loads; not there where it has none.
+    """
+
+    # Not a test class, whatever its name looks like to pytest.
+    __test__ = False
+
+    nodeid: str
+    outcome: str
+    problem: str = ""
+    verdicts: list[VerdictRecord]
+    run: RunRecord | None
+    more_runs: list[RunRecord] | msgspec.UnsetType = msgspec.UNSET
+
+    @property
+    def runs(self) -> list[RunRecord]:
+        """All its loads."""
+        return [*([] if self.run is None else [self.run]), *(self.more_runs or [])]
+
+
+class ShardRecord(msgspec.Struct, frozen=True):
+    """Which of several runners a result is of.
+
+    Args:
+        number: From 1.
+        of: How many there are.
+    """
+
+    number: Ordinal
+    of: Ordinal
+
+
+class ComparisonsRecord(msgspec.Struct, frozen=True):
+    """How many comparisons a run reckoned with.
+
+    Args:
+        planned: Of its own tests.
+        among: Among how many its claims had to stand: with those of the other runners, where it knew of them.
+    """
+
+    planned: Count
+    among: Count
+
+
+class ResultRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole file.
+
+    Args:
+        schema: Number of the schema.
+        at: When the run began, ISO 8601 in UTC.
+        commit: The code under test.
+        clean: Whether it was that commit, unchanged; null where the code is not known.
+        software: Versions.
+        gpu: Facts of the device.
+        host: Facts of the host.
+        mode: ``gate``, ``against``, ``update`` or ``update-new``: what the run did.
+        against: What it was measured beside; null where comparisons are with stored baselines.
+        header: On what and against what was measured, in a line.
+        shard: Which of several runners it is of.
+        dealt: Of one of several runners, the ids of the tests of all of them that measure.
+        unlisted: Of one of several runners, the tests that measure nothing.
+        comparisons: How many it reckoned with.
+        ending: How pytest ended; only this tells of failures of tests that are not listed.
+        notes: A line each.
+        tests: Those that measure, in the order in which they ran.
+    """
+
+    schema: int = SCHEMA
+    at: str | None = None
+    commit: str | None = None
+    clean: bool | None = None
+    software: dict[str, str] = {}
+    gpu: Plain
+    host: Plain
+    mode: Mode | None = None
+    against: str | None = None
+    header: str = ""
+    shard: ShardRecord | None = None
+    dealt: list[str] | None = None
+    unlisted: Unlisted | None = None
+    comparisons: ComparisonsRecord | None = None
+    ending: Ending | None = None
+    notes: list[str] = []
+    tests: list[TestRecord]
+
+
+class _ResultHead(msgspec.Struct):
+    schema: int
+    tests: msgspec.Raw
+
+
+def is_result(data: bytes) -> bool:
+    """Whether this looks like a result file, of whatever schema."""
+    try:
+        msgspec.json.decode(data, type=_ResultHead)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return True
+
+
+def read_result(name: str, data: bytes) -> ResultRecord:
+    """Read a result file.
+
+    Args:
+        name: What people call the file.
+        data: What is in it.
+
+    Raises:
+        UsageProblem: It is none, is of another schema, or a field of it cannot be used; names the file and the field.
+    """
+    try:
+        head = msgspec.json.decode(data, type=_ResultHead)
+        if head.schema not in {OF_COST, SCHEMA}:
+            raise UsageProblem(
+                f"{name} was written by {'a newer' if head.schema > SCHEMA else 'another'} pytest-gpuserve",
+                found=f"schema {head.schema}; this version reads schemas {OF_COST} and {SCHEMA}",
+                remedies=[UPGRADE] if head.schema > SCHEMA else [],
+            )
+        return msgspec.json.decode(data, type=ResultRecord)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
+        raise UsageProblem(
+            f"{name} is no result of --gpuserve-json that can be used",
+            found=str(problem),
+            remedies=["write it anew: pytest --gpuserve-json=FILE"],
+        ) from None
