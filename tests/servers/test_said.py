@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.process.queue_format import ERROR
 from pytest_gpuserve.process.ready import HttpRequest, http_probe
 from pytest_gpuserve.servers.base import Ask
 from pytest_gpuserve.servers.instance import FAILING_SECONDS, QUEUE_CHARACTERS, _Accept, verdict_on_status
@@ -97,7 +96,7 @@ def test_a_status_is_told_without_secrets(ask: Ask, known: dict[str, str]) -> No
     # A worker's error may be a long one: a traceback.
     for body in bodies(QUEUE_CHARACTERS):
         with unsaid():
-            accept(ask, known).queued(ERROR, body)
+            accept(ask, known).queued(500, body)
 
 
 def test_a_status_is_told_without_the_secrets_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,6 @@ from pytest_gpuserve.load.engine.pipes import OWNER_SECONDS, STDIN, STDOUT, Outb
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.engine.streams import Streams
 from pytest_gpuserve.load.engine.tally import Tally
-from pytest_gpuserve.load.engine.worker import Worker
 from pytest_gpuserve.load.schedule import Closed, Steps, is_open
 from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, Tick, frame
 
@@ -247,8 +246,6 @@ def make_transport(plan: Plan, reactor: Reactor, issuer: Issuer) -> Transport:
     endpoint, timeout_ns = plan.own_endpoint(), plan.timeout_ns
     if endpoint.protocol == "grpc":
         return Http2(endpoint, reactor, issuer, timeout_ns)
-    if endpoint.protocol == "worker":
-        return Worker(endpoint, reactor, issuer, timeout_ns)
     if endpoint.protocol == "sse":
         return Streams(endpoint, reactor, issuer, timeout_ns)
     return Http1(endpoint, reactor, issuer, timeout_ns, head=plan.head)

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.process.inbox import Item
+    from pytest_gpuserve.servers.inside.http_socket import Connection
     from pytest_gpuserve.servers.inside.torch_wire import Asked
 
 MOST_WAITING: Final = 4096
-"""Requests that wait here; beyond them the inbox fills, and then the clients' sockets."""
+"""Requests that wait here; beyond them the clients' sockets fill."""
 
 Fit: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
 """What requests of one batch have in common: names, datatypes and all but the first dimension of their inputs."""
@@ -27,12 +27,12 @@ class Waiting:
     """A request in the queue.
 
     Args:
-        item: Whom to answer.
+        client: Whom to answer.
         asked: What was asked.
         arrived_ns: When it was read, by `time.perf_counter_ns`.
     """
 
-    item: Item
+    client: Connection
     asked: Asked
     arrived_ns: int
 

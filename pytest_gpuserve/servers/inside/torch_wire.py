@@ -75,7 +75,7 @@ class Asked(NamedTuple):
         return self.inputs[0].shape[0]
 
 
-def read_request(body: bytes) -> Asked:
+def read_request(body: bytes | bytearray) -> Asked:
     """Read a request.
 
     Raises:
@@ -130,7 +130,7 @@ def _answer_header(model: str, request_id: str, described: tuple[tuple[str, str,
     return json.dumps(header, separators=(",", ":")).encode()
 
 
-def _header(body: bytes) -> tuple[dict[str, object], int]:
+def _header(body: bytes | bytearray) -> tuple[dict[str, object], int]:
     """The JSON at the front of a body, and where it ends."""
     if body[:1] != b"{":
         raise BadRequest(f"no request of KServe v2: {_shown(body[:_SHOWN])}")
