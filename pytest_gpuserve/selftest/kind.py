@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from pytest_gpuserve.servers.base import Site, Transport
-    from pytest_gpuserve.servers.metric_names import Sample
+    from pytest_gpuserve.servers.metric_names import MetricSample
     from pytest_gpuserve.servers.relocation import Relocation
 
 
@@ -64,7 +64,7 @@ class BuiltIn(TellsNothing):
         raise NotInRevision(f"the self-test's server is a part of pytest-gpuserve, not of {relocation.revision}")
 
 
-def counters_of(samples: list[Sample]) -> Counters:
+def counters_of(samples: list[MetricSample]) -> Counters:
     """Make counters of a scrape.
 
     Raises:

@@ -21,7 +21,7 @@ from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.instance import Instance
-from pytest_gpuserve.servers.remote import Remote
+from pytest_gpuserve.servers.remote import RemoteServer
 from tests.fakes.certificates import make_certificates
 from tests.fakes.http_server import BIG, BODY, Serving, serving
 
@@ -52,9 +52,9 @@ def server() -> Iterator[Serving]:
         yield there
 
 
-def running_at(port: int, **more: Any) -> tuple[ServerHandle, Instance]:  # noqa: ANN401 -- fields of `Remote`
+def running_at(port: int, **more: Any) -> tuple[ServerHandle, Instance]:  # noqa: ANN401 -- fields of `RemoteServer`
     """A server that somebody else runs, and what starting it would give."""
-    kind = Remote(more.pop("host", "127.0.0.1"), port, **more)
+    kind = RemoteServer(more.pop("host", "127.0.0.1"), port, **more)
     return ServerHandle(kind, cast("Starter", None)), Instance(kind, kind.site(), None, None)
 
 
@@ -352,7 +352,7 @@ def test_without_a_running_server_one_is_started_and_ended(server: Serving) -> N
     def start(kind: ServerKind, ask: Ask, beside: object = None) -> Iterator[Instance]:
         assert beside is None
         course.append(f"started for {ask.path}")
-        assert isinstance(kind, Remote)
+        assert isinstance(kind, RemoteServer)
         try:
             yield Instance(kind, kind.site(), None, None)
         finally:

@@ -17,8 +17,8 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.servers.inside import torch_queue
 from pytest_gpuserve.servers.inside.http_socket import Connection
 from pytest_gpuserve.servers.inside.torch_queue import RequestQueue, Waiting
-from pytest_gpuserve.servers.inside.torch_tally import FIELDS, MOST_SIZES, Tally, read_tally
-from pytest_gpuserve.servers.inside.torch_wire import Asked, Tensor
+from pytest_gpuserve.servers.inside.torch_tally import FIELDS, MOST_SIZES, WorkerCounters, read_tally
+from pytest_gpuserve.servers.inside.torch_wire import InferenceRequest, Tensor
 from tests.fakes.children.toolkit import eventually
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def request(number: int, rows: int, width: int = 1, arrived_ns: int | None = Non
     """A request of so many rows; requests of another width do not fit to it."""
     tensor = Tensor("x", "UINT8", (rows, width), bytes(rows * width))
     now_ns = time.perf_counter_ns() if arrived_ns is None else arrived_ns
-    return Waiting(Client(number), Asked((tensor,)), now_ns)
+    return Waiting(Client(number), InferenceRequest((tensor,)), now_ns)
 
 
 def numbers(batch: list[Waiting]) -> list[int]:
@@ -158,7 +158,7 @@ def test_two_takers_share_a_full_queue(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_counted_is_read(tmp_path: Path) -> None:
     """Each event is in its fields, sizes exactly, and an execution compiled something where frames became more."""
-    tally = Tally(tmp_path / "tally")
+    tally = WorkerCounters(tmp_path / "tally")
     assert read_tally(tmp_path / "tally") == (dict.fromkeys(FIELDS, 0), {})
     for _ in range(5):
         tally.arrived()
@@ -178,7 +178,7 @@ def test_what_is_counted_is_read(tmp_path: Path) -> None:
 
 def test_more_sizes_than_there_is_room_for_are_counted_together(tmp_path: Path) -> None:
     """No execution is lost; those of further sizes are under 0, and sizes known before stay exact."""
-    tally = Tally(tmp_path / "tally")
+    tally = WorkerCounters(tmp_path / "tally")
     for rows in [*range(1, MOST_SIZES + 4), 1, MOST_SIZES + 1]:
         tally.executed(rows, [], 0, (0, 0, 0))
     values, sizes = read_tally(tmp_path / "tally")
@@ -189,7 +189,7 @@ def test_more_sizes_than_there_is_room_for_are_counted_together(tmp_path: Path) 
 
 def test_a_reading_is_of_one_moment(tmp_path: Path) -> None:
     """While another thread counts, every reading has as many sizes as executions, and rows to match."""
-    tally = Tally(tmp_path / "tally")
+    tally = WorkerCounters(tmp_path / "tally")
     ended = threading.Event()
 
     def count() -> None:
@@ -215,7 +215,7 @@ def test_a_damaged_tally_is_refused(tmp_path: Path, damage: str, monkeypatch: py
     """It is an error, and there are no numbers."""
     monkeypatch.setattr("pytest_gpuserve.servers.inside.torch_tally._READ_SECONDS", 0.1)
     path = tmp_path / "tally"
-    Tally(path).executed(1, [], 0, (0, 0, 0))
+    WorkerCounters(path).executed(1, [], 0, (0, 0, 0))
     data = bytearray(path.read_bytes())
     if damage == "cut":
         del data[100:]

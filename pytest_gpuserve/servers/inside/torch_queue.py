@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpuserve.servers.inside.http_socket import Connection
-    from pytest_gpuserve.servers.inside.torch_wire import Asked
+    from pytest_gpuserve.servers.inside.torch_wire import InferenceRequest
 
 MOST_WAITING: Final = 4096
 """Requests that wait here; beyond them the clients' sockets fill."""
@@ -33,11 +33,11 @@ class Waiting:
     """
 
     client: Connection
-    asked: Asked
+    asked: InferenceRequest
     arrived_ns: int
 
 
-def fit_of(asked: Asked) -> Fit:
+def fit_of(asked: InferenceRequest) -> Fit:
     """Say which requests a request can be put together with."""
     return tuple((tensor.name, tensor.datatype, tensor.shape[1:]) for tensor in asked.inputs)
 

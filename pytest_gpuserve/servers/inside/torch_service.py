@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpuserve.servers.inside.http_socket import Connection, HttpSocket
-    from pytest_gpuserve.servers.inside.torch_tally import Tally
+    from pytest_gpuserve.servers.inside.torch_tally import WorkerCounters
 
 END_SECONDS: Final = 2.0
 """How long an execution under way may take when the worker is told to end."""
@@ -31,7 +31,7 @@ MOST_TRACEBACKS: Final = 10
 """A model that fails for every request must not fill the disk with its log."""
 
 
-class _Done(NamedTuple):
+class _Executed(NamedTuple):
     """A request with the outputs that the model gave for it."""
 
     waiting: Waiting
@@ -54,7 +54,7 @@ class Service:
     def __init__(
         self,
         listener: HttpSocket,
-        tally: Tally,
+        tally: WorkerCounters,
         name: str,
         executions: Sequence[Execution],
         *,
@@ -67,7 +67,7 @@ class Service:
         self._name = name
         self._executions = executions
         self._queue = RequestQueue(max_batch_size, round(max_wait_seconds * 1e9), tally.taken)
-        self._done: queue.SimpleQueue[list[_Done] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[list[_Executed] | None] = queue.SimpleQueue()
         self._on_first: Callable[[float], None] | None = on_first
         self._lock = threading.Lock()
         self._tracebacks = 0
@@ -121,14 +121,14 @@ class Service:
         self._tally.executed(rows, waits_ns, end_ns - begin_ns, compiled())
         # Another thread answers, so that the model goes on: with 8 to 32 clients that is a fifth to a half more answers
         # a second, with a single one a tenth fewer.
-        self._done.put([_Done(waiting, each) for waiting, each in zip(batch, outputs, strict=True)])
+        self._done.put([_Executed(waiting, each) for waiting, each in zip(batch, outputs, strict=True)])
 
     def _respond_all(self) -> None:
         while (batch := self._done.get()) is not None:
             for done in batch:
                 self._respond(done)
 
-    def _respond(self, done: _Done) -> None:
+    def _respond(self, done: _Executed) -> None:
         waiting = done.waiting
         try:
             body = write_answer(self._name, chosen(done.outputs, waiting.asked.outputs), waiting.asked.request_id)

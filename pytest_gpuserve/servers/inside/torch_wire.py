@@ -56,7 +56,7 @@ class Tensor(NamedTuple):
     data: bytes | memoryview
 
 
-class Asked(NamedTuple):
+class InferenceRequest(NamedTuple):
     """A request.
 
     Args:
@@ -75,7 +75,7 @@ class Asked(NamedTuple):
         return self.inputs[0].shape[0]
 
 
-def read_request(body: bytes | bytearray) -> Asked:
+def read_request(body: bytes | bytearray) -> InferenceRequest:
     """Read a request.
 
     Raises:
@@ -103,7 +103,7 @@ def read_request(body: bytes | bytearray) -> Asked:
     request_id = header.get("id", "")
     if not isinstance(request_id, str):
         raise BadRequest(f"the request's id is no text: {_shown(request_id)}")
-    return Asked(tuple(inputs), _outputs(header.get("outputs", [])), request_id)
+    return InferenceRequest(tuple(inputs), _outputs(header.get("outputs", [])), request_id)
 
 
 def write_answer(model: str, outputs: Sequence[Tensor], request_id: str = "") -> bytes:

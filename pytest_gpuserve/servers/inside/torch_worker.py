@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
 from pytest_gpuserve.servers.inside.http_socket import HttpSocket
-from pytest_gpuserve.servers.inside.torch_tally import Tally
+from pytest_gpuserve.servers.inside.torch_tally import WorkerCounters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -87,7 +87,7 @@ def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> 
             model = torch.compile(model, backend=options.compile_backend, mode=options.compile_mode or None)
     batching = options.max_batch_size > 1
     executions = [Execution(model, names, device, batching=batching) for _ in range(options.workers)]
-    tally = Tally(options.folder / TALLY_FILE)
+    tally = WorkerCounters(options.folder / TALLY_FILE)
 
     def first(seconds: float) -> None:
         parts[FIRST_REQUEST] = seconds
