@@ -13,7 +13,7 @@ from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.experiment.replicas import for_replicas
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.servers.remote import Remote
+from pytest_gpuserve.servers.remote import RemoteServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,7 +117,7 @@ class FirstLooks:
             )
         place = self._case.baseline_store.place(self._case.nodeid, label)
         # Of a server that was started elsewhere nobody knows on which card it runs.
-        card = None if isinstance(target.server.kind, Remote) else self._card
+        card = None if isinstance(target.server.kind, RemoteServer) else self._card
         run = Run(label, self._judge, [], card, shape.schedule)
         measurement = Measurement(run, target, shape, workload, place, self._progress, self._case.paired_runner.machine)
         loads.rest_others(measurement)

@@ -16,7 +16,6 @@ from pytest_gpuserve.load.kserve_grpc import decode_answer
 from pytest_gpuserve.load.request import check_answer
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import begin_of
-from pytest_gpuserve.process.queue_format import GOOD, ask_queue
 from pytest_gpuserve.process.ready import verified_tls
 from pytest_gpuserve.servers.instance import with_likely_cause
 from pytest_gpuserve.units import format_seconds
@@ -47,7 +46,7 @@ class Answer:
     """A good answer.
 
     Args:
-        body: What came: an HTTP body, a gRPC message, or what a worker put into its queue.
+        body: What came: an HTTP body or a gRPC message.
     """
 
     body: bytes
@@ -68,7 +67,7 @@ class Refused(GpuserveError):
     Args:
         summary: What it did not do.
         found: What it said.
-        status: Of HTTP; None over gRPC and a worker's queue, which have none.
+        status: Of HTTP; None over gRPC, which has none.
         body: What it said, whole: an HTTP body, or the error's text in UTF-8.
     """
 
@@ -110,9 +109,6 @@ def ask_once(target: Target, running: Instance, timeout_seconds: float) -> Answe
     try:
         if endpoint.protocol == "grpc":
             reply = _ask_grpc(endpoint, payload, timeout_seconds)
-        elif endpoint.protocol == "worker":
-            status, body = ask_queue(Path(endpoint.host), payload, timeout_seconds)
-            reply = _Reply(is_good=status == GOOD, body=body)
         else:
             reply = _ask_http(endpoint, request.method, payload, timeout_seconds)
     except (OSError, MalformedResponse) as problem:
@@ -159,7 +155,7 @@ def _check_deployment(target: Target, running: Instance) -> None:
 def _ask_http(endpoint: Endpoint, method: str, payload: bytes, timeout_seconds: float) -> _Reply:
     deadline = Deadline.after(timeout_seconds)
     with (
-        socket.create_connection((endpoint.host, endpoint.port), timeout_seconds) as plain,
+        _connected(endpoint, timeout_seconds) as plain,
         _secured(plain, endpoint.tls, deadline) as link,
     ):
         # Who does not read all of it may have answered all the same.
@@ -176,6 +172,19 @@ def _ask_http(endpoint: Endpoint, method: str, payload: bytes, timeout_seconds: 
                 return _Reply(is_good=200 <= parsed.status < 300, body=parsed.body, status=parsed.status)
             if not data:
                 raise ConnectionError("it hung up before its answer was complete")
+
+
+def _connected(endpoint: Endpoint, timeout_seconds: float) -> socket.socket:
+    if endpoint.port:
+        return socket.create_connection((endpoint.host, endpoint.port), timeout_seconds)
+    link = socket.socket(socket.AF_UNIX)
+    link.settimeout(timeout_seconds)
+    try:
+        link.connect(endpoint.host)
+    except OSError:
+        link.close()
+        raise
+    return link
 
 
 def _secured(plain: socket.socket, tls: Tls | None, deadline: Deadline) -> socket.socket:

@@ -84,7 +84,7 @@ class ServerHandle:
         """
         if self.kind.transport == "queue":
             raise UsageProblem(
-                f"the {self.kind.name} takes no HTTP requests: it is asked over its queue",
+                f"the {self.kind.name} takes inferences alone, on its Unix socket",
                 remedies=["describe tensors for it: server.infer({...})"],
             )
         return Target(
@@ -161,7 +161,7 @@ class ServerHandle:
 
     def _layout(self, shared_memory: Mapping[str, int], outputs: Sequence[str]) -> Layout:
         if self.kind.transport == "queue":
-            raise UsageProblem(f"the {self.kind.name} is asked over its queue, not through memory", remedies=[WITHOUT])
+            raise UsageProblem(f"the {self.kind.name} is asked over its socket, not through memory", remedies=[WITHOUT])
         if isinstance(self.kind, Replicas):
             raise UsageProblem("several replicas have no memory in common with this machine", remedies=[WITHOUT])
         if outputs:
@@ -242,7 +242,8 @@ class Target:
         server: The deployment.
         requests: They rotate.
         shuffled: Whether in a seeded order instead of in turn.
-        protocol: What is spoken: HTTP, HTTP with answers as server-sent events, gRPC, or an in-process worker's queue.
+        protocol: What is spoken: HTTP, HTTP with answers as server-sent events, gRPC, or (``queue``)
+            HTTP to an in-process worker's Unix socket.
         messages: Of gRPC, the requests as messages; the HTTP form of the first tells whether the model answers.
         sharing: What of it goes through shared memory; None where all is sent. The first request, which tells whether
             the model answers, is always sent with its tensors.
@@ -324,7 +325,7 @@ class Target:
 
     def _endpoint_at(self, site: Site) -> Endpoint:
         if self.protocol == "queue":
-            return Endpoint("worker", str(site.queue))
+            return Endpoint("http", str(site.queue))
         tls = Tls(site.host, ca_file=site.ca_file) if site.tls else None
         if self.protocol == "grpc":
             port = site.ports["grpc"]
@@ -354,8 +355,6 @@ class Target:
 
         They name the first of several replicas; see ``load.url.addressed``.
         """
-        if self.protocol == "queue":
-            return tuple((request.body,) for request in self.requests)
         if self.protocol == "grpc":
             return tuple((message,) for message in self.messages) if shared is None else shared.grpc_messages()
         forms = [(request,) for request in self.requests] if shared is None else shared.http_requests()

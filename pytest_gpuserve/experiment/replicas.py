@@ -17,7 +17,7 @@ from pytest_gpuserve.load.url import endpoint_of
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.replicas import replicas_of
 from pytest_gpuserve.measure.window import ReplicaWindow
-from pytest_gpuserve.servers.remote import Remote, Replicas
+from pytest_gpuserve.servers.remote import RemoteServer, Replicas
 from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ class RemoteOptions:
     model: str = ""
 
 
-def remote_of(url: str | Sequence[str], options: RemoteOptions) -> Remote:
+def remote_of(url: str | Sequence[str], options: RemoteOptions) -> RemoteServer:
     """Return the server at a URL, or the replicas at several.
 
     Args:
@@ -73,7 +73,7 @@ def remote_of(url: str | Sequence[str], options: RemoteOptions) -> Remote:
     metrics_ports = _for_each("metrics_port", options.metrics_port, len(urls))
     grpc_ports = _for_each("grpc_port", options.grpc_port, len(urls))
     servers = [
-        Remote(
+        RemoteServer(
             endpoint.host,
             endpoint.port,
             tls=endpoint.tls is not None,

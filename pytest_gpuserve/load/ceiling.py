@@ -49,7 +49,7 @@ def load_ceiling(plan: Plan, processes: int, totals: Totals) -> float | None:
         UsageProblem: GPUSERVE_HOST is set to something that is not a name.
     """
     endpoint = plan.endpoint
-    if endpoint.protocol != "http" or endpoint.tls is not None or not totals.requests:
+    if endpoint.protocol != "http" or not endpoint.port or endpoint.tls is not None or not totals.requests:
         return None
     largest = max(len(form) for forms in plan.payloads for form in forms)
     one = client_ceiling(largest, totals.bytes_received // totals.requests)

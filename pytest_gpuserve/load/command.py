@@ -378,7 +378,6 @@ def _check_target(arguments: argparse.Namespace, endpoint: Endpoint, bodies: int
     http = endpoint.protocol in {"http", "sse"}
     only_with(arguments, "method", http, "http:// or https://")
     only_with(arguments, "stream", http, "http:// or https://")
-    only_with(arguments, "header", endpoint.protocol != "worker", "http(s):// or grpc(s)://")
     only_with(arguments, "ca_file", endpoint.tls is not None, "https:// or grpcs://")
     only_with(arguments, "insecure", endpoint.tls is not None, "https:// or grpcs://")
     only_with(arguments, "shuffle", bodies > 1 and arguments.trace is None, "several bodies, and without --trace")

@@ -22,7 +22,12 @@ _METHOD: Final = re.compile(r"/[^/?]+/[^/?]+")
 
 
 def authority_of(host: str, port: int) -> str:
-    """Return what a server is called in a request: ``host:port``, an IPv6 address in brackets (RFC 3986, 3.2.2)."""
+    """Return what a server is called in a request: ``host:port``, an IPv6 address in brackets (RFC 3986, 3.2.2).
+
+    Port 0 stands for a Unix socket, whose path is no name of a host.
+    """
+    if not port:
+        return "localhost"
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -38,7 +43,7 @@ def endpoint_of(
 
     ``http`` and ``https`` are HTTP/1.1; ``grpc`` and ``grpcs`` unary calls whose method is the path, such as
     ``grpc://127.0.0.1:8001/inference.GRPCInferenceService/ModelInfer``; ``worker:///path/to/socket`` is an in-process
-    worker's queue.
+    worker on a Unix socket, which speaks HTTP/1.1.
 
     Args:
         url: The URL.
@@ -64,7 +69,7 @@ def endpoint_of(
     if parts.scheme == "worker":
         if parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:
             raise UsageProblem(f"{url!r} names no worker's socket", remedies=["worker:///PATH/TO/SOCKET"])
-        return Endpoint("worker", parts.path), ""
+        return Endpoint("http", parts.path), "/"
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
         raise UsageProblem(
             f"{url!r} is not a URL that can be loaded",

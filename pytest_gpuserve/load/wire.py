@@ -41,17 +41,17 @@ class Endpoint(msgspec.Struct, frozen=True):
     """Where the server listens, and its protocol.
 
     Args:
-        protocol: ``http`` (HTTP/1.1), ``sse`` (HTTP/1.1 whose answers are server-sent events), ``grpc`` (unary calls
-            on HTTP/2) or ``worker`` (an in-process worker's queue).
-        host: Name or address; of a worker the path of its socket.
-        port: Its port; 0 for a worker.
+        protocol: ``http`` (HTTP/1.1), ``sse`` (HTTP/1.1 whose answers are server-sent events) or ``grpc`` (unary
+            calls on HTTP/2).
+        host: Name or address, or the path of a Unix socket.
+        port: Its port; 0 for a Unix socket.
         tls: None for plain TCP.
         rpc: Of ``grpc`` the full method, such as ``/inference.GRPCInferenceService/ModelInfer``.
         authority: Of ``grpc`` what the server is called.
         metadata: Of ``grpc`` additional header fields.
     """
 
-    protocol: Literal["http", "sse", "grpc", "worker"]
+    protocol: Literal["http", "sse", "grpc"]
     host: str
     port: int = 0
     tls: Tls | None = None

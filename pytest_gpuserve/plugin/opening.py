@@ -26,7 +26,7 @@ from pytest_gpuserve.process.command_line import module_command
 from pytest_gpuserve.process.secrets import secret_headers
 from pytest_gpuserve.servers.app import words
 from pytest_gpuserve.servers.instance import Instance, started
-from pytest_gpuserve.servers.remote import Remote, reached
+from pytest_gpuserve.servers.remote import RemoteServer, reached
 from pytest_gpuserve.store.files import LocalFiles
 from pytest_gpuserve.store.remote.shared import shared_files
 from pytest_gpuserve.units import utc_now
@@ -134,7 +134,7 @@ class Equipment:
         ) -> AbstractContextManager[Instance]:
             self._starts += 1
             log = self._logs(tmp_path_factory) / f"{self._starts:03d}-{LOG_NAME.sub('-', kind.name)}.log"
-            if isinstance(kind, Remote):
+            if isinstance(kind, RemoteServer):
                 return reached(kind, ask, timeout_seconds=start_timeout_seconds, beside=beside)
             return started(
                 kind,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import http.client
 import os
+import socket
 import ssl
 import time
 from collections.abc import Callable
@@ -20,7 +21,6 @@ import psutil
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.ports import port_owner
-from pytest_gpuserve.process.queue_format import ask_queue
 from pytest_gpuserve.process.secrets import secret_headers
 from pytest_gpuserve.units import format_seconds
 
@@ -124,29 +124,52 @@ def http_probe(
     return probe
 
 
-def queue_probe(
-    path: Path, body: bytes, accept: Callable[[int, bytes], str | None], *, timeout_seconds: float = 2.0
+def socket_probe(
+    path: Path,
+    request: HttpRequest,
+    accept: Callable[[int, bytes], str | None],
+    *,
+    timeout_seconds: float = 2.0,
 ) -> Probe:
-    """Make a probe that is content when a worker answers a request in its queue as it should.
+    """Make a probe that is content when a worker on a Unix socket answers a request as it should.
 
     Args:
-        path: Of the queue's Unix socket.
-        body: What to ask.
-        accept: Gets the status of the answer (``queue_format``) and its body, as for `http_probe`.
+        path: Of the socket.
+        request: What to ask.
+        accept: Gets the status of the answer and its body, as for `http_probe`.
         timeout_seconds: For one try; see `http_probe`.
     """
 
     def probe() -> NotReady | None:
+        connection = UnixConnection(path, timeout_seconds)
         try:
-            status, answer = ask_queue(path, body, timeout_seconds)
+            connection.request(request.method, request.path, request.body, dict(request.headers))
+            response = connection.getresponse()
+            status, body = response.status, response.read(_MOST_BODY_BYTES)
         except TimeoutError:
-            return NotReady(f"a request in its queue was not answered in {format_seconds(timeout_seconds)}")
-        except OSError as error:
+            return NotReady(f"a request to its socket was not answered in {format_seconds(timeout_seconds)}")
+        except (OSError, http.client.HTTPException) as error:
             return NotReady(f"it does not answer at {path}: {type(error).__name__}: {error}")
-        wrong = accept(status, answer)
-        return None if wrong is None else NotReady(f"a request in its queue was answered: {wrong}")
+        finally:
+            connection.close()
+        wrong = accept(status, body)
+        return None if wrong is None else NotReady(f"a request to its socket was answered: {wrong}")
 
     return probe
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path, timeout_seconds: float) -> None:
+        super().__init__("localhost", timeout=timeout_seconds)
+        self._path = path
+
+    def connect(self) -> None:
+        """Connect to the socket, whatever the request names as host."""
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
 
 
 def owned_port_probe(process: Process, port: int, *, also: Callable[[], Collection[int]] = frozenset) -> Probe:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
     from pytest_gpuserve.servers.base import Site, Transport
-    from pytest_gpuserve.servers.metric_names import Sample
+    from pytest_gpuserve.servers.metric_names import MetricSample
     from pytest_gpuserve.servers.relocation import Relocation
 
 
@@ -56,7 +56,7 @@ class BuiltIn(TellsNothing):
         raise NotInRevision(f"the self-test's server is a part of pytest-gpuserve, not of {relocation.revision}")
 
 
-def counters_of(samples: list[Sample]) -> Counters:
+def counters_of(samples: list[MetricSample]) -> Counters:
     """Counters of a scrape. Raises `ServerFailed` where one is missing or unknown."""
     plain = {sample.name: sample.value for sample in samples if not sample.labels}
     labelled: dict[str, dict[str, float]] = {"batch_size": {}, "stage_seconds": {}, "stage_count": {}}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 
 Transport = Literal["http", "queue"]
-"""How requests reach a server: over HTTP (and gRPC beside it), or over the queue of an in-process worker."""
+"""How requests reach a server: HTTP on its ports (and gRPC beside it), or (``queue``) HTTP/1.1 on `Site.queue`."""
 
 Argument = str | int | float | bool | None
 """A command line argument of an app, by name: ``inference_workers=2`` is ``--inference-workers=2``, ``debug=True`` is
@@ -52,7 +52,7 @@ class Site:
 
     @property
     def queue(self) -> Path:
-        """The Unix socket of a server that is asked over a queue."""
+        """The Unix socket of an in-process worker."""
         return self.folder / "queue"
 
 
@@ -91,7 +91,7 @@ class Ask:
     Args:
         method: Its HTTP method.
         path: Its path.
-        body: What is sent; over a queue all there is.
+        body: What is sent.
         headers: Its headers.
     """
 

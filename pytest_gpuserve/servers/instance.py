@@ -19,8 +19,7 @@ from pytest_gpuserve.process.container import container_command, member_pids
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import SHOWN_CHARACTERS, excerpt
 from pytest_gpuserve.process.ports import claimed_ports, port_owner
-from pytest_gpuserve.process.queue_format import GOOD
-from pytest_gpuserve.process.ready import HttpRequest, Probe, all_of, http_probe, owned_port_probe, queue_probe, wait
+from pytest_gpuserve.process.ready import HttpRequest, Probe, all_of, http_probe, owned_port_probe, socket_probe, wait
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.servers.base import Launch, Site
 from pytest_gpuserve.servers.inherited import inherited_environment
@@ -341,7 +340,8 @@ def _probe(site: Site, accept: _Accept, members: Callable[[], Collection[int]], 
     kind, ask = accept.kind, accept.ask
     if kind.transport == "queue":
         # Asked once only: a first request that compiles the model takes long, and a second one would queue behind it.
-        return queue_probe(site.queue, ask.body, accept.queued, timeout_seconds=timeout_seconds)
+        request = HttpRequest(ask.path, ask.method, ask.body, ask.headers)
+        return socket_probe(site.queue, request, accept.queued, timeout_seconds=timeout_seconds)
     probes = [owned_port_probe(accept.process, port, also=members) for port in site.ports.values()]
     timeout_seconds = min(PROBE_SECONDS, timeout_seconds)
     probe = partial(
@@ -423,7 +423,7 @@ class _Accept:
 
     def queued(self, status: int, body: bytes) -> str | None:
         """Accept what is no error; a worker listens when its model is there, so an error is one of the request."""
-        if status == GOOD:
+        if status == http.client.OK:
             return None
         raise ServerFailed(
             f"the {self.kind.name} is up, but refuses the request",

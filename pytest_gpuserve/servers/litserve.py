@@ -13,7 +13,7 @@ from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.servers.app import AppServer
 from pytest_gpuserve.servers.base import Launch, with_own_package
 from pytest_gpuserve.servers.facts import read_facts
-from pytest_gpuserve.servers.inside.batch_tally import SUFFIX, Reading, read_tally
+from pytest_gpuserve.servers.inside.batch_tally import SUFFIX, BatchCounts, read_tally
 from pytest_gpuserve.servers.inside.litserve_app import MODULE
 from pytest_gpuserve.servers.inside.litserve_worker import ANSWERS, EXECUTIONS, FACTS, READY_PATH
 from pytest_gpuserve.servers.instance import check_length
@@ -128,7 +128,7 @@ class _Writer:
     about: Mapping[str, Any]
     tally: Path
 
-    def read(self) -> Reading:
+    def read(self) -> BatchCounts:
         """Read what it counted.
 
         Raises:
@@ -193,7 +193,7 @@ def _counters_of(path: str, writers: Sequence[_Writer]) -> Counters:
     )
 
 
-def _time(readings: Sequence[Reading]) -> StageTime:
+def _time(readings: Sequence[BatchCounts]) -> StageTime:
     return StageTime(
         sum(reading.nanoseconds for reading in readings) / 1e9, sum(reading.executions for reading in readings)
     )

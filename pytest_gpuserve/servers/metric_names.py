@@ -27,7 +27,7 @@ _FREE = frozenset({"gauge", "summary"})
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One line of a scrape."""
 
     name: str
@@ -37,7 +37,7 @@ class Sample:
 
 def scrape(
     port: int, path: str = "/metrics", *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
-) -> list[Sample]:
+) -> list[MetricSample]:
     """Fetch and parse a metrics page.
 
     Args:
@@ -73,7 +73,7 @@ def scrape(
         ) from None
 
 
-def read_samples(text: str) -> list[Sample]:
+def read_samples(text: str) -> list[MetricSample]:
     """Parse a metrics page.
 
     Raises:
@@ -88,7 +88,9 @@ def read_samples(text: str) -> list[Sample]:
         for sample in family.samples:
             if family.type not in _FREE and not is_count(sample.value):
                 raise ValueError(f"{sample.name}{sample.labels} is {sample.value}")
-    return [Sample(sample.name, dict(sample.labels), sample.value) for family in families for sample in family.samples]
+    return [
+        MetricSample(sample.name, dict(sample.labels), sample.value) for family in families for sample in family.samples
+    ]
 
 
 def is_count(value: float) -> bool:
@@ -177,7 +179,7 @@ class MetricNames:
             raise
         return self.read(samples)
 
-    def read(self, samples: Iterable[Sample]) -> Counters:
+    def read(self, samples: Iterable[MetricSample]) -> Counters:
         """Make counters of a scrape.
 
         Raises:
@@ -197,7 +199,7 @@ class MetricNames:
             pending=self._count(ours, self.pending) if self.pending else None,
         )
 
-    def _sum(self, samples: list[Sample], name: str) -> float:
+    def _sum(self, samples: list[MetricSample], name: str) -> float:
         # A counter may be shown with or without its suffix, by the version of the library that shows it.
         for written in (name, f"{name}_total", name.removesuffix("_total")):
             values = [sample.value for sample in samples if sample.name == written]
@@ -220,7 +222,7 @@ class MetricNames:
             )
         return math.fsum(values)
 
-    def _count(self, samples: list[Sample], name: str) -> int:
+    def _count(self, samples: list[MetricSample], name: str) -> int:
         value = self._sum(samples, name)
         if value != round(value):
             raise ServerFailed(
@@ -230,7 +232,7 @@ class MetricNames:
             )
         return round(value)
 
-    def _sizes(self, samples: list[Sample]) -> dict[str, int]:
+    def _sizes(self, samples: list[MetricSample]) -> dict[str, int]:
         if not self.batch_size:
             return {}
         return bucket_counts(sample for sample in samples if sample.name == f"{self.batch_size}_bucket")
@@ -240,7 +242,7 @@ def _listed(words: Iterable[str]) -> str:
     return excerpt(", ".join(words), os.environ, most=_LIST_CHARACTERS)
 
 
-def bucket_counts(buckets: Iterable[Sample]) -> dict[str, int]:
+def bucket_counts(buckets: Iterable[MetricSample]) -> dict[str, int]:
     """Turn Prometheus' cumulative buckets into counts of their own by upper edge, empty ones left out.
 
     Raises:

@@ -14,7 +14,7 @@ from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SE
 from pytest_gpuserve.servers.app import AppServer
 from pytest_gpuserve.servers.base import Launch
 from pytest_gpuserve.servers.instance import check_length
-from pytest_gpuserve.servers.metric_names import Sample, bucket_counts, is_count, scrape
+from pytest_gpuserve.servers.metric_names import MetricSample, bucket_counts, is_count, scrape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,7 +146,7 @@ def single_stage(file: Path, stage: str | None) -> str | None:
     return stage or stages[-1].worker
 
 
-def single_counters(counters: Counters, samples: list[Sample], stage: str) -> Counters:
+def single_counters(counters: Counters, samples: list[MetricSample], stage: str) -> Counters:
     """Fill in what a stage that does not batch executed: each item by itself.
 
     mosec has no histogram of its batches, but times each of its executions.
@@ -178,7 +178,7 @@ def _read_config(file: Path) -> _Config:
         raise ServerFailed("mosec's settings cannot be read", found=str(problem), looked=[str(file)]) from None
 
 
-def batch_counters(samples: list[Sample], stage: str | None) -> Counters:
+def batch_counters(samples: list[MetricSample], stage: str | None) -> Counters:
     """Read items, batches, batch sizes and times of a stage from mosec's histograms, over all its workers.
 
     Times are left out where this mosec has no histogram of them.
@@ -205,13 +205,13 @@ def batch_counters(samples: list[Sample], stage: str | None) -> Counters:
     )
 
 
-def _requests(samples: list[Sample]) -> int:
+def _requests(samples: list[MetricSample]) -> int:
     """Requests that were answered with 200; the metric is the only one that does not count failed ones."""
     name = f"{NAMESPACE}_throughput_total"
     return round(sum(sample.value for sample in samples if sample.name == name and sample.labels.get("code") == "200"))
 
 
-def _stage_times(samples: list[Sample], counted: str | None) -> dict[str, StageTime]:
+def _stage_times(samples: list[MetricSample], counted: str | None) -> dict[str, StageTime]:
     """Name mosec's times as ``measure/window.py`` does; without a stage to count, the last one is it.
 
     mosec times a batch from when it is complete until its answers are passed on, and, as a stage named ``total``, a
@@ -231,7 +231,7 @@ def _stage_times(samples: list[Sample], counted: str | None) -> dict[str, StageT
     return found
 
 
-def _times(samples: list[Sample], name: str) -> dict[str, StageTime]:
+def _times(samples: list[MetricSample], name: str) -> dict[str, StageTime]:
     """Sum and count of a histogram by stage, over all its workers."""
     seconds: dict[str, float] = {}
     counts: dict[str, int] = {}

@@ -33,7 +33,7 @@ PROBE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
-class Remote(TellsNothing):
+class RemoteServer(TellsNothing):
     """A server at an address.
 
     It cannot be started afresh, so all that is measured of it shares the luck of its one start, and a comparison cannot
@@ -82,7 +82,7 @@ class Remote(TellsNothing):
         """What people call it: ``host:port``, an IPv6 address in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    def each(self) -> tuple[Remote, ...]:
+    def each(self) -> tuple[RemoteServer, ...]:
         """The servers that it is: as a rule one."""
         return (self,)
 
@@ -131,7 +131,7 @@ class Remote(TellsNothing):
 
 @contextmanager
 def reached(
-    kind: Remote, ask: Ask, beside: Callable[[], None] | None = None, *, timeout_seconds: float
+    kind: RemoteServer, ask: Ask, beside: Callable[[], None] | None = None, *, timeout_seconds: float
 ) -> Iterator[Instance]:
     """Wait until the model of a server that somebody else runs answers; it is left as it is.
 
@@ -160,7 +160,7 @@ def reached(
     yield Instance(kind, kind.site(), None, None, members=lambda: frozenset[int]().union(*map(listeners, ports)))
 
 
-def _probe(server: Remote, ask: Ask, timeout_seconds: float, *, alone: bool) -> Probe:
+def _probe(server: RemoteServer, ask: Ask, timeout_seconds: float, *, alone: bool) -> Probe:
     name = server.name if alone else f"{server.name} {server.address}"
 
     def accept(status: int, body: bytes) -> str | None:
@@ -190,7 +190,7 @@ def _each_once(probes: list[Probe]) -> Probe:
 
 
 @dataclass(frozen=True)
-class Replicas(Remote):
+class Replicas(RemoteServer):
     """Several servers that share a load; where only one can be meant, as for a single question, it is the first.
 
     Args:
@@ -200,7 +200,7 @@ class Replicas(Remote):
         UsageProblem: Two of them are the same server, or only some speak gRPC.
     """
 
-    others: tuple[Remote, ...] = ()
+    others: tuple[RemoteServer, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -227,7 +227,7 @@ class Replicas(Remote):
             )
 
     @classmethod
-    def of(cls, servers: Sequence[Remote]) -> Replicas:
+    def of(cls, servers: Sequence[RemoteServer]) -> Replicas:
         """Make one deployment of these servers, two at least.
 
         Raises:
@@ -235,9 +235,9 @@ class Replicas(Remote):
         """
         return cls(**_of_one(servers[0]), others=tuple(servers[1:]))
 
-    def each(self) -> tuple[Remote, ...]:
-        """See ``Remote``; the first of the URLs first."""
-        return (Remote(**_of_one(self)), *self.others)
+    def each(self) -> tuple[RemoteServer, ...]:
+        """See ``RemoteServer``; the first of the URLs first."""
+        return (RemoteServer(**_of_one(self)), *self.others)
 
     def read_counters(self, site: Site) -> Counters | None:
         """See ``ServerKind``; those of all together, with those of each as parts by its address.
@@ -280,7 +280,7 @@ def addresses_of(instance: Instance) -> tuple[str, ...]:
     return tuple(each.address for each in kind.each()) if isinstance(kind, Replicas) else ()
 
 
-def _read(server: Remote) -> Counters:
+def _read(server: RemoteServer) -> Counters:
     try:
         counters = server.read_counters(server.site())
     except ServerFailed as problem:
@@ -290,6 +290,6 @@ def _read(server: Remote) -> Counters:
     return counters
 
 
-def _of_one(server: Remote) -> dict[str, Any]:
+def _of_one(server: RemoteServer) -> dict[str, Any]:
     """The arguments that make a server of its own of one, or of the first of several."""
-    return {each.name: getattr(server, each.name) for each in fields(Remote) if each.init}
+    return {each.name: getattr(server, each.name) for each in fields(RemoteServer) if each.init}

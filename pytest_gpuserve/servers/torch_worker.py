@@ -1,4 +1,4 @@
-"""An in-process worker of our own: a torch model behind a queue, compiled or not."""
+"""An in-process worker of our own: a torch model behind a Unix socket, compiled or not."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class TorchWorker(AppServer):
         """See ``ServerKind``.
 
         Raises:
-            ServerFailed: The queue's socket would have too long a name in that folder.
+            ServerFailed: The socket would have too long a name in that folder.
         """
         check_length(
             site.queue, LONGEST_SOCKET, f"torch_worker: the path of a Unix socket has {LONGEST_SOCKET} bytes at most"

@@ -22,11 +22,11 @@ from pytest_gpuserve.servers.relocation import PYTHONPATH, installed_versions, t
 from pytest_gpuserve.servers.triton_config import (
     asked_settings,
     check_files,
-    config_text,
     fingerprints,
     main_model,
     model_folders,
     overlay,
+    read_config,
     untracked_data,
     used_settings,
 )
@@ -168,7 +168,7 @@ class Triton:
         return counters_of(ask_triton(site.host, site.port, STATISTICS), self._roles(site))
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
-        """See ``ServerKind``; ``asked`` only of models that `triton_config.ModelConfig` wrote.
+        """See ``ServerKind``; ``asked`` is what each model's ``config.pbtxt`` says.
 
         Raises:
             ServerFailed: It did not answer, its answer makes no sense, or it cannot be told which model to count.
@@ -186,7 +186,7 @@ class Triton:
                 raise ServerFailed(
                     f"Triton's configuration of model {name} makes no sense", found=str(problem) or repr(problem)
                 ) from None
-            asked = asked_settings(config_text(self.repository / name))
+            asked = asked_settings(read_config(self.repository / name))
             settings.update({f"{name}.{key}": ServerSetting(value, asked.get(key)) for key, value in used.items()})
         return settings
 

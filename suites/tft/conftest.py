@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.load.tensors import close_to
 from suites.needs import needs_triton
-from suites.tft.apps.tft.contract import DATASETS, OUTPUT
+from suites.tft.apps.tft.contract import DATASETS, OUTPUT, model_name
 from suites.tft.reference import forecasts
-from suites.tft.repository import MODELS, config
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.tensors import Comparator
     from suites.tft.apps.tft.data import Examples
 
+
+MODELS = Path(__file__).parent / "apps" / "models"
+"""The model repository."""
 
 EXAMPLES = 16
 """Different ones; larger batches repeat them. The published load was one example over and over."""
@@ -51,6 +54,11 @@ class Tft:
     examples: Examples
     answers: NDArray[np.float32]
 
+    @property
+    def model(self) -> str:
+        """The model's name in the repository."""
+        return model_name(self.dataset)
+
     def batch(self, size: int, *, shared: bool = False) -> Target:
         """Describe a request of so many examples, whose answer is compared.
 
@@ -60,7 +68,7 @@ class Tft:
         """
         return self.server.infer(
             self.examples.batch(size),
-            model=config(self.dataset).name,
+            model=self.model,
             expect=self.expect(size),
             shared_memory={OUTPUT.name: size * OUTPUT.bytes} if shared else None,
         )
@@ -104,7 +112,7 @@ def deploy(
         if dataset not in answers:
             answers[dataset] = forecasts(dataset, examples[dataset], size=network_size)
         variables = {"TFT_SIZE": network_size, "TFT_PRECISION": usual_precision, **options}
-        server = triton_server(MODELS, models=[config(dataset).name], env=variables)
+        server = triton_server(MODELS, models=[model_name(dataset)], env=variables)
         return Tft(server, dataset, variables["TFT_PRECISION"], examples[dataset], answers[dataset])
 
     return make

@@ -19,7 +19,6 @@ from suites.tft.apps.tft.contract import (
     OUTPUT,
     PREFERRED_BATCH_SIZES,
 )
-from suites.tft.repository import config
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -44,7 +43,7 @@ def running(request: pytest.FixtureRequest, deploy: Callable[..., Tft]) -> Gener
 def test_tensors_are_those_of_the_contract(running: Running) -> None:
     """Triton tells eight inputs and one output with the published names, types and shapes, 6160 bytes an example."""
     tft, instance = running
-    found = json.loads(tft.server.get(f"/v2/models/{config(tft.dataset).name}").ask(instance).body)
+    found = json.loads(tft.server.get(f"/v2/models/{tft.model}").ask(instance).body)
 
     def told(tensors: list[dict[str, object]]) -> list[tuple[object, ...]]:
         return [(tensor["name"], tensor["datatype"], tensor["shape"]) for tensor in tensors]
@@ -63,7 +62,7 @@ def test_knobs_are_read_back(running: Running) -> None:
         "max_queue_delay_us": str(MAX_QUEUE_DELAY_US),
         "instances": f"{INSTANCES} x MODEL",
     }
-    settings = {name: instance.settings[f"{config(tft.dataset).name}.{name}"] for name in wanted}
+    settings = {name: instance.settings[f"{tft.model}.{name}"] for name in wanted}
     assert {name: setting.used for name, setting in settings.items()} == wanted
     assert {name: setting.asked for name, setting in settings.items()} == wanted
 

@@ -19,10 +19,9 @@ from pytest_gpuserve.errors import GpuserveError, ServerFailed, UsageProblem
 from pytest_gpuserve.experiment.asking import TEXT_SHOWN, Refused, WrongAnswer
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.process.ports import free_port
-from pytest_gpuserve.process.queue_format import ERROR, GOOD
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.instance import Instance
-from pytest_gpuserve.servers.remote import Remote
+from pytest_gpuserve.servers.remote import RemoteServer
 from tests.fakes.certificates import make_certificates
 from tests.fakes.http_server import BIG, BODY, Serving, serving
 
@@ -53,9 +52,9 @@ def server() -> Iterator[Serving]:
         yield there
 
 
-def running_at(port: int, **more: Any) -> tuple[ServerHandle, Instance]:  # noqa: ANN401 -- fields of `Remote`
+def running_at(port: int, **more: Any) -> tuple[ServerHandle, Instance]:  # noqa: ANN401 -- fields of `RemoteServer`
     """A server that somebody else runs, and what starting it would give."""
-    kind = Remote(more.pop("host", "127.0.0.1"), port, **more)
+    kind = RemoteServer(more.pop("host", "127.0.0.1"), port, **more)
     return ServerHandle(kind, cast("Starter", None)), Instance(kind, kind.site(), None, None)
 
 
@@ -301,25 +300,28 @@ def worker(tmp_path: Path) -> Iterator[tuple[ServerHandle, Instance, socket.sock
         yield ServerHandle(kind, cast("Starter", None)), Instance(kind, site, None, None), listener
 
 
-def replying(status: int, body: bytes) -> Callable[[socket.socket], None]:
-    """The answer of a worker to a request: its length, the request's number, how it went, and the body."""
-    return lambda peer: peer.sendall(
-        struct.pack(">i", 9 + len(body)) + peer.recv(1 << 16)[4:12] + bytes([status]) + body
-    )
+def replying(status: str, body: bytes) -> Callable[[socket.socket], None]:
+    """The answer of a worker to a request."""
+
+    def reply(peer: socket.socket) -> None:
+        peer.recv(1 << 16)
+        peer.sendall(b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (status.encode(), len(body), body))
+
+    return reply
 
 
-def test_a_worker_answers_over_its_queue(worker: tuple[ServerHandle, Instance, socket.socket]) -> None:
-    """An inference's outputs are read as arrays; its error is a refusal with its text, and no status of HTTP."""
+def test_a_worker_answers_over_its_socket(worker: tuple[ServerHandle, Instance, socket.socket]) -> None:
+    """An inference's outputs are read as arrays; its error is a refusal with its status and its text."""
     handle, running, listener = worker
     body = b'{"outputs":[{"name":"Y","datatype":"INT64","shape":[2],"data":[3,4]}]}'
-    with answered(listener, replying(GOOD, body)):
+    with answered(listener, replying("200 OK", body)):
         assert infer(handle, expect={"Y": [3, 4]}).ask(running).tensors["Y"].tolist() == [3, 4]
     with (
-        answered(listener, replying(ERROR, b"input 'X' has the wrong shape")),
+        answered(listener, replying("400 Bad Request", b"input 'X' has the wrong shape")),
         pytest.raises(Refused, match="wrong shape") as caught,
     ):
         infer(handle).ask(running)
-    assert caught.value.status is None
+    assert caught.value.status == 400
 
 
 def test_a_worker_that_takes_too_long_is_given_up(worker: tuple[ServerHandle, Instance, socket.socket]) -> None:
@@ -328,33 +330,14 @@ def test_a_worker_that_takes_too_long_is_given_up(worker: tuple[ServerHandle, In
     with pytest.raises(ServerFailed, match="no whole answer in 300 ms"):
         infer(handle, BIG_ITEMS).ask(running, timeout=PATIENCE_SECONDS)
     listener.accept()[0].close()
-    target = infer(handle)
-    begin = struct.pack(">i8sB", 9 + TRICKLE_PIECES, bytes(8), GOOD)
-    assert given_up_on(target, running, listener, begin, asked=target.requests[0].body)
+    assert given_up_on(infer(handle), running, listener, LONG_BODY)
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        pytest.param(b"", "the worker hung up", id="none"),
-        pytest.param(struct.pack(">i", 20) + b"half", "the worker hung up", id="half"),
-        pytest.param(struct.pack(">i", -1) + bytes(8), "announces -1 bytes", id="negative"),
-        pytest.param(struct.pack(">i", 8) + bytes(8), "announces 8 bytes", id="short"),
-        pytest.param(struct.pack(">i", 2**31 - 1), "announces 2147483647 bytes", id="long"),
-        pytest.param(struct.pack(">i", 10) + b"x" * 10, "no answer of a worker", id="other number"),
-    ],
-)
-def test_what_is_no_answer_of_a_worker(
-    worker: tuple[ServerHandle, Instance, socket.socket], answer: bytes, said: str
-) -> None:
-    """Half an answer, or none by its length or its number, is a worker that failed."""
+def test_a_worker_that_is_gone_is_told(worker: tuple[ServerHandle, Instance, socket.socket]) -> None:
+    """Nobody listens any more."""
     handle, running, listener = worker
-
-    def serve(peer: socket.socket) -> None:
-        peer.recv(1 << 16)
-        peer.sendall(answer)
-
-    with answered(listener, serve), pytest.raises(ServerFailed, match=said):
+    listener.close()
+    with pytest.raises(ServerFailed, match="does not answer POST"):
         infer(handle).ask(running)
 
 
@@ -369,7 +352,7 @@ def test_without_a_running_server_one_is_started_and_ended(server: Serving) -> N
     def start(kind: ServerKind, ask: Ask, beside: object = None) -> Iterator[Instance]:
         assert beside is None
         course.append(f"started for {ask.path}")
-        assert isinstance(kind, Remote)
+        assert isinstance(kind, RemoteServer)
         try:
             yield Instance(kind, kind.site(), None, None)
         finally:

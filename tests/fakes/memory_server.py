@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.load.shared_memory import FOLDER
 from pytest_gpuserve.servers.instance import Instance
-from pytest_gpuserve.servers.remote import Remote, reached
+from pytest_gpuserve.servers.remote import RemoteServer, reached
 from tests.fakes.threads import in_a_thread
 
 if TYPE_CHECKING:
@@ -53,9 +53,9 @@ class MemoryServer(ThreadingHTTPServer):
         kind = _Owned(self.token, "127.0.0.1", self.server_address[1]) if self.token else self.remote()
         return ServerHandle(kind, partial(reached, timeout_seconds=20))
 
-    def remote(self, host: str = "127.0.0.1") -> Remote:
+    def remote(self, host: str = "127.0.0.1") -> RemoteServer:
         """It, at an address."""
-        return Remote(host, self.server_address[1])
+        return RemoteServer(host, self.server_address[1])
 
     def instance(self, host: str = "127.0.0.1") -> Instance:
         """It, running at an address."""
@@ -63,7 +63,7 @@ class MemoryServer(ThreadingHTTPServer):
         return Instance(kind, kind.site(), None, None)
 
 
-class _Owned(Remote):
+class _Owned(RemoteServer):
     """Knows the token."""
 
     def __init__(self, token: str, host: str, port: int) -> None:

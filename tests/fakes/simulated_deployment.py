@@ -19,7 +19,7 @@ from pytest_gpuserve.load.schedule import Closed, Constant, Poisson
 from pytest_gpuserve.load.totals import together
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.window import COMPILING
-from pytest_gpuserve.servers.remote import Remote, Replicas
+from pytest_gpuserve.servers.remote import RemoteServer, Replicas
 from pytest_gpuserve.testing import Unseen
 from tests.fakes.scripted_engines import scripted_instance
 
@@ -63,9 +63,9 @@ class Deployment:
     seeds: list[int] = field(default_factory=list)
 
     @property
-    def kind(self) -> Remote:
+    def kind(self) -> RemoteServer:
         """What it is."""
-        servers = [Remote(f"host{number}", 8000) for number in range(len(self.queues))]
+        servers = [RemoteServer(f"host{number}", 8000) for number in range(len(self.queues))]
         return servers[0] if len(servers) == 1 else Replicas.of(servers)
 
     def counters(self) -> Counters | None:

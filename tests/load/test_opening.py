@@ -134,8 +134,8 @@ def test_a_unix_socket_is_opened(stack: ExitStack, tmp_path: Path) -> None:
     listener = stack.enter_context(socket.socket(socket.AF_UNIX))
     listener.bind(path)
     listener.listen()
-    assert Attempt(stack, resolve(Endpoint("worker", path))).result() == ("open", "")
-    kind, sample = Attempt(stack, resolve(Endpoint("worker", path + "-not"))).result()
+    assert Attempt(stack, resolve(Endpoint("http", path))).result() == ("open", "")
+    kind, sample = Attempt(stack, resolve(Endpoint("http", path + "-not"))).result()
     assert (kind, "No such file" in sample) == ("connect", True)
     with pytest.raises(OSError, match=r"Name or service not known|Temporary failure|No address"):
         resolve(Endpoint("http", "nobody.invalid", 80))

@@ -31,7 +31,7 @@ from pytest_gpuserve.measure.counters import together as counted_together
 from pytest_gpuserve.measure.replicas import replicas_of
 from pytest_gpuserve.measure.window import ReplicaWindow
 from pytest_gpuserve.servers.command import CommandServer
-from pytest_gpuserve.servers.remote import Remote, Replicas
+from pytest_gpuserve.servers.remote import RemoteServer, Replicas
 from tests.load.ticks import tick_of
 from tests.support.builders import histogram, window
 from tests.support.reasons import said
@@ -47,7 +47,7 @@ NAMES = ("a:1", "b:1")
 
 def target_of(replicas: int, *, requests: int = 1, grpc: bool = False) -> Target:
     """Requests to so many replicas."""
-    servers = [Remote(f"host{number}", 8000, grpc_port=8001) for number in range(replicas)]
+    servers = [RemoteServer(f"host{number}", 8000, grpc_port=8001) for number in range(replicas)]
     kind = servers[0] if replicas == 1 else Replicas.of(servers)
     handle = ServerHandle(kind, cast("Starter", None))
     return Target(
@@ -234,7 +234,7 @@ def test_a_search_of_many_replicas_is_dealt_out() -> None:
 
 def watched(target: Target, shape: LoadShape | None = None) -> Watch:
     """A watch that looks after a load of it; servers that somebody else runs do not die, and hide no text."""
-    kind = cast("Remote", target.server.kind)
+    kind = cast("RemoteServer", target.server.kind)
     hides = {"death.return_value": None, "shown.side_effect": lambda text, _: text}
     instance = Mock(kind=kind, site=kind.site(), **hides)
     check = AnswerCheck([None] * len(target.requests))

@@ -56,7 +56,7 @@ CARD = "device/yardstick_card.py"
 INSIDE_BANNED = frozenset({"numpy", "msgspec", "psutil", "prometheus_client", "pynvml", "pytest", "_pytest"})
 """What a server's interpreter need not have."""
 
-INSIDE_ROOMS = ("process.queue_server", "process.queue_format", "errors", "units", "servers.inside")
+INSIDE_ROOMS = ("errors", "units", "servers.inside")
 """The modules of ours that need nothing but the standard library."""
 
 PURE = frozenset({"gate", "report"})
@@ -172,7 +172,7 @@ def test_a_wrong_import_is_found(file: str, source: str) -> None:
     [
         ("gate/new.py", "import math\nfrom pytest_gpuserve.gate.metric import Metric"),
         ("plugin/new.py", "import pytest\nfrom pytest_gpuserve.plugin import hookspecs"),
-        ("servers/inside/new.py", "import torch\nfrom pytest_gpuserve.process.queue_server import QueueServer"),
+        ("servers/inside/new.py", "import torch\nfrom pytest_gpuserve.errors import ServerFailed"),
         ("trial/ledger.py", "from pytest_gpuserve import ms\nimport os, time"),
     ],
 )

@@ -18,7 +18,7 @@ from pytest_gpuserve.units import format_seconds
 torch = pytest.importorskip("torch")
 
 from pytest_gpuserve.servers.inside import torch_flops  # noqa: E402 -- imports torch
-from pytest_gpuserve.servers.inside.torch_flops import Count, Input, count  # noqa: E402 -- imports torch
+from pytest_gpuserve.servers.inside.torch_flops import Count, InputSpec, count  # noqa: E402 -- imports torch
 from tests.fakes import convnext  # noqa: E402 -- imports torch
 from tests.fakes.children.toolkit import printed  # noqa: E402 -- below what imports torch
 
@@ -39,7 +39,7 @@ sizes = st.integers(min_value=1, max_value=9)
 
 def counted(build: Callable[[], Torch], *shape: int, dtype: str = "float32") -> Count:
     """The count of a model with one input."""
-    return count(build, {}, [Input("x", shape, dtype)])
+    return count(build, {}, [InputSpec("x", shape, dtype)])
 
 
 def module_of(function: Callable[..., object], **parts: Torch) -> Torch:
@@ -200,10 +200,10 @@ def test_several_inputs_are_taken_by_name() -> None:
     def build() -> Torch:
         return module_of(lambda left, right: left @ right)
 
-    inputs = [Input("right", (3, 5), "float32"), Input("left", (2, 3), "float32")]
+    inputs = [InputSpec("right", (3, 5), "float32"), InputSpec("left", (2, 3), "float32")]
     assert count(build, {}, inputs).flops == 2 * 2 * 3 * 5
     with pytest.raises(TypeError, match=r"forward\(\) has no other; it takes left, right"):
-        count(build, {}, [*inputs, Input("other", (1,), "float32")])
+        count(build, {}, [*inputs, InputSpec("other", (1,), "float32")])
 
 
 def test_the_package_imports_no_torch_for_it() -> None:
@@ -258,7 +258,7 @@ def test_own_formulas_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_count_that_fails_says_why(model_file: Callable[[str], str], tmp_path: Path, source: str, found: str) -> None:
     """A model that cannot be counted is an error with its own words, never a number."""
     model_file(source)
-    told = torch_flops.answer(tmp_path / "model.py", "build", {}, [Input("x", (2, 8), "float32")])
+    told = torch_flops.answer(tmp_path / "model.py", "build", {}, [InputSpec("x", (2, 8), "float32")])
     with pytest.raises(GpuserveError, match="a model: ") as problem:
         flops._work("a model", told)
     assert re.search(found, problem.value.found)
@@ -268,7 +268,7 @@ def test_a_count_that_fails_says_why(model_file: Callable[[str], str], tmp_path:
 def test_a_failure_is_told_with_where_it_was(model_file: Callable[[str], str], tmp_path: Path) -> None:
     """The user's own lines are shown, and nothing of what torch and the program called on the way."""
     model_file("def build():\n    return torch.nn.Sequential(*size())\ndef size():\n    return {}['tiny']\n")
-    told = torch_flops.answer(tmp_path / "model.py", "build", {}, [Input("x", (2, 8), "float32")])
+    told = torch_flops.answer(tmp_path / "model.py", "build", {}, [InputSpec("x", (2, 8), "float32")])
     with pytest.raises(GpuserveError) as problem:
         flops._work("a model", told)
     assert problem.value.found == "KeyError: 'tiny'"

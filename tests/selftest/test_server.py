@@ -22,7 +22,7 @@ from pytest_gpuserve.selftest.kind import BuiltIn, counters_of
 from pytest_gpuserve.selftest.server import INFER, PREFIX, WRONG_ANSWER, Options, turns_of
 from pytest_gpuserve.servers.base import Ask, Site
 from pytest_gpuserve.servers.instance import started
-from pytest_gpuserve.servers.metric_names import Sample
+from pytest_gpuserve.servers.metric_names import MetricSample
 from pytest_gpuserve.servers.relocation import Relocation
 
 if TYPE_CHECKING:
@@ -186,9 +186,9 @@ def test_the_server_imports_the_standard_library_alone() -> None:
     assert not [name for name in names if name.startswith("pytest_gpuserve")]
 
 
-def sample(name: str, value: float = 1.0, **labels: str) -> Sample:
+def sample(name: str, value: float = 1.0, **labels: str) -> MetricSample:
     """One line of a scrape of it."""
-    return Sample(f"{PREFIX}_{name}_total", labels, value)
+    return MetricSample(f"{PREFIX}_{name}_total", labels, value)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def sample(name: str, value: float = 1.0, **labels: str) -> Sample:
         [sample("items"), sample("batches"), sample("batch_size", size="1", worker="2")],
     ],
 )
-def test_counters_that_make_no_sense_are_told(more: list[Sample]) -> None:
+def test_counters_that_make_no_sense_are_told(more: list[MetricSample]) -> None:
     """What is missing is not zero, and what is new is not left out."""
     with pytest.raises(ServerFailed, match="make no sense"):
         counters_of(more)

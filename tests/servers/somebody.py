@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.plugin.server_factory import ServerFactory
 from pytest_gpuserve.servers.metric_names import MetricNames
-from pytest_gpuserve.servers.remote import Remote, reached
+from pytest_gpuserve.servers.remote import RemoteServer, reached
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -25,7 +25,7 @@ def start_of(timeout_seconds: float) -> Starter:
     """What a session starts remote servers with."""
 
     def start(kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None) -> AbstractContextManager[Instance]:
-        assert isinstance(kind, Remote)
+        assert isinstance(kind, RemoteServer)
         return reached(kind, ask, timeout_seconds=timeout_seconds, beside=beside)
 
     return start

@@ -118,7 +118,7 @@ def test_fixtures(
         remote_server("http://127.0.0.1:1"),
     )
     kinds = [type(handle.kind).__name__ for handle in handles]
-    assert kinds == ["Mosec", "LitServe", "PyTriton", "Triton", "TorchWorker", "CommandServer", "Remote"]
+    assert kinds == ["Mosec", "LitServe", "PyTriton", "Triton", "TorchWorker", "CommandServer", "RemoteServer"]
 """
 
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.servers.inside.batch_tally import MAGIC, WORD, Reading, Tally, read_tally
+from pytest_gpuserve.servers.inside.batch_tally import MAGIC, WORD, BatchCounters, BatchCounts, read_tally
 
 EXECUTIONS = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 10**12)), max_size=40)
 
@@ -24,10 +24,10 @@ def test_what_is_added_is_read(executions: list[tuple[int, int]]) -> None:
     """Executions, items, time and sizes are those that were added; sizes beyond the places are in the sums alone."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.tally"
-        tally = Tally(path, 8)
+        tally = BatchCounters(path, 8)
         for size, nanoseconds in executions:
             tally.add(size, nanoseconds)
-        assert read_tally(path) == Reading(
+        assert read_tally(path) == BatchCounts(
             len(executions),
             sum(size for size, _ in executions),
             sum(nanoseconds for _, nanoseconds in executions),
@@ -37,7 +37,7 @@ def test_what_is_added_is_read(executions: list[tuple[int, int]]) -> None:
 
 def test_threads_share_a_tally(tmp_path: Path) -> None:
     """Nothing is lost when threads count at the same time."""
-    tally = Tally(tmp_path / "a.tally", 4)
+    tally = BatchCounters(tmp_path / "a.tally", 4)
 
     def add() -> None:
         for _ in range(3000):
@@ -51,14 +51,14 @@ def test_threads_share_a_tally(tmp_path: Path) -> None:
                 pool.submit(add)
     finally:
         sys.setswitchinterval(before)
-    assert read_tally(tmp_path / "a.tally") == Reading(12000, 24000, 36000, {2: 12000})
+    assert read_tally(tmp_path / "a.tally") == BatchCounts(12000, 24000, 36000, {2: 12000})
 
 
 WRITER = """
 import sys
 from pathlib import Path
-from pytest_gpuserve.servers.inside.batch_tally import Tally
-tally = Tally(Path(sys.argv[1]), 4)
+from pytest_gpuserve.servers.inside.batch_tally import BatchCounters
+tally = BatchCounters(Path(sys.argv[1]), 4)
 print(flush=True)
 while True:
     tally.add(3, 7)
@@ -77,7 +77,7 @@ def test_an_execution_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
         finally:
             writer.kill()
     seen = [reading.executions for reading in readings]
-    assert readings == [Reading(count, 3 * count, 7 * count, {3: count} if count else {}) for count in seen]
+    assert readings == [BatchCounts(count, 3 * count, 7 * count, {3: count} if count else {}) for count in seen]
     assert seen == sorted(seen)
     assert seen[-1] > seen[0]
     assert read_tally(path).executions >= seen[-1]
@@ -86,11 +86,11 @@ def test_an_execution_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_a_writer_that_died_in_the_middle_holds_up_nobody(tmp_path: Path) -> None:
     """A tally whose last change was never finished is read as it is."""
     path = tmp_path / "a.tally"
-    Tally(path, 2).add(2, 5)
+    BatchCounters(path, 2).add(2, 5)
     octets = bytearray(path.read_bytes())
     octets[WORD : 2 * WORD] = (3).to_bytes(WORD, sys.byteorder)
     path.write_bytes(octets)
-    assert read_tally(path) == Reading(1, 2, 5, {2: 1})
+    assert read_tally(path) == BatchCounts(1, 2, 5, {2: 1})
 
 
 @settings(max_examples=50)
@@ -107,6 +107,6 @@ def test_another_file_is_no_tally(octets: bytes) -> None:
 
 def test_a_tally_is_its_writers_alone(tmp_path: Path) -> None:
     """Nobody else may write it, and a second writer cannot take its place."""
-    Tally(tmp_path / "a.tally", 1)
+    BatchCounters(tmp_path / "a.tally", 1)
     assert (tmp_path / "a.tally").stat().st_mode & 0o077 == 0
     assert [path.name for path in tmp_path.iterdir()] == ["a.tally"]

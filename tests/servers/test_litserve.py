@@ -17,13 +17,13 @@ from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Site
-from pytest_gpuserve.servers.inside.batch_tally import Tally, read_tally
+from pytest_gpuserve.servers.inside.batch_tally import BatchCounters, read_tally
 from pytest_gpuserve.servers.inside.litserve_worker import (
     ANSWERS,
     EXECUTIONS,
     FACTS,
     READY_PATH,
-    Answers,
+    AnswerCounter,
     count_predictions,
     open_tally,
     write_json,
@@ -94,7 +94,7 @@ def count(tmp_path: Path) -> Callable[[Batches], tuple[Any, Callable[[], dict[in
     """Count a model; it, and what tells how many executions of each size there were."""
 
     def counted(model: Batches) -> tuple[Any, Callable[[], dict[int, int]]]:
-        count_predictions(model, Tally(tmp_path / "a.tally", 8))
+        count_predictions(model, BatchCounters(tmp_path / "a.tally", 8))
         return model, lambda: read_tally(tmp_path / "a.tally").sizes
 
     return counted
@@ -155,7 +155,7 @@ def answered(folder: Path, path: str, status: int, states: dict[str, str] | None
     async def send(message: Message) -> None:
         sent.append(message)
 
-    middleware = Answers(app, folder=folder, paths={"/predict": "/predict"}, states=lambda: states or {})
+    middleware = AnswerCounter(app, folder=folder, paths={"/predict": "/predict"}, states=lambda: states or {})
     asyncio.run(middleware({"type": "http", "path": path}, receive, send))
     return sent[0]["status"], sent[1]["body"]
 

@@ -15,7 +15,7 @@ from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SE
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site
-from pytest_gpuserve.servers.metric_names import Sample, read_samples, scrape
+from pytest_gpuserve.servers.metric_names import MetricSample, read_samples, scrape
 from pytest_gpuserve.servers.mosec import Mosec, batch_counters
 from tests.fakes.threads import in_a_thread
 from tests.servers.pages import Pages
@@ -179,7 +179,7 @@ def test_a_page_is_fetched_from_the_loopback(
 def test_labels_and_values_are_read(web: Pages) -> None:
     """A sample keeps its name, its labels and its value; comments and blank lines are none."""
     web.body = b'# a comment\n\na{b="c d",e="\\"f\\""} 1.5\nb 2e3\n'
-    assert scrape(web.port) == [Sample("a", {"b": "c d", "e": '"f"'}, 1.5), Sample("b", {}, 2000.0)]
+    assert scrape(web.port) == [MetricSample("a", {"b": "c d", "e": '"f"'}, 1.5), MetricSample("b", {}, 2000.0)]
 
 
 @pytest.mark.parametrize(

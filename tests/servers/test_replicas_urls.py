@@ -12,7 +12,7 @@ from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.relocation import Relocation
-from pytest_gpuserve.servers.remote import Remote, Replicas
+from pytest_gpuserve.servers.remote import RemoteServer, Replicas
 from tests.servers.somebody import COUNTERS, FACTORY, UNTYPED
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def refusal(url: object, **arguments: object) -> str:
 def test_a_list_of_one_is_that_one() -> None:
     """So that a suite may take its URLs from outside, and keeps its baseline."""
     assert FACTORY.remote([ONE]).kind == FACTORY.remote(ONE).kind
-    assert type(FACTORY.remote((ONE,)).kind) is Remote
+    assert type(FACTORY.remote((ONE,)).kind) is RemoteServer
 
 
 def test_each_url_is_a_replica_with_the_options_of_all() -> None:
@@ -53,7 +53,7 @@ def test_each_url_is_a_replica_with_the_options_of_all() -> None:
         ("10.0.0.2:8000", False, False),
         ("10.0.0.3:443", True, True),
     ]
-    assert {type(each) for each in kind.each()} == {Remote}
+    assert {type(each) for each in kind.each()} == {RemoteServer}
     assert all(each.counters is COUNTERS for each in kind.each())
     assert {(each.metrics_port, each.grpc_port, each.default_model) for each in kind.each()} == {(9090, 8001, "m")}
     assert kind.ports == ("http", "grpc")

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.process.queue_format import ERROR
 from pytest_gpuserve.process.ready import HttpRequest, http_probe
 from pytest_gpuserve.servers.base import Ask
 from pytest_gpuserve.servers.instance import FAILING_SECONDS, QUEUE_CHARACTERS, _Accept, verdict_on_status
-from pytest_gpuserve.servers.metric_names import MetricNames, Sample
+from pytest_gpuserve.servers.metric_names import MetricNames, MetricSample
 from pytest_gpuserve.servers.triton_http import ask_triton, read_configs
 from tests.fakes.threads import in_a_thread
 from tests.servers.pages import Pages
@@ -97,7 +96,7 @@ def test_a_status_is_told_without_secrets(ask: Ask, known: dict[str, str]) -> No
     # A worker's error may be a long one: a traceback.
     for body in bodies(QUEUE_CHARACTERS):
         with unsaid():
-            accept(ask, known).queued(ERROR, body)
+            accept(ask, known).queued(500, body)
 
 
 def test_a_status_is_told_without_the_secrets_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -130,7 +129,7 @@ def test_the_names_of_metrics_are_listed_whole(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("A_TOKEN", "metric_0012_of_many")
     names = [f"metric_{number:04}_of_many" for number in range(100)]
     with pytest.raises(ServerFailed) as caught:
-        MetricNames(items="items", batches="runs").read([Sample(name, {}, 1.0) for name in names])
+        MetricNames(items="items", batches="runs").read([MetricSample(name, {}, 1.0) for name in names])
     listed = caught.value.found.removeprefix("100 others: ")
     assert listed.endswith(", …")
     shown = listed.removesuffix(", …").split(", ")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +16,13 @@ import pytest
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.load.kserve import Inference, OutputRequest, decode_http, http_request, inputs_of
+from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.measure.counters import Counters, counted_between, differences
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
-from pytest_gpuserve.process.queue_format import ERROR, GOOD, ask_queue
+from pytest_gpuserve.process.ready import UnixConnection
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Ask
 from pytest_gpuserve.servers.torch_worker import TorchWorker
@@ -45,17 +48,27 @@ def body(outputs: tuple[str, ...] = (), **tensors: object) -> bytes:
     return http_request(Inference("m", inputs_of(tensors), tuple(map(OutputRequest, outputs)))).body
 
 
+def answered(worker: Instance, request: bytes) -> tuple[int, bytes]:
+    """The status and the body of the worker's answer."""
+    connection = UnixConnection(worker.site.queue, GUARD_SECONDS)
+    with closing(connection):
+        connection.request("POST", "/", request)
+        response = connection.getresponse()
+        return response.status, response.read()
+
+
 def ask(worker: Instance, request: bytes) -> dict[str, Any]:
     """The worker's answer, which is a good one."""
-    status, answer = ask_queue(worker.site.queue, request, GUARD_SECONDS)
-    assert status == GOOD, answer
+    status, answer = answered(worker, request)
+    assert status == HTTPStatus.OK, answer
     return decode_http(answer)
 
 
 def refusal(worker: Instance, request: bytes) -> str:
     """The worker's answer, which is an error."""
-    status, answer = ask_queue(worker.site.queue, request, GUARD_SECONDS)
-    assert status == ERROR
+    status, answer = answered(worker, request)
+    assert status in {HTTPStatus.BAD_REQUEST, HTTPStatus.INTERNAL_SERVER_ERROR}
+    assert ("the model raised" in answer.decode()) == (status == HTTPStatus.INTERNAL_SERVER_ERROR)
     return answer.decode()
 
 
@@ -72,8 +85,9 @@ def running(worker: TorchWorker, first: bytes, log: Path) -> AbstractContextMana
 
 def load(worker: Instance, request: bytes, users: int, seconds: float) -> int:
     """Load it with the real engine; returns the good answers, and there is nothing else."""
-    endpoint, timeout_ns = Endpoint("worker", str(worker.site.queue)), round(GUARD_SECONDS * 1e9)
-    plan = Plan(endpoint, ((request,),), Closed(users), 10**8, timeout_ns, nanoseconds=round(seconds * 1e9))
+    endpoint, timeout_ns = Endpoint("http", str(worker.site.queue)), round(GUARD_SECONDS * 1e9)
+    payload = Request("POST", "/", request).to_bytes("", 0)
+    plan = Plan(endpoint, ((payload,),), Closed(users), 10**8, timeout_ns, nanoseconds=round(seconds * 1e9))
     totals = run_load(plan).totals
     assert not totals.errors
     return totals.requests

@@ -18,7 +18,7 @@ from pytest_gpuserve.measure.counters import ServerSetting, StageTime, differenc
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site
-from pytest_gpuserve.servers.inside.torch_tally import Tally
+from pytest_gpuserve.servers.inside.torch_tally import WorkerCounters
 from pytest_gpuserve.servers.inside.torch_worker import FACTS_FILE, TALLY_FILE
 from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.servers.torch_worker import TorchWorker
@@ -147,7 +147,7 @@ def test_the_same_worker_of_another_checkout(app: App, tmp_path: Path) -> None:
 
 def test_counters_are_what_was_counted(app: App, site: Site) -> None:
     """Rows are items, executions batches; times in seconds with what they count; a size without a name is the rest."""
-    tally = Tally(site.folder / TALLY_FILE)
+    tally = WorkerCounters(site.folder / TALLY_FILE)
     for _ in range(6):
         tally.arrived()
     tally.taken(4)
@@ -177,7 +177,7 @@ def test_whether_it_is_compiled_is_counted_not_believed(
 ) -> None:
     """What dynamo counted stands beside what was asked for, and a difference shows; before an execution it is open."""
     (site.folder / FACTS_FILE).write_text('{"cold_start": {"import torch": 1.5}, "settings": {"device": "cpu"}}')
-    tally = Tally(site.folder / TALLY_FILE)
+    tally = WorkerCounters(site.folder / TALLY_FILE)
     for _ in range(executions):
         tally.executed(1, [], 1, (frames, frames, 0))
     kind = TorchWorker(app, "build", compile=asked)

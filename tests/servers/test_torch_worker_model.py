@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.servers.inside.torch_wire import ITEM_BYTES, Asked, BadRequest, Tensor
+from pytest_gpuserve.servers.inside.torch_wire import ITEM_BYTES, BadRequest, InferenceRequest, Tensor
 
 torch = pytest.importorskip("torch")
 
@@ -34,7 +34,7 @@ def small() -> Callable[..., Any]:
     return torch_model.load_callable(MODELS, "Small")
 
 
-def executed(module: Torch, *requests: Asked, batching: bool = True) -> list[list[Tensor]]:
+def executed(module: Torch, *requests: InferenceRequest, batching: bool = True) -> list[list[Tensor]]:
     """What a module, or what its ``forward`` does, answers to requests that are put together."""
     if not isinstance(module, torch.nn.Module):
         forward, module = module, torch.nn.Module()
@@ -44,9 +44,9 @@ def executed(module: Torch, *requests: Asked, batching: bool = True) -> list[lis
         return torch_execution.Execution(module, names, CPU, batching=batching)(requests)
 
 
-def rows_of(*rows: float) -> Asked:
+def rows_of(*rows: float) -> InferenceRequest:
     """A request with an FP32 input ``x`` of so many rows of one element."""
-    return Asked((Tensor("x", "FP32", (len(rows), 1), np.array(rows, "<f4").tobytes()),))
+    return InferenceRequest((Tensor("x", "FP32", (len(rows), 1), np.array(rows, "<f4").tobytes()),))
 
 
 def values(tensor: Tensor) -> list[float]:
@@ -170,7 +170,7 @@ def test_elements_go_through_unchanged(
         size = count * math.prod(trailing) * ITEM_BYTES[datatype]
         raw = data.draw(st.binary(min_size=size, max_size=size))
         view = memoryview(bytes(shift) + raw)[shift:]
-        requests.append(Asked((Tensor("x", datatype, (count, *trailing), view),)))
+        requests.append(InferenceRequest((Tensor("x", datatype, (count, *trailing), view),)))
     answers = executed(lambda x: x, *requests)
     for request, answer in zip(requests, answers, strict=True):
         sent = bytes(request.inputs[0].data)
@@ -209,7 +209,7 @@ def test_inputs_are_passed_by_name_where_forward_has_them() -> None:
 
     def answer(*names: str) -> list[float]:
         inputs = (rows_of(number).inputs[0]._replace(name=name) for number, name in enumerate(names, 1))
-        return values(executed(Minus(), Asked(tuple(inputs)))[0][0])
+        return values(executed(Minus(), InferenceRequest(tuple(inputs)))[0][0])
 
     assert (answer("a", "b"), answer("b", "a"), answer("whatever")) == ([-1], [1], [-1])
     with pytest.raises(BadRequest, match="has no 'x'"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,41 +14,37 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.process.queue_server import QueueClient, QueuedRequest
 from pytest_gpuserve.servers.inside import torch_queue
+from pytest_gpuserve.servers.inside.http_socket import Connection
 from pytest_gpuserve.servers.inside.torch_queue import RequestQueue, Waiting
-from pytest_gpuserve.servers.inside.torch_tally import FIELDS, MOST_SIZES, Tally, read_tally
-from pytest_gpuserve.servers.inside.torch_wire import Asked, Tensor
+from pytest_gpuserve.servers.inside.torch_tally import FIELDS, MOST_SIZES, WorkerCounters, read_tally
+from pytest_gpuserve.servers.inside.torch_wire import InferenceRequest, Tensor
 from tests.fakes.children.toolkit import eventually
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 GUARD_SECONDS = 20.0
 LONG_NS = round(1e9 * GUARD_SECONDS)
 
 
-@pytest.fixture(scope="module")
-def sender() -> Iterator[QueueClient]:
+class Client(Connection):
     """Somebody to answer, who never is."""
-    here, there = socket.socketpair()
-    with there:
-        found = QueueClient(here, lambda _: None)
-        yield found
-        found.close()
+
+    def __init__(self, number: int) -> None:
+        self.number = number
 
 
-def request(sender: QueueClient, number: int, rows: int, width: int = 1, arrived_ns: int | None = None) -> Waiting:
+def request(number: int, rows: int, width: int = 1, arrived_ns: int | None = None) -> Waiting:
     """A request of so many rows; requests of another width do not fit to it."""
     tensor = Tensor("x", "UINT8", (rows, width), bytes(rows * width))
     now_ns = time.perf_counter_ns() if arrived_ns is None else arrived_ns
-    return Waiting(QueuedRequest(b"", bytes([number]), sender), Asked((tensor,)), now_ns)
+    return Waiting(Client(number), InferenceRequest((tensor,)), now_ns)
 
 
 def numbers(batch: list[Waiting]) -> list[int]:
     """Which requests they are."""
-    return [waiting.item.number[0] for waiting in batch]
+    return [waiting.client.number for waiting in batch if isinstance(waiting.client, Client)]
 
 
 @settings(deadline=None)
@@ -57,14 +52,12 @@ def numbers(batch: list[Waiting]) -> list[int]:
     waiting=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 2)), max_size=12),
     max_rows=st.integers(1, 6),
 )
-def test_every_request_is_in_one_batch_in_order(
-    sender: QueueClient, waiting: list[tuple[int, int]], max_rows: int
-) -> None:
+def test_every_request_is_in_one_batch_in_order(waiting: list[tuple[int, int]], max_rows: int) -> None:
     """Batches are of one kind, within the limit or a single request, as full as their order allows, oldest first."""
     taken: list[int] = []
     queue = RequestQueue(max_rows, 0, taken.append)
     for number, (rows, width) in enumerate(waiting):
-        queue.put(request(sender, number, rows, width, arrived_ns=number))
+        queue.put(request(number, rows, width, arrived_ns=number))
     batches = []
     while sum(taken) < len(waiting):
         batches.append(queue.take())
@@ -81,47 +74,47 @@ def test_every_request_is_in_one_batch_in_order(
     assert taken == [len(batch) for batch in batches]
 
 
-def test_a_full_batch_does_not_wait(sender: QueueClient) -> None:
+def test_a_full_batch_does_not_wait() -> None:
     """What is full goes at once, past an older one that still waits; what it leaves is not full, and waits again."""
     queue = RequestQueue(2, LONG_NS, lambda _: None)
-    queue.put(request(sender, 0, 1, width=9))
-    queue.put(request(sender, 1, 1))
+    queue.put(request(0, 1, width=9))
+    queue.put(request(1, 1))
     with ThreadPoolExecutor() as pool:
         batch = pool.submit(queue.take)
-        queue.put(request(sender, 2, 1))
+        queue.put(request(2, 1))
         assert numbers(batch.result(GUARD_SECONDS / 2)) == [1, 2]
         for number in range(3, 6):
-            queue.put(request(sender, number, 1))
+            queue.put(request(number, 1))
         assert numbers(queue.take()) == [3, 4]
         batch = pool.submit(queue.take)
         time.sleep(0.05)
         assert not batch.done()
-        queue.put(request(sender, 6, 1))
+        queue.put(request(6, 1))
         assert numbers(batch.result(GUARD_SECONDS / 2)) == [5, 6]
 
 
-def test_the_oldest_waits_so_long_and_no_longer(sender: QueueClient) -> None:
+def test_the_oldest_waits_so_long_and_no_longer() -> None:
     """A batch that is not full goes when its oldest request has waited enough since it arrived, not before."""
     queue = RequestQueue(8, 50_000_000, lambda _: None)
-    first = request(sender, 0, 1)
+    first = request(0, 1)
     queue.put(first)
-    queue.put(request(sender, 1, 1))
+    queue.put(request(1, 1))
     assert numbers(queue.take()) == [0, 1]
     assert time.perf_counter_ns() >= first.arrived_ns + 50_000_000
     # One that waited for the model has waited already.
     slow = RequestQueue(8, LONG_NS, lambda _: None)
-    slow.put(request(sender, 0, 1, arrived_ns=time.perf_counter_ns() - LONG_NS))
+    slow.put(request(0, 1, arrived_ns=time.perf_counter_ns() - LONG_NS))
     assert numbers(slow.take()) == [0]
 
 
-def test_the_end_wakes_who_waits(sender: QueueClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_end_wakes_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takers get nothing and putters into a full queue go on once it is closed; nothing is given out then."""
     monkeypatch.setattr(torch_queue, "MOST_WAITING", 1)
     empty, full = RequestQueue(1, 0, lambda _: None), RequestQueue(8, LONG_NS, lambda _: None)
-    full.put(request(sender, 0, 1))
+    full.put(request(0, 1))
     with ThreadPoolExecutor() as pool:
         batch = pool.submit(empty.take)
-        second = pool.submit(full.put, request(sender, 1, 1))
+        second = pool.submit(full.put, request(1, 1))
         time.sleep(0.05)
         assert not batch.done()
         assert not second.done()
@@ -132,7 +125,7 @@ def test_the_end_wakes_who_waits(sender: QueueClient, monkeypatch: pytest.Monkey
     assert full.take() == []
 
 
-def test_two_takers_share_a_full_queue(sender: QueueClient, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_takers_share_a_full_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits at a full queue goes on when there is room; each request is taken once, whoever takes it."""
     monkeypatch.setattr(torch_queue, "MOST_WAITING", 2)
     queue = RequestQueue(3, 100_000, lambda _: None)
@@ -144,15 +137,15 @@ def test_two_takers_share_a_full_queue(sender: QueueClient, monkeypatch: pytest.
             found.extend(numbers(batch))
 
     for number in range(2):
-        queue.put(request(sender, number, 1))
+        queue.put(request(number, 1))
     with ThreadPoolExecutor() as pool:
-        third = pool.submit(queue.put, request(sender, 2, 1))
+        third = pool.submit(queue.put, request(2, 1))
         time.sleep(0.05)
         assert not third.done()
         takers = [pool.submit(work) for _ in range(2)]
         third.result(GUARD_SECONDS)
         for number in range(3, 200):
-            queue.put(request(sender, number, 1, width=1 + number % 3))
+            queue.put(request(number, 1, width=1 + number % 3))
         eventually(lambda: len(found) == 200, "all are taken")
         queue.close()
         for taker in takers:
@@ -165,7 +158,7 @@ def test_two_takers_share_a_full_queue(sender: QueueClient, monkeypatch: pytest.
 
 def test_what_is_counted_is_read(tmp_path: Path) -> None:
     """Each event is in its fields, sizes exactly, and an execution compiled something where frames became more."""
-    tally = Tally(tmp_path / "tally")
+    tally = WorkerCounters(tmp_path / "tally")
     assert read_tally(tmp_path / "tally") == (dict.fromkeys(FIELDS, 0), {})
     for _ in range(5):
         tally.arrived()
@@ -185,7 +178,7 @@ def test_what_is_counted_is_read(tmp_path: Path) -> None:
 
 def test_more_sizes_than_there_is_room_for_are_counted_together(tmp_path: Path) -> None:
     """No execution is lost; those of further sizes are under 0, and sizes known before stay exact."""
-    tally = Tally(tmp_path / "tally")
+    tally = WorkerCounters(tmp_path / "tally")
     for rows in [*range(1, MOST_SIZES + 4), 1, MOST_SIZES + 1]:
         tally.executed(rows, [], 0, (0, 0, 0))
     values, sizes = read_tally(tmp_path / "tally")
@@ -196,7 +189,7 @@ def test_more_sizes_than_there_is_room_for_are_counted_together(tmp_path: Path) 
 
 def test_a_reading_is_of_one_moment(tmp_path: Path) -> None:
     """While another thread counts, every reading has as many sizes as executions, and rows to match."""
-    tally = Tally(tmp_path / "tally")
+    tally = WorkerCounters(tmp_path / "tally")
     ended = threading.Event()
 
     def count() -> None:
@@ -222,7 +215,7 @@ def test_a_damaged_tally_is_refused(tmp_path: Path, damage: str, monkeypatch: py
     """It is an error, and there are no numbers."""
     monkeypatch.setattr("pytest_gpuserve.servers.inside.torch_tally._READ_SECONDS", 0.1)
     path = tmp_path / "tally"
-    Tally(path).executed(1, [], 0, (0, 0, 0))
+    WorkerCounters(path).executed(1, [], 0, (0, 0, 0))
     data = bytearray(path.read_bytes())
     if damage == "cut":
         del data[100:]

@@ -15,7 +15,7 @@ from pytest_gpuserve.servers import triton as adapter
 from pytest_gpuserve.servers.base import ContainerLaunch, Launch, Site
 from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.servers.triton import Triton
-from pytest_gpuserve.servers.triton_config import ModelConfig, Step, Tensor, write_model
+from pytest_gpuserve.servers.triton_config import write_model
 from pytest_gpuserve.servers.triton_install import TritonInstall
 from tests.servers.somebody import FACTORY
 from tests.servers.test_relocation import only_this_git  # noqa: F401 -- a fixture for all tests here
@@ -26,14 +26,19 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.process.container import Container
 
-X = (Tensor("X", "FP32", (1,)),)
+pytest.importorskip("tritonclient.grpc")
+
+ENSEMBLE = """
+name: "e" platform: "ensemble"
+ensemble_scheduling { step { model_name: "a" } step { model_name: "b" } }
+"""
 PORTS = {"http": 1, "grpc": 2, "metrics": 3}
 
 
 def fill(repository: Path, *names: str) -> Path:
     """A repository with these models."""
     for name in names:
-        write_model(repository, ModelConfig(name, X, X), {"model.py": "one = 1\n"})
+        write_model(repository, f'name: "{name}" backend: "python"', {"model.py": "one = 1\n"})
     return repository
 
 
@@ -140,7 +145,7 @@ def test_an_inference_is_for_the_ensemble(repository: Path) -> None:
     assert Triton(repository, "models", model="a").default_model == "a"
     assert Triton(repository, "models", models=("b",)).default_model == "b"
     assert Triton(repository, "models", asked="a", model="b").default_model == "a"
-    write_model(repository, ModelConfig("e", X, X, steps=(Step("a", {}, {}), Step("b", {}, {}))))
+    write_model(repository, ENSEMBLE)
     assert Triton(repository, "models", model="a").default_model == "e"
 
 
@@ -156,7 +161,7 @@ def test_the_workload_tells_no_secrets_and_no_places(repository: Path) -> None:
 
 def test_the_information_is_of_the_loaded_models_files(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each file by its hash, large ones by size and time, many by one hash; a loaded ensemble brings its models in."""
-    write_model(repository, ModelConfig("e", X, X, steps=(Step("a", {}, {}),)))
+    write_model(repository, ENSEMBLE.replace('step { model_name: "b" }', ""))
     monkeypatch.setattr("pytest_gpuserve.servers.triton_config.HASHED_BYTES", 1000)
     code = repository / "a" / "1"
     (code / "weights.bin").write_bytes(bytes(1001))

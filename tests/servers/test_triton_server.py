@@ -20,14 +20,7 @@ from pytest_gpuserve.measure.counters import counted_between
 from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.servers.base import Ask
 from pytest_gpuserve.servers.triton import Triton
-from pytest_gpuserve.servers.triton_config import (
-    DynamicBatching,
-    InstanceGroup,
-    ModelConfig,
-    Step,
-    Tensor,
-    write_model,
-)
+from pytest_gpuserve.servers.triton_config import write_model
 from pytest_gpuserve.servers.triton_http import ask_triton, read_configs
 from tests.fakes.children.toolkit import eventually
 from tests.servers.deployments import Starts
@@ -82,25 +75,34 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([pb_utils.Tensor("Y", x)]) for x in inputs]
 '''
 
-X = (Tensor("X", "FP32", (-1,)),)
-Y = (Tensor("Y", "FP32", (-1,)),)
-CPU = InstanceGroup("CPU", 1)
-CORE_CONFIG = ModelConfig(
-    "core",
-    X,
-    Y,
-    max_batch_size=8,
-    dynamic_batching=DynamicBatching(preferred_batch_size=(4, 8), max_queue_delay_us=3000),
-    instances=(InstanceGroup("CPU", 2),),
-)
-PRE_CONFIG = ModelConfig("pre", X, Y, max_batch_size=8, instances=(CPU,))
-CHAIN_CONFIG = ModelConfig(
-    "chain",
-    (Tensor("IN", "FP32", (-1,)),),
-    (Tensor("OUT", "FP32", (-1,)),),
-    max_batch_size=8,
-    steps=(Step("pre", {"X": "IN"}, {"Y": "middle"}), Step("core", {"X": "middle"}, {"Y": "OUT"})),
-)
+TENSORS = """
+input { name: "X" data_type: TYPE_FP32 dims: [-1] }
+output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
+"""
+CORE_CONFIG = f"""
+name: "core" backend: "python" max_batch_size: 8 {TENSORS}
+dynamic_batching {{ preferred_batch_size: [4, 8] max_queue_delay_microseconds: 3000 }}
+instance_group {{ kind: KIND_CPU count: 2 }}
+"""
+PRE_CONFIG = f"""
+name: "pre" backend: "python" max_batch_size: 8 {TENSORS}
+instance_group {{ kind: KIND_CPU count: 1 }}
+"""
+CHAIN_CONFIG = """
+name: "chain" platform: "ensemble" max_batch_size: 8
+input { name: "IN" data_type: TYPE_FP32 dims: [-1] }
+output { name: "OUT" data_type: TYPE_FP32 dims: [-1] }
+ensemble_scheduling {
+  step {
+    model_name: "pre" model_version: -1
+    input_map { key: "X" value: "IN" } output_map { key: "Y" value: "middle" }
+  }
+  step {
+    model_name: "core" model_version: -1
+    input_map { key: "X" value: "middle" } output_map { key: "Y" value: "OUT" }
+  }
+}
+"""
 
 
 @dataclass(frozen=True)
@@ -166,7 +168,9 @@ def write_chain(folder: Path) -> Path:
     write_model(repository, CORE_CONFIG, {"model.py": CORE})
     write_model(repository, PRE_CONFIG, {"model.py": PRE})
     write_model(repository, CHAIN_CONFIG)
-    write_model(repository, ModelConfig("broken", X, Y), {"model.py": "raise RuntimeError('broken')\n"})
+    write_model(
+        repository, f'name: "broken" backend: "python" {TENSORS}', {"model.py": "raise RuntimeError('broken')\n"}
+    )
     (folder / "library").mkdir()
     (folder / "library" / "doubling.py").write_text("def double(x):\n    return x * 2\n")
     return repository

@@ -18,7 +18,7 @@ from pytest_gpuserve.load.request import Request, check_answer
 from pytest_gpuserve.load.schedule import Burst, Steps
 from pytest_gpuserve.load.shared_memory import FOLDER, PREFIX, share
 from pytest_gpuserve.load.tensors import close_to, equal_to
-from pytest_gpuserve.servers.remote import Remote, reached
+from pytest_gpuserve.servers.remote import RemoteServer, reached
 from tests.plugin.conftest import is_busy
 from tests.servers.deployments import loaded
 from tests.servers.triton_server import Triton, running_triton
@@ -53,7 +53,7 @@ def triton() -> Iterator[Triton]:
 @pytest.fixture
 def handle(triton: Triton) -> ServerHandle:
     """It, as a server on this host that somebody else runs."""
-    kind = Remote(triton.host, triton.http_port, grpc_port=triton.grpc_port, default_model=triton.model)
+    kind = RemoteServer(triton.host, triton.http_port, grpc_port=triton.grpc_port, default_model=triton.model)
     return ServerHandle(kind, partial(reached, timeout_seconds=20))
 
 

@@ -19,7 +19,7 @@ import pytest
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.servers import triton
 from pytest_gpuserve.servers.base import Ask
-from pytest_gpuserve.servers.triton_config import DynamicBatching, InstanceGroup, ModelConfig, Tensor, write_model
+from pytest_gpuserve.servers.triton_config import write_model
 from pytest_gpuserve.servers.triton_install import find_triton
 from tests.servers.deployments import Starts
 
@@ -51,14 +51,18 @@ class TritonPythonModel:
         return responses
 '''
 
-CONFIG = ModelConfig(
-    "echo",
-    inputs=(Tensor("X", "FP32", (-1,)), Tensor("TEXT", "BYTES", (-1,), optional=True)),
-    outputs=(Tensor("Y", "FP32", (-1,)), Tensor("SUM", "FP32", (1,)), Tensor("SAID", "BYTES", (-1,))),
-    max_batch_size=8,
-    dynamic_batching=DynamicBatching(max_queue_delay_us=100),
-    instances=(InstanceGroup("CPU", 1),),
-)
+CONFIG = """
+name: "echo"
+backend: "python"
+max_batch_size: 8
+input { name: "X" data_type: TYPE_FP32 dims: [-1] }
+input { name: "TEXT" data_type: TYPE_STRING dims: [-1] optional: true }
+output { name: "Y" data_type: TYPE_FP32 dims: [-1] }
+output { name: "SUM" data_type: TYPE_FP32 dims: [1] }
+output { name: "SAID" data_type: TYPE_STRING dims: [-1] }
+dynamic_batching { max_queue_delay_microseconds: 100 }
+instance_group { kind: KIND_CPU count: 1 }
+"""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.kserve import HEADER_LENGTH, Inference, http_request, inputs_of
-from suites.codegen import repository
+from pytest_gpuserve.servers.triton_config import read_config
 from suites.codegen.apps import serving
 from suites.codegen.apps.byte_tokenizer import END_ID, ByteTokenizer, load_tokenizer
 from suites.codegen.apps.word_lists import from_array, to_arrays
-from suites.codegen.repository import CONFIGS, ENSEMBLE, FOLDER, GENERATION, STEPS, write_repository
+from suites.codegen.repository import ENSEMBLE, FOLDER, GENERATION, STEPS
 from suites.codegen.request import BINARY_BYTES, HELLO, JSON_BYTES, OPTION_NAMES, OUTPUTS, START_ID, request_tensors
 
 if TYPE_CHECKING:
@@ -25,15 +25,20 @@ if TYPE_CHECKING:
 
 def config(name: str) -> ModelConfig:
     """A model's."""
-    return next(config for config in CONFIGS if config.name == name)
+    pytest.importorskip("tritonclient.grpc")
+    return read_config(FOLDER / name)
 
 
-def test_the_repository_is_what_its_typed_arguments_say(tmp_path: Path) -> None:
-    """Every configuration file is, byte for byte, what is written from typed arguments; there is no other model."""
-    write_repository(tmp_path)
+def datatype(tensor: Any) -> str:  # noqa: ANN401 -- a generated class
+    """As requests name it."""
+    name: str = tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name
+    return {"TYPE_STRING": "BYTES"}.get(name, name.removeprefix("TYPE_"))
+
+
+def test_the_repository_has_the_published_models() -> None:
+    """Each model is named like its folder and has a version; there is no other model."""
     for name in (*STEPS, ENSEMBLE):
-        written = (tmp_path / name / "config.pbtxt").read_bytes()
-        assert written == (FOLDER / name / "config.pbtxt").read_bytes(), f"python -m {repository.__name__}"
+        assert config(name).name == name
         assert (FOLDER / name / "1").is_dir()
     assert {folder.name for folder in FOLDER.iterdir()} == {*STEPS, ENSEMBLE}
 
@@ -44,17 +49,17 @@ def test_steps_fit_together() -> None:
     The generating model alone batches, as in the published counters, where the others' executions are their requests.
     """
     ensemble = config(ENSEMBLE)
-    known = {tensor.name: tensor.data_type for tensor in ensemble.inputs}
-    for step in ensemble.steps:
-        model = config(step.model)
-        for tensor in model.inputs:
-            assert known[step.inputs[tensor.name]] == tensor.data_type
-        known |= {step.outputs[tensor.name]: tensor.data_type for tensor in model.outputs}
-    for tensor in ensemble.outputs:
+    known = {tensor.name: tensor.data_type for tensor in ensemble.input}
+    for step in ensemble.ensemble_scheduling.step:
+        model = config(step.model_name)
+        for tensor in model.input:
+            assert known[step.input_map[tensor.name]] == tensor.data_type
+        known |= {step.output_map[tensor.name]: tensor.data_type for tensor in model.output}
+    for tensor in ensemble.output:
         assert known[tensor.name] == tensor.data_type
-    assert tuple(step.model for step in ensemble.steps) == STEPS
-    assert [each.name for each in CONFIGS if each.dynamic_batching is not None] == [GENERATION]
-    assert {each.max_batch_size for each in CONFIGS} == {1024}
+    assert tuple(step.model_name for step in ensemble.ensemble_scheduling.step) == STEPS
+    assert [name for name in (*STEPS, ENSEMBLE) if config(name).HasField("dynamic_batching")] == [GENERATION]
+    assert {config(name).max_batch_size for name in (*STEPS, ENSEMBLE)} == {1024}
 
 
 def test_request_is_the_ensembles_contract() -> None:
@@ -64,9 +69,9 @@ def test_request_is_the_ensembles_contract() -> None:
     """
     ensemble, inputs = config(ENSEMBLE), inputs_of(request_tensors())
     assert len(inputs) == 15
-    assert [(each.name, each.datatype) for each in inputs] == [(each.name, each.data_type) for each in ensemble.inputs]
-    assert tuple(each.name for each in ensemble.inputs if each.optional) == OPTION_NAMES
-    assert tuple(each.name for each in ensemble.outputs) == OUTPUTS
+    assert [(each.name, each.datatype) for each in inputs] == [(each.name, datatype(each)) for each in ensemble.input]
+    assert tuple(each.name for each in ensemble.input if each.optional) == OPTION_NAMES
+    assert tuple(each.name for each in ensemble.output) == OUTPUTS
     tensors = request_tensors([HELLO] * 5, top_k=9)
     assert {array.shape for array in tensors.values()} == {(5, 1)}
     assert tensors["runtime_top_k"].tolist() == [[9]] * 5
@@ -79,8 +84,8 @@ def test_request_has_the_published_bytes() -> None:
     client = pytest.importorskip("tritonclient.http")
     inputs = []
     for name, array in request_tensors().items():
-        datatype = next(each.data_type for each in config(ENSEMBLE).inputs if each.name == name)
-        inputs.append(client.InferInput(name, list(array.shape), datatype))
+        taken = next(each for each in config(ENSEMBLE).input if each.name == name)
+        inputs.append(client.InferInput(name, list(array.shape), datatype(taken)))
         inputs[-1].set_data_from_numpy(array)
     body, json_bytes = client.InferenceServerClient.generate_request_body(inputs)
     assert (json_bytes, len(body)) == (JSON_BYTES, 1521)

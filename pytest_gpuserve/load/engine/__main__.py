@@ -38,7 +38,6 @@ from pytest_gpuserve.load.engine.pipes import (
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.engine.streams import Streams
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
-from pytest_gpuserve.load.engine.worker_queue import WorkerQueue
 from pytest_gpuserve.load.schedule import Closed, Steps, is_open
 from pytest_gpuserve.load.url import addressed
 from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, Tick, frame
@@ -251,8 +250,6 @@ def make_transport(plan: Plan, reactor: Reactor, issuer: Issuer) -> Transport:
     endpoint, timeout_ns = plan.own_endpoint(), plan.timeout_ns
     if endpoint.protocol == "grpc":
         return Http2(endpoint, reactor, issuer, timeout_ns)
-    if endpoint.protocol == "worker":
-        return WorkerQueue(endpoint, reactor, issuer, timeout_ns)
     if endpoint.protocol == "sse":
         return Streams(endpoint, reactor, issuer, timeout_ns)
     return Http1(endpoint, reactor, issuer, timeout_ns, head=plan.head)

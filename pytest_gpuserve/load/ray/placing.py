@@ -75,8 +75,8 @@ def needed_here(plan: Plan) -> dict[str, str]:
     needed = {}
     if plan.outputs is not None:
         needed[plan.outputs.file] = "answers come through shared memory of this host"
-    if endpoint.protocol == "worker":
-        needed[endpoint.host] = "the in-process worker's queue is a socket of this host"
+    if not endpoint.port:
+        needed[endpoint.host] = "the in-process worker listens on a socket of this host"
     elif _is_loopback(endpoint):
         needed[NET] = f"the server listens on {endpoint.host} of this host alone"
     if endpoint.tls is not None and endpoint.tls.ca_file:

@@ -33,7 +33,7 @@ _TRIES: Final = 200
 _PAUSE_SECONDS: Final = 0.0001
 
 
-class Reading(NamedTuple):
+class BatchCounts(NamedTuple):
     """What a tally counted so far.
 
     Args:
@@ -51,7 +51,7 @@ class Reading(NamedTuple):
 
 
 @final
-class Tally:
+class BatchCounters:
     """Counts, in a new file; threads of one process may share it.
 
     Args:
@@ -90,7 +90,7 @@ class Tally:
             words[_SEQUENCE] += 1
 
 
-def read_tally(path: Path) -> Reading:
+def read_tally(path: Path) -> BatchCounts:
     """Read a tally while it is written.
 
     One whose writer was killed, or is stopped, in the middle of a change is taken as it is: every number in it is
@@ -116,4 +116,4 @@ def read_tally(path: Path) -> Reading:
     if words[0] != MAGIC:
         raise ValueError(f"{path.name} does not begin as a tally")
     sizes = {size: count for size, count in enumerate(words[_SIZES:], start=1) if count}
-    return Reading(words[_EXECUTIONS], words[_ITEMS], words[_NANOSECONDS], sizes)
+    return BatchCounts(words[_EXECUTIONS], words[_ITEMS], words[_NANOSECONDS], sizes)

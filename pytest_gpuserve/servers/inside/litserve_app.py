@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gpuserve.servers.inside.as_main import run_as_main
-from pytest_gpuserve.servers.inside.litserve_worker import FACTS, Answers, Worker, is_counted, write_json
+from pytest_gpuserve.servers.inside.litserve_worker import FACTS, AnswerCounter, WorkerCallback, is_counted, write_json
 
 MODULE: Final = "pytest_gpuserve.servers.inside.litserve_app"
 
@@ -37,13 +37,13 @@ def prepare(litserve: Any, *, host: str, port: int, folder: Path, began: float) 
         began: By `time.perf_counter`, when this program did.
     """
     server_class = litserve.LitServer
-    litserve.Callback.register(Worker)
+    litserve.Callback.register(WorkerCallback)
     init, run = server_class.__init__, server_class.run
 
     @functools.wraps(init)
     def counting_init(server: Any, *args: Any, callbacks: Any = None, **more: Any) -> None:  # noqa: ANN401
         given = [] if callbacks is None else callbacks if isinstance(callbacks, list) else [callbacks]
-        init(server, *args, callbacks=[*given, Worker(folder)], **more)
+        init(server, *args, callbacks=[*given, WorkerCallback(folder)], **more)
 
     @functools.wraps(run)
     def moved_run(server: Any, *args: Any, **more: Any) -> None:  # noqa: ANN401
@@ -60,7 +60,7 @@ def prepare(litserve: Any, *, host: str, port: int, folder: Path, began: float) 
         }
         write_json(folder / FACTS, facts)
         server.app.add_middleware(
-            Answers,
+            AnswerCounter,
             folder=folder,
             paths={asked_at: api.api_path for api in apis for asked_at in _http_paths(api)},
             states=lambda: dict(server.workers_setup_status),

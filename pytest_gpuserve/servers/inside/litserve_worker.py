@@ -15,7 +15,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.servers.inside.batch_tally import SUFFIX, Tally
+from pytest_gpuserve.servers.inside.batch_tally import SUFFIX, BatchCounters
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -34,7 +34,7 @@ READY_PATH: Final = "/.gpuserve/ready"
 """Answered with 200 when all workers are set up; LitServe itself serves as soon as the first one is."""
 
 
-class Answers:
+class AnswerCounter:
     """ASGI middleware: counts the requests that are answered well, and the time from their arrival to their answer.
 
     Made anew in each HTTP process, after its fork, so that each has tallies of its own.
@@ -107,11 +107,11 @@ def write_json(path: Path, value: object) -> None:
     hidden.rename(path)
 
 
-def open_tally(folder: Path, counts: str, path: str, largest: int, **more: object) -> Tally:
+def open_tally(folder: Path, counts: str, path: str, largest: int, **more: object) -> BatchCounters:
     """Begin a tally of this process; what it counts, and of which API path, is said in a file beside it."""
     stem = f"{counts}-{os.getpid()}-{uuid.uuid4().hex}"
     write_json(folder / f"{stem}.json", {"counts": counts, "path": path, **more})
-    return Tally(folder / f"{stem}{SUFFIX}", largest)
+    return BatchCounters(folder / f"{stem}{SUFFIX}", largest)
 
 
 LOOPS: Final = frozenset({"SingleLoop", "BatchedLoop", "StreamingLoop", "BatchedStreamingLoop"})
@@ -121,7 +121,7 @@ CONTINUOUS: Final = "ContinuousBatchingLoop"
 """The one that calls ``step`` for all sequences that are active."""
 
 
-class Worker:
+class WorkerCallback:
     """The callback of a worker: says how it was set up, and counts what it executes.
 
     Pickled into each worker, so it is small; LitServe swallows what a callback raises, so what goes wrong ends the
@@ -189,13 +189,13 @@ def _loop_names(lit_api: Any) -> list[str]:  # noqa: ANN401 - LitServe is not im
     return [base.__name__ for base in type(lit_api.loop).__mro__ if base.__module__.startswith("litserve.")]
 
 
-class Batch:
+class FormedBatch:
     """The batch that a worker is about to execute: its size, 1 where it was not batched."""
 
     size = 1
 
 
-def count_predictions(lit_api: Any, tally: Tally) -> None:  # noqa: ANN401 - LitServe is not imported here
+def count_predictions(lit_api: Any, tally: BatchCounters) -> None:  # noqa: ANN401 - LitServe is not imported here
     """Count each ``predict`` that succeeds, with as many items as were batched for it.
 
     A stream is one execution, from its beginning to its end. At each call LitServe asks a function for its signature,
@@ -203,7 +203,7 @@ def count_predictions(lit_api: Any, tally: Tally) -> None:  # noqa: ANN401 - Lit
     point to nothing, and take the argument that LitServe looks for.
     """
     form, predict = _with_context(lit_api.batch), _with_context(lit_api.predict)
-    batch = Batch()
+    batch = FormedBatch()
 
     def sized_batch(inputs: Any, context: object = None) -> object:  # noqa: ANN401
         batch.size = len(inputs)
@@ -221,7 +221,7 @@ def _with_context(function: Callable[..., Any]) -> Callable[[Any, object], Any]:
 
 
 def _counted_predict(
-    predict: Callable[[Any, object], Any], original: Callable[..., Any], batch: Batch, tally: Tally
+    predict: Callable[[Any, object], Any], original: Callable[..., Any], batch: FormedBatch, tally: BatchCounters
 ) -> Callable[..., Any]:
     """A function of the same kind as the original, for LitServe looks at that; an exception is not counted."""
     clock = time.perf_counter_ns
@@ -262,7 +262,7 @@ def _counted_predict(
     return counted_call
 
 
-def count_steps(lit_api: Any, tally: Tally) -> None:  # noqa: ANN401 - LitServe is not imported here
+def count_steps(lit_api: Any, tally: BatchCounters) -> None:  # noqa: ANN401 - LitServe is not imported here
     """Count each ``step`` of continuous batching, with as many items as sequences moved on."""
     step = lit_api.step
 

@@ -14,7 +14,7 @@ from pytest_gpuserve.servers.inside.torch_wire import BadRequest, Tensor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.servers.inside.torch_wire import Asked
+    from pytest_gpuserve.servers.inside.torch_wire import InferenceRequest
 
 DTYPES: Final = {
     "BOOL": torch.bool,
@@ -58,7 +58,7 @@ class Execution:
         self._batching = batching
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
-    def __call__(self, requests: Sequence[Asked]) -> list[list[Tensor]]:
+    def __call__(self, requests: Sequence[InferenceRequest]) -> list[list[Tensor]]:
         """Execute requests that fit together; gradients are off in the calling thread.
 
         Returns:
@@ -86,7 +86,7 @@ class Execution:
         if self._stream is not None:
             self._stream.synchronize()
 
-    def _outputs(self, requests: Sequence[Asked], rows: int) -> dict[str, Any]:
+    def _outputs(self, requests: Sequence[InferenceRequest], rows: int) -> dict[str, Any]:
         """Run the model; named outputs, on its device."""
         inputs = {}
         for place, first in enumerate(requests[0].inputs):

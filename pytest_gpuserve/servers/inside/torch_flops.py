@@ -44,7 +44,7 @@ NO_ARITHMETIC: Final = frozenset(
 """Operators of torch's own that only make and move values."""
 
 
-class Input(NamedTuple):
+class InputSpec(NamedTuple):
     """An input by name: its shape, and torch's name of its type."""
 
     name: str
@@ -63,14 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Write the `answer` to a file, as JSON."""
     options = _parser().parse_args(arguments)
     sys.path.insert(0, str(options.model.parent))
-    inputs = [Input(name, tuple(shape), dtype) for name, shape, dtype in json.loads(options.inputs)]
+    inputs = [InputSpec(name, tuple(shape), dtype) for name, shape, dtype in json.loads(options.inputs)]
     told = answer(options.model, options.callable, json.loads(options.arguments), inputs)
     hidden = options.answer.with_suffix(".new")
     hidden.write_text(json.dumps(told))
     hidden.replace(options.answer)
 
 
-def answer(file: Path, name: str, arguments: Mapping[str, object], inputs: Sequence[Input]) -> dict[str, object]:
+def answer(file: Path, name: str, arguments: Mapping[str, object], inputs: Sequence[InputSpec]) -> dict[str, object]:
     """Count what a callable of a file builds: a `Count` by name, or ``problem`` and ``trace``."""
     try:
         return dict(count(load_callable(file, name), arguments, inputs)._asdict())
@@ -81,7 +81,7 @@ def answer(file: Path, name: str, arguments: Mapping[str, object], inputs: Seque
         return {"problem": f"{type(problem).__name__}: {problem}", "trace": _trace(problem)}
 
 
-def count(build: Callable[..., Any], arguments: Mapping[str, object], inputs: Sequence[Input]) -> Count:
+def count(build: Callable[..., Any], arguments: Mapping[str, object], inputs: Sequence[InputSpec]) -> Count:
     """Count the operations of one execution, on the meta device; really, on the CPU, where the model needs values.
 
     Raises:
@@ -97,7 +97,7 @@ def count(build: Callable[..., Any], arguments: Mapping[str, object], inputs: Se
 
 
 def _count_on(
-    device: str, build: Callable[..., Any], arguments: Mapping[str, object], inputs: Sequence[Input]
+    device: str, build: Callable[..., Any], arguments: Mapping[str, object], inputs: Sequence[InputSpec]
 ) -> Count:
     with torch.device(device), torch.no_grad():
         model = random_model(build, arguments, SEED).eval()
@@ -156,7 +156,7 @@ def _unfused() -> Iterator[None]:
         torch.backends.mkldnn.enabled = onednn
 
 
-def _value(given: Input, device: str) -> Any:  # noqa: ANN401 -- a tensor
+def _value(given: InputSpec, device: str) -> Any:  # noqa: ANN401 -- a tensor
     """A tensor of that shape: numbers around zero, indices that every table has, masks that let all through."""
     dtype = getattr(torch, given.dtype)
     if dtype == torch.bool:

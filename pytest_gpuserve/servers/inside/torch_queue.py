@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.process.queue_server import QueuedRequest
-    from pytest_gpuserve.servers.inside.torch_wire import Asked
+    from pytest_gpuserve.servers.inside.http_socket import Connection
+    from pytest_gpuserve.servers.inside.torch_wire import InferenceRequest
 
 MOST_WAITING: Final = 4096
-"""Requests that wait here; beyond them the queue fills, and then the clients' sockets."""
+"""Requests that wait here; beyond them the clients' sockets fill."""
 
 Fit: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
 """What requests of one batch have in common: names, datatypes and all but the first dimension of their inputs."""
@@ -27,17 +27,17 @@ class Waiting:
     """A request in the queue.
 
     Args:
-        item: Whom to answer.
+        client: Whom to answer.
         asked: What was asked.
         arrived_ns: When it was read, by `time.perf_counter_ns`.
     """
 
-    item: QueuedRequest
-    asked: Asked
+    client: Connection
+    asked: InferenceRequest
     arrived_ns: int
 
 
-def fit_of(asked: Asked) -> Fit:
+def fit_of(asked: InferenceRequest) -> Fit:
     """Say which requests a request can be put together with."""
     return tuple((tensor.name, tensor.datatype, tensor.shape[1:]) for tensor in asked.inputs)
 

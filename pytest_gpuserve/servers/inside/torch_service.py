@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import traceback
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
@@ -20,8 +21,8 @@ from pytest_gpuserve.servers.inside.torch_wire import BadRequest, Tensor, read_r
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpuserve.process.queue_server import QueueServer
-    from pytest_gpuserve.servers.inside.torch_tally import Tally
+    from pytest_gpuserve.servers.inside.http_socket import Connection, HttpSocket
+    from pytest_gpuserve.servers.inside.torch_tally import WorkerCounters
 
 END_SECONDS: Final = 2.0
 """How long an execution under way may take when the worker is told to end."""
@@ -30,7 +31,7 @@ MOST_TRACEBACKS: Final = 10
 """A model that fails for every request must not fill the disk with its log."""
 
 
-class _Done(NamedTuple):
+class _Executed(NamedTuple):
     """A request with the outputs that the model gave for it."""
 
     waiting: Waiting
@@ -38,10 +39,10 @@ class _Done(NamedTuple):
 
 
 class Service:
-    """Executes a model for the requests of a queue until it is closed.
+    """Executes a model for the requests that come to a socket until it is closed.
 
     Args:
-        requests: Where requests come from.
+        listener: Where requests come from.
         tally: What is counted.
         name: The model's, for its answers.
         executions: One for each thread that executes; the first one is the thread that calls `run`.
@@ -52,8 +53,8 @@ class Service:
 
     def __init__(
         self,
-        requests: QueueServer,
-        tally: Tally,
+        listener: HttpSocket,
+        tally: WorkerCounters,
         name: str,
         executions: Sequence[Execution],
         *,
@@ -61,12 +62,12 @@ class Service:
         max_wait_seconds: float,
         on_first: Callable[[float], None],
     ) -> None:
-        self._requests = requests
+        self._listener = listener
         self._tally = tally
         self._name = name
         self._executions = executions
         self._queue = RequestQueue(max_batch_size, round(max_wait_seconds * 1e9), tally.taken)
-        self._done: queue.SimpleQueue[list[_Done] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[list[_Executed] | None] = queue.SimpleQueue()
         self._on_first: Callable[[float], None] | None = on_first
         self._lock = threading.Lock()
         self._tracebacks = 0
@@ -75,7 +76,7 @@ class Service:
         """Serve until `close`; what was asked and not executed by then is not answered."""
         responder = _vital(self._respond_all)
         others = [_vital(self._execute_all, execution) for execution in self._executions[1:]]
-        _vital(self._read_all)
+        _vital(self._listener.serve, self._take)
         self._execute_all(self._executions[0])
         for thread in others:
             thread.join()
@@ -86,17 +87,19 @@ class Service:
         """End `run` as soon as what is being executed is answered."""
         self._queue.close()
 
-    def _read_all(self) -> None:
-        while (item := self._requests.get()) is not None:
-            arrived_ns = time.perf_counter_ns()
-            try:
-                asked = read_request(item.body)
-            except BadRequest as problem:
-                self._tally.failed(1)
-                self._requests.fail(item, str(problem))
-                continue
-            self._tally.arrived()
-            self._queue.put(Waiting(item, asked, arrived_ns))
+    def _take(self, client: Connection, body: bytes | bytearray) -> None:
+        arrived_ns = time.perf_counter_ns()
+        try:
+            asked = read_request(body)
+        except BadRequest as problem:
+            self._refuse(client, problem)
+            return
+        self._tally.arrived()
+        self._queue.put(Waiting(client, asked, arrived_ns))
+
+    def _refuse(self, client: Connection, problem: BadRequest) -> None:
+        self._tally.failed(1)
+        client.answer(HTTPStatus.BAD_REQUEST, str(problem).encode(errors="replace"))
 
     def _execute_all(self, execution: Execution) -> None:
         # Not inference_mode: tensors made in it are refused by parts of compiled models, and both should run alike.
@@ -118,30 +121,26 @@ class Service:
         self._tally.executed(rows, waits_ns, end_ns - begin_ns, compiled())
         # Another thread answers, so that the model goes on: with 8 to 32 clients that is a fifth to a half more answers
         # a second, with a single one a tenth fewer.
-        self._done.put([_Done(waiting, each) for waiting, each in zip(batch, outputs, strict=True)])
+        self._done.put([_Executed(waiting, each) for waiting, each in zip(batch, outputs, strict=True)])
 
     def _respond_all(self) -> None:
         while (batch := self._done.get()) is not None:
             for done in batch:
                 self._respond(done)
 
-    def _respond(self, done: _Done) -> None:
+    def _respond(self, done: _Executed) -> None:
         waiting = done.waiting
         try:
             body = write_answer(self._name, chosen(done.outputs, waiting.asked.outputs), waiting.asked.request_id)
         except BadRequest as problem:
-            self._tally.failed(1)
-            self._requests.fail(waiting.item, str(problem))
+            self._refuse(waiting.client, problem)
             return
         latency_ns = time.perf_counter_ns() - waiting.arrived_ns
         if self._on_first is not None:
             self._tell_first(latency_ns)
         # Counted before it goes out: whoever has the answer finds it counted.
         self._tally.answered(latency_ns)
-        try:
-            self._requests.answer(waiting.item, body)
-        except ValueError as problem:
-            self._requests.fail(waiting.item, str(problem))
+        waiting.client.answer(HTTPStatus.OK, body)
 
     def _tell_first(self, latency_ns: int) -> None:
         with self._lock:
@@ -158,13 +157,11 @@ class Service:
         first_line = next(iter(str(problem).splitlines()), "")
         self._tally.failed(len(batch))
         # A request that does not fit the model has not made it raise anything.
-        said = (
-            str(problem)
-            if isinstance(problem, BadRequest)
-            else f"the model raised {type(problem).__name__}: {first_line}"
-        )
+        fits = not isinstance(problem, BadRequest)
+        said = f"the model raised {type(problem).__name__}: {first_line}" if fits else str(problem)
+        status = HTTPStatus.INTERNAL_SERVER_ERROR if fits else HTTPStatus.BAD_REQUEST
         for waiting in batch:
-            self._requests.fail(waiting.item, said)
+            waiting.client.answer(status, said.encode(errors="replace"))
 
 
 def compiled() -> tuple[int, int, int]:

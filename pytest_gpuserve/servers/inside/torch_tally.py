@@ -51,7 +51,7 @@ _BYTES: Final = _HEAD.size + (MOST_SIZES + 1) * _SIZE.size
 _READ_SECONDS: Final = 2.0
 
 
-class Reading(NamedTuple):
+class WorkerCounts(NamedTuple):
     """What a tally held at one moment; the fields are those of `FIELDS`.
 
     Args:
@@ -63,7 +63,7 @@ class Reading(NamedTuple):
     sizes: dict[int, int]
 
 
-class Tally:
+class WorkerCounters:
     """The worker's end; its methods may be called from any thread.
 
     Args:
@@ -139,7 +139,7 @@ class Tally:
         struct.pack_into("<Q", self._map, 0, self._change)
 
 
-def read_tally(path: Path) -> Reading:
+def read_tally(path: Path) -> WorkerCounts:
     """Read a tally.
 
     Raises:
@@ -164,7 +164,7 @@ def read_tally(path: Path) -> Reading:
         ) from problem
 
 
-def _reading(table: bytes) -> Reading:
+def _reading(table: bytes) -> WorkerCounts:
     values = dict(zip(FIELDS, _HEAD.unpack_from(table)[1:], strict=True))
     sizes = {rows: count for rows, count in _SIZE.iter_unpack(table[_HEAD.size :]) if count}
     if sum(sizes.values()) != values["executions"]:
@@ -172,4 +172,4 @@ def _reading(table: bytes) -> Reading:
             "the torch worker's counters make no sense",
             found=f"{values['executions']} executions, {sum(sizes.values())} by their batch sizes",
         )
-    return Reading(values, sizes)
+    return WorkerCounts(values, sizes)

@@ -56,7 +56,7 @@ class Tensor(NamedTuple):
     data: bytes | memoryview
 
 
-class Asked(NamedTuple):
+class InferenceRequest(NamedTuple):
     """A request.
 
     Args:
@@ -75,7 +75,7 @@ class Asked(NamedTuple):
         return self.inputs[0].shape[0]
 
 
-def read_request(body: bytes) -> Asked:
+def read_request(body: bytes | bytearray) -> InferenceRequest:
     """Read a request.
 
     Raises:
@@ -103,7 +103,7 @@ def read_request(body: bytes) -> Asked:
     request_id = header.get("id", "")
     if not isinstance(request_id, str):
         raise BadRequest(f"the request's id is no text: {_shown(request_id)}")
-    return Asked(tuple(inputs), _outputs(header.get("outputs", [])), request_id)
+    return InferenceRequest(tuple(inputs), _outputs(header.get("outputs", [])), request_id)
 
 
 def write_answer(model: str, outputs: Sequence[Tensor], request_id: str = "") -> bytes:
@@ -130,7 +130,7 @@ def _answer_header(model: str, request_id: str, described: tuple[tuple[str, str,
     return json.dumps(header, separators=(",", ":")).encode()
 
 
-def _header(body: bytes) -> tuple[dict[str, object], int]:
+def _header(body: bytes | bytearray) -> tuple[dict[str, object], int]:
     """The JSON at the front of a body, and where it ends."""
     if body[:1] != b"{":
         raise BadRequest(f"no request of KServe v2: {_shown(body[:_SHOWN])}")

@@ -1,4 +1,4 @@
-"""The torch worker's process: a model behind a queue, and what its start took apart.
+"""The torch worker's process: a model behind a Unix socket, and what its start took apart.
 
 ``python -m pytest_gpuserve.servers.inside.torch_worker --model=model.py --callable=build --socket=PATH --folder=PATH``
 """
@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 import platform
+import resource
 import sys
 import time
 import traceback
@@ -18,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
-from pytest_gpuserve.process.queue_server import QueueServer
-from pytest_gpuserve.servers.inside.torch_tally import Tally
+from pytest_gpuserve.servers.inside.http_socket import HttpSocket
+from pytest_gpuserve.servers.inside.torch_tally import WorkerCounters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -86,16 +87,17 @@ def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> 
             model = torch.compile(model, backend=options.compile_backend, mode=options.compile_mode or None)
     batching = options.max_batch_size > 1
     executions = [Execution(model, names, device, batching=batching) for _ in range(options.workers)]
-    tally = Tally(options.folder / TALLY_FILE)
+    tally = WorkerCounters(options.folder / TALLY_FILE)
 
     def first(seconds: float) -> None:
         parts[FIRST_REQUEST] = seconds
         _tell(options.folder, parts, settings)
 
     _tell(options.folder, parts, settings)
-    with QueueServer(options.socket) as requests:
+    _raise_file_limit()
+    with HttpSocket(options.socket) as listener:
         service = Service(
-            requests,
+            listener,
             tally,
             options.callable,
             executions,
@@ -164,6 +166,12 @@ def _facts(torch: Any, options: argparse.Namespace) -> dict[str, str]:  # noqa: 
         "threads": str(torch.get_num_threads()),
         "float32 matmul": str(torch.get_float32_matmul_precision()),
     }
+
+
+def _raise_file_limit() -> None:
+    """Allow as many open files as this process may have: each user of a load has a connection."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def _tell(folder: Path, parts: dict[str, float], settings: dict[str, str]) -> None:

@@ -126,7 +126,7 @@ def test_what_binds_a_worker_to_this_host() -> None:
     needed = [list(needed_here(bound_for("10.0.0.1", "127.0.0.1", part=part))) for part in range(4)]
     assert needed == [[], [NET], [], [NET]]
     assert list(needed_here(bound_for("10.0.0.1", outputs=Outputs("/dev/shm/x", 8)))) == ["/dev/shm/x"]
-    assert list(needed_here(bound_for("10.0.0.1", endpoint=Endpoint("worker", "/tmp/queue")))) == ["/tmp/queue"]
+    assert list(needed_here(bound_for("10.0.0.1", endpoint=Endpoint("http", "/tmp/queue")))) == ["/tmp/queue"]
 
 
 def test_a_file_is_itself_and_no_other(tmp_path: Path) -> None:

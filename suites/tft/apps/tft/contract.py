@@ -106,3 +106,8 @@ DATASETS = {
     )
 }
 """By name: the UCI electricity load diagrams, and the PEMS San Francisco traffic."""
+
+
+def model_name(dataset: str) -> str:
+    """Name the model of a data set in the repository: ``tft_electricity``, ``tft_traffic``."""
+    return f"tft_{dataset}"

@@ -1,0 +1,234 @@
+"""HTTP/1.1 on a Unix socket with the standard library alone: one thread reads all requests, any thread answers.
+
+A connection has one request under way at a time, as the load engine's have; whoever sends a second one before the
+answer to the first is hung up on. Method, path and headers are not looked at, but for the length of the body.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http
+import select
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING, Final, final
+
+from pytest_gpuserve.errors import UsageProblem
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from types import TracebackType
+
+MAX_HEAD_BYTES: Final = 1 << 14
+MAX_BODY_BYTES: Final = 1 << 28
+
+KNOWN_HEADS: Final = 1024
+"""Request heads whose length of body is remembered: those of a load are few, and parsing one takes long."""
+
+_RECEIVED_BYTES: Final = 1 << 16
+# A copy of so little costs less than a second system call.
+_JOINED_BYTES: Final = 1 << 14
+_BACKLOG: Final = 4096
+_PAUSE_SECONDS: Final = 0.001
+_END_OF_HEAD: Final = b"\r\n\r\n"
+
+
+class Connection:
+    """A client's connection; `answer` may be called from any thread.
+
+    Args:
+        accepted: Its socket.
+        heads: Lengths of bodies by the heads of requests, shared by all connections.
+    """
+
+    def __init__(self, accepted: socket.socket, heads: dict[bytes, int]) -> None:
+        self._socket = accepted
+        self._heads = heads
+        self._lock = threading.Lock()
+        self._busy = False
+        self._head = b""
+        self._body = bytearray()
+        self._have = 0
+
+    def receive(self) -> bytes | bytearray | None:
+        """Take in what has come, and return the body of a request once all of it is there.
+
+        Raises:
+            OSError: The connection has ended, or what came is no request.
+        """
+        if self._body:
+            count = self._socket.recv_into(memoryview(self._body)[self._have :], 0, socket.MSG_DONTWAIT)
+            if not count:
+                raise ConnectionResetError("the client hung up in mid-request")
+            return self._complete(count)
+        data = self._socket.recv(_RECEIVED_BYTES, socket.MSG_DONTWAIT)
+        if not data or self._busy:
+            raise ConnectionResetError("the client hung up, or did not wait for its answer")
+        data = self._head + data
+        end = data.find(_END_OF_HEAD)
+        if end < 0:
+            if len(data) > MAX_HEAD_BYTES:
+                raise self._refused(http.HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            self._head = data
+            return None
+        self._head = b""
+        begin = end + len(_END_OF_HEAD)
+        length = self._body_length(data[:end])
+        if len(data) - begin > length:
+            raise self._refused(http.HTTPStatus.BAD_REQUEST)
+        if len(data) - begin == length:
+            self._busy = True
+            return data[begin:]
+        self._body = bytearray(length)
+        self._body[: len(data) - begin] = data[begin:]
+        return self._complete(len(data) - begin)
+
+    def answer(self, status: http.HTTPStatus, body: bytes) -> None:
+        """Answer the request under way, once; a client that has gone meanwhile is no error."""
+        head = b"HTTP/1.1 %d %b\r\nContent-Length: %d\r\n\r\n" % (status, status.phrase.encode(), len(body))
+        # Before the answer goes out: its client may send the next request at once.
+        self._busy = False
+        with self._lock, contextlib.suppress(OSError):
+            if len(body) <= _JOINED_BYTES:
+                self._socket.sendall(head + body)
+            else:
+                self._socket.sendall(head)
+                self._socket.sendall(body)
+
+    def close(self) -> None:
+        """Hang up."""
+        # Ends an answer that waits for the client, which holds the lock.
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        with self._lock:
+            self._socket.close()
+
+    def _complete(self, count: int) -> bytearray | None:
+        """Count bytes of the body; return it when it is whole."""
+        self._have += count
+        if self._have < len(self._body):
+            return None
+        body, self._body, self._have = self._body, bytearray(), 0
+        self._busy = True
+        return body
+
+    def _body_length(self, head: bytes) -> int:
+        length = self._heads.get(head)
+        if length is None:
+            fields = dict(_field(line) for line in head.split(b"\r\n")[1:])
+            text = fields.get(b"content-length", b"0")
+            if b"transfer-encoding" in fields or not text.isdigit():
+                raise self._refused(http.HTTPStatus.LENGTH_REQUIRED)
+            length = int(text)
+            if length > MAX_BODY_BYTES:
+                raise self._refused(http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            if len(self._heads) >= KNOWN_HEADS:
+                self._heads.clear()
+            self._heads[head] = length
+        return length
+
+    def _refused(self, status: http.HTTPStatus) -> ConnectionError:
+        """Answer what cannot be read on from, and return what ends the connection."""
+        self.answer(status, b"")
+        return ConnectionError(status.phrase)
+
+
+def _field(line: bytes) -> tuple[bytes, bytes]:
+    name, _, value = line.partition(b":")
+    return name.lower(), value.strip()
+
+
+@final
+class HttpSocket:
+    """Listens on a Unix socket and hands out requests.
+
+    Whoever may write to the socket may use the server, so it lies in a folder that is its user's alone.
+
+    Args:
+        path: Of the socket, where nothing is yet.
+
+    Raises:
+        UsageProblem: There can be no socket at the path.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._closed = False
+        self._connections: dict[int, Connection] = {}
+        self._heads: dict[bytes, int] = {}
+        self._listener = socket.socket(socket.AF_UNIX)
+        try:
+            self._listener.bind(str(path))
+            self._listener.listen(_BACKLOG)
+        except OSError as problem:
+            self._listener.close()
+            raise UsageProblem(
+                "a worker needs a Unix socket",
+                found=str(problem),
+                looked=[str(path)],
+                remedies=[
+                    "give a path of less than 108 bytes: a shorter TMPDIR",
+                    "remove the socket of a worker that was killed, or end the one that is running",
+                ],
+            ) from problem
+        self._listener.setblocking(False)  # noqa: FBT003 -- the socket's own
+
+    def __enter__(self) -> HttpSocket:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def serve(self, handle: Callable[[Connection, bytes | bytearray], object]) -> None:
+        """Hand out requests until `close`, in the order in which they are complete.
+
+        Args:
+            handle: Gets the client to answer and the body. As long as it runs nothing more is read, so that the
+                clients' sockets fill.
+        """
+        with select.epoll() as poll:
+            listener = self._listener.fileno()
+            poll.register(listener, select.EPOLLIN)
+            while not self._closed:
+                for descriptor, _ in poll.poll():
+                    if descriptor == listener:
+                        self._accept(poll)
+                        continue
+                    connection = self._connections[descriptor]
+                    try:
+                        body = connection.receive()
+                    except BlockingIOError:
+                        continue
+                    except OSError:
+                        poll.unregister(descriptor)
+                        self._connections.pop(descriptor).close()
+                        continue
+                    if body is not None:
+                        handle(connection, body)
+        for connection in self._connections.values():
+            connection.close()
+        self._listener.close()
+
+    def close(self) -> None:
+        """End `serve`, hang up, and remove the socket."""
+        self._closed = True
+        # Wakes `serve`.
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._path.unlink(missing_ok=True)
+
+    def _accept(self, poll: select.epoll) -> None:
+        try:
+            while not self._closed:
+                accepted, _ = self._listener.accept()
+                accepted.setblocking(True)  # noqa: FBT003 -- the socket's own
+                self._connections[accepted.fileno()] = Connection(accepted, self._heads)
+                poll.register(accepted.fileno(), select.EPOLLIN)
+        except BlockingIOError:
+            return
+        except OSError:
+            # Such as too many open files, which may pass.
+            time.sleep(_PAUSE_SECONDS)
