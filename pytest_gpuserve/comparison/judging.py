@@ -26,10 +26,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.context import Policy
     from pytest_gpuserve.comparison.measurement import Measurement
     from pytest_gpuserve.comparison.paired_runner import PairedRunner
-    from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
-    from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
@@ -48,9 +46,7 @@ class TestGate:
         earlier: The judge of an earlier try of the same test, whose sessions are kept: a retry is more data under the
             same question, never another chance.
         on_verdict: Hears every judgement, with the label of its run.
-        progress: Told how loads get on.
         on_look: Hears of every look before it is taken.
-        card: On which servers of this session run; None where there is none.
 
     Attributes:
         ended_early: Whether the test did not come to its end: reports then tell of what it did not come to as well.
@@ -68,10 +64,8 @@ class TestGate:
         policy: Policy,
         tolerance_of: Callable[[Metric], float],
         on_verdict: Callable[[str, Judgement], None],
-        progress: Progress,
         on_look: Callable[[Look], None] = unwatched,
         earlier: TestGate | None = None,
-        card: Card | None = None,
     ) -> None:
         self.nodeid = nodeid
         self.ended_early = False
@@ -94,11 +88,9 @@ class TestGate:
         self._first_looks = FirstLooks(
             self._case,
             self,
-            stored=self._stored,
-            recorder=self._recorder,
-            progress=progress,
+            self._stored,
+            self._recorder,
             earlier=None if earlier is None else earlier._loads,  # noqa: SLF001 -- of the same class
-            card=card,
         )
         self._skips: list[str] = []
         self._unheld: list[Judgement] = []

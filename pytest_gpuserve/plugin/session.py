@@ -217,9 +217,7 @@ class TestGates:
             paired_runner=self._paired_runner,
             policy=self._policy(item),
             tolerance_of=lambda metric: tolerance_of(metric, set_by_markers),
-            card=self._here.device.card,
             earlier=self._judges.get(nodeid),
-            progress=self._progress,
             on_look=self._progress.look,
             on_verdict=lambda label, judgement: item.ihook.pytest_gpuserve_judged(
                 nodeid=nodeid, label=label, judgement=judgement
