@@ -229,6 +229,25 @@ class Watch:
         """Note that the load was lost after it had begun."""
         self.problems.append(self._shown(lost_in_mid_load(problem)))
 
+    def reasons(self, ticks: Sequence[Tick], schedule: Schedule, ceiling: float | None = None) -> list[Reason]:
+        """Why nothing could be concluded from ticks, if they were a load of this schedule by themselves.
+
+        Args:
+            ticks: Oldest first.
+            schedule: When requests were due.
+            ceiling: Requests a second that the client reaches at most; None where that is not known.
+        """
+        shape, cores = self.shape, self._cores()
+        found = reasons(
+            total(ticks),
+            schedule=schedule,
+            processes=shape.processes,
+            cores=cores,
+            allowed_errors=shape.allowed_errors,
+            ceiling_per_second=ceiling,
+        )
+        return [self._shown(reason) for reason in (*found, *share_reasons(shares(ticks), schedule, among=cores))]
+
     def judge(self, ticks: Sequence[Tick], windows: Sequence[Window], ceiling: float | None) -> None:
         """Note what shows that not the server was measured: in ``problems``, or where that may go in ``disturbances``.
 
@@ -239,22 +258,13 @@ class Watch:
         """
         shape = self.shape
         totals = total(ticks)
-        cores = self._cores()
         # Of errors that are allowed the last may have been a dying server's first.
         death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS) if totals.errors else None
         if death is not None:
             self.problems.append(Reason(ReasonKind.SERVER_FAILED, death))
-        found = reasons(
-            totals,
-            schedule=shape.schedule,
-            processes=shape.processes,
-            cores=cores,
-            allowed_errors=shape.allowed_errors,
-            ceiling_per_second=ceiling,
-        )
-        found += share_reasons(shares(ticks), shape.schedule, among=cores)
+        found = self.reasons(ticks, shape.schedule, ceiling)
         for reason in found:
-            (self.disturbances if reason.kind in DISTURBANCES else self.problems).append(self._shown(reason))
+            (self.disturbances if reason.kind in DISTURBANCES else self.problems).append(reason)
         self.problems.extend(self._replicas.problems(windows, allowed_errors=shape.allowed_errors))
         self.problems.extend(self._both.problems(finite=shape.finite))
         compiled = sum(window.stages[COMPILING].count for window in windows if COMPILING in window.stages)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import msgspec
 
-from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.capacity.counted import CountedLoads
 from pytest_gpuserve.experiment.capacity.outcome import not_its_own, problem_of, untold
@@ -21,9 +20,7 @@ from pytest_gpuserve.experiment.replicas import ReplicaShares
 from pytest_gpuserve.experiment.shape import TICK_SECONDS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.driver import Engines, most_under_way
-from pytest_gpuserve.load.shares import share_reasons, shares
 from pytest_gpuserve.load.totals import RunningTotals, total
-from pytest_gpuserve.load.validity import reasons
 from pytest_gpuserve.measure.capacity import Finding, Search
 from pytest_gpuserve.measure.conditions import judge_windows
 from pytest_gpuserve.servers.remote import addresses_of
@@ -235,7 +232,7 @@ class SearchedStart(OneStart):
         found: list[Probe] = []
 
         def enough(ticks: Sequence[Tick]) -> bool:
-            probe = probing.look(total(ticks), self._reasons(ticks, schedule)) if probing.add(ticks[-1]) else None
+            probe = probing.look(total(ticks), self._watch.reasons(ticks, schedule)) if probing.add(ticks[-1]) else None
             found.extend([probe] if probe is not None else [])
             return probe is not None
 
@@ -262,23 +259,6 @@ class SearchedStart(OneStart):
             return probe
         text = f"client saturated: with the hard limit on open files it has {most} requests under way at most"
         return replace(probe, client="; ".join(filter(None, (probe.client, text))))
-
-    def _reasons(self, ticks: Sequence[Tick], schedule: Schedule) -> list[Reason]:
-        """Why nothing could be concluded from these ticks, if they were a load by itself; fit to be shown."""
-        shape = self.shape
-        cores = read_host().cores if shape.source.is_here else None
-        found = reasons(
-            total(ticks), schedule=schedule, processes=shape.processes, cores=cores, allowed_errors=shape.allowed_errors
-        )
-        return [
-            reason.with_text(self._shown(reason.text))
-            for reason in (*found, *share_reasons(shares(ticks), schedule, among=cores))
-        ]
-
-    def _shown(self, text: str) -> str:
-        for headers in {tuple(sorted(request.headers.items())) for request in self.target.requests}:
-            text = self.instance.shown(text, dict(headers))
-        return text
 
     def _show(self, text: str) -> None:
         if isinstance(self.progress, ProbeProgress):
