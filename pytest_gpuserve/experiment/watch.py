@@ -12,7 +12,7 @@ import psutil
 
 from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.errors import LoadFailed, ServerFailed
-from pytest_gpuserve.experiment.another_client import BothCounts, Reading
+from pytest_gpuserve.experiment.another_client import BothCounts, CounterReading
 from pytest_gpuserve.experiment.replicas import ReplicaShares, warmup_of
 from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
@@ -176,7 +176,7 @@ class Watch:
             replicas=self._replicas.window(ticks),
         )
 
-    def read_counters(self) -> Reading | None:
+    def read_counters(self) -> CounterReading | None:
         """Read the server's counters; None where it has none, or where that has failed, which is a problem."""
         began = time.monotonic()
         try:
@@ -187,9 +187,9 @@ class Watch:
             return None
         ended = time.monotonic()
         since = began if self._tick_end_seconds is None else min(began, self._tick_end_seconds)
-        return None if counters is None else Reading(counters, (began + ended) / 2, ended - since)
+        return None if counters is None else CounterReading(counters, (began + ended) / 2, ended - since)
 
-    def counted(self, before: Reading | None, after: Reading | None) -> Counters | None:
+    def counted(self, before: CounterReading | None, after: CounterReading | None) -> Counters | None:
         """What the server counted between two readings; None where it does not count, or counted nonsense."""
         if before is None or after is None:
             return None

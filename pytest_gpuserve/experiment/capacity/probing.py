@@ -20,7 +20,7 @@ from pytest_gpuserve.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.experiment.capacity.times import Looks
+    from pytest_gpuserve.experiment.capacity.planning import Looks
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.gate.share import Share
     from pytest_gpuserve.load.totals import Totals
