@@ -8,9 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Literal
 
-    from pytest_gpuserve.comparison.assertions import Duel, Run
-    from pytest_gpuserve.comparison.capacity_run import CapacityRun
-    from pytest_gpuserve.comparison.published import Published
+    from pytest_gpuserve.comparison.assertions import CapacityRun, Duel, Run
+    from pytest_gpuserve.comparison.numbers import Published
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.window import Window

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytest_gpuserve.comparison.drift_verdict import costs_here, incompatible, named, point_of
+from pytest_gpuserve.device.rules import compare
 from pytest_gpuserve.experiment.machine import why_other_than_anchor
+from pytest_gpuserve.experiment.worktree import SHOWN_DIGITS
 from pytest_gpuserve.gate.anchor import AnchorPoint, judge_anchor
+from pytest_gpuserve.gate.metric import log_cost
+from pytest_gpuserve.measure.points import NotMeasured, point
 from pytest_gpuserve.measure.yardstick import Yardstick, is_as_fast
 from pytest_gpuserve.store.anchor import MOST_MOVES, Anchored, find, is_of, is_since, replaced
 from pytest_gpuserve.store.baseline import Stored
@@ -330,3 +333,42 @@ def _changed(metric: Metric, before: Mapping[str, Sequence[float]], now: Mapping
         f"{metric.name} {format_value(was, metric.unit)} -> {format_value(value, metric.unit)}"
         f" ({format_change(value / was - 1)})"
     )
+
+
+def incompatible(anchor: AnchorRecord, here: RunEnvironment) -> tuple[str, ...]:
+    """Why the device of an anchor cannot be compared with this one; empty if it can."""
+    return compare(msgspec.to_builtins(anchor.device), msgspec.to_builtins(here.device_record())).incompatible
+
+
+def costs_here(
+    metric: Metric, stored: Stored, host: str, now: Yardstick | None, tolerance: float
+) -> Mapping[str, Sequence[float]]:
+    """Log costs of the stored sessions of a host by occasion; none where one of them does not have the metric.
+
+    Args:
+        metric: Which.
+        stored: The baseline.
+        host: Whose sessions.
+        now: Sessions count that were measured by a machine as fast as this; None where all do.
+        tolerance: Of the metric.
+    """
+    costs: dict[str, list[float]] = {}
+    for session, record in zip(stored.sessions, stored.entry.sessions, strict=True):
+        if record.host.id == host and (now is None or is_as_fast(session.yardstick, now)):
+            try:
+                costs.setdefault(record.occasion, []).append(point(metric, session, tolerance).y)
+            except NotMeasured:
+                return {}
+    return costs
+
+
+def point_of(metric: Metric, line: AnchoredRecord) -> AnchorPoint:
+    """An anchor on the scale on which it is judged."""
+    return AnchorPoint(log_cost(metric, line.value), line.sd, line.sessions, line.occasions)
+
+
+def named(anchor: AnchorRecord) -> str:
+    """The code of an anchor: ``0123456789ab``."""
+    if anchor.commit is None:
+        return "code without a commit"
+    return anchor.commit[:SHOWN_DIGITS] + ("" if anchor.clean else " with changes")

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuserve.comparison.assertions import Run
 from pytest_gpuserve.comparison.baseline_store import Workload
-from pytest_gpuserve.comparison.confirming import Unconfirmed, base_failed, make_confirmation
 from pytest_gpuserve.comparison.context import Look
 from pytest_gpuserve.comparison.measurement import Measurement
-from pytest_gpuserve.comparison.paired import next_round
+from pytest_gpuserve.comparison.paired import Unconfirmed, base_failed, make_confirmation, next_round
 from pytest_gpuserve.comparison.stored import next_session
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed

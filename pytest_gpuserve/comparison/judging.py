@@ -1,26 +1,31 @@
-"""The judge of one test: measures what it loads, and answers its comparisons."""
+"""The gate of one test: measures what it loads, answers its comparisons, and tells what changed with them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.comparison.afterwards import Afterwards
 from pytest_gpuserve.comparison.assertions import Comparison, Duel, Run
 from pytest_gpuserve.comparison.context import ComparisonContext, Look, TestMeasurements, unwatched
 from pytest_gpuserve.comparison.drift import DriftComparison
 from pytest_gpuserve.comparison.first_looks import FirstLooks
-from pytest_gpuserve.comparison.limits import judge_limit
+from pytest_gpuserve.comparison.numbers import judge_limit, judge_published
 from pytest_gpuserve.comparison.paired import PairedComparison
-from pytest_gpuserve.comparison.published import judge_published
 from pytest_gpuserve.comparison.recording import Recorder
 from pytest_gpuserve.comparison.stored import StoredComparison
+from pytest_gpuserve.comparison.unasserted import Afterwards
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
+from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
+from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.measure.profile import profile_of
+from pytest_gpuserve.measure.settings import moved
+from pytest_gpuserve.measure.window import Client, is_searched
+from pytest_gpuserve.report.attribution import attribution
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuserve.comparison.baseline_store import BaselineStore
     from pytest_gpuserve.comparison.context import Policy
@@ -307,3 +312,35 @@ class TestGate:
             if not self._stored.is_foreign(measurement, self._case.baseline_store.find(measurement.place))
         ]
         return [*written, *self._recorder.proposals(here)]
+
+
+def other_changes(metric: Metric, before: Sequence[Session], after: Sequence[Session]) -> Mapping[str, float]:
+    """How all metrics but one stand against what they were before, as plain fractions; without those unmeasured."""
+    changes = {}
+    for other in METRICS.values():
+        try:
+            change = pooled_value(other, after) / pooled_value(other, before) - 1
+        except NotMeasured:
+            continue
+        if other != metric:
+            changes[other.name] = change
+    return changes
+
+
+def attributed(before: Sequence[Session], after: Sequence[Session]) -> list[str]:
+    """Which settings and which part of the server's time moved, in lines; empty where nothing was compared."""
+    windows = [[window for session in sessions for window in session.windows] for sessions in (before, after)]
+    if not all(windows) or not all(any(window.requests for window in side) for side in windows):
+        return []
+    clients = [Client.pooled(session.client for session in sessions) for sessions in (before, after)]
+    settings = [
+        next((start.settings for session in reversed(sessions) for start in session.starts if start.settings), {})
+        for sessions in (before, after)
+    ]
+    if is_searched(start for sessions in (before, after) for session in sessions for start in session.starts):
+        # Each at its own capacity: where the time went at two rates explains neither.
+        return [*moved(*settings)]
+    return [
+        *moved(*settings),
+        *attribution(profile_of(windows[0], clients[0]), profile_of(windows[1], clients[1])),
+    ]

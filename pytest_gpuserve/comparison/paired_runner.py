@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.comparison.memory import Memory
-from pytest_gpuserve.comparison.side_by_side import SideBySide
+from pytest_gpuserve.comparison.side_by_side import Memory, SideBySide
 from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.shape import Terms
 from pytest_gpuserve.gate.metric import log_cost

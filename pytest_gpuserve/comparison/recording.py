@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.comparison.anchoring import Gated
-from pytest_gpuserve.comparison.drift_verdict import against_anchor, drifted, standing
+from pytest_gpuserve.comparison.drift import against_anchor, drifted, standing
 from pytest_gpuserve.comparison.stored import not_measured
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.gate.metric import METRICS, log_cost

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.comparison.baseline_store import comparability, differences
-from pytest_gpuserve.comparison.confirming import (
+from pytest_gpuserve.comparison.context import NextLook
+from pytest_gpuserve.comparison.paired import (
     Unconfirmed,
     base_failed,
     changes_since,
@@ -14,7 +15,6 @@ from pytest_gpuserve.comparison.confirming import (
     settled,
     unsettled_by,
 )
-from pytest_gpuserve.comparison.context import NextLook
 from pytest_gpuserve.comparison.paired_runner import PairedSpec
 from pytest_gpuserve.experiment.machine import as_fast, is_clearly_other, why_other
 from pytest_gpuserve.experiment.pairing import BaseFailed

@@ -15,10 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Literal
 
-    from pytest_gpuserve.comparison.assertions import Baseline, Duel, Run
-    from pytest_gpuserve.comparison.capacity_run import CapacityRun
+    from pytest_gpuserve.comparison.assertions import Baseline, CapacityRun, Duel, Run
     from pytest_gpuserve.comparison.judging import TestGate
-    from pytest_gpuserve.comparison.published import Published
+    from pytest_gpuserve.comparison.numbers import Published
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
@@ -106,7 +105,7 @@ def _gpuserve_engine(_gpuserve_measuring: GateSession, tmp_path_factory: pytest.
 @pytest.fixture
 def load(_gpuserve_judge: TestGate, _gpuserve_telemetry: TelemetrySource, _gpuserve_engine: EngineSource) -> Load:
     """Load a server and return a run; see ``Load``."""
-    from pytest_gpuserve.comparison.capacity_run import CapacityRun
+    from pytest_gpuserve.comparison.assertions import CapacityRun
     from pytest_gpuserve.experiment.capacity.shape import check_searchable, search_shape
     from pytest_gpuserve.experiment.shape import LoadShape, schedule_of
 
@@ -231,7 +230,7 @@ def baseline() -> Baseline:
 @pytest.fixture
 def published(request: pytest.FixtureRequest, _gpuserve_session: GateSession) -> FindPublished:
     """Find numbers that others published; see ``FindPublished``."""
-    from pytest_gpuserve.comparison.published import Published, find_published
+    from pytest_gpuserve.comparison.numbers import Published, find_published
 
     def find(suite: str | None = None, **keys: str | float) -> Published:
         folder = read_settings(request.config).baseline_dir

@@ -11,10 +11,9 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.comparison.assertions import Measured, Ratio, Reference
-from pytest_gpuserve.comparison.changes import attributed, other_changes
 from pytest_gpuserve.comparison.context import Policy
 from pytest_gpuserve.comparison.holm import HolmCorrection
-from pytest_gpuserve.comparison.judging import TestGate
+from pytest_gpuserve.comparison.judging import TestGate, attributed, other_changes
 from pytest_gpuserve.comparison.paired_runner import PairedRunner
 from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError

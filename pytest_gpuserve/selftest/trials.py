@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.comparison.holm import HolmCorrection
-from pytest_gpuserve.comparison.memory import Memory
-from pytest_gpuserve.comparison.side_by_side import SideBySide
+from pytest_gpuserve.comparison.side_by_side import Memory, SideBySide
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.shape import Terms
