@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Gated:
+class GatedMetric:
     """A metric that a test compares with its baseline.
 
     Args:
@@ -49,7 +49,7 @@ class Gated:
 
 
 @dataclass(frozen=True, slots=True)
-class Renewal:
+class AnchorUpdate:
     """The anchors of an entry after a recording.
 
     Args:
@@ -72,7 +72,7 @@ class _Decision:
     text: str
 
 
-class Renewing:
+class AnchorUpdater:
     """A recording with all that decides about its anchors.
 
     Args:
@@ -110,7 +110,7 @@ class Renewing:
         # None of a server that somebody else runs: its machine is not this one.
         self._now = Yardstick.pooled(own) if is_here else None
 
-    def renew(self, gated: Iterable[Gated]) -> Renewal:
+    def update(self, gated: Iterable[GatedMetric]) -> AnchorUpdate:
         """Decide about each metric that is compared; those of other hosts and other metrics stay as they are.
 
         Raises:
@@ -119,13 +119,13 @@ class Renewing:
         decisions = [decision for each in gated if (decision := self._decide(each)) is not None]
         anchors = self._old.entry.anchors if self._old is not None and self._fits else []
         moves = [] if self._old is None else self._old.entry.moves
-        return Renewal(
+        return AnchorUpdate(
             anchors=replaced(anchors, [each.anchor for each in decisions if each.anchor is not None], self._host),
             moves=[*moves, *(each.move for each in decisions if each.move is not None)][-MOST_MOVES:],
             lines=tuple(each.text for each in decisions),
         )
 
-    def _decide(self, gated: Gated) -> _Decision | None:
+    def _decide(self, gated: GatedMetric) -> _Decision | None:
         """What becomes of a metric; None where it was not measured well enough to say."""
         metric = gated.metric
         occasion = self._here.occasion
@@ -146,7 +146,7 @@ class Renewing:
 
     def _compared(
         self,
-        gated: Gated,
+        gated: GatedMetric,
         anchored: Anchored,
         own: Anchored | None,
         before: Mapping[str, Sequence[float]],
@@ -202,7 +202,7 @@ class Renewing:
         kept = None if own else msgspec.structs.replace(anchored.of, metrics=[anchored.line])
         return _Decision(kept, None, f"{text}, anchor stays at {was}")
 
-    def _before(self, gated: Gated) -> Mapping[str, Sequence[float]]:
+    def _before(self, gated: GatedMetric) -> Mapping[str, Sequence[float]]:
         """What the old sessions of this host and workload say."""
         if self._old is None or not self._fits:
             return {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytest_gpuserve.comparison.anchoring import Gated, Renewing
+from pytest_gpuserve.comparison.anchoring import AnchorUpdater, GatedMetric
 from pytest_gpuserve.device.rules import HOST_RULES, Comparison, compare
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.store.anchor import is_same_device
@@ -139,7 +139,7 @@ class BaselineStore:
         workload: Workload,
         sessions: Iterable[Session],
         reason: str | None,
-        gated: Sequence[Gated] = (),
+        gated: Sequence[GatedMetric] = (),
         *,
         is_here: bool = True,
     ) -> Recorded:
@@ -147,7 +147,7 @@ class BaselineStore:
 
         Sessions are added to those that are there if they measured the same: same workload, same committed code, same
         software. Else they replace them: sessions of different code are no sample of anything. The anchors of what is
-        gated are set, moved or left as `Renewing` decides.
+        gated are set, moved or left as `AnchorUpdater` decides.
 
         Args:
             place: Where.
@@ -182,7 +182,7 @@ class BaselineStore:
         records: list[SessionRecord],
         *,
         reason: str | None,
-        gated: Sequence[Gated],
+        gated: Sequence[GatedMetric],
         is_here: bool,
     ) -> tuple[Entry, Recorded]:
         """What becomes of an entry, and the words for it."""
@@ -206,14 +206,14 @@ class BaselineStore:
             )
             done = "added to"
         try:
-            renewal = Renewing(old, entry, self.here, reason=reason, pooled=pooled, is_here=is_here).renew(gated)
+            update = AnchorUpdater(old, entry, self.here, reason=reason, pooled=pooled, is_here=is_here).update(gated)
         except (ValueError, ArithmeticError) as problem:
             raise BaselineUnusable(
                 f"baseline file {place.shown} is not written, because it could not be read again", found=str(problem)
             ) from None
-        entry = msgspec.structs.replace(entry, anchors=renewal.anchors, moves=renewal.moves)
+        entry = msgspec.structs.replace(entry, anchors=update.anchors, moves=update.moves)
         count = len(entry.sessions)
-        return entry, Recorded(f"{done} ({count} session{'s' if count > 1 else ''})", renewal.lines)
+        return entry, Recorded(f"{done} ({count} session{'s' if count > 1 else ''})", update.lines)
 
     def unused(self, path: Path, used: set[str]) -> list[str]:
         """Entries of a file that no test of it asked for.

@@ -61,20 +61,20 @@ class TestMeasurements:
         """What the test has measured so far."""
         return sum(measurement.all_seconds for measurement in self.all)
 
-    def rest_others(self, measurement: Measurement) -> None:
+    def stop_other_servers(self, measurement: Measurement) -> None:
         """End the servers of all other loads, before more of one is measured."""
         for other in self.all:
             if other is not measurement:
-                self._rest(other)
+                self._stop(other)
 
-    def rest_all(self) -> None:
+    def stop_servers(self) -> None:
         """End the servers that a comparison side by side has left running for its next look."""
         for measurement in self.all:
-            self._rest(measurement)
+            self._stop(measurement)
 
-    def _rest(self, measurement: Measurement) -> None:
+    def _stop(self, measurement: Measurement) -> None:
         if measurement.paired is not None:
-            measurement.paired.rest()
+            measurement.paired.stop_servers()
         if self.rounds_of(measurement):
             # Some trouble shows only at the servers' end.
             measurement.show()
@@ -253,7 +253,7 @@ class ComparisonContext:
             stop = self.why_not(following)
             if stop is not None:
                 return judgement.because(stop)
-            self.loads.rest_others(measurement)
+            self.loads.stop_other_servers(measurement)
             self.announce(following, judgement)
             take()
 

@@ -13,7 +13,7 @@ import msgspec
 
 from pytest_gpuserve.comparison.anchoring import costs_here, incompatible, named, point_of
 from pytest_gpuserve.comparison.assertions import Run
-from pytest_gpuserve.comparison.paired import Unconfirmed, base_failed, beside_commit, side_by_side
+from pytest_gpuserve.comparison.paired import Unconfirmed, base_failed, pair_with_commit, side_by_side
 from pytest_gpuserve.comparison.stored import SHARED_CARD
 from pytest_gpuserve.device.rules import HOST_RULES, changes
 from pytest_gpuserve.experiment.machine import why_other_than_anchor
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AnchorState:
     """What a baseline says of a metric's anchor here.
 
     Args:
@@ -86,7 +86,7 @@ class Drift:
         return self.claim.verdict is Verdict.REGRESSED
 
     @property
-    def beside(self) -> str:
+    def where(self) -> str:
         """How a comparison with the anchor's commit is called: the run may have been beside another one too."""
         return f"side by side with the anchor's commit ({named(self.anchored.of)})"
 
@@ -117,7 +117,7 @@ def screened(
     if stored is None or judgement.verdict in {Verdict.MISSING, Verdict.INVALID}:
         return judgement, None
     metric = judgement.metric
-    found = standing(metric, stored, here, now)
+    found = anchor_state(metric, stored, here, now)
     judgement = judgement.because(*found.notes)
     if found.anchored is None or judgement.verdict is Verdict.REGRESSED:
         return judgement, None
@@ -131,7 +131,7 @@ def screened(
     return judgement, Drift(metric, stored, found.anchored, judgement, claim)
 
 
-def standing(metric: Metric, stored: Stored, here: RunEnvironment, now: Yardstick | None) -> Standing:
+def anchor_state(metric: Metric, stored: Stored, here: RunEnvironment, now: Yardstick | None) -> AnchorState:
     """Find the anchor of a metric on this host and device; that there is only one of another is said.
 
     Args:
@@ -144,19 +144,19 @@ def standing(metric: Metric, stored: Stored, here: RunEnvironment, now: Yardstic
     own = find(entry.anchors, here.host.id, metric.name)
     notes = _reason(entry, here.host.id) if own is None else (*_loosened(metric, own), *_reason(entry, here.host.id))
     if own is None:
-        return Standing(notes=(*notes, *_of_other_hosts(metric, entry)))
+        return AnchorState(notes=(*notes, *_of_other_hosts(metric, entry)))
     if not is_since(own, entry):
-        return Standing(notes=notes)
+        return AnchorState(notes=notes)
     other = incompatible(own.of, here)
     if other:
         text = f"{metric.name}: no drift is judged, its anchor cannot be compared: {'; '.join(other)}"
-        return Standing(notes=(*notes, Reason(ReasonKind.NO_DRIFT, text)))
+        return AnchorState(notes=(*notes, Reason(ReasonKind.NO_DRIFT, text)))
     if now is None or is_as_fast(yardstick_of(own.of.yardstick), now):
-        return Standing(own, notes)
+        return AnchorState(own, notes)
     text = f"{metric.name}: {why_other_than_anchor(own.of.yardstick, now)}"
     other_machine = Reason(ReasonKind.MACHINE_SPEED, text)
     # Where the anchor's code is that of the baseline, its commit was asked already.
-    return Standing(None if is_of(own.of, entry) else own, notes, other_machine)
+    return AnchorState(None if is_of(own.of, entry) else own, notes, other_machine)
 
 
 def _of_other_hosts(metric: Metric, entry: Entry) -> tuple[Reason, ...]:
@@ -286,7 +286,7 @@ class DriftComparison:
         tolerance = self._case.tolerance_of(metric)
         here = self._case.paired_runner.here
         if measurement.is_paired and stored is not None and judgement.verdict is not Verdict.REGRESSED:
-            found = standing(metric, stored, here, measurement.known_yardstick)
+            found = anchor_state(metric, stored, here, measurement.known_yardstick)
             if found.anchored is not None and found.other_machine is None:
                 self._stored.measure_alone(measurement)
         sessions = measurement.run.sessions
@@ -303,8 +303,8 @@ class DriftComparison:
         key = (measurement.run.label, metric.name)
         if key not in self._decided:
             return None
-        beside = self._decided[key]
-        paired = None if beside is None else beside.paired
+        confirmation = self._decided[key]
+        paired = None if confirmation is None else confirmation.paired
         return ((), ()) if paired is None else (paired.sessions("base"), paired.sessions("candidate"))
 
     def decider(self, measurement: Measurement, metric: Metric) -> Measurement | None:
@@ -320,23 +320,23 @@ class DriftComparison:
         alone = self._why_alone(drift.metric)
         if alone is not None:
             return self._stored.final(measurement, drift.claim.because(*alone))
-        beside = self._beside(measurement, drift.stored, drift.anchored.of)
-        paired = self._asked(measurement, beside, drift.metric)
+        confirmation = self._confirmation(measurement, drift.stored, drift.anchored.of)
+        paired = self._asked(measurement, confirmation, drift.metric)
         if paired is None:
-            assert beside.absent is not None
-            return self._stored.final(measurement, drift.claim.because(beside.absent))
+            assert confirmation.absent is not None
+            return self._stored.final(measurement, drift.claim.because(confirmation.absent))
         if paired.verdict is Verdict.REGRESSED:
-            self._decided[key] = beside
+            self._decided[key] = confirmation
             # Why it was not enough stands with the verdict that counts.
             self._case.tell(measurement, drift.claim.overrule())
-            told = side_by_side(f"{drift.beside} it is REGRESSED too, and that counts")
+            told = side_by_side(f"{drift.where} it is REGRESSED too, and that counts")
             return paired.because(told, *drift.claim.reasons)
         unsettled = self._unsettled(drift, paired)
         if unsettled:
             return self._stored.final(measurement, drift.claim.because(*unsettled))
         del self._decided[key]
         # The question whether it is worse than its newest baseline has been answered before.
-        text = f"{drift.metric.name} has drifted, but {drift.beside} it is {paired.verdict}: not the code has"
+        text = f"{drift.metric.name} has drifted, but {drift.where} it is {paired.verdict}: not the code has"
         return drift.judgement.because(Reason(ReasonKind.NO_DRIFT, text))
 
     def _looked_for(self, measurement: Measurement, drift: Drift) -> Judgement:
@@ -345,22 +345,22 @@ class DriftComparison:
         As by the number, a drift is what has got worse by more than the tolerance.
         """
         key = (measurement.run.label, drift.metric.name)
-        why, paired, beside = self._why_alone(drift.metric), None, None
+        why, paired, confirmation = self._why_alone(drift.metric), None, None
         if why is None:
-            beside = self._beside(measurement, drift.stored, drift.anchored.of)
-            paired = self._asked(measurement, beside, drift.metric)
-            why = () if beside.absent is None else (beside.absent,)
+            confirmation = self._confirmation(measurement, drift.stored, drift.anchored.of)
+            paired = self._asked(measurement, confirmation, drift.metric)
+            why = () if confirmation.absent is None else (confirmation.absent,)
         if paired is None:
             unjudged = Reason(ReasonKind.NO_DRIFT, "no drift is judged")
             return drift.judgement.because(unjudged, *drift.claim.reasons[:1], *why)
-        found = f"{drift.beside} it is {paired.verdict}"
+        found = f"{drift.where} it is {paired.verdict}"
         if not paired.verdict.passes and paired.verdict is not Verdict.REGRESSED:
             self._decided[key] = None
             return self._stored.final(
                 measurement, drift.claim.because(side_by_side(f"not settled {found}"), *paired.reasons)
             )
         if paired.verdict is Verdict.REGRESSED and _is_beyond(paired):
-            self._decided[key] = beside
+            self._decided[key] = confirmation
             return paired.because(side_by_side(f"{found}, and that counts"), *drift.claim.reasons)
         changed = changes_since_anchor(drift.anchored.of, self._case.paired_runner.here)
         if changed:
@@ -379,19 +379,19 @@ class DriftComparison:
     def _unsettled(self, drift: Drift, paired: Judgement) -> tuple[Reason, ...]:
         """Why a verdict side by side that is not REGRESSED leaves the drift as it is; empty where it clears it."""
         if not paired.verdict.passes:
-            return (side_by_side(f"not settled {drift.beside} either: {paired.verdict}"), *paired.reasons)
+            return (side_by_side(f"not settled {drift.where} either: {paired.verdict}"), *paired.reasons)
         changed = changes_since_anchor(drift.anchored.of, self._case.paired_runner.here)
         if not changed:
             return ()
-        told = f"{drift.beside} it is {paired.verdict}, but that cannot see what both sides share now"
+        told = f"{drift.where} it is {paired.verdict}, but that cannot see what both sides share now"
         return (side_by_side(f"{told}: {'; '.join(changed)}"),)
 
-    def _beside(self, measurement: Measurement, stored: Stored, anchor: AnchorRecord) -> Measurement:
+    def _confirmation(self, measurement: Measurement, stored: Stored, anchor: AnchorRecord) -> Measurement:
         """The load once more, to be measured beside the anchor's commit; it notes why that cannot be."""
         run = measurement.run
         known = (run.label, anchor.commit)
         if known not in self._by_commit:
-            beside = replace(
+            confirmation = replace(
                 measurement,
                 # What was measured alone stays the run, for further metrics are judged by it.
                 run=Run(
@@ -410,11 +410,11 @@ class DriftComparison:
                 settles=run.label,
             )
             try:
-                beside.paired = self._made(self._stored.spec_of(measurement, stored), anchor)
+                confirmation.paired = self._made(self._stored.spec_of(measurement, stored), anchor)
             except Unconfirmed as problem:
-                beside.absent = problem.reason
-            self._by_commit[known] = beside
-            self._case.loads.confirmations.append(beside)
+                confirmation.absent = problem.reason
+            self._by_commit[known] = confirmation
+            self._case.loads.confirmations.append(confirmation)
         return self._by_commit[known]
 
     def _made(self, spec: PairedSpec, anchor: AnchorRecord) -> SideBySide:
@@ -429,25 +429,25 @@ class DriftComparison:
             raise Unconfirmed(
                 f"the anchor was recorded with uncommitted changes on top of {named(anchor)}, which cannot be run again"
             )
-        return beside_commit(
+        return pair_with_commit(
             self._case.paired_runner, spec, anchor.commit, called="the anchor's commit", what="the drift"
         )
 
-    def _asked(self, measurement: Measurement, beside: Measurement, metric: Metric) -> Judgement | None:
-        """What the anchor's commit says; None where it cannot be asked, which the load beside it notes."""
-        if beside.absent is not None:
+    def _asked(self, measurement: Measurement, confirmation: Measurement, metric: Metric) -> Judgement | None:
+        """What the anchor's commit says; None where it cannot be asked, which the confirmation notes."""
+        if confirmation.absent is not None:
             return None
         try:
-            paired = self._paired.settle(beside, metric)
+            paired = self._paired.settle(confirmation, metric)
         except BaseFailed as problem:
             # The comparison is kept for the time that it took.
-            beside.absent = base_failed("the drift", problem)
+            confirmation.absent = base_failed("the drift", problem)
             return None
         finally:
-            measurement.interrupted = measurement.interrupted or beside.interrupted
+            measurement.interrupted = measurement.interrupted or confirmation.interrupted
         # Rounds of an earlier run may have decided it without another look.
-        beside.show()
-        beside.judgements[metric.name, paired.reference_kind] = paired
+        confirmation.show()
+        confirmation.judgements[metric.name, paired.reference_kind] = paired
         return paired
 
 

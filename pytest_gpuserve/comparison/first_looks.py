@@ -112,7 +112,7 @@ class FirstLooks:
             paired_runner.progress,
             paired_runner.machine,
         )
-        loads.rest_others(measurement)
+        loads.stop_other_servers(measurement)
         loads.measurements.append(measurement)
         return measurement
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.comparison.assertions import Comparison, Duel, Run
@@ -12,7 +13,7 @@ from pytest_gpuserve.comparison.numbers import judge_limit, judge_published
 from pytest_gpuserve.comparison.paired import PairedComparison
 from pytest_gpuserve.comparison.recording import Recorder
 from pytest_gpuserve.comparison.stored import StoredComparison
-from pytest_gpuserve.comparison.unasserted import Afterwards
+from pytest_gpuserve.comparison.unasserted import UnassertedMetrics
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.gate.metric import METRICS
@@ -89,7 +90,7 @@ class TestGate:
         self._paired = PairedComparison(self._case)
         self._stored = StoredComparison(self._case, self._paired)
         self._anchors = DriftComparison(self._case, self._paired, self._stored)
-        self._afterwards = Afterwards(self._case, self._recorder, self._stored)
+        self._unasserted = UnassertedMetrics(self._case, self._recorder, self._stored)
         self._first_looks = FirstLooks(
             self._case,
             self,
@@ -102,10 +103,10 @@ class TestGate:
 
     def close(self) -> None:
         """End the servers that a comparison side by side has left running for its next look."""
-        self._loads.rest_all()
+        self._loads.stop_servers()
         if self.ended_early:
             # Only now, for some trouble shows only at the servers' end.
-            for measurement, judgement in self._afterwards.judgements(self.measurements):
+            for measurement, judgement in self._unasserted.judgements(self.measurements):
                 self._case.tell(measurement, judgement)
 
     # -- measuring
@@ -186,31 +187,22 @@ class TestGate:
 
     def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
-        measurement = self._loads.of(run)
-        self._stored.measure_alone(measurement)
-        judgement = judge_limit(
-            measurement,
-            metric,
-            limit,
-            tolerance=self._case.tolerance_of(metric),
-            rounds=self._loads.rounds_of(measurement),
-        )
-        self._answer(measurement, judgement, "limit")
-        return self._comparison(judgement, holds=judgement.verdict.passes)
+        return self._against_number(run, metric, partial(judge_limit, limit=limit))
 
     def against_published(self, run: Run, metric: Metric, entry: PublishedEntry) -> Comparison:
         """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
+        # A test may compare one metric with several numbers: each has a row.
+        row = f"published {entry.record.line}"
+        return self._against_number(run, metric, partial(judge_published, entry=entry), row=row)
+
+    def _against_number(
+        self, run: Run, metric: Metric, judge: Callable[..., Judgement], *, row: str = ""
+    ) -> Comparison:
         measurement = self._loads.of(run)
         self._stored.measure_alone(measurement)
-        judgement = judge_published(
-            measurement,
-            metric,
-            entry,
-            tolerance=self._case.tolerance_of(metric),
-            rounds=self._loads.rounds_of(measurement),
-        )
-        # A test may compare one metric with several numbers: each has a row.
-        self._answer(measurement, judgement, "published", row=f"published {entry.record.line}")
+        tolerance, rounds = self._case.tolerance_of(metric), self._loads.rounds_of(measurement)
+        judgement = judge(measurement, metric, tolerance=tolerance, rounds=rounds)
+        self._answer(measurement, judgement, judgement.reference_kind, row=row)
         return self._comparison(judgement, holds=judgement.verdict.passes)
 
     def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:

@@ -65,10 +65,12 @@ def make_confirmation(paired_runner: PairedRunner, spec: PairedSpec, stored: Sto
             " be run again",
             remedies=["record baselines from a clean checkout: commit, then --baseline-update"],
         )
-    return beside_commit(paired_runner, spec, entry.commit, called="the baseline's commit", what="it")
+    return pair_with_commit(paired_runner, spec, entry.commit, called="the baseline's commit", what="it")
 
 
-def beside_commit(paired_runner: PairedRunner, spec: PairedSpec, commit: str, *, called: str, what: str) -> SideBySide:
+def pair_with_commit(
+    paired_runner: PairedRunner, spec: PairedSpec, commit: str, *, called: str, what: str
+) -> SideBySide:
     """Make a commit ready to be compared with.
 
     Args:

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.comparison.anchoring import Gated
-from pytest_gpuserve.comparison.drift import against_anchor, drifted, standing
+from pytest_gpuserve.comparison.anchoring import GatedMetric
+from pytest_gpuserve.comparison.drift import against_anchor, anchor_state, drifted
 from pytest_gpuserve.comparison.stored import not_measured
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.gate.metric import METRICS, log_cost
@@ -100,7 +100,7 @@ class Recorder:
             return None
         here, tolerance = self._baseline_store.here, self._case.tolerance_of(metric)
         now = measurement.known_yardstick
-        found = standing(metric, stored, here, now)
+        found = anchor_state(metric, stored, here, now)
         if found.anchored is None or found.other_machine:
             return None
         sessions, anchored = measurement.run.sessions, found.anchored
@@ -140,7 +140,7 @@ class Recorder:
             measurement.workload,
             measurement.run.sessions,
             reason=self._policy.reason,
-            gated=[Gated(metric, self._case.tolerance_of(metric)) for metric in _compared(measurement)],
+            gated=[GatedMetric(metric, self._case.tolerance_of(metric)) for metric in _compared(measurement)],
             is_here=bool(measurement.python),
         )
         return [

@@ -64,7 +64,7 @@ class Memory:
             )
             self.remark = Reason(ReasonKind.KEPT, text)
 
-    def aside(self) -> Memory:
+    def detached(self) -> Memory:
         """Make a copy of what is known, of which nothing is kept."""
         made = Memory(None, None, self._note)
         made.rounds, made.metrics, made.remark = self.rounds, self.metrics, self.remark
@@ -291,7 +291,7 @@ class SideBySide:
             self.seconds += self._last_seconds
         self._save()
 
-    def rest(self) -> None:
+    def stop_servers(self) -> None:
         """End the servers; a further look starts them afresh. What trouble shows only then spoils their round too."""
         known = self.problems
         self._pairing.close()
@@ -304,7 +304,7 @@ class SideBySide:
 
     # -- judging
 
-    def aside(self, claims: HolmCorrection) -> SideBySide:
+    def detached(self, claims: HolmCorrection) -> SideBySide:
         """Make one of the same rounds whose judgements leave no trace: they are not remembered, and claimed elsewhere.
 
         Args:
@@ -315,7 +315,7 @@ class SideBySide:
             kind=self._kind,
             name=self.name,
             comparison=self._comparison,
-            memory=self._memory.aside(),
+            memory=self._memory.detached(),
             prior_of=self._prior_of,
             claims=claims,
             most_foreign_cores=self._most_foreign_cores,

@@ -186,7 +186,7 @@ class StoredComparison:
     def _take(self, measurement: Measurement, stored: Stored | None) -> None:
         """Measure another session, alone on the machine."""
         if measurement.paired is not None:
-            measurement.paired.rest()
+            measurement.paired.stop_servers()
         clock_mhz = self.clock_mhz(measurement, stored)
         measurement.take(self._case.requests_wanted, self._policy.foreign_cores, clock_mhz)
 
@@ -202,10 +202,10 @@ class StoredComparison:
     def _warnings(self, stored: Stored) -> list[Reason]:
         return [Reason(ReasonKind.REMARK, text) for text in comparability(stored, self._here).warnings]
 
-    def glance(
+    def settle_without_measuring(
         self, measurement: Measurement, metric: Metric, stored: Stored | None, claims: HolmCorrection
     ) -> Judgement:
-        """Settle it by what has been measured so far, alone and side by side; nothing is measured or told for it.
+        """Settle it by what has been measured so far, alone and side by side; nobody hears of it.
 
         Args:
             measurement: What was measured.
@@ -221,7 +221,7 @@ class StoredComparison:
             elif measurement.paired is None or measurement.absent is not None:
                 judgement = judgement.because(measurement.absent or UNSETTLED)
             else:
-                paired = measurement.paired.aside(claims).judge(metric, self._case.tolerance_of(metric))
+                paired = measurement.paired.detached(claims).judge(metric, self._case.tolerance_of(metric))
                 judgement = settled(
                     judgement,
                     paired,
@@ -281,9 +281,7 @@ class StoredComparison:
         """
         if not measurement.is_paired:
             return
-        self._case.loads.rest_others(measurement)
-        if measurement.paired is not None:
-            measurement.paired.rest()
+        self._case.loads.stop_servers()
         measurement.is_paired = False
         measurement.run.sessions.clear()
         self._case.announce(next_session(measurement))

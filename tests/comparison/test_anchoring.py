@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.comparison import anchoring
-from pytest_gpuserve.comparison.anchoring import Gated
+from pytest_gpuserve.comparison.anchoring import GatedMetric
 from pytest_gpuserve.comparison.baseline_store import MOST_SESSIONS_A_HOST, BaselineStore, Place, Recorded, Workload
 from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.gate.anchor import judge_anchor
@@ -99,7 +99,7 @@ class Project:
             session(*[start(window(LATENCIES, seconds=2 * seconds * (1 + spread * number)))] * 2)
             for number in range(sessions)
         ]
-        metrics = [Gated(METRICS[name], METRICS[name].default_tolerance) for name in gated]
+        metrics = [GatedMetric(METRICS[name], METRICS[name].default_tolerance) for name in gated]
         return baseline_store.record(self.place, workload, made, reason, metrics)
 
 
