@@ -162,13 +162,6 @@ def _no_such_metric(owner: str, name: str) -> NoReturn:
     raise AttributeError(f"{owner} has no metric {name!r}; there are: {', '.join(METRICS)}")
 
 
-class DuelJudge(Protocol):
-    """Who reaches the verdicts of a duel."""
-
-    def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
-        """Compare the ratio of the first server's value to the second's with a limit, measuring until it is decided."""
-
-
 class Duel(Sides["Ratio"]):
     """Two servers, measured side by side under one load; its metrics are ratios, the first server's to the second's.
 
@@ -177,7 +170,7 @@ class Duel(Sides["Ratio"]):
         judge: Who reaches the verdicts.
     """
 
-    def __init__(self, run: Run, judge: DuelJudge) -> None:
+    def __init__(self, run: Run, judge: Judge) -> None:
         super().__init__(lambda metric: Ratio(run, judge, metric))
         self.run = run
 
@@ -196,7 +189,7 @@ class Ratio:
     """
 
     run: Run = field(repr=False)
-    judge: DuelJudge = field(repr=False)
+    judge: Judge = field(repr=False)
     metric: Metric
 
     def __ge__(self, other: object) -> Comparison:
@@ -255,6 +248,9 @@ class Judge(Protocol):
 
     def against_published(self, run: Run, metric: Metric, entry: PublishedEntry) -> Comparison:
         """Compare with a number that others printed."""
+
+    def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
+        """Compare the ratio of a duel's first server to its second with a limit, measuring until it is decided."""
 
 
 @dataclass(frozen=True)

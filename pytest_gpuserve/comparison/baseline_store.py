@@ -47,17 +47,17 @@ MOST_SESSIONS_A_HOST = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BaselineKey:
     """Where the baseline of a load is kept.
 
     Args:
         path: The file.
-        key: The entry in it: the test's id after the file's name, and the load's label if it has one.
+        entry: The entry in it: the test's id after the file's name, and the load's label if it has one.
         address: Of the file that ``path`` is a copy of; empty where it is none.
     """
 
     path: Path
-    key: str
+    entry: str
     address: str = ""
 
     @property
@@ -110,7 +110,7 @@ class BaselineStore:
         self._files: BaselineFiles = LocalFiles() if files is None else files
         self._known: dict[Path, dict[str, Stored]] = {}
 
-    def place(self, nodeid: str, label: str) -> Place:
+    def key_of(self, nodeid: str, label: str) -> BaselineKey:
         """Where a test's baseline is: ``suites/x/test_y.py::test_z[1]`` in ``x/test_y.json`` as ``test_z[1]``."""
         file, _, name = nodeid.partition("::")
         # A test outside of the root folder must not lead out of the baselines.
@@ -119,23 +119,23 @@ class BaselineStore:
             relative = Path(*relative.parts[1:])
         path = self._folder / relative.with_suffix(".json")
         shown = self.shown(path)
-        return Place(path, f"{name} {label}" if label else name, "" if shown == str(path) else shown)
+        return BaselineKey(path, f"{name} {label}" if label else name, "" if shown == str(path) else shown)
 
     def shown(self, path: Path) -> str:
         """What people call a file."""
         return self._files.shown(path)
 
-    def find(self, place: Place) -> Stored | None:
+    def find(self, key: BaselineKey) -> Stored | None:
         """The entry of a load, whatever its workload.
 
         Raises:
             BaselineUnusable: Its file cannot be read or trusted.
         """
-        return self._read(place.path).get(place.key)
+        return self._read(key.path).get(key.entry)
 
     def record(
         self,
-        place: Place,
+        key: BaselineKey,
         workload: Workload,
         sessions: Iterable[Session],
         reason: str | None,
@@ -150,7 +150,7 @@ class BaselineStore:
         gated are set, moved or left as `AnchorUpdater` decides.
 
         Args:
-            place: Where.
+            key: Where.
             workload: What was measured.
             sessions: What came of it.
             reason: Why a metric may be loosened; None where none may.
@@ -165,19 +165,19 @@ class BaselineStore:
 
         def decide(there: Mapping[str, Stored]) -> Mapping[str, Entry]:
             entry, recorded = self._entry(
-                there.get(place.key), place, workload, records, reason=reason, gated=gated, is_here=is_here
+                there.get(key.entry), key, workload, records, reason=reason, gated=gated, is_here=is_here
             )
             said.append(recorded)
-            return {place.key: entry}
+            return {key.entry: entry}
 
-        self._change(place.path, decide)
+        self._change(key.path, decide)
         # The last time that it was asked is the one that was written.
         return said[-1]
 
     def _entry(
         self,
         old: Stored | None,
-        place: Place,
+        key: BaselineKey,
         workload: Workload,
         records: list[SessionRecord],
         *,
@@ -209,7 +209,7 @@ class BaselineStore:
             update = AnchorUpdater(old, entry, self.here, reason=reason, pooled=pooled, is_here=is_here).update(gated)
         except (ValueError, ArithmeticError) as problem:
             raise BaselineUnusable(
-                f"baseline file {place.shown} is not written, because it could not be read again", found=str(problem)
+                f"baseline file {key.shown} is not written, because it could not be read again", found=str(problem)
             ) from None
         entry = msgspec.structs.replace(entry, anchors=update.anchors, moves=update.moves)
         count = len(entry.sessions)

@@ -108,7 +108,7 @@ class FirstLooks:
             first,
             shape,
             _workload_of(targets, shape),
-            self._case.baseline_store.place(self._case.nodeid, label),
+            self._case.baseline_store.key_of(self._case.nodeid, label),
             paired_runner.progress,
             paired_runner.machine,
         )
@@ -118,7 +118,7 @@ class FirstLooks:
 
     def _take_sessions(self, measurement: Measurement) -> None:
         policy = self._case.policy
-        stored = self._case.baseline_store.find(measurement.place)
+        stored = self._case.baseline_store.find(measurement.baseline_key)
         wanted = self._recorder.wants(stored)
         # What is recorded anew may have other clocks.
         clock_mhz = None if wanted else self._stored.clock_mhz(measurement, stored)
@@ -136,7 +136,7 @@ class FirstLooks:
 
     def _begin_against(self, measurement: Measurement, against: Callable[[], ReferenceBuild]) -> None:
         """Compare with what was asked for; where it has no such server, the measurement notes why."""
-        stored = self._case.baseline_store.find(measurement.place)
+        stored = self._case.baseline_store.find(measurement.baseline_key)
         try:
             spec = self._stored.spec_of(measurement, stored)
             measurement.paired = self._case.paired_runner.compare_builds(spec, against())
@@ -151,7 +151,7 @@ class FirstLooks:
 
         Where that commit cannot be measured, the measurement notes why.
         """
-        stored = self._case.baseline_store.find(measurement.place)
+        stored = self._case.baseline_store.find(measurement.baseline_key)
         if stored is None or self._recorder.wants(stored) or not self._stored.needs_pair(measurement, stored):
             return
         try:
@@ -185,7 +185,10 @@ class FirstLooks:
             # Rounds beside a commit are no sessions alone; the comparison itself remembers them.
             if other.is_paired:
                 continue
-            if other.place == measurement.place and other.workload.must_match == measurement.workload.must_match:
+            if (
+                other.baseline_key == measurement.baseline_key
+                and other.workload.must_match == measurement.workload.must_match
+            ):
                 return [session for session in other.run.sessions if not session.problems]
         return []
 

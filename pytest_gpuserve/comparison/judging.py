@@ -156,7 +156,7 @@ class TestGate:
             )
         measurement = self._loads.of(run)
         measurement.compared = True
-        stored = self._case.baseline_store.find(measurement.place)
+        stored = self._case.baseline_store.find(measurement.baseline_key)
         decider = None
         if self._case.paired_runner.against is not None:
             judgement = self._against(measurement, metric)
@@ -206,7 +206,7 @@ class TestGate:
         return self._comparison(judgement, holds=judgement.verdict.passes)
 
     def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
-        """See ``dueling.DuelJudge``."""
+        """See ``assertions.Judge``."""
         measurement = self._loads.of(run)
         judgement = self._paired.settle_ratio(measurement, metric, limit)
         self._answer(measurement, judgement, "duel")
@@ -267,7 +267,7 @@ class TestGate:
             return by_anchor
         if judgement.reference_kind in {"against", "duel"} and measurement.paired is not None:
             return measurement.paired.sessions("base"), measurement.paired.sessions("candidate")
-        stored = self._case.baseline_store.find(measurement.place)
+        stored = self._case.baseline_store.find(measurement.baseline_key)
         if stored is None or measurement.run.invalid or judgement.reference_kind != "baseline":
             return (), ()
         evidence = self._stored.evidence(measurement, stored)
@@ -301,7 +301,7 @@ class TestGate:
         here = [
             measurement
             for measurement in self.measurements
-            if not self._stored.is_foreign(measurement, self._case.baseline_store.find(measurement.place))
+            if not self._stored.is_foreign(measurement, self._case.baseline_store.find(measurement.baseline_key))
         ]
         return [*written, *self._recorder.proposals(here)]
 

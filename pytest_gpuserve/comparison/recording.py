@@ -132,11 +132,11 @@ class Recorder:
 
     def _write(self, measurement: Measurement) -> list[str]:
         """Write the baseline of one load, if this is a recording of it; see `write`."""
-        place = measurement.place
-        if not measurement.compared or measurement.run.invalid or not self.wants(self._baseline_store.find(place)):
+        key = measurement.baseline_key
+        if not measurement.compared or measurement.run.invalid or not self.wants(self._baseline_store.find(key)):
             return []
         recorded = self._baseline_store.record(
-            place,
+            key,
             measurement.workload,
             measurement.run.sessions,
             reason=self._policy.reason,
@@ -144,8 +144,8 @@ class Recorder:
             is_here=bool(measurement.python),
         )
         return [
-            f"{place.key}: {recorded.done} in {place.shown}",
-            *(f"{place.key}: {change}" for change in recorded.changes),
+            f"{key.entry}: {recorded.done} in {key.shown}",
+            *(f"{key.entry}: {change}" for change in recorded.changes),
         ]
 
     def proposals(self, measurements: Iterable[Measurement]) -> list[str]:
@@ -156,7 +156,7 @@ class Recorder:
         """
         lines = []
         for measurement in measurements:
-            if self.wants(self._baseline_store.find(measurement.place)):
+            if self.wants(self._baseline_store.find(measurement.baseline_key)):
                 continue
             better = [
                 answer
@@ -166,7 +166,7 @@ class Recorder:
             if better:
                 command = tightening_command(self._case.nodeid, self._baseline_store.here.device.name)
                 found = ", ".join(map(_improved, better))
-                lines.append(f"{measurement.place.key}: {found}; to tighten its baseline: {command}")
+                lines.append(f"{measurement.baseline_key.entry}: {found}; to tighten its baseline: {command}")
         return lines
 
 

@@ -301,21 +301,21 @@ class StoredComparison:
 
     def absent(self, measurement: Measurement, stored: Stored | None) -> tuple[Reason, ...]:
         """Why there is nothing to compare with; empty if there is."""
-        place = measurement.place
+        key = measurement.baseline_key
         if stored is None:
-            return (Reason(ReasonKind.NO_ENTRY, f"{place.shown} has no entry {place.key!r}"),)
+            return (Reason(ReasonKind.NO_ENTRY, f"{key.shown} has no entry {key.entry!r}"),)
         recorded_on = stored.entry.sessions[-1].device.name
         if recorded_on != self._here.device.name:
             return _not_comparable(
-                f"{place.shown} was recorded on {recorded_on}, this device is {self._here.device.name}"
+                f"{key.shown} was recorded on {recorded_on}, this device is {self._here.device.name}"
             )
         incompatible = comparability(stored, self._here).incompatible
         if incompatible:
-            what = f"{place.shown} was recorded on a device that cannot be compared with this one"
+            what = f"{key.shown} was recorded on a device that cannot be compared with this one"
             return _not_comparable(what, *incompatible)
         different = differences(stored.entry.workload, measurement.workload.must_match)
         if different:
-            return _not_comparable(f"{place.shown} has another workload under {place.key!r}", *different)
+            return _not_comparable(f"{key.shown} has another workload under {key.entry!r}", *different)
         return ()
 
     def clock_mhz(self, measurement: Measurement, stored: Stored | None) -> float | None:

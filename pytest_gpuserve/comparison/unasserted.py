@@ -67,7 +67,7 @@ class UnassertedMetrics:
                 return Judgement.missing(metric, "against", measurement.absent, value=measurement.value(metric))
             assert measurement.paired is not None
             return measurement.paired.detached(claims).judge(metric, self._case.tolerance_of(metric))
-        stored = self._case.baseline_store.find(measurement.place)
+        stored = self._case.baseline_store.find(measurement.baseline_key)
         if self._recorder.wants(stored):
             judged = self._stored.judge(measurement, metric, stored)
             told = self._recorder.judge(measurement, metric, stored, judged, self._stored.shared(measurement))
