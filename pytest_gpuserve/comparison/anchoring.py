@@ -209,10 +209,8 @@ class AnchorUpdater:
         return costs_here(gated.metric, self._old, self._host, self._now, gated.tolerance)
 
     def _adds_to(self, anchored: Anchored, now: Mapping[str, Sequence[float]]) -> bool:
-        """Whether the sessions of this run come to all those of an anchor, which are of the same build.
-
-        An anchor that followed the newest sessions while the oldest are dropped would creep with them.
-        """
+        """Whether the sessions of this run come to all those of an anchor, which are of the same build."""
+        # An anchor that followed the newest sessions while the oldest are dropped would creep with them.
         return self._pooled and sum(map(len, now.values())) == anchored.line.sessions + len(now[self._here.occasion])
 
     def _why_not_comparable(self, anchored: Anchored | None) -> str:

@@ -340,10 +340,8 @@ class DriftComparison:
         return drift.judgement.because(Reason(ReasonKind.NO_DRIFT, text))
 
     def _looked_for(self, measurement: Measurement, drift: Drift) -> Judgement:
-        """The verdict on a machine on which the anchor's number tells nothing, so that only its commit can.
-
-        As by the number, a drift is what has got worse by more than the tolerance.
-        """
+        """The verdict on a machine on which the anchor's number tells nothing, so that only its commit can."""
+        # As by the number, a drift is what has got worse by more than the tolerance.
         key = (measurement.run.label, drift.metric.name)
         why, paired, confirmation = self._why_alone(drift.metric), None, None
         if why is None:
@@ -418,11 +416,7 @@ class DriftComparison:
         return self._by_commit[known]
 
     def _made(self, spec: PairedSpec, anchor: AnchorRecord) -> SideBySide:
-        """Make the anchor's commit ready to be compared with.
-
-        Raises:
-            Unconfirmed: It cannot be: the anchor names no commit, git lacks it, or it has no such server.
-        """
+        """Make the anchor's commit ready to be compared with."""
         if anchor.commit is None:
             raise Unconfirmed("the anchor names no commit that it could be settled against: it is of no git checkout")
         if not anchor.clean:

@@ -147,10 +147,8 @@ class FirstLooks:
             measurement.paired, measurement.absent = None, Reason(ReasonKind.NOT_SIDE_BY_SIDE, str(problem))
 
     def _begin_paired(self, measurement: Measurement) -> None:
-        """Begin beside the baseline's commit where its numbers decide nothing here: a session alone would be in vain.
-
-        Where that commit cannot be measured, the measurement notes why.
-        """
+        """Begin side by side with the baseline's commit where the stored numbers decide nothing here."""
+        # Where that commit cannot be measured, the measurement notes why.
         stored = self._case.baseline_store.find(measurement.baseline_key)
         if stored is None or self._recorder.wants(stored) or not self._stored.needs_pair(measurement, stored):
             return

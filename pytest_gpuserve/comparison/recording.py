@@ -89,11 +89,9 @@ class Recorder:
     def _drifted(
         self, measurement: Measurement, metric: Metric, stored: Stored | None, judgement: Judgement
     ) -> Judgement | None:
-        """The drift that a recording without a reason would accept in small steps; None where there is none.
-
-        What the baseline itself says of another host or an unlike device is MISSING, but this host's anchor may be
-        there all the same.
-        """
+        """The drift that a recording without a reason would accept in small steps; None where there is none."""
+        # What the baseline itself says of another host or an unlike device is MISSING, but this host's anchor may be
+        # there all the same.
         if self._policy.reason or stored is None or judgement.verdict in {Verdict.INVALID, Verdict.REGRESSED}:
             return None
         if stored.entry.workload != dict(measurement.workload.must_match):

@@ -382,10 +382,8 @@ class StoredComparison:
         return judgement.verdict in {Verdict.REGRESSED, Verdict.IMPROVED}
 
     def _awaits_sessions(self, measurement: Measurement, judgement: Judgement) -> bool:
-        """Whether another session should decide it: of what tells its own error it decides more than a round.
-
-        What is surely worse is not decided by another one: the hour may be why, which is the same for all of them.
-        """
+        """Whether another session should decide it: of what tells its own error it decides more than a round."""
+        # What is surely worse is not decided by another one: the hour may be why, which is the same for all of them.
         metric = judgement.metric
         if metric.own_error is None or judgement.interval is None or self._case.why_not(next_session(measurement)):
             return False
@@ -462,14 +460,12 @@ class StoredComparison:
         return replace(judgement, verdict=judgement.verdict.without_claim).because(UNCLAIMED)
 
     def _unless_shared(self, measurement: Measurement, judgement: Judgement) -> Judgement:
-        """A build is not called worse or better for what others did; that it passed in spite of them stands.
-
-        But for the batching ratio: a server that is kept waiting batches better.
-        """
+        """A build is not called worse or better for what others did; that it passed in spite of them stands."""
         shared = self.shared(measurement)
         if shared and judgement.verdict is Verdict.INCONCLUSIVE:
             return judgement.because(shared)
         theirs = {Verdict.REGRESSED, Verdict.IMPROVED}
+        # A server that is kept waiting batches better.
         if judgement.metric.name == "batching_ratio":
             theirs.add(Verdict.PASS)
         if shared and judgement.verdict in theirs:

@@ -460,11 +460,7 @@ def lanes(schedule: Schedule) -> int:
 
 
 def _joined_sharing(parts: Sequence[Sharing | None]) -> Sharing | None:
-    """Put together what rotates; None where none of it is shared.
-
-    Raises:
-        UsageProblem: Some of it is shared and some is not, or the outputs differ.
-    """
+    """Put together what rotates; None where none of it is shared."""
     known = [part for part in parts if part is not None]
     if not known:
         return None

@@ -114,13 +114,7 @@ class OneStart(ABC):
         self.problems.append(Reason(ReasonKind.INTERRUPTED, text))
 
     def _kept(self, windows: Sequence[Window], totals: Totals, ceiling: float | None = None) -> Start:
-        """What is kept of it.
-
-        Args:
-            windows: What was measured, and is kept.
-            totals: The same as what the load engines saw.
-            ceiling: Requests a second that they reach on this host at most; None where that was not measured.
-        """
+        """What is kept of it."""
         return Start(
             self.monitor.with_cards(windows),
             self.instance.cold_start_seconds,
@@ -136,14 +130,7 @@ class OneStart(ABC):
 
 
 class _Measured(NamedTuple):
-    """A window, and what goes with it when it is measured again.
-
-    Args:
-        window: What happened.
-        ticks: What it was made of.
-        counted: What the server counted meanwhile; None where it does not count.
-        readings: Between which it did.
-    """
+    """A window, and what goes with it when it is measured again."""
 
     window: Window
     ticks: list[Tick]
@@ -248,15 +235,7 @@ class LoadedStart(OneStart):
                 self._judge_rejected()
 
     def _window(self, engines: Engines, before: CounterReading | None) -> CounterReading | None:
-        """Measure a window.
-
-        Args:
-            engines: The load.
-            before: What the server had counted at its begin; None where it does not count.
-
-        Returns:
-            What it had counted at its end.
-        """
+        """Measure a window."""
         ticks = self._watch.ticks(engines, TICKS_A_WINDOW)
         after = self._watch.read_counters() if not self.problems else None
         found = self._watch.counted(before, after)
@@ -272,11 +251,7 @@ class LoadedStart(OneStart):
         return self._enough(self._windows) and not self._sift(wait=True)
 
     def _sift(self, *, wait: bool) -> bool:
-        """Drop, with all that counted in them, windows in which cards or client were disturbed; whether there was one.
-
-        Args:
-            wait: Whether to judge the last one too, which may not have been seen to its end yet.
-        """
+        """Drop the windows in which cards or client were disturbed; returns whether there was one."""
         fresh = self._measured[self._sifted :]
         conditions = self.monitor.judge([measured.window for measured in fresh], wait=wait)
         self.problems.extend(self.monitor.problems())

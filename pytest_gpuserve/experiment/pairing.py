@@ -85,14 +85,7 @@ TURNS_ALONE: Final = BLOCKS
 
 @dataclass(frozen=True, slots=True)
 class _TurnAlone:
-    """What is kept of a server that was measured alone.
-
-    Args:
-        window: What was measured; None where there was trouble.
-        side: What else is known of it.
-        foreign_cores: Cores that others took meanwhile.
-        problems: Why nothing may be concluded from it.
-    """
+    """What is kept of a server that was measured alone."""
 
     window: Window | None
     side: Side
@@ -226,12 +219,7 @@ class BaseFailed(GpuserveError):
 
 @dataclass(frozen=True, slots=True)
 class _Dropped:
-    """A round that was disturbed as a whole, and is taken again.
-
-    Args:
-        reasons: Of each server why windows were measured again, a text for each.
-        blocks: Of it.
-    """
+    """A round that was disturbed as a whole, and is taken again."""
 
     reasons: Mapping[Arm, tuple[str, ...]]
     blocks: int
@@ -372,11 +360,7 @@ class Pairing:
         return None, left
 
     def _both(self, order: tuple[Arm, Arm], stack: ExitStack) -> dict[Arm, ServerArm]:
-        """Start both servers, at the same time where their cold starts are no matter.
-
-        Returns:
-            In that order; none where the two do not find memory together, so that they have to run by turns.
-        """
+        """Start both servers, at the same time where their cold starts are no matter."""
         first, second = order
         up: dict[Arm, ServerArm] = {}
         failed: dict[Arm, GpuserveError] = {}

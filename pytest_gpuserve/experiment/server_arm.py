@@ -63,13 +63,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What is kept of a turn.
-
-    Args:
-        window: What was measured.
-        ticks: What it was made of.
-        counted: What the server counted meanwhile; None where it does not count.
-    """
+    """What is kept of a turn."""
 
     window: Window
     ticks: list[Tick]

@@ -191,10 +191,8 @@ class SearchedStart(OneStart):
         return [*not_its_own(search, self._taken, replicas, allowed_errors), *([problem] if problem else [])]
 
     def _start(self) -> Start:
-        """What is kept: of the windows that of the highest rate that met the objective, or of the lowest that did not.
-
-        The windows of all probes together would say nothing: each was loaded otherwise.
-        """
+        """What is kept: the window of the highest rate that met the objective, or else of the lowest rate."""
+        # The windows of all probes together say nothing: each has another load.
         search = self._search
         met = [taken for taken in self._taken if taken.probe.rate == search.low and taken.probe.finding is Finding.MET]
         kept = met[-1:] or sorted(self._taken, key=lambda taken: taken.probe.rate)[:1]
