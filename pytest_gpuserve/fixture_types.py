@@ -8,10 +8,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Literal
 
-    from pytest_gpuserve.comparison.assertions import Duel, Run
-    from pytest_gpuserve.comparison.capacity_run import CapacityRun
+    from pytest_gpuserve.comparison.assertions import CapacityRun, Duel, Run
     from pytest_gpuserve.comparison.judging import TestGate
-    from pytest_gpuserve.comparison.published import Published
+    from pytest_gpuserve.comparison.numbers import Published
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
     from pytest_gpuserve.load.schedule import Schedule
@@ -152,7 +151,7 @@ class Load:
             LoadFailed: The load engine failed.
             BaselineUnusable: The baseline file cannot be read or trusted.
         """
-        from pytest_gpuserve.comparison.capacity_run import CapacityRun  # noqa: PLC0415 -- heavy
+        from pytest_gpuserve.comparison.assertions import CapacityRun  # noqa: PLC0415 -- heavy
         from pytest_gpuserve.experiment.capacity.shape import check_searchable, search_shape  # noqa: PLC0415 -- heavy
 
         check_searchable(target)

@@ -20,7 +20,7 @@ from pytest_gpuserve.load.validity import DISTURBANCES
 from pytest_gpuserve.servers.relocation import Relocation
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.experiment.another_client import Reading
+    from pytest_gpuserve.experiment.another_client import CounterReading
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
@@ -103,7 +103,9 @@ def _check_description(kind: ServerKind) -> None:
     assert moved.workload() == told, "relocated() makes another workload of it"
 
 
-def _check_counters(counted: Counters, requests: int, readings: list[tuple[Reading, Reading]], executed: Path) -> None:
+def _check_counters(
+    counted: Counters, requests: int, readings: list[tuple[CounterReading, CounterReading]], executed: Path
+) -> None:
     """What a server counted between these readings is what its model executed then, and what it was asked for."""
     lines = (line.split() for line in executed.read_text().splitlines())
     own = [

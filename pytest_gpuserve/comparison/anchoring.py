@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytest_gpuserve.comparison.drift_verdict import costs_here, incompatible, named, point_of
+from pytest_gpuserve.device.rules import compare
 from pytest_gpuserve.experiment.machine import why_other_than_anchor
+from pytest_gpuserve.experiment.worktree import SHOWN_DIGITS
 from pytest_gpuserve.gate.anchor import AnchorPoint, judge_anchor
+from pytest_gpuserve.gate.metric import log_cost
+from pytest_gpuserve.measure.points import NotMeasured, point
 from pytest_gpuserve.measure.yardstick import Yardstick, is_as_fast
 from pytest_gpuserve.store.anchor import MOST_MOVES, Anchored, find, is_of, is_since, replaced
 from pytest_gpuserve.store.baseline import Stored
@@ -33,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Gated:
+class GatedMetric:
     """A metric that a test compares with its baseline.
 
     Args:
@@ -46,7 +49,7 @@ class Gated:
 
 
 @dataclass(frozen=True, slots=True)
-class Renewal:
+class AnchorUpdate:
     """The anchors of an entry after a recording.
 
     Args:
@@ -69,7 +72,7 @@ class _Decision:
     text: str
 
 
-class Renewing:
+class AnchorUpdater:
     """A recording with all that decides about its anchors.
 
     Args:
@@ -107,7 +110,7 @@ class Renewing:
         # None of a server that somebody else runs: its machine is not this one.
         self._now = Yardstick.pooled(own) if is_here else None
 
-    def renew(self, gated: Iterable[Gated]) -> Renewal:
+    def update(self, gated: Iterable[GatedMetric]) -> AnchorUpdate:
         """Decide about each metric that is compared; those of other hosts and other metrics stay as they are.
 
         Raises:
@@ -116,13 +119,13 @@ class Renewing:
         decisions = [decision for each in gated if (decision := self._decide(each)) is not None]
         anchors = self._old.entry.anchors if self._old is not None and self._fits else []
         moves = [] if self._old is None else self._old.entry.moves
-        return Renewal(
+        return AnchorUpdate(
             anchors=replaced(anchors, [each.anchor for each in decisions if each.anchor is not None], self._host),
             moves=[*moves, *(each.move for each in decisions if each.move is not None)][-MOST_MOVES:],
             lines=tuple(each.text for each in decisions),
         )
 
-    def _decide(self, gated: Gated) -> _Decision | None:
+    def _decide(self, gated: GatedMetric) -> _Decision | None:
         """What becomes of a metric; None where it was not measured well enough to say."""
         metric = gated.metric
         occasion = self._here.occasion
@@ -143,7 +146,7 @@ class Renewing:
 
     def _compared(
         self,
-        gated: Gated,
+        gated: GatedMetric,
         anchored: Anchored,
         own: Anchored | None,
         before: Mapping[str, Sequence[float]],
@@ -199,17 +202,15 @@ class Renewing:
         kept = None if own else msgspec.structs.replace(anchored.of, metrics=[anchored.line])
         return _Decision(kept, None, f"{text}, anchor stays at {was}")
 
-    def _before(self, gated: Gated) -> Mapping[str, Sequence[float]]:
+    def _before(self, gated: GatedMetric) -> Mapping[str, Sequence[float]]:
         """What the old sessions of this host and workload say."""
         if self._old is None or not self._fits:
             return {}
         return costs_here(gated.metric, self._old, self._host, self._now, gated.tolerance)
 
     def _adds_to(self, anchored: Anchored, now: Mapping[str, Sequence[float]]) -> bool:
-        """Whether the sessions of this run come to all those of an anchor, which are of the same build.
-
-        An anchor that followed the newest sessions while the oldest are dropped would creep with them.
-        """
+        """Whether the sessions of this run come to all those of an anchor, which are of the same build."""
+        # An anchor that followed the newest sessions while the oldest are dropped would creep with them.
         return self._pooled and sum(map(len, now.values())) == anchored.line.sessions + len(now[self._here.occasion])
 
     def _why_not_comparable(self, anchored: Anchored | None) -> str:
@@ -330,3 +331,42 @@ def _changed(metric: Metric, before: Mapping[str, Sequence[float]], now: Mapping
         f"{metric.name} {format_value(was, metric.unit)} -> {format_value(value, metric.unit)}"
         f" ({format_change(value / was - 1)})"
     )
+
+
+def incompatible(anchor: AnchorRecord, here: RunEnvironment) -> tuple[str, ...]:
+    """Why the device of an anchor cannot be compared with this one; empty if it can."""
+    return compare(msgspec.to_builtins(anchor.device), msgspec.to_builtins(here.device_record())).incompatible
+
+
+def costs_here(
+    metric: Metric, stored: Stored, host: str, now: Yardstick | None, tolerance: float
+) -> Mapping[str, Sequence[float]]:
+    """Log costs of the stored sessions of a host by occasion; none where one of them does not have the metric.
+
+    Args:
+        metric: Which.
+        stored: The baseline.
+        host: Whose sessions.
+        now: Sessions count that were measured by a machine as fast as this; None where all do.
+        tolerance: Of the metric.
+    """
+    costs: dict[str, list[float]] = {}
+    for session, record in zip(stored.sessions, stored.entry.sessions, strict=True):
+        if record.host.id == host and (now is None or is_as_fast(session.yardstick, now)):
+            try:
+                costs.setdefault(record.occasion, []).append(point(metric, session, tolerance).y)
+            except NotMeasured:
+                return {}
+    return costs
+
+
+def point_of(metric: Metric, line: AnchoredRecord) -> AnchorPoint:
+    """An anchor on the scale on which it is judged."""
+    return AnchorPoint(log_cost(metric, line.value), line.sd, line.sessions, line.occasions)
+
+
+def named(anchor: AnchorRecord) -> str:
+    """The code of an anchor: ``0123456789ab``."""
+    if anchor.commit is None:
+        return "code without a commit"
+    return anchor.commit[:SHOWN_DIGITS] + ("" if anchor.clean else " with changes")

@@ -8,29 +8,158 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, NoReturn, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, NoReturn, Protocol, TypeVar
 
-from pytest_gpuserve.comparison.sides import Sides, example, no_truth
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.observed import Observed
-from pytest_gpuserve.measure.points import pooled_value
+from pytest_gpuserve.gate.metric import CAPACITY, METRICS, Metric
+from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.measure.window import searches_of
 from pytest_gpuserve.roofline import peak_of, share_of_peak
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind
     from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.roofline import Peak, Work
     from pytest_gpuserve.store.published import PublishedEntry
 
+T = TypeVar("T")
 
-class DuelJudge(Protocol):
-    """Who reaches the verdicts of a duel."""
 
-    def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
-        """Compare the ratio of the first server's value to the second's with a limit, measuring until it is decided."""
+class Sides(Generic[T]):
+    """The metrics, as attributes of a run or of a reference: ``x.throughput``, ``x.latency.p99``."""
+
+    def __init__(self, make: Callable[[Metric], T]) -> None:
+        self._make = make
+
+    @property
+    def throughput(self) -> T:
+        """Requests answered a second."""
+        return self._make(METRICS["throughput"])
+
+    @property
+    def latency(self) -> Latency[T]:
+        """Latencies in seconds, from send to last byte."""
+        return Latency(self._make)
+
+    @property
+    def batching_ratio(self) -> T:
+        """Items in an executed batch, on average, by the server's own counters."""
+        return self._make(METRICS["batching_ratio"])
+
+    @property
+    def energy_per_inference(self) -> T:
+        """Joules of all cards by answered request, idle power included; lower is better.
+
+        A request of several items is one inference. Energy is a whole card's: beside ``--against`` the other server
+        rests on it meanwhile, whose idle power is in both numbers alike.
+        """
+        return self._make(METRICS["energy_per_inference"])
+
+    @property
+    def gpu_memory(self) -> T:
+        """The most bytes that were allocated on the cards, by whatever process; lower is better.
+
+        Beside ``--against`` it is known only of servers that run by turns: ``gpuserve(one_at_a_time=True)``.
+        """
+        return self._make(METRICS["gpu_memory"])
+
+    @property
+    def gpu_utilisation(self) -> T:
+        """Share of the time, 0 to 1, in which a kernel ran on the cards, as their mean; higher is better.
+
+        Only at the same load: of an open loop a quicker model answers the same requests in less of the card's time.
+        It says that a kernel ran, not how much of the card it used.
+        """
+        return self._make(METRICS["gpu_utilisation"])
+
+    @property
+    def cold_start(self) -> T:
+        """Seconds from the launch of the server's process to its first answer, a value for each start; lower is better.
+
+        Files that the first start of all finds on the disk, later ones find in memory.
+        """
+        return self._make(METRICS["cold_start"])
+
+    @property
+    def capacity(self) -> T:
+        """The highest rate that meets a latency objective, requests a second; higher is better.
+
+        Only ``load.capacity(...)`` finds it.
+        """
+        return self._make(METRICS["capacity"])
+
+    def __bool__(self) -> NoReturn:
+        no_truth(type(self).__name__.lower(), "throughput")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _no_such_metric(type(self).__name__.lower(), name)
+
+
+class Latency(Generic[T]):
+    """The quantiles of a latency."""
+
+    def __init__(self, make: Callable[[Metric], T]) -> None:
+        self._make = make
+
+    @property
+    def p50(self) -> T:
+        """The median."""
+        return self._make(METRICS["latency.p50"])
+
+    @property
+    def p90(self) -> T:
+        """The 90th percentile."""
+        return self._make(METRICS["latency.p90"])
+
+    @property
+    def p95(self) -> T:
+        """The 95th percentile."""
+        return self._make(METRICS["latency.p95"])
+
+    @property
+    def p99(self) -> T:
+        """The 99th percentile."""
+        return self._make(METRICS["latency.p99"])
+
+    def __bool__(self) -> NoReturn:
+        no_truth("latency", "latency.p99")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _no_such_metric("latency", name)
+
+
+def example(metric: Metric, owner: str = "baseline") -> str:
+    """Tell how a comparison of a metric with its owner's is written."""
+    operator = ">=" if metric.higher_is_better else "<="
+    return f"write `assert run.{metric.name} {operator} {owner}.{metric.name}`"
+
+
+def no_truth(what: str, metric: str, owner: str = "baseline") -> NoReturn:
+    """Refuse to say whether something is true that would have to be compared first.
+
+    Args:
+        what: What was asked for its truth.
+        metric: The name of a metric that could be compared.
+        owner: With whose.
+
+    Raises:
+        UsageProblem: Always.
+    """
+    raise UsageProblem(f"{what} is neither true nor false", remedies=[example(METRICS[metric], owner)])
+
+
+def _no_such_metric(owner: str, name: str) -> NoReturn:
+    # Python asks for dunder names on its own account and expects exactly this answer.
+    if name.startswith("_"):
+        raise AttributeError(name)
+    raise AttributeError(f"{owner} has no metric {name!r}; there are: {', '.join(METRICS)}")
 
 
 class Duel(Sides["Ratio"]):
@@ -41,7 +170,7 @@ class Duel(Sides["Ratio"]):
         judge: Who reaches the verdicts.
     """
 
-    def __init__(self, run: Run, judge: DuelJudge) -> None:
+    def __init__(self, run: Run, judge: Judge) -> None:
         super().__init__(lambda metric: Ratio(run, judge, metric))
         self.run = run
 
@@ -60,7 +189,7 @@ class Ratio:
     """
 
     run: Run = field(repr=False)
-    judge: DuelJudge = field(repr=False)
+    judge: Judge = field(repr=False)
     metric: Metric
 
     def __ge__(self, other: object) -> Comparison:
@@ -119,6 +248,9 @@ class Judge(Protocol):
 
     def against_published(self, run: Run, metric: Metric, entry: PublishedEntry) -> Comparison:
         """Compare with a number that others printed."""
+
+    def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
+        """Compare the ratio of a duel's first server to its second with a limit, measuring until it is decided."""
 
 
 @dataclass(frozen=True)
@@ -314,3 +446,76 @@ class Measured:
                 *([f"or, as a limit, `{self.metric.name} {gate} {other}`"] if limit else []),
             ],
         )
+
+
+_GATED: Final = frozenset({*METRICS, "latency"}) - {CAPACITY, "cold_start"}
+_SEEN: Final = frozenset(name for name in vars(Observed) if not name.startswith("_"))
+
+
+class CapacityRun:
+    """What was found of a server's capacity.
+
+    It has the capacity and the cold start of each start, and nothing else to gate: a search loads a server at many
+    rates, so that throughput and latencies are those of no load that a baseline could have in common with it.
+
+    Args:
+        run: What was measured.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    @property
+    def capacity(self) -> Measured:
+        """Requests a second, the mean over the starts; higher is better."""
+        return Measured(self.run, METRICS[CAPACITY])
+
+    @property
+    def cold_start(self) -> Measured:
+        """See ``Run``."""
+        return self.run.cold_start
+
+    @property
+    def searches(self) -> tuple[Search, ...]:
+        """The search of each start, with its probes."""
+        return tuple(searches_of(self.run.sessions))
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Around the capacities of all starts, requests a second.
+
+        From the lowest of the rates that were shown to meet the objective to the highest of those that were shown to
+        miss it, a pair for each start.
+
+        Raises:
+            NotMeasured: A start has no such interval.
+        """
+        ends = [(search.low, search.high) for search in self.searches]
+        known = [(low, high) for low, high in ends if low is not None and high is not None]
+        if not known or len(known) < len(ends):
+            raise NotMeasured(f"{CAPACITY} is not known of every start: {'; '.join(self.problems) or 'nothing found'}")
+        return min(low for low, _ in known), max(high for _, high in known)
+
+    @property
+    def sessions(self) -> list[Session]:
+        """What was measured, the first look first; a comparison may add to it."""
+        return self.run.sessions
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Why nothing may be concluded from it; empty when all is well."""
+        return self.run.problems
+
+    def __bool__(self) -> NoReturn:
+        raise UsageProblem(
+            "a search is neither true nor false", remedies=["write `assert run.capacity >= baseline.capacity`"]
+        )
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in _GATED | _SEEN:
+            what = "gate" if name in _GATED else "look at"
+            raise UsageProblem(
+                f"load.capacity(...) has no {name}: it loads the server at many rates",
+                remedies=[f"{what} its {name} under one load: load(..., schedule=Poisson(rate=...))"],
+            )
+        raise AttributeError(f"a search has no {name!r}; it has capacity, cold_start, interval and searches")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytest_gpuserve.comparison.anchoring import Gated, Renewing
+from pytest_gpuserve.comparison.anchoring import AnchorUpdater, GatedMetric
 from pytest_gpuserve.device.rules import HOST_RULES, Compatibility, compare
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.store.anchor import is_same_device
@@ -47,17 +47,17 @@ MOST_SESSIONS_A_HOST = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class BaselineKey:
     """Where the baseline of a load is kept.
 
     Args:
         path: The file.
-        key: The entry in it: the test's id after the file's name, and the load's label if it has one.
+        entry: The entry in it: the test's id after the file's name, and the load's label if it has one.
         address: Of the file that ``path`` is a copy of; empty where it is none.
     """
 
     path: Path
-    key: str
+    entry: str
     address: str = ""
 
     @property
@@ -110,7 +110,7 @@ class BaselineStore:
         self._files: BaselineFiles = LocalFiles() if files is None else files
         self._known: dict[Path, dict[str, Stored]] = {}
 
-    def place(self, nodeid: str, label: str) -> Place:
+    def key_of(self, nodeid: str, label: str) -> BaselineKey:
         """Where a test's baseline is: ``suites/x/test_y.py::test_z[1]`` in ``x/test_y.json`` as ``test_z[1]``."""
         file, _, name = nodeid.partition("::")
         # A test outside of the root folder must not lead out of the baselines.
@@ -119,27 +119,27 @@ class BaselineStore:
             relative = Path(*relative.parts[1:])
         path = self._folder / relative.with_suffix(".json")
         shown = self.shown(path)
-        return Place(path, f"{name} {label}" if label else name, "" if shown == str(path) else shown)
+        return BaselineKey(path, f"{name} {label}" if label else name, "" if shown == str(path) else shown)
 
     def shown(self, path: Path) -> str:
         """What people call a file."""
         return self._files.shown(path)
 
-    def find(self, place: Place) -> Stored | None:
+    def find(self, key: BaselineKey) -> Stored | None:
         """The entry of a load, whatever its workload.
 
         Raises:
             BaselineUnusable: Its file cannot be read or trusted.
         """
-        return self._read(place.path).get(place.key)
+        return self._read(key.path).get(key.entry)
 
     def record(
         self,
-        place: Place,
+        key: BaselineKey,
         workload: Workload,
         sessions: Iterable[Session],
         reason: str | None,
-        gated: Sequence[Gated] = (),
+        gated: Sequence[GatedMetric] = (),
         *,
         is_here: bool = True,
     ) -> Recorded:
@@ -147,10 +147,10 @@ class BaselineStore:
 
         Sessions are added to those that are there if they measured the same: same workload, same committed code, same
         software. Else they replace them: sessions of different code are no sample of anything. The anchors of what is
-        gated are set, moved or left as `Renewing` decides.
+        gated are set, moved or left as `AnchorUpdater` decides.
 
         Args:
-            place: Where.
+            key: Where.
             workload: What was measured.
             sessions: What came of it.
             reason: Why a metric may be loosened; None where none may.
@@ -165,24 +165,24 @@ class BaselineStore:
 
         def decide(there: Mapping[str, Stored]) -> Mapping[str, Entry]:
             entry, recorded = self._entry(
-                there.get(place.key), place, workload, records, reason=reason, gated=gated, is_here=is_here
+                there.get(key.entry), key, workload, records, reason=reason, gated=gated, is_here=is_here
             )
             said.append(recorded)
-            return {place.key: entry}
+            return {key.entry: entry}
 
-        self._change(place.path, decide)
+        self._change(key.path, decide)
         # The last time that it was asked is the one that was written.
         return said[-1]
 
     def _entry(
         self,
         old: Stored | None,
-        place: Place,
+        key: BaselineKey,
         workload: Workload,
         records: list[SessionRecord],
         *,
         reason: str | None,
-        gated: Sequence[Gated],
+        gated: Sequence[GatedMetric],
         is_here: bool,
     ) -> tuple[Entry, Recorded]:
         """What becomes of an entry, and the words for it."""
@@ -206,14 +206,14 @@ class BaselineStore:
             )
             done = "added to"
         try:
-            renewal = Renewing(old, entry, self.here, reason=reason, pooled=pooled, is_here=is_here).renew(gated)
+            update = AnchorUpdater(old, entry, self.here, reason=reason, pooled=pooled, is_here=is_here).update(gated)
         except (ValueError, ArithmeticError) as problem:
             raise BaselineUnusable(
-                f"baseline file {place.shown} is not written, because it could not be read again", found=str(problem)
+                f"baseline file {key.shown} is not written, because it could not be read again", found=str(problem)
             ) from None
-        entry = msgspec.structs.replace(entry, anchors=renewal.anchors, moves=renewal.moves)
+        entry = msgspec.structs.replace(entry, anchors=update.anchors, moves=update.moves)
         count = len(entry.sessions)
-        return entry, Recorded(f"{done} ({count} session{'s' if count > 1 else ''})", renewal.lines)
+        return entry, Recorded(f"{done} ({count} session{'s' if count > 1 else ''})", update.lines)
 
     def unused(self, path: Path, used: set[str]) -> list[str]:
         """Entries of a file that no test of it asked for.

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.comparison.assertions import Run
-from pytest_gpuserve.comparison.confirming import Unconfirmed, base_failed, make_confirmation
+from pytest_gpuserve.comparison.baseline_store import Workload
 from pytest_gpuserve.comparison.context import Look
 from pytest_gpuserve.comparison.measurement import Measurement
-from pytest_gpuserve.comparison.workloads import workload_of, workload_of_duel
+from pytest_gpuserve.comparison.paired import Unconfirmed, base_failed, make_confirmation, next_round
+from pytest_gpuserve.comparison.stored import next_session
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.experiment.replicas import for_replicas
@@ -16,18 +17,14 @@ from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.servers.remote import RemoteServer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuserve.comparison.assertions import Judge
-    from pytest_gpuserve.comparison.baseline_store import Workload
     from pytest_gpuserve.comparison.context import ComparisonContext, TestMeasurements
-    from pytest_gpuserve.comparison.paired import PairedComparison
     from pytest_gpuserve.comparison.recording import Recorder
     from pytest_gpuserve.comparison.stored import StoredComparison
-    from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
-    from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.experiment.worktree import ReferenceBuild
     from pytest_gpuserve.measure.window import Session
 
@@ -37,35 +34,25 @@ class FirstLooks:
 
     Args:
         case: The test.
-        judge: Whom the runs ask for verdicts.
-        paired: Judges side by side.
+        judge: Reaches the verdicts on the runs.
         stored: Judges by baselines.
         recorder: Says what is recorded anew.
-        progress: Told how loads get on.
         earlier: The loads of an earlier try of the same test, whose sessions are kept; None where there was none.
-        card: On which servers of this session run; None where there is none.
     """
 
     def __init__(
         self,
         case: ComparisonContext,
         judge: Judge,
-        *,
-        paired: PairedComparison,
         stored: StoredComparison,
         recorder: Recorder,
-        progress: Progress,
         earlier: TestMeasurements | None,
-        card: Card | None,
     ) -> None:
         self._case = case
         self._judge = judge
-        self._paired = paired
         self._stored = stored
         self._recorder = recorder
-        self._progress = progress
         self._earlier = earlier
-        self._card = card
 
     def of_load(self, target: Target, shape: LoadShape, name: str | None) -> Run:
         """Look at a server alone, or beside what every comparison is with.
@@ -76,8 +63,7 @@ class FirstLooks:
             LoadFailed: The load engine failed.
             BaselineUnusable: The baseline file cannot be read or trusted; found before anything is measured.
         """
-        shape = for_replicas(shape, target)
-        measurement = self._added(target, shape, workload_of(target, shape), name)
+        measurement = self._added(name, shape, target)
         against = self._case.paired_runner.against
         if against is not None:
             self._begin_against(measurement, against)
@@ -95,38 +81,44 @@ class FirstLooks:
             ServerFailed: A server could not be started.
             LoadFailed: The load engine failed.
         """
-        shape = for_replicas(shape, target, opponent)
-        shape.check_payloads(len(opponent.requests))
-        opponent.check_schedule(shape.schedule)
-        measurement = self._added(target, shape, workload_of_duel(target, opponent, shape), name)
+        measurement = self._added(name, shape, target, opponent)
         self._case.loads.duels.append(measurement.run)
         spec = self._stored.spec_of(measurement, None)
         measurement.paired = self._case.paired_runner.compare_servers(spec, opponent)
         self._look_first(measurement)
         return measurement.run
 
-    def _added(self, target: Target, shape: LoadShape, workload: Workload, name: str | None) -> Measurement:
-        shape.check_payloads(len(target.requests))
-        target.check_schedule(shape.schedule)
-        loads = self._case.loads
+    def _added(self, name: str | None, shape: LoadShape, *targets: Target) -> Measurement:
+        """Check a load of one server, or of two side by side, and add it to the test; the run is the first one's."""
+        shape = for_replicas(shape, *targets)
+        for target in targets:
+            shape.check_payloads(len(target.requests))
+            target.check_schedule(shape.schedule)
+        loads, paired_runner, first = self._case.loads, self._case.paired_runner, targets[0]
         label = name or ("" if not loads.measurements else f"load {len(loads.measurements) + 1}")
         if any(label == other.run.label for other in loads.measurements):
             raise UsageProblem(
                 f"two loads of this test are called {label!r}, and would share one baseline",
                 remedies=["give each its own: load(..., name='...')"],
             )
-        place = self._case.baseline_store.place(self._case.nodeid, label)
-        # Of a server that was started elsewhere nobody knows on which card it runs.
-        card = None if isinstance(target.server.kind, RemoteServer) else self._card
-        run = Run(label, self._judge, [], card, shape.schedule)
-        measurement = Measurement(run, target, shape, workload, place, self._progress, self._case.paired_runner.machine)
-        loads.rest_others(measurement)
+        # The card of a server that somebody else started is not known.
+        card = None if isinstance(first.server.kind, RemoteServer) else paired_runner.here.device.card
+        measurement = Measurement(
+            Run(label, self._judge, [], card, shape.schedule),
+            first,
+            shape,
+            _workload_of(targets, shape),
+            self._case.baseline_store.key_of(self._case.nodeid, label),
+            paired_runner.progress,
+            paired_runner.machine,
+        )
+        loads.stop_other_servers(measurement)
         loads.measurements.append(measurement)
         return measurement
 
     def _take_sessions(self, measurement: Measurement) -> None:
         policy = self._case.policy
-        stored = self._case.baseline_store.find(measurement.place)
+        stored = self._case.baseline_store.find(measurement.baseline_key)
         wanted = self._recorder.wants(stored)
         # What is recorded anew may have other clocks.
         clock_mhz = None if wanted else self._stored.clock_mhz(measurement, stored)
@@ -136,7 +128,7 @@ class FirstLooks:
             if wanted:
                 self._case.on_look(Look("session", len(measurement.run.sessions) + 1, sessions))
             else:
-                self._stored.tell_look(measurement)
+                self._case.announce(next_session(measurement))
             measurement.take(self._case.requests_wanted, policy.foreign_cores, clock_mhz)
             # What will not be recorded anyway need not be measured to its end.
             if measurement.run.invalid or self._stored.shared(measurement):
@@ -144,7 +136,7 @@ class FirstLooks:
 
     def _begin_against(self, measurement: Measurement, against: Callable[[], ReferenceBuild]) -> None:
         """Compare with what was asked for; where it has no such server, the measurement notes why."""
-        stored = self._case.baseline_store.find(measurement.place)
+        stored = self._case.baseline_store.find(measurement.baseline_key)
         try:
             spec = self._stored.spec_of(measurement, stored)
             measurement.paired = self._case.paired_runner.compare_builds(spec, against())
@@ -155,11 +147,9 @@ class FirstLooks:
             measurement.paired, measurement.absent = None, Reason(ReasonKind.NOT_SIDE_BY_SIDE, str(problem))
 
     def _begin_paired(self, measurement: Measurement) -> None:
-        """Begin beside the baseline's commit where its numbers decide nothing here: a session alone would be in vain.
-
-        Where that commit cannot be measured, the measurement notes why.
-        """
-        stored = self._case.baseline_store.find(measurement.place)
+        """Begin side by side with the baseline's commit where the stored numbers decide nothing here."""
+        # Where that commit cannot be measured, the measurement notes why.
+        stored = self._case.baseline_store.find(measurement.baseline_key)
         if stored is None or self._recorder.wants(stored) or not self._stored.needs_pair(measurement, stored):
             return
         try:
@@ -182,7 +172,7 @@ class FirstLooks:
         if measurement.paired.rounds:
             measurement.show()
         else:
-            self._paired.tell_look(measurement.paired)
+            self._case.announce(next_round(measurement.paired))
             measurement.look()
 
     def _kept(self, measurement: Measurement) -> list[Session]:
@@ -193,6 +183,25 @@ class FirstLooks:
             # Rounds beside a commit are no sessions alone; the comparison itself remembers them.
             if other.is_paired:
                 continue
-            if other.place == measurement.place and other.workload.must_match == measurement.workload.must_match:
+            if (
+                other.baseline_key == measurement.baseline_key
+                and other.workload.must_match == measurement.workload.must_match
+            ):
                 return [session for session in other.run.sessions if not session.problems]
         return []
+
+
+def _workload_of(targets: Sequence[Target], shape: LoadShape) -> Workload:
+    """The workload of a load of one server, or of two side by side, each with its own words."""
+    must_match: dict[str, str] = {}
+    information: dict[str, str] = {}
+    for name, target in zip("ab", targets, strict=False):
+        prefix = f"{name}." if len(targets) > 1 else ""
+        kind = target.server.kind
+        must_match |= _prefixed(prefix, {**kind.workload(), **target.fingerprint()})
+        information |= _prefixed(prefix, kind.information())
+    return Workload({**must_match, **shape.workload()}, information)
+
+
+def _prefixed(prefix: str, words: Mapping[str, str]) -> dict[str, str]:
+    return {f"{prefix}{key}": value for key, value in words.items()}

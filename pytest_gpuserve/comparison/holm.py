@@ -34,7 +34,7 @@ class HolmCorrection:
         self._asked.add(comparison)
         self._families = {verdict: family.at_least(len(self._asked)) for verdict, family in self._families.items()}
 
-    def aside(self) -> HolmCorrection:
+    def copy(self) -> HolmCorrection:
         """Make a copy that goes on by itself: what is counted and upheld there changes nothing here."""
         return deepcopy(self)
 

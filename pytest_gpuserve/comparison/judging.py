@@ -1,35 +1,39 @@
-"""The judge of one test: measures what it loads, and answers its comparisons."""
+"""The gate of one test: measures what it loads, answers its comparisons, and tells what changed with them."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.comparison.afterwards import Afterwards
 from pytest_gpuserve.comparison.assertions import Comparison, Duel, Run
 from pytest_gpuserve.comparison.context import ComparisonContext, Look, TestMeasurements, unwatched
 from pytest_gpuserve.comparison.drift import DriftComparison
 from pytest_gpuserve.comparison.first_looks import FirstLooks
-from pytest_gpuserve.comparison.limits import judge_limit
+from pytest_gpuserve.comparison.numbers import judge_limit, judge_published
 from pytest_gpuserve.comparison.paired import PairedComparison
-from pytest_gpuserve.comparison.published import judge_published
 from pytest_gpuserve.comparison.recording import Recorder
 from pytest_gpuserve.comparison.stored import StoredComparison
+from pytest_gpuserve.comparison.unasserted import UnassertedMetrics
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
+from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
+from pytest_gpuserve.measure.breakdown import profile_of
+from pytest_gpuserve.measure.counters import moved
+from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.measure.window import Client, is_searched
+from pytest_gpuserve.report.attribution import attribution
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuserve.comparison.baseline_store import BaselineStore
     from pytest_gpuserve.comparison.context import Policy
     from pytest_gpuserve.comparison.measurement import Measurement
     from pytest_gpuserve.comparison.paired_runner import PairedRunner
-    from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
-    from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
@@ -48,9 +52,7 @@ class TestGate:
         earlier: The judge of an earlier try of the same test, whose sessions are kept: a retry is more data under the
             same question, never another chance.
         on_verdict: Hears every judgement, with the label of its run.
-        progress: Told how loads get on.
         on_look: Hears of every look before it is taken.
-        card: On which servers of this session run; None where there is none.
 
     Attributes:
         ended_early: Whether the test did not come to its end: reports then tell of what it did not come to as well.
@@ -68,10 +70,8 @@ class TestGate:
         policy: Policy,
         tolerance_of: Callable[[Metric], float],
         on_verdict: Callable[[str, Judgement], None],
-        progress: Progress,
         on_look: Callable[[Look], None] = unwatched,
         earlier: TestGate | None = None,
-        card: Card | None = None,
     ) -> None:
         self.nodeid = nodeid
         self.ended_early = False
@@ -90,26 +90,23 @@ class TestGate:
         self._paired = PairedComparison(self._case)
         self._stored = StoredComparison(self._case, self._paired)
         self._anchors = DriftComparison(self._case, self._paired, self._stored)
-        self._afterwards = Afterwards(self._case, self._recorder, self._stored)
+        self._unasserted = UnassertedMetrics(self._case, self._recorder, self._stored)
         self._first_looks = FirstLooks(
             self._case,
             self,
-            paired=self._paired,
-            stored=self._stored,
-            recorder=self._recorder,
-            progress=progress,
+            self._stored,
+            self._recorder,
             earlier=None if earlier is None else earlier._loads,  # noqa: SLF001 -- of the same class
-            card=card,
         )
         self._skips: list[str] = []
         self._unheld: list[Judgement] = []
 
     def close(self) -> None:
         """End the servers that a comparison side by side has left running for its next look."""
-        self._loads.rest_all()
+        self._loads.stop_servers()
         if self.ended_early:
             # Only now, for some trouble shows only at the servers' end.
-            for measurement, judgement in self._afterwards.judgements(self.measurements):
+            for measurement, judgement in self._unasserted.judgements(self.measurements):
                 self._case.tell(measurement, judgement)
 
     # -- measuring
@@ -159,7 +156,7 @@ class TestGate:
             )
         measurement = self._loads.of(run)
         measurement.compared = True
-        stored = self._case.baseline_store.find(measurement.place)
+        stored = self._case.baseline_store.find(measurement.baseline_key)
         decider = None
         if self._case.paired_runner.against is not None:
             judgement = self._against(measurement, metric)
@@ -190,35 +187,26 @@ class TestGate:
 
     def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
-        measurement = self._loads.of(run)
-        self._stored.measure_alone(measurement)
-        judgement = judge_limit(
-            measurement,
-            metric,
-            limit,
-            tolerance=self._case.tolerance_of(metric),
-            rounds=self._loads.rounds_of(measurement),
-        )
-        self._answer(measurement, judgement, "limit")
-        return self._comparison(judgement, holds=judgement.verdict.passes)
+        return self._against_number(run, metric, partial(judge_limit, limit=limit))
 
     def against_published(self, run: Run, metric: Metric, entry: PublishedEntry) -> Comparison:
         """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
+        # A test may compare one metric with several numbers: each has a row.
+        row = f"published {entry.record.line}"
+        return self._against_number(run, metric, partial(judge_published, entry=entry), row=row)
+
+    def _against_number(
+        self, run: Run, metric: Metric, judge: Callable[..., Judgement], *, row: str = ""
+    ) -> Comparison:
         measurement = self._loads.of(run)
         self._stored.measure_alone(measurement)
-        judgement = judge_published(
-            measurement,
-            metric,
-            entry,
-            tolerance=self._case.tolerance_of(metric),
-            rounds=self._loads.rounds_of(measurement),
-        )
-        # A test may compare one metric with several numbers: each has a row.
-        self._answer(measurement, judgement, "published", row=f"published {entry.record.line}")
+        tolerance, rounds = self._case.tolerance_of(metric), self._loads.rounds_of(measurement)
+        judgement = judge(measurement, metric, tolerance=tolerance, rounds=rounds)
+        self._answer(measurement, judgement, judgement.reference_kind, row=row)
         return self._comparison(judgement, holds=judgement.verdict.passes)
 
     def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
-        """See ``dueling.DuelJudge``."""
+        """See ``assertions.Judge``."""
         measurement = self._loads.of(run)
         judgement = self._paired.settle_ratio(measurement, metric, limit)
         self._answer(measurement, judgement, "duel")
@@ -279,7 +267,7 @@ class TestGate:
             return by_anchor
         if judgement.reference_kind in {"against", "duel"} and measurement.paired is not None:
             return measurement.paired.sessions("base"), measurement.paired.sessions("candidate")
-        stored = self._case.baseline_store.find(measurement.place)
+        stored = self._case.baseline_store.find(measurement.baseline_key)
         if stored is None or measurement.run.invalid or judgement.reference_kind != "baseline":
             return (), ()
         evidence = self._stored.evidence(measurement, stored)
@@ -313,6 +301,38 @@ class TestGate:
         here = [
             measurement
             for measurement in self.measurements
-            if not self._stored.is_foreign(measurement, self._case.baseline_store.find(measurement.place))
+            if not self._stored.is_foreign(measurement, self._case.baseline_store.find(measurement.baseline_key))
         ]
         return [*written, *self._recorder.proposals(here)]
+
+
+def other_changes(metric: Metric, before: Sequence[Session], after: Sequence[Session]) -> Mapping[str, float]:
+    """How all metrics but one stand against what they were before, as plain fractions; without those unmeasured."""
+    changes = {}
+    for other in METRICS.values():
+        try:
+            change = pooled_value(other, after) / pooled_value(other, before) - 1
+        except NotMeasured:
+            continue
+        if other != metric:
+            changes[other.name] = change
+    return changes
+
+
+def attributed(before: Sequence[Session], after: Sequence[Session]) -> list[str]:
+    """Which settings and which part of the server's time moved, in lines; empty where nothing was compared."""
+    windows = [[window for session in sessions for window in session.windows] for sessions in (before, after)]
+    if not all(windows) or not all(any(window.requests for window in side) for side in windows):
+        return []
+    clients = [Client.pooled(session.client for session in sessions) for sessions in (before, after)]
+    settings = [
+        next((start.settings for session in reversed(sessions) for start in session.starts if start.settings), {})
+        for sessions in (before, after)
+    ]
+    if is_searched(start for sessions in (before, after) for session in sessions for start in session.starts):
+        # Each at its own capacity: where the time went at two rates explains neither.
+        return [*moved(*settings)]
+    return [
+        *moved(*settings),
+        *attribution(profile_of(windows[0], clients[0]), profile_of(windows[1], clients[1])),
+    ]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpuserve.comparison.assertions import Run
-    from pytest_gpuserve.comparison.baseline_store import Place, Workload
+    from pytest_gpuserve.comparison.baseline_store import BaselineKey, Workload
     from pytest_gpuserve.comparison.side_by_side import SideBySide
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.machine import Machine
@@ -38,7 +38,7 @@ class Measurement:
         target: What is sent, where.
         shape: How it is loaded.
         workload: What it is, for a baseline.
-        place: Where its baseline is.
+        baseline_key: Where its baseline is.
         progress: Told how its loads get on.
         machine: Measured before and after each session.
         seconds: Time spent on it.
@@ -58,7 +58,7 @@ class Measurement:
     target: Target
     shape: LoadShape
     workload: Workload
-    place: Place
+    baseline_key: BaselineKey
     progress: Progress
     machine: Machine
     seconds: float = 0.0

@@ -1,10 +1,15 @@
-"""Reaches verdicts side by side: looks, measures more, looks again, until it is decided or the budget is spent."""
+"""Verdicts side by side, look by look, and what the commit of a baseline settles of a stored verdict."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.comparison.context import Look
+import msgspec
+
+from pytest_gpuserve.comparison.context import NextLook
+from pytest_gpuserve.device.rules import HOST_RULES, changes
+from pytest_gpuserve.errors import GpuserveError
+from pytest_gpuserve.experiment.worktree import SHOWN_DIGITS, RevisionUnknown
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import LOOKS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
@@ -14,8 +19,164 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.comparison.context import ComparisonContext
     from pytest_gpuserve.comparison.measurement import Measurement
+    from pytest_gpuserve.comparison.paired_runner import PairedRunner, PairedSpec
     from pytest_gpuserve.comparison.side_by_side import SideBySide
+    from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.store.baseline import Stored
+
+
+class Unconfirmed(GpuserveError):
+    """A stored verdict cannot be settled side by side; says why and what would help."""
+
+    kind: ReasonKind = ReasonKind.NOT_SIDE_BY_SIDE
+
+    @property
+    def reason(self) -> Reason:
+        """The same as a verdict gives it."""
+        return Reason(self.kind, str(self))
+
+
+class CommitUnknown(Unconfirmed):
+    """git does not know the commit."""
+
+    kind = ReasonKind.COMMIT_UNKNOWN
+
+
+def base_failed(what: str, problem: GpuserveError) -> Reason:
+    """Say that something is not settled, because the base could not be started."""
+    return Reason(ReasonKind.NOT_SIDE_BY_SIDE, f"{what} could not be settled side by side: {problem}")
+
+
+def make_confirmation(paired_runner: PairedRunner, spec: PairedSpec, stored: Stored) -> SideBySide:
+    """Make the commit of a baseline ready to be compared with.
+
+    Raises:
+        Unconfirmed: It cannot be: the baseline names no commit, git lacks it, or it has no such server.
+    """
+    entry = stored.entry
+    if entry.commit is None:
+        raise Unconfirmed(
+            "the baseline names no commit that it could be settled against: it was recorded outside of git"
+        )
+    if not entry.clean:
+        raise Unconfirmed(
+            f"the baseline was recorded with uncommitted changes on top of {entry.commit[:SHOWN_DIGITS]}, which cannot"
+            " be run again",
+            remedies=["record baselines from a clean checkout: commit, then --baseline-update"],
+        )
+    return pair_with_commit(paired_runner, spec, entry.commit, called="the baseline's commit", what="it")
+
+
+def pair_with_commit(
+    paired_runner: PairedRunner, spec: PairedSpec, commit: str, *, called: str, what: str
+) -> SideBySide:
+    """Make a commit ready to be compared with.
+
+    Args:
+        paired_runner: Where builds are compared.
+        spec: The load.
+        commit: Which.
+        called: What people call it.
+        what: Is not settled where that fails.
+
+    Raises:
+        Unconfirmed: git lacks the commit, or it has no such server.
+    """
+    try:
+        reference_build = paired_runner.reference_builds.find(revision=commit, python=None, called=called)
+        return paired_runner.compare_builds(spec, reference_build)
+    except GpuserveError as problem:
+        error = CommitUnknown if isinstance(problem, RevisionUnknown) else Unconfirmed
+        raise error(
+            f"{what} could not be settled side by side: {problem.summary}",
+            found=problem.found,
+            looked=problem.looked,
+            remedies=problem.remedies,
+            log_tail=problem.log_tail,
+        ) from problem
+
+
+def settled(stored: Judgement, paired: Judgement, changed: tuple[str, ...], *, decides: bool = True) -> Judgement:
+    """The verdict after both were asked.
+
+    Args:
+        stored: What the stored baseline says.
+        paired: What its commit, side by side, says.
+        changed: What else has changed since the recording, which both sides now share.
+        decides: Whether the stored numbers are evidence here: they were recorded by a machine as fast as this one.
+    """
+    name = "with the baseline's commit"
+    is_settled = paired.verdict is Verdict.REGRESSED or paired.verdict.passes
+    is_missing = stored.verdict is Verdict.MISSING
+    if not decides and not is_missing:
+        # There is no other evidence: what the pair leaves open is open, and what of it cannot be trusted is INVALID.
+        how = "settled" if is_settled else "looked at"
+        return paired.because(*stored.reasons, side_by_side(f"{how} side by side {name}"), *_shared(changed))
+    if paired.verdict is Verdict.INVALID and stored.verdict.passes:
+        # What showed beside its commit is of this build too: it must not pass by a number from before.
+        return paired.because(side_by_side(f"the stored baseline alone says {stored.verdict}"))
+    if is_settled and is_missing:
+        return paired.because(side_by_side(f"settled side by side {name}"), *_shared(changed))
+    if paired.verdict is Verdict.REGRESSED or (paired.verdict.passes and not changed):
+        told = f"the stored baseline alone says {stored.verdict}; side by side {name} it is {paired.verdict}"
+        return paired.because(side_by_side(f"{told}, and that counts"), *_shared(changed))
+    if paired.verdict.passes:
+        return stored.because(
+            side_by_side(
+                f"side by side {name} it is {paired.verdict}, but that cannot see what both sides share now:"
+                f" {'; '.join(changed)}"
+            ),
+            Reason(
+                ReasonKind.SHARED_CHANGES,
+                "compare with the old packages: --against-python=EXE of an environment that has them, or record anew",
+            ),
+        )
+    return stored.because(side_by_side(f"not settled side by side {name} either: {paired.verdict}"), *paired.reasons)
+
+
+def changes_since(stored: Stored, here: RunEnvironment) -> tuple[str, ...]:
+    """What else than the code is not as it was recorded: packages, driver, settings of the card and of the host."""
+    last = stored.entry.sessions[-1]
+    changed = [
+        f"{name} {last.software.get(name, 'absent')} -> {here.software.get(name, 'absent')}"
+        for name in sorted({*last.software, *here.software})
+        if last.software.get(name) != here.software.get(name)
+    ]
+    changed += changes(msgspec.to_builtins(last.device), msgspec.to_builtins(here.device_record()))
+    if last.host.id == here.host.id:
+        changed += changes(msgspec.to_builtins(last.host), msgspec.to_builtins(here.host_record()), HOST_RULES)
+    return tuple(changed)
+
+
+def unsettled_by(changed: tuple[str, ...]) -> tuple[Reason, ...]:
+    """Why a stored verdict that is not decided is not settled side by side, where more than the code has changed."""
+    if not changed:
+        return ()
+    shared = "; ".join(changed)
+    return (
+        Reason(
+            ReasonKind.NOT_SIDE_BY_SIDE,
+            "not settled side by side with the baseline's commit, which cannot see what both sides share now:"
+            f" {shared}",
+        ),
+        Reason(
+            ReasonKind.SHARED_CHANGES,
+            "record anew, or compare with the old packages: --against-python=EXE of an environment that has them",
+        ),
+    )
+
+
+def side_by_side(text: str) -> Reason:
+    """What was seen side by side, whatever came of it."""
+    return Reason(ReasonKind.SIDE_BY_SIDE, text)
+
+
+def _shared(changed: tuple[str, ...]) -> tuple[Reason, ...]:
+    if not changed:
+        return ()
+    text = f"only the code was compared: both sides now have {'; '.join(changed)}"
+    return (Reason(ReasonKind.SHARED_CHANGES, text),)
 
 
 class PairedComparison:
@@ -52,39 +213,24 @@ class PairedComparison:
     def _settle(self, measurement: Measurement, judge: Callable[[SideBySide], Judgement]) -> Judgement:
         paired = measurement.paired
         assert paired is not None
-        while True:
+
+        def judged() -> tuple[Judgement, bool]:
             judgement = judge(paired)
             # More rounds do not help a quantile that a single one has too few requests for.
-            if judgement.verdict is not Verdict.INCONCLUSIVE or (paired.rounds and judgement.value is None):
-                return judgement
-            stop = self._why_not_more(paired)
-            if stop:
-                return judgement.because(stop)
-            self._case.loads.rest_others(measurement)
-            self.tell_look(paired, judgement)
-            measurement.look()
+            in_vain = bool(paired.rounds) and judgement.value is None
+            return judgement, judgement.verdict is Verdict.INCONCLUSIVE and not in_vain
 
-    def tell_look(self, paired: SideBySide, judgement: Judgement | None = None) -> None:
-        """Tell that the next look is about to be taken.
+        return self._case.settle(measurement, judge=judged, next_look=lambda: next_round(paired), take=measurement.look)
 
-        Args:
-            paired: Of what.
-            judgement: What the last one said.
-        """
-        self._case.on_look(Look("round", paired.next_round, LOOKS[-1][0], judgement, self._case.left_seconds))
 
-    def _why_not_more(self, paired: SideBySide) -> Reason | None:
-        rounds = len(paired.rounds)
-        if paired.exhausted:
-            return Reason(ReasonKind.LAST_LOOK, f"not decided after {LOOKS[-1][0]} rounds, which is the last look")
-        budget = self._case.policy.budget_seconds
-        # The first look is always taken: without it nothing is known at all.
-        if rounds and paired.next_seconds > self._case.left_seconds:
-            return Reason(
-                ReasonKind.BUDGET_SPENT,
-                f"not decided after {rounds} round{'s' if rounds != 1 else ''}, and another of about"
-                f" {paired.next_seconds:.0f} s would exceed the test's budget of {budget:.0f} s; raise it with"
-                " --gpuserve-budget=SECONDS, or run it again: it goes on where this run ends",
-                seconds=budget,
-            )
-        return None
+def next_round(paired: SideBySide) -> NextLook:
+    """The next look at a comparison side by side."""
+    return NextLook(
+        "round",
+        number=paired.next_round,
+        most=LOOKS[-1][0],
+        taken=len(paired.rounds),
+        is_beyond=paired.exhausted,
+        seconds=paired.next_seconds,
+        is_kept=True,
+    )

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.comparison.memory import Memory
-from pytest_gpuserve.comparison.side_by_side import SideBySide
+from pytest_gpuserve.comparison.side_by_side import Memory, SideBySide
 from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.shape import Terms
 from pytest_gpuserve.gate.metric import log_cost
@@ -91,10 +90,10 @@ class PairedRunner:
         self.reference_builds = reference_builds
         self.claims = claims
         self.machine = machine
+        self.progress = progress
         self.against = against
         self._history = history
         self._note = note
-        self._progress = progress
         self._memories: dict[tuple[str, str], Memory] = {}
 
     def compare_builds(self, spec: PairedSpec, reference_build: ReferenceBuild) -> SideBySide:
@@ -136,7 +135,7 @@ class PairedRunner:
             starts_together=not spec.gates_cold_start,
         )
         # The candidate's telemetry source is the session's, and looks at all that both servers use.
-        pairing = Pairing(base, spec.candidate, terms, self._progress, memory.rounds)
+        pairing = Pairing(base, spec.candidate, terms, self.progress, memory.rounds)
         return SideBySide(
             pairing,
             kind=kind,

@@ -6,8 +6,8 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.comparison.anchoring import Gated
-from pytest_gpuserve.comparison.drift_verdict import against_anchor, drifted, standing
+from pytest_gpuserve.comparison.anchoring import GatedMetric
+from pytest_gpuserve.comparison.drift import against_anchor, anchor_state, drifted
 from pytest_gpuserve.comparison.stored import not_measured
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.gate.metric import METRICS, log_cost
@@ -89,18 +89,16 @@ class Recorder:
     def _drifted(
         self, measurement: Measurement, metric: Metric, stored: Stored | None, judgement: Judgement
     ) -> Judgement | None:
-        """The drift that a recording without a reason would accept in small steps; None where there is none.
-
-        What the baseline itself says of another host or an unlike device is MISSING, but this host's anchor may be
-        there all the same.
-        """
+        """The drift that a recording without a reason would accept in small steps; None where there is none."""
+        # What the baseline itself says of another host or an unlike device is MISSING, but this host's anchor may be
+        # there all the same.
         if self._policy.reason or stored is None or judgement.verdict in {Verdict.INVALID, Verdict.REGRESSED}:
             return None
         if stored.entry.workload != dict(measurement.workload.must_match):
             return None
         here, tolerance = self._baseline_store.here, self._case.tolerance_of(metric)
         now = measurement.known_yardstick
-        found = standing(metric, stored, here, now)
+        found = anchor_state(metric, stored, here, now)
         if found.anchored is None or found.other_machine:
             return None
         sessions, anchored = measurement.run.sessions, found.anchored
@@ -132,20 +130,20 @@ class Recorder:
 
     def _write(self, measurement: Measurement) -> list[str]:
         """Write the baseline of one load, if this is a recording of it; see `write`."""
-        place = measurement.place
-        if not measurement.compared or measurement.run.invalid or not self.wants(self._baseline_store.find(place)):
+        key = measurement.baseline_key
+        if not measurement.compared or measurement.run.invalid or not self.wants(self._baseline_store.find(key)):
             return []
         recorded = self._baseline_store.record(
-            place,
+            key,
             measurement.workload,
             measurement.run.sessions,
             reason=self._policy.reason,
-            gated=[Gated(metric, self._case.tolerance_of(metric)) for metric in _compared(measurement)],
+            gated=[GatedMetric(metric, self._case.tolerance_of(metric)) for metric in _compared(measurement)],
             is_here=bool(measurement.python),
         )
         return [
-            f"{place.key}: {recorded.done} in {place.shown}",
-            *(f"{place.key}: {change}" for change in recorded.changes),
+            f"{key.entry}: {recorded.done} in {key.shown}",
+            *(f"{key.entry}: {change}" for change in recorded.changes),
         ]
 
     def proposals(self, measurements: Iterable[Measurement]) -> list[str]:
@@ -156,7 +154,7 @@ class Recorder:
         """
         lines = []
         for measurement in measurements:
-            if self.wants(self._baseline_store.find(measurement.place)):
+            if self.wants(self._baseline_store.find(measurement.baseline_key)):
                 continue
             better = [
                 answer
@@ -166,7 +164,7 @@ class Recorder:
             if better:
                 command = tightening_command(self._case.nodeid, self._baseline_store.here.device.name)
                 found = ", ".join(map(_improved, better))
-                lines.append(f"{measurement.place.key}: {found}; to tighten its baseline: {command}")
+                lines.append(f"{measurement.baseline_key.entry}: {found}; to tighten its baseline: {command}")
         return lines
 
 

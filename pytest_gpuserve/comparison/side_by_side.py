@@ -1,4 +1,4 @@
-"""A load that is measured on two servers side by side, look by look, until its comparisons are decided."""
+"""A load that is measured on two servers side by side: its rounds, what its looks came to, and what is kept of them."""
 
 from __future__ import annotations
 
@@ -17,18 +17,94 @@ from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
 from pytest_gpuserve.measure.rounds import paired_value, round_point
 from pytest_gpuserve.measure.window import Session, Start
-from pytest_gpuserve.store.sequence import KeptMetric
+from pytest_gpuserve.store.checksummed import HistoryUnusable
+from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence, SequenceKey
+from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuserve.comparison.holm import HolmCorrection
-    from pytest_gpuserve.comparison.memory import Memory
     from pytest_gpuserve.experiment.pairing import Pairing
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.gate.paired import Prior
     from pytest_gpuserve.gate.verdict import ReferenceKind
     from pytest_gpuserve.measure.rounds import Arm, Round
+    from pytest_gpuserve.store.history import History
+
+
+class Memory:
+    """The sequence of one pair, from one try of a test to the next, and from one run of pytest to the next.
+
+    Args:
+        history: Where it is kept; None to forget it with this run.
+        key: Which pair it is; None where a build cannot be told from another, so that nothing outlasts this run.
+        note: Hears what could not be read or kept, a line each.
+
+    Attributes:
+        rounds: Of earlier tries of this pair.
+        metrics: What they came to, by the metric's name.
+        remark: When that was, and how to forget it, for a verdict that stems from it; None where there is nothing.
+    """
+
+    def __init__(self, history: History | None, key: SequenceKey | None, note: Callable[[str], None]) -> None:
+        self._history = history
+        self._key = key
+        self._note = note
+        self.rounds: Sequence[Round] = ()
+        self.metrics: Mapping[str, KeptMetric] = {}
+        self._began = utc_now()
+        self.remark: Reason | None = None
+        kept = self._load()
+        if kept is not None:
+            self.rounds, self.metrics, self._began = kept.rounds, kept.metrics, kept.began
+            text = (
+                f"decided at {kept.added} of this very pair of builds, and kept: a re-run goes on where the last one"
+                " ended; `--cache-clear` forgets it"
+            )
+            self.remark = Reason(ReasonKind.KEPT, text)
+
+    def detached(self) -> Memory:
+        """Make a copy of what is known, of which nothing is kept."""
+        made = Memory(None, None, self._note)
+        made.rounds, made.metrics, made.remark = self.rounds, self.metrics, self.remark
+        return made
+
+    def save(self, rounds: Sequence[Round], metrics: Mapping[str, KeptMetric]) -> None:
+        """Remember how far it has come."""
+        self.rounds, self.metrics = tuple(rounds), dict(metrics)
+        self.remark = self.remark or Reason(
+            ReasonKind.KEPT, "decided by an earlier try in this run, and kept: a retry goes on where it ended"
+        )
+        if self._history is None or self._key is None:
+            return
+        try:
+            self._history.save(self._key, KeptSequence(tuple(rounds), dict(metrics), self._began))
+        except HistoryUnusable as problem:
+            self._note(problem.line)
+
+    def past(self) -> Mapping[str, list[list[RoundPoint]]]:
+        """Of each metric, the rounds of other pairs under the same load on this device and host."""
+        if self._history is None or self._key is None:
+            return {}
+        found = self._history.past_rounds(self._key.subject, excluding=self._key)
+        for line in found.notes:
+            self._note(line)
+        past: dict[str, list[list[RoundPoint]]] = {}
+        for comparison in found.comparisons:
+            for name, rounds in comparison.differences.items():
+                past.setdefault(name, []).append([RoundPoint(differences) for differences in rounds])
+        return past
+
+    def _load(self) -> KeptSequence | None:
+        if self._history is None or self._key is None:
+            return None
+        try:
+            return self._history.load(self._key)
+        except HistoryUnusable as problem:
+            self._note(f"{problem.line}; so this comparison begins anew")
+            return None
+
 
 FIRST_BLOCKS: Final = LOOKS[0][1]
 """Blocks before the first look."""
@@ -215,7 +291,7 @@ class SideBySide:
             self.seconds += self._last_seconds
         self._save()
 
-    def rest(self) -> None:
+    def stop_servers(self) -> None:
         """End the servers; a further look starts them afresh. What trouble shows only then spoils their round too."""
         known = self.problems
         self._pairing.close()
@@ -228,7 +304,7 @@ class SideBySide:
 
     # -- judging
 
-    def aside(self, claims: HolmCorrection) -> SideBySide:
+    def detached(self, claims: HolmCorrection) -> SideBySide:
         """Make one of the same rounds whose judgements leave no trace: they are not remembered, and claimed elsewhere.
 
         Args:
@@ -239,7 +315,7 @@ class SideBySide:
             kind=self._kind,
             name=self.name,
             comparison=self._comparison,
-            memory=self._memory.aside(),
+            memory=self._memory.detached(),
             prior_of=self._prior_of,
             claims=claims,
             most_foreign_cores=self._most_foreign_cores,

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.comparison.baseline_store import comparability, differences
-from pytest_gpuserve.comparison.confirming import (
+from pytest_gpuserve.comparison.context import NextLook
+from pytest_gpuserve.comparison.paired import (
     Unconfirmed,
     base_failed,
     changes_since,
@@ -14,7 +15,6 @@ from pytest_gpuserve.comparison.confirming import (
     settled,
     unsettled_by,
 )
-from pytest_gpuserve.comparison.context import Look
 from pytest_gpuserve.comparison.paired_runner import PairedSpec
 from pytest_gpuserve.experiment.machine import as_fast, is_clearly_other, why_other
 from pytest_gpuserve.experiment.pairing import BaseFailed
@@ -151,33 +151,43 @@ class StoredComparison:
         """
         # Of two servers on one card it is not known, so that to start them would be for nothing.
         separable = self._policy.one_at_a_time or metric.name not in OF_ONE_SERVER
-        while True:
+        confirmed: Judgement | None = None
+
+        def judged() -> tuple[Judgement, bool]:
+            nonlocal confirmed
             judgement = self.judge(measurement, metric, stored)
             if separable and self._is_open(measurement, judgement, stored):
                 assert stored is not None
                 confirmed = self._confirmed(measurement, metric, stored, judgement)
                 if confirmed is not None:
-                    settled_here = confirmed.reference_kind == "against"
-                    return confirmed if settled_here else self.final(measurement, self._unclaimed(confirmed))
+                    return confirmed, False
             # Only now: what is upheld loosens the claims after it, which a claim that is settled otherwise must not.
             judgement = self._upheld(measurement, self._unclaimed(judgement))
             # More sessions do not help a quantile that a single one has too few requests for, nor where the stored
             # numbers decide nothing.
-            if judgement.verdict is not Verdict.INCONCLUSIVE or judgement.value is None:
-                break
-            if stored is not None and self.evidence(measurement, stored) is None:
-                break
-            stop = self._why_not_more(measurement)
-            if stop:
-                judgement = judgement.because(stop)
-                break
-            self.tell_look(measurement, judgement)
-            clock_mhz = self.clock_mhz(measurement, stored)
-            measurement.take(self._case.requests_wanted, self._policy.foreign_cores, clock_mhz)
+            in_vain = judgement.value is None or (stored is not None and self.evidence(measurement, stored) is None)
+            return judgement, judgement.verdict is Verdict.INCONCLUSIVE and not in_vain
+
+        judgement = self._case.settle(
+            measurement,
+            judge=judged,
+            next_look=lambda: next_session(measurement),
+            take=lambda: self._take(measurement, stored),
+        )
+        if confirmed is not None:
+            settled_here = confirmed.reference_kind == "against"
+            return confirmed if settled_here else self.final(measurement, self._unclaimed(confirmed))
         unsettled = measurement.absent if separable else SHARED_CARD
         if unsettled and (judgement.has(ReasonKind.UNCLAIMED) or self._is_open(measurement, judgement, stored)):
             judgement = judgement.because(unsettled)
         return self.final(measurement, self._noted(measurement, judgement, stored))
+
+    def _take(self, measurement: Measurement, stored: Stored | None) -> None:
+        """Measure another session, alone on the machine."""
+        if measurement.paired is not None:
+            measurement.paired.stop_servers()
+        clock_mhz = self.clock_mhz(measurement, stored)
+        measurement.take(self._case.requests_wanted, self._policy.foreign_cores, clock_mhz)
 
     def _noted(self, measurement: Measurement, judgement: Judgement, stored: Stored | None) -> Judgement:
         """The same with what is to be said of the circumstances."""
@@ -191,10 +201,10 @@ class StoredComparison:
     def _warnings(self, stored: Stored) -> list[Reason]:
         return [Reason(ReasonKind.REMARK, text) for text in comparability(stored, self._here).warnings]
 
-    def glance(
+    def settle_without_measuring(
         self, measurement: Measurement, metric: Metric, stored: Stored | None, claims: HolmCorrection
     ) -> Judgement:
-        """Settle it by what has been measured so far, alone and side by side; nothing is measured or told for it.
+        """Settle it by what has been measured so far, alone and side by side; nobody hears of it.
 
         Args:
             measurement: What was measured.
@@ -210,7 +220,7 @@ class StoredComparison:
             elif measurement.paired is None or measurement.absent is not None:
                 judgement = judgement.because(measurement.absent or UNSETTLED)
             else:
-                paired = measurement.paired.aside(claims).judge(metric, self._case.tolerance_of(metric))
+                paired = measurement.paired.detached(claims).judge(metric, self._case.tolerance_of(metric))
                 judgement = settled(
                     judgement,
                     paired,
@@ -223,16 +233,6 @@ class StoredComparison:
         if stored is not None and judgement.verdict not in {Verdict.MISSING, Verdict.INVALID}:
             judgement = judgement.because(*self._warnings(stored))
         return self.final(measurement, judgement, claims)
-
-    def tell_look(self, measurement: Measurement, judgement: Judgement | None = None) -> None:
-        """Tell that the next look is about to be taken.
-
-        Args:
-            measurement: Of what.
-            judgement: What the last one said.
-        """
-        number = len(measurement.run.sessions) + 1
-        self._case.on_look(Look("session", number, LOOKS, judgement, self._case.left_seconds))
 
     def judge(self, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
         """Judge what has been measured so far."""
@@ -280,12 +280,10 @@ class StoredComparison:
         """
         if not measurement.is_paired:
             return
-        self._case.loads.rest_others(measurement)
-        if measurement.paired is not None:
-            measurement.paired.rest()
+        self._case.loads.stop_servers()
         measurement.is_paired = False
         measurement.run.sessions.clear()
-        self.tell_look(measurement)
+        self._case.announce(next_session(measurement))
         measurement.take(self._case.requests_wanted, self._policy.foreign_cores)
 
     def needs_pair(self, measurement: Measurement, stored: Stored) -> bool:
@@ -302,22 +300,22 @@ class StoredComparison:
 
     def absent(self, measurement: Measurement, stored: Stored | None) -> tuple[Reason, ...]:
         """Why there is nothing to compare with; empty if there is."""
-        place = measurement.place
+        key = measurement.baseline_key
         if stored is None:
-            return (Reason(ReasonKind.NO_ENTRY, f"{place.shown} has no entry {place.key!r}", about=place.shown),)
+            return (Reason(ReasonKind.NO_ENTRY, f"{key.shown} has no entry {key.entry!r}", about=key.shown),)
         recorded_on = stored.entry.sessions[-1].device.name
         if recorded_on != self._here.device.name:
             return _not_comparable(
-                f"{place.shown} was recorded on {recorded_on}, this device is {self._here.device.name}"
+                f"{key.shown} was recorded on {recorded_on}, this device is {self._here.device.name}"
             )
         incompatible = comparability(stored, self._here).incompatible
         if incompatible:
-            what = f"{place.shown} was recorded on a device that cannot be compared with this one"
+            what = f"{key.shown} was recorded on a device that cannot be compared with this one"
             return _not_comparable(what, *incompatible)
         different = differences(stored.entry.workload, measurement.workload.must_match)
         if different:
-            what = f"{place.shown} has another workload under {place.key!r}"
-            return (Reason(ReasonKind.NOT_COMPARABLE, what, about=place.shown), *_not_comparable(*different))
+            what = f"{key.shown} has another workload under {key.entry!r}"
+            return (Reason(ReasonKind.NOT_COMPARABLE, what, about=key.shown), *_not_comparable(*different))
         return ()
 
     def clock_mhz(self, measurement: Measurement, stored: Stored | None) -> float | None:
@@ -384,12 +382,10 @@ class StoredComparison:
         return judgement.verdict in {Verdict.REGRESSED, Verdict.IMPROVED}
 
     def _awaits_sessions(self, measurement: Measurement, judgement: Judgement) -> bool:
-        """Whether another session should decide it: of what tells its own error it decides more than a round.
-
-        What is surely worse is not decided by another one: the hour may be why, which is the same for all of them.
-        """
+        """Whether another session should decide it: of what tells its own error it decides more than a round."""
+        # What is surely worse is not decided by another one: the hour may be why, which is the same for all of them.
         metric = judgement.metric
-        if metric.own_error is None or judgement.interval is None or self._why_not_more(measurement):
+        if metric.own_error is None or judgement.interval is None or self._case.why_not(next_session(measurement)):
             return False
         low, high = judgement.interval
         return not (high < 0 if metric.higher_is_better else low > 0)
@@ -464,35 +460,32 @@ class StoredComparison:
         return replace(judgement, verdict=judgement.verdict.without_claim).because(UNCLAIMED)
 
     def _unless_shared(self, measurement: Measurement, judgement: Judgement) -> Judgement:
-        """A build is not called worse or better for what others did; that it passed in spite of them stands.
-
-        But for the batching ratio: a server that is kept waiting batches better.
-        """
+        """A build is not called worse or better for what others did; that it passed in spite of them stands."""
         shared = self.shared(measurement)
         if shared and judgement.verdict is Verdict.INCONCLUSIVE:
             return judgement.because(shared)
         theirs = {Verdict.REGRESSED, Verdict.IMPROVED}
+        # A server that is kept waiting batches better.
         if judgement.metric.name == "batching_ratio":
             theirs.add(Verdict.PASS)
         if shared and judgement.verdict in theirs:
             return replace(judgement, verdict=Verdict.INVALID, reasons=(shared,))
         return judgement
 
-    def _why_not_more(self, measurement: Measurement) -> Reason | None:
-        sessions = len(measurement.run.sessions)
-        if sessions >= LOOKS:
-            return Reason(ReasonKind.LAST_LOOK, f"not decided after {LOOKS} sessions, which is the last look")
+
+def next_session(measurement: Measurement) -> NextLook:
+    """The next look at a load that is measured alone."""
+    sessions = len(measurement.run.sessions)
+    return NextLook(
+        "session",
+        number=sessions + 1,
+        most=LOOKS,
+        taken=sessions,
+        is_beyond=sessions >= LOOKS,
         # Sessions that were kept from an earlier try cost this one nothing.
-        another = measurement.seconds / max(1, measurement.taken)
-        if another > self._case.left_seconds:
-            budget = self._policy.budget_seconds
-            return Reason(
-                ReasonKind.BUDGET_SPENT,
-                f"not decided after {sessions} sessions, and another of about {another:.0f} s would exceed"
-                f" the test's budget of {budget:.0f} s; raise it with --gpuserve-budget=SECONDS",
-                seconds=budget,
-            )
-        return None
+        seconds=measurement.seconds / max(1, measurement.taken),
+        is_kept=False,
+    )
 
 
 def _not_comparable(*texts: str) -> tuple[Reason, ...]:

@@ -44,7 +44,7 @@ class BothCounts:
     client_seconds: float = 0.0
     client_peak: float = 0.0
     latency_seconds: float = 0.0
-    last: Reading | None = None
+    last: CounterReading | None = None
 
     def sent(self, ticks: Sequence[Tick], totals: Totals) -> None:
         """Add what we counted.
@@ -58,7 +58,7 @@ class BothCounts:
         self.client_peak = max(self.client_peak, *map(_rate, ticks))
         self.latency_seconds += totals.latency.sum_ns / 1e9
 
-    def answered(self, requests: int, before: Reading, after: Reading) -> None:
+    def answered(self, requests: int, before: CounterReading, after: CounterReading) -> None:
         """Add what the server counted between two readings."""
         self.server_requests += requests
         self.server_seconds += after.at_seconds - before.at_seconds
@@ -98,7 +98,7 @@ def _rate(tick: Tick) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class CounterReading:
     """A reading of a server's counters.
 
     Args:

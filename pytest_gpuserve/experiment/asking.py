@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from pytest_gpuserve.errors import GpuserveError, ServerFailed, UsageProblem
-from pytest_gpuserve.experiment.sharing import WITHOUT
+from pytest_gpuserve.errors import GpuserveError, ServerFailed
 from pytest_gpuserve.load.engine.http1 import MalformedResponse, ResponseParser
 from pytest_gpuserve.load.kserve import extra
 from pytest_gpuserve.load.kserve_grpc import decode_answer
@@ -21,8 +20,8 @@ from pytest_gpuserve.servers.instance import with_likely_cause
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.load.kserve import Tensors
+    from pytest_gpuserve.load.request import Request
     from pytest_gpuserve.load.wire import Endpoint, Tls
     from pytest_gpuserve.servers.instance import Instance
 
@@ -99,12 +98,8 @@ class _Reply(NamedTuple):
     status: int | None = None
 
 
-def ask_once(target: Target, running: Instance, timeout_seconds: float) -> Answer:
-    """Send the one request of a target, which ``check_askable`` lets pass; see ``Target.ask``."""
-    _check_deployment(target, running)
-    (request,) = target.requests
-    ((payload,),) = target.payloads(running)
-    endpoint = target.endpoint(running)
+def ask_once(running: Instance, endpoint: Endpoint, request: Request, payload: bytes, timeout_seconds: float) -> Answer:
+    """Send a request, which is ``payload`` when serialised, to an endpoint of a running server; see ``Target.ask``."""
     what = f"{request.method} {request.path}"
     try:
         if endpoint.protocol == "grpc":
@@ -112,7 +107,7 @@ def ask_once(target: Target, running: Instance, timeout_seconds: float) -> Answe
         else:
             reply = _ask_http(endpoint, request.method, payload, timeout_seconds)
     except (OSError, MalformedResponse) as problem:
-        raise _unanswered(target, running, what, problem, timeout_seconds) from None
+        raise _unanswered(running, request, what, problem, timeout_seconds) from None
     if not reply.is_good:
         text = begin_of(reply.body).decode(errors="replace")
         said = running.excerpt(text, request.headers, most=TEXT_SHOWN)
@@ -127,29 +122,6 @@ def ask_once(target: Target, running: Instance, timeout_seconds: float) -> Answe
         found = running.shown(wrong, request.headers)
         raise WrongAnswer(f"the {running.kind.name} server answers {what} wrongly", found=found, body=reply.body)
     return Answer(reply.body)
-
-
-def check_askable(target: Target) -> None:
-    """See that a target can be asked, by whichever server.
-
-    Raises:
-        UsageProblem: It is several requests, or goes through shared memory.
-    """
-    if len(target.requests) > 1:
-        raise UsageProblem(
-            f"ask() sends one request, not {len(target.requests)} that rotate",
-            remedies=["ask each of those that rotate([...]) was given"],
-        )
-    if target.sharing is not None:
-        raise UsageProblem("ask() sends tensors with their request, not through shared memory", remedies=[WITHOUT])
-
-
-def _check_deployment(target: Target, running: Instance) -> None:
-    if target.server.kind != running.kind:
-        raise UsageProblem(
-            f"a request to one deployment is asked of another: {target.server.kind.name} of {running.kind.name}",
-            remedies=["with target.started() as running: others_of_the_same_server.ask(running)"],
-        )
 
 
 def _ask_http(endpoint: Endpoint, method: str, payload: bytes, timeout_seconds: float) -> _Reply:
@@ -226,7 +198,7 @@ def _channel(grpc: Any, endpoint: Endpoint, options: list[tuple[str, int]]) -> A
 
 
 def _unanswered(
-    target: Target, running: Instance, what: str, problem: Exception, timeout_seconds: float
+    running: Instance, request: Request, what: str, problem: Exception, timeout_seconds: float
 ) -> ServerFailed:
     process = running.process
     is_late = isinstance(problem, TimeoutError)
@@ -238,7 +210,7 @@ def _unanswered(
         is_late = False
     error = ServerFailed(
         f"the {running.kind.name} server does not answer {what}",
-        found=running.excerpt(found, target.requests[0].headers, most=TEXT_SHOWN),
+        found=running.excerpt(found, request.headers, most=TEXT_SHOWN),
         remedies=[f"if it only needs longer, allow more: ask(timeout={2 * timeout_seconds:g})"] if is_late else [],
         log_tail="" if process is None else process.tail(),
     )

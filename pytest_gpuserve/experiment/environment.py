@@ -201,11 +201,7 @@ def _content(checkout: Path, committed: dict[str, str], changes: str) -> str | N
 
 
 def _line(checkout: Path, path: str) -> str:
-    """A file on the disk as git would list it after a commit; empty if it is gone.
-
-    Raises:
-        OSError: It cannot be read, or is a folder (a repository of its own) whose state cannot be had.
-    """
+    """A file on the disk as git would list it after a commit; empty if it is gone."""
     place = checkout / path
     try:
         status = place.lstat()
@@ -222,11 +218,7 @@ def _line(checkout: Path, path: str) -> str:
 
 
 def _inner(place: Path, path: str) -> str:
-    """A folder on the disk as git would list it: a repository of its own, or nothing.
-
-    Raises:
-        OSError: The state of the repository cannot be had.
-    """
+    """A folder on the disk as git would list it: a repository of its own, or nothing."""
     if not (place / ".git").exists():
         # A folder where there was a file: the files in it are listed by themselves.
         return ""

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.experiment.asking import ANSWER_SECONDS, Answer, ask_once, check_askable
-from pytest_gpuserve.experiment.sharing import WITHOUT, Sharing, joined, slots_needed
+from pytest_gpuserve.experiment.asking import ANSWER_SECONDS, Answer, ask_once
 from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
+from pytest_gpuserve.load.driver import most_under_way
 from pytest_gpuserve.load.kserve import Inference, OutputRequest, http_request, inputs_of
 from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
 from pytest_gpuserve.load.request import Expect, Request
-from pytest_gpuserve.load.shared_memory import Layout
+from pytest_gpuserve.load.shared_memory import Layout, share
 from pytest_gpuserve.load.tensors import close_to
 from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.load.wire import Endpoint, Tls
-from pytest_gpuserve.servers.base import Ask, ServerKind
+from pytest_gpuserve.process.ports import is_here
+from pytest_gpuserve.process.tls import verified_tls
+from pytest_gpuserve.servers.base import Ask, Guarded, ServerKind
 from pytest_gpuserve.servers.remote import Replicas, sites_of
 from pytest_gpuserve.units import digest
 
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.relocation import Relocation
 
 Protocol = Literal["http", "sse", "grpc", "queue"]
+
+WITHOUT = "leave out shared_memory={...}"
 
 
 class Starter(typing.Protocol):
@@ -222,7 +226,7 @@ class ServerHandle:
             shuffled=shuffled or any(target.shuffled for target in targets),
             protocol=targets[0].protocol,
             messages=tuple(message for target in targets for message in target.messages),
-            sharing=joined([target.sharing for target in targets]),
+            sharing=_joined_sharing([target.sharing for target in targets]),
         )
 
     def relocated(self, relocation: Relocation) -> ServerHandle:
@@ -232,6 +236,44 @@ class ServerHandle:
             NotInRevision: The other side has no such server, or nothing of it would be another there.
         """
         return replace(self, kind=self.kind.relocated(relocation))
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What of a target goes through shared memory.
+
+    Args:
+        inferences: Its payloads, which name no outputs.
+        layout: Their outputs.
+    """
+
+    inferences: tuple[Inference, ...]
+    layout: Layout
+
+    @contextmanager
+    def opened(self, instance: Instance, schedule: Schedule) -> Iterator[SharedTensors]:
+        """Own memory that a running server knows, for a load by this schedule; at the end it is forgotten and removed.
+
+        Raises:
+            UsageProblem: As of ``slots_needed``; or the server is on another machine, or there is no room.
+            LoadFailed: The server does not take the memory.
+        """
+        site = instance.site
+        if not is_here(site.host):
+            raise UsageProblem(
+                f"the server at {site.host} has no memory in common with this machine",
+                remedies=["run the test on the machine of the server", WITHOUT],
+            )
+        with share(
+            self.inferences,
+            dict(self.layout.outputs),
+            slots=slots_needed(schedule),
+            host=site.host,
+            port=site.port,
+            tls=verified_tls(site.ca_file) if site.tls else None,
+            headers=instance.kind.owner_headers(site) if isinstance(instance.kind, Guarded) else {},
+        ) as shared:
+            yield shared
 
 
 @dataclass(frozen=True)
@@ -303,11 +345,27 @@ class Target:
             UsageProblem: It is several requests, goes through shared memory, or belongs to another deployment.
         """
         # Before a server is started for what cannot be asked of it.
-        check_askable(self)
-        if running is not None:
-            return ask_once(self, running, timeout)
-        with self.started() as fresh:
-            return ask_once(self, fresh, timeout)
+        self._check_askable()
+        if running is None:
+            with self.started() as fresh:
+                return self.ask(fresh, timeout=timeout)
+        if self.server.kind != running.kind:
+            raise UsageProblem(
+                f"a request to one deployment is asked of another: {self.server.kind.name} of {running.kind.name}",
+                remedies=["with target.started() as running: others_of_the_same_server.ask(running)"],
+            )
+        (request,) = self.requests
+        ((payload,),) = self.payloads(running)
+        return ask_once(running, self.endpoint(running), request, payload, timeout)
+
+    def _check_askable(self) -> None:
+        if len(self.requests) > 1:
+            raise UsageProblem(
+                f"ask() sends one request, not {len(self.requests)} that rotate",
+                remedies=["ask each of those that rotate([...]) was given"],
+            )
+        if self.sharing is not None:
+            raise UsageProblem("ask() sends tensors with their request, not through shared memory", remedies=[WITHOUT])
 
     def endpoint(self, instance: Instance) -> Endpoint:
         """Where the requests go; of several replicas to the first."""
@@ -364,7 +422,7 @@ class Target:
     def fingerprint(self) -> dict[str, str]:
         """What makes it this load and no other, for a baseline."""
         prints = [request.fingerprint() for request in self.requests]
-        words = prints[0] if len(prints) == 1 else _joined(prints)
+        words = prints[0] if len(prints) == 1 else _joined_fingerprint(prints)
         if self.shuffled:
             words["rotation"] = "shuffled"
         if self.protocol == "sse":
@@ -376,10 +434,43 @@ class Target:
         return words
 
 
-def _joined(prints: list[dict[str, str]]) -> dict[str, str]:
+def _joined_fingerprint(prints: list[dict[str, str]]) -> dict[str, str]:
     """One fingerprint of several requests: what all have in common as it is, what differs by its hash."""
     words = {"payloads": str(len(prints))}
     for name in prints[0]:
         values = [words_of_one[name] for words_of_one in prints]
         words[name] = values[0] if len(set(values)) == 1 else f"{len(set(values))} different: {digest(repr(values))}"
     return words
+
+
+def slots_needed(schedule: Schedule) -> int:
+    """Return how many requests may be under way at the same time, each with a place of its own for its answer.
+
+    Raises:
+        UsageProblem: Nothing bounds them.
+    """
+    most = most_under_way(schedule)
+    if most is None:
+        kind = type(schedule).__name__
+        raise UsageProblem(
+            "an open loop through shared memory needs a ceiling: each request under way has a place of its own there",
+            found=f"{kind} without max_in_flight",
+            remedies=[f"schedule={kind}(..., max_in_flight=64)", "a closed loop: concurrency=16", WITHOUT],
+        )
+    return most
+
+
+def _joined_sharing(parts: Sequence[Sharing | None]) -> Sharing | None:
+    """Put together what rotates; None where none of it is shared."""
+    known = [part for part in parts if part is not None]
+    if not known:
+        return None
+    if len(known) != len(parts):
+        raise UsageProblem("rotate([...]): requests through shared memory and others cannot be mixed in one load")
+    if len({part.layout for part in known}) > 1:
+        raise UsageProblem(
+            "rotate([...]): requests through shared memory have the same outputs, each of one size",
+            found="; ".join(sorted({repr(dict(part.layout.outputs)) for part in known})),
+            remedies=["give each infer(...) the same shared_memory={...}, with the most bytes that any of them takes"],
+        )
+    return Sharing(tuple(inference for part in known for inference in part.inferences), known[0].layout)

@@ -1,45 +1,141 @@
-"""One fresh start of a server under load: warmed up, measured window by window, cut to what was steady."""
+"""One fresh start of a server under load: watched, measured window by window, and what is kept of it."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from pytest_gpuserve.device.cpu import cores_taken_by_others, cpu_share, read_cpu
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.experiment.one_start import OneStart
 from pytest_gpuserve.experiment.shape import LEAST_WINDOWS, TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SECONDS, windows_wanted
+from pytest_gpuserve.experiment.telemetry import TelemetryMonitor, nobody
+from pytest_gpuserve.experiment.watch import Watch, client_of, our_processes
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.ceiling import load_ceiling
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.schedule import Steps
 from pytest_gpuserve.load.totals import RunningTotals, total
-from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, judge_windows
+from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, WindowCondition, judge_windows
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.steady import truncate
+from pytest_gpuserve.measure.window import Start
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.experiment.another_client import Reading
+    from collections.abc import Iterator, Sequence
+
+    from pytest_gpuserve.experiment.another_client import CounterReading
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.load.answers import AnswerCheck
     from pytest_gpuserve.load.totals import Totals
     from pytest_gpuserve.load.wire import Tick
+    from pytest_gpuserve.measure.conditions import RunCondition
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.measure.window import Start, Window
+    from pytest_gpuserve.measure.window import Window
+    from pytest_gpuserve.servers.instance import Instance
+
+
+@dataclass
+class OneStart(ABC):
+    """One fresh start of a server that is measured.
+
+    Args:
+        instance: The running server.
+        target: What is sent.
+        shape: When.
+        check: Of the answers.
+        progress: Told how it gets on.
+        monitor: Looks after the cards meanwhile.
+        interrupted: Whether Ctrl-C cut it short.
+    """
+
+    instance: Instance
+    target: Target
+    shape: LoadShape
+    check: AnswerCheck
+    progress: Progress
+    monitor: TelemetryMonitor = field(default_factory=nobody)
+    interrupted: bool = False
+    _watch: Watch = field(init=False, repr=False)
+    _conditions: list[WindowCondition] = field(default_factory=list)
+    _taken_cores: float = 0.0
+    _cpu_share: float | None = None
+
+    def __post_init__(self) -> None:
+        shape = self._watched_shape
+        self._watch = Watch(self.instance, self.target, shape, self.check, self.progress, self._seconds_left)
+
+    @property
+    def problems(self) -> list[Reason]:
+        """Why nothing may be concluded from it."""
+        return self._watch.problems
+
+    @property
+    def disturbances(self) -> list[Reason]:
+        """What disturbed all of it, so that nothing may be concluded from it: another start may do without."""
+        return self._watch.disturbances
+
+    @property
+    def _watched_shape(self) -> LoadShape:
+        """The shape by which its loads are watched."""
+        return self.shape
+
+    @abstractmethod
+    def measure(self) -> Start:
+        """Measure it; why nothing may be concluded from that stands in ``problems``."""
+
+    @abstractmethod
+    def _seconds_left(self) -> float | None:
+        """How long the load will still take, if that is known."""
+
+    @contextmanager
+    def _host_watched(self) -> Iterator[None]:
+        """See who uses the host's cores until the end of the block; not where that ends by an exception."""
+        before = read_cpu(our_processes(self.instance.members()))
+        yield
+        after = read_cpu(our_processes(self.instance.members()))
+        self._taken_cores, self._cpu_share = cores_taken_by_others(before, after), cpu_share(before, after)
+
+    def _judged(self) -> RunCondition:
+        """What the conditions of its windows come to; what could not be seen of them is told."""
+        found = judge_windows(self._conditions)
+        for text in found.unknown:
+            self.monitor.note(text)
+        return found
+
+    def _interrupt(self, measured: str) -> None:
+        """Ctrl-C has cut it short, after so much."""
+        self.interrupted = True
+        text = f"interrupted by Ctrl-C after {measured}: not decided"
+        self.problems.append(Reason(ReasonKind.INTERRUPTED, text))
+
+    def _kept(self, windows: Sequence[Window], totals: Totals, ceiling: float | None = None) -> Start:
+        """What is kept of it."""
+        return Start(
+            self.monitor.with_cards(windows),
+            self.instance.cold_start_seconds,
+            foreign_cores=self._taken_cores,
+            cpu_share=self._cpu_share,
+            client=client_of(totals, ceiling),
+            cold_start_parts=self.instance.cold_start_parts,
+            settings=self.instance.settings,
+            telemetry=self.monitor.telemetry(windows),
+            idle_watts=self.monitor.idle_watts,
+            rejected=tuple("; ".join(condition.again) for condition in self._conditions if condition.again),
+        )
 
 
 class _Measured(NamedTuple):
-    """A window, and what goes with it when it is measured again.
-
-    Args:
-        window: What happened.
-        ticks: What it was made of.
-        counted: What the server counted meanwhile; None where it does not count.
-        readings: Between which it did.
-    """
+    """A window, and what goes with it when it is measured again."""
 
     window: Window
     ticks: list[Tick]
     counted: Counters | None
-    readings: tuple[Reading | None, Reading | None]
+    readings: tuple[CounterReading | None, CounterReading | None]
 
 
 @dataclass
@@ -83,7 +179,7 @@ class LoadedStart(OneStart):
             counters=added([each.counted for each in self._measured[discard:] if each.counted is not None]),
         )
 
-    def readings(self, start: Start) -> list[tuple[Reading | None, Reading | None]]:
+    def readings(self, start: Start) -> list[tuple[CounterReading | None, CounterReading | None]]:
         """Of each window of what was measured, the readings of the server's counters before and after it."""
         return [each.readings for each in self._measured[start.discarded :]]
 
@@ -138,16 +234,8 @@ class LoadedStart(OneStart):
                 self._sift(wait=True)
                 self._judge_rejected()
 
-    def _window(self, engines: Engines, before: Reading | None) -> Reading | None:
-        """Measure a window.
-
-        Args:
-            engines: The load.
-            before: What the server had counted at its begin; None where it does not count.
-
-        Returns:
-            What it had counted at its end.
-        """
+    def _window(self, engines: Engines, before: CounterReading | None) -> CounterReading | None:
+        """Measure a window."""
         ticks = self._watch.ticks(engines, TICKS_A_WINDOW)
         after = self._watch.read_counters() if not self.problems else None
         found = self._watch.counted(before, after)
@@ -163,11 +251,7 @@ class LoadedStart(OneStart):
         return self._enough(self._windows) and not self._sift(wait=True)
 
     def _sift(self, *, wait: bool) -> bool:
-        """Drop, with all that counted in them, windows in which cards or client were disturbed; whether there was one.
-
-        Args:
-            wait: Whether to judge the last one too, which may not have been seen to its end yet.
-        """
+        """Drop the windows in which cards or client were disturbed; returns whether there was one."""
         fresh = self._measured[self._sifted :]
         conditions = self.monitor.judge([measured.window for measured in fresh], wait=wait)
         self.problems.extend(self.monitor.problems())

@@ -1,4 +1,4 @@
-"""Takes rounds of two servers side by side: fresh starts of both, then blocks of windows by turns."""
+"""Takes rounds of two servers: side by side in turns, or start by start where only one can run at a time."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.device.cpu import cores_taken_by_others, read_cpu
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
-from pytest_gpuserve.experiment.by_turns import round_by_turns
 from pytest_gpuserve.experiment.capacity.rounds import SearchedUp, round_of_searches
 from pytest_gpuserve.experiment.capacity.shape import SearchShape
-from pytest_gpuserve.experiment.disturbed import Disturbed
 from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
 from pytest_gpuserve.experiment.telemetry import side_with_telemetry
 from pytest_gpuserve.experiment.watch import our_processes
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import BLOCKS
+from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, WindowCondition, judge_windows
+from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.points import NotMeasured
-from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Block, Round, of_arm, round_point
+from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, ArmResult, Block, Round, of_arm, round_point
 from pytest_gpuserve.measure.steady import drifts
+from pytest_gpuserve.measure.telemetry import merged
+from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
@@ -30,9 +32,176 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import Terms
-    from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
+    from pytest_gpuserve.experiment.telemetry import TelemetryMonitor, TelemetrySource
     from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.measure.window import Window
+
+MOST_AGAIN: Final = round(BLOCKS * MOST_REJECTED_SHARE / (1 - MOST_REJECTED_SHARE))
+"""Blocks of a round that are measured again; with more of them too large a share of a whole round is lost."""
+
+
+@dataclass
+class Disturbed:
+    """How the cards and the client were in the turns of a round.
+
+    Args:
+        conditions: In all turns, and whose they were; those of a block that is measured again for one of them have its
+            reasons.
+        again: How often was measured again.
+    """
+
+    conditions: list[tuple[Arm, WindowCondition]] = field(default_factory=list)
+    again: int = 0
+
+    def add(self, found: Iterable[tuple[Arm, WindowCondition]]) -> bool:
+        """Take in the turns of a block, or one alone; whether they have to be measured again."""
+        turns = list(found)
+        rejected = tuple(dict.fromkeys(text for _, condition in turns for text in condition.rejected))
+        client = tuple(dict.fromkeys(reason for _, condition in turns for reason in condition.client))
+        self.conditions += [(arm, replace(condition, rejected=rejected, client=client)) for arm, condition in turns]
+        again = bool(rejected or client)
+        self.again += again
+        return again
+
+    def invalid(self) -> tuple[Reason, ...]:
+        """Why they prove nothing, where all was never well for long."""
+        if self.again <= MOST_AGAIN:
+            return ()
+        return judge_windows([condition for _, condition in self.conditions]).invalid
+
+    def unknown(self) -> tuple[str, ...]:
+        """What could not be seen."""
+        return judge_windows([condition for _, condition in self.conditions]).unknown
+
+    def reasons(self, of: Arm) -> tuple[str, ...]:
+        """Why windows of a server were measured again, a text for each."""
+        return tuple("; ".join(condition.again) for arm, condition in self.conditions if arm == of and condition.again)
+
+
+TURNS_ALONE: Final = BLOCKS
+"""Of servers that do not run at the same time a window is so many times as long: each needs a start of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _TurnAlone:
+    """What is kept of a server that was measured alone."""
+
+    window: Window | None
+    side: ArmResult
+    foreign_cores: float
+    problems: list[Reason]
+
+
+def round_by_turns(
+    start: Callable[[Arm, ExitStack], ServerArm], terms: Terms, telemetry_source: TelemetrySource, *, number: int
+) -> Round:
+    """Measure a block of four fresh starts, one after the other: that is a round.
+
+    Args:
+        start: Starts a server, which ends with the stack.
+        terms: How the two are compared.
+        telemetry_source: Who looks at the cards.
+        number: Of the round, for its coins.
+
+    Raises:
+        ServerFailed: A server could not be started.
+        LoadFailed: A load could not be begun.
+    """
+    coin = random.Random(f"{terms.seed} {number}")  # noqa: S311 -- a fair coin, not a secret
+    order = ABBA if coin.random() < 0.5 else BAAB
+    seed = terms.shape.seed + coin.randrange(1 << 30)
+    at = utc_now()
+    windows: list[Window] = []
+    sides: dict[Arm, list[ArmResult]] = {arm: [] for arm in ARMS}
+    problems: list[Reason] = []
+    disturbed = Disturbed()
+    foreign_cores = 0.0
+    for arm in order:
+        turn = _turn(start, arm, terms, telemetry_source, seed=seed, disturbed=disturbed)
+        while turn is None and not problems:
+            problems.extend(disturbed.invalid())
+            turn = None if problems else _turn(start, arm, terms, telemetry_source, seed=seed, disturbed=disturbed)
+        if turn is not None:
+            foreign_cores = max(foreign_cores, turn.foreign_cores)
+            sides[arm].append(turn.side)
+            windows.extend([turn.window] if turn.window is not None else [])
+            problems.extend(turn.problems)
+        if problems:
+            break
+    whole = len(windows) == len(order)
+    return Round(
+        blocks=(Block(order, tuple(windows)),) if whole else (),
+        first=order[0],
+        sides={arm: replace(_joined(known), rejected=disturbed.reasons(arm)) for arm, known in sides.items()},
+        at=at,
+        by_turns=True,
+        rejected=disturbed.again,
+        foreign_cores=foreign_cores,
+        problems=tuple(problems),
+    )
+
+
+def _turn(
+    start: Callable[[Arm, ExitStack], ServerArm],
+    arm: Arm,
+    terms: Terms,
+    telemetry_source: TelemetrySource,
+    *,
+    seed: int,
+    disturbed: Disturbed,
+) -> _TurnAlone | None:
+    """Measure a window of a fresh start; None where it is to be measured again."""
+    with telemetry_source.monitor() as monitor:
+        with ExitStack() as stack:
+            server_arm = start(arm, stack)
+            monitor.up(server_arm.instance)
+            pace = server_arm.pace(terms.requests_wanted)
+            # While it runs: what a server that has ended used would be taken for that of others.
+            cpu = read_cpu(our_processes(server_arm.members()))
+            window = server_arm.turn(Pace(pace.settle, pace.window * TURNS_ALONE), seed=seed)
+            taken = cores_taken_by_others(cpu, read_cpu(our_processes(server_arm.members())))
+            server_arm.rest()
+            measured = [] if window is None else [window]
+            conditions = [
+                replace(condition, client=server_arm.disturbed(measured[0]))
+                for condition in monitor.judge(measured, wait=True)
+            ]
+            if window is not None and not server_arm.problems and not any(condition.again for condition in conditions):
+                server_arm.judge()
+                conditions = [replace(condition, client=tuple(server_arm.disturbances)) for condition in conditions]
+            again = disturbed.add([(arm, condition) for condition in conditions])
+            for text in dict.fromkeys(text for condition in conditions for text in condition.unknown):
+                monitor.note(f"telemetry unknown: {text}")
+            side = side_with_telemetry(server_arm.side(), monitor, measured)
+            problems = of_arm(arm, server_arm.problems)
+        measured = list(monitor.with_cards(measured))
+    problems += monitor.problems()
+    if again and not problems:
+        return None
+    return _TurnAlone(measured[0] if measured and not again else None, side, taken, problems)
+
+
+def _joined(sides: list[ArmResult]) -> ArmResult:
+    sizes: dict[str, int] = {}
+    # There is none where the other one's first start was in trouble.
+    last = sides[-1] if sides else ArmResult(())
+    for side in sides:
+        for size, count in side.batch_sizes.items():
+            sizes[size] = sizes.get(size, 0) + count
+    return ArmResult(
+        cold_start_seconds=tuple(seconds for side in sides for seconds in side.cold_start_seconds),
+        client=Client.pooled(side.client for side in sides),
+        batch_sizes=sizes,
+        answers=sum(side.answers for side in sides),
+        answers_checked=sum(side.answers_checked for side in sides),
+        cold_start_parts=last.cold_start_parts,
+        settings=last.settings,
+        counters=added([side.counters for side in sides if side.counters is not None]),
+        telemetry=merged(side.telemetry for side in sides if side.telemetry is not None),
+        idle_watts=last.idle_watts,
+    )
+
 
 MOST_REJECTED: Final = 3
 """Blocks of a round that are thrown away because others used the host; a host that is never quiet is measured as it is,
@@ -50,12 +219,7 @@ class BaseFailed(GpuserveError):
 
 @dataclass(frozen=True, slots=True)
 class _Dropped:
-    """A round that was disturbed as a whole, and is taken again.
-
-    Args:
-        reasons: Of each server why windows were measured again, a text for each.
-        blocks: Of it.
-    """
+    """A round that was disturbed as a whole, and is taken again."""
 
     reasons: Mapping[Arm, tuple[str, ...]]
     blocks: int
@@ -196,18 +360,14 @@ class Pairing:
         return None, left
 
     def _both(self, order: tuple[Arm, Arm], stack: ExitStack) -> dict[Arm, ServerArm]:
-        """Start both servers, at the same time where their cold starts are no matter.
-
-        Returns:
-            In that order; none where the two do not find memory together, so that they have to run by turns.
-        """
+        """Start both servers, at the same time where their cold starts are no matter."""
         first, second = order
         up: dict[Arm, ServerArm] = {}
         failed: dict[Arm, GpuserveError] = {}
 
         def start(arm: Arm, beside: Callable[[], None] | None = None) -> None:
             try:
-                with _told_of(arm):
+                with _as_base_failure(arm):
                     up[arm] = ServerArm.started(
                         arm, self._targets[arm], self._terms.shape, self._progress, stack, beside=beside
                     )
@@ -230,7 +390,7 @@ class Pairing:
         raise next((problem for problem in failed.values() if not _lacks_memory(problem)), next(iter(failed.values())))
 
     def _started(self, arm: Arm, stack: ExitStack) -> ServerArm:
-        with _told_of(arm):
+        with _as_base_failure(arm):
             server_arm = ServerArm.started(arm, self._targets[arm], self._terms.shape, self._progress, stack)
         server_arm.warm_up(stack)
         return server_arm
@@ -240,7 +400,7 @@ class Pairing:
         """A server that runs alone, to be searched."""
         target = self._targets[arm]
         with self._telemetry_source.monitor() as monitor, ExitStack() as stack:
-            with _told_of(arm):
+            with _as_base_failure(arm):
                 instance = stack.enter_context(target.started())
             yield SearchedUp(target, instance, monitor)
 
@@ -254,7 +414,7 @@ class Pairing:
         if not self._problems(opened):
             for server_arm in opened.server_arms.values():
                 server_arm.judge()
-        why = [*drift, *_told(opened, lambda server_arm: server_arm.disturbances)]
+        why = [*drift, *_of_both(opened, lambda server_arm: server_arm.disturbances)]
         if why and self._dropped is None and not self._problems(opened):
             return self._drop(opened, why)
         opened.server_arms["candidate"].problems.extend(drift)
@@ -355,7 +515,7 @@ class Pairing:
 
     @staticmethod
     def _problems(opened: _Open) -> tuple[Reason, ...]:
-        return _told(opened, lambda server_arm: server_arm.problems)
+        return _of_both(opened, lambda server_arm: server_arm.problems)
 
     def _record(self, opened: _Open) -> Round:
         for text in opened.disturbed.unknown():
@@ -384,7 +544,7 @@ class Pairing:
 
 
 @contextmanager
-def _told_of(arm: Arm) -> Iterator[None]:
+def _as_base_failure(arm: Arm) -> Iterator[None]:
     """Tell whose server it was that could not be started."""
     try:
         yield
@@ -400,7 +560,7 @@ def _told_of(arm: Arm) -> Iterator[None]:
         ) from problem
 
 
-def _told(opened: _Open, what: Callable[[ServerArm], Iterable[Reason]]) -> tuple[Reason, ...]:
+def _of_both(opened: _Open, what: Callable[[ServerArm], Iterable[Reason]]) -> tuple[Reason, ...]:
     """What is said of both servers, with whose it is."""
     return tuple(reason for arm, server_arm in opened.server_arms.items() for reason in of_arm(arm, what(server_arm)))
 

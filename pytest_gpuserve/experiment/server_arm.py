@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable
     from contextlib import ExitStack
 
-    from pytest_gpuserve.experiment.another_client import Reading
+    from pytest_gpuserve.experiment.another_client import CounterReading
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.experiment.watch import Progress
@@ -63,13 +63,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What is kept of a turn.
-
-    Args:
-        window: What was measured.
-        ticks: What it was made of.
-        counted: What the server counted meanwhile; None where it does not count.
-    """
+    """What is kept of a turn."""
 
     window: Window
     ticks: list[Tick]
@@ -92,7 +86,7 @@ class ServerArm:
     _engines: Engines | None = None
     _warmup: list[Tick] = field(default_factory=list)
     _turns: list[_Turn] = field(default_factory=list)
-    _last: Reading | None = None
+    _last: CounterReading | None = None
     _loading: bool = False
 
     @classmethod

@@ -12,7 +12,7 @@ import psutil
 
 from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.errors import LoadFailed, ServerFailed
-from pytest_gpuserve.experiment.another_client import BothCounts, Reading
+from pytest_gpuserve.experiment.another_client import BothCounts, CounterReading
 from pytest_gpuserve.experiment.replicas import ReplicaShares, warmup_of
 from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
@@ -172,7 +172,7 @@ class Watch:
             replicas=self._replicas.window(ticks),
         )
 
-    def read_counters(self) -> Reading | None:
+    def read_counters(self) -> CounterReading | None:
         """Read the server's counters; None where it has none, or where that has failed, which is a problem."""
         began = time.monotonic()
         try:
@@ -183,9 +183,9 @@ class Watch:
             return None
         ended = time.monotonic()
         since = began if self._tick_end_seconds is None else min(began, self._tick_end_seconds)
-        return None if counters is None else Reading(counters, (began + ended) / 2, ended - since)
+        return None if counters is None else CounterReading(counters, (began + ended) / 2, ended - since)
 
-    def counted(self, before: Reading | None, after: Reading | None) -> Counters | None:
+    def counted(self, before: CounterReading | None, after: CounterReading | None) -> Counters | None:
         """What the server counted between two readings; None where it does not count, or counted nonsense."""
         if before is None or after is None:
             return None
@@ -225,6 +225,25 @@ class Watch:
         """Note that the load was lost after it had begun."""
         self.problems.append(self._shown(lost_in_mid_load(problem)))
 
+    def reasons(self, ticks: Sequence[Tick], schedule: Schedule, ceiling: float | None = None) -> list[Reason]:
+        """Why nothing could be concluded from ticks, if they were a load of this schedule by themselves.
+
+        Args:
+            ticks: Oldest first.
+            schedule: When requests were due.
+            ceiling: Requests a second that the client reaches at most; None where that is not known.
+        """
+        shape, cores = self.shape, self._cores()
+        found = reasons(
+            total(ticks),
+            schedule=schedule,
+            processes=shape.processes,
+            cores=cores,
+            allowed_errors=shape.allowed_errors,
+            ceiling_per_second=ceiling,
+        )
+        return [self._shown(reason) for reason in (*found, *share_reasons(shares(ticks), schedule, among=cores))]
+
     def judge(self, ticks: Sequence[Tick], windows: Sequence[Window], ceiling: float | None) -> None:
         """Note what shows that not the server was measured: in ``problems``, or where that may go in ``disturbances``.
 
@@ -235,22 +254,13 @@ class Watch:
         """
         shape = self.shape
         totals = total(ticks)
-        cores = self._cores()
         # Of errors that are allowed the last may have been a dying server's first.
         death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS) if totals.errors else None
         if death is not None:
             self.problems.append(Reason(ReasonKind.SERVER_FAILED, death))
-        found = reasons(
-            totals,
-            schedule=shape.schedule,
-            processes=shape.processes,
-            cores=cores,
-            allowed_errors=shape.allowed_errors,
-            ceiling_per_second=ceiling,
-        )
-        found += share_reasons(shares(ticks), shape.schedule, among=cores)
+        found = self.reasons(ticks, shape.schedule, ceiling)
         for reason in found:
-            (self.disturbances if reason.kind in DISTURBANCES else self.problems).append(self._shown(reason))
+            (self.disturbances if reason.kind in DISTURBANCES else self.problems).append(reason)
         self.problems.extend(self._replicas.problems(windows, allowed_errors=shape.allowed_errors))
         self.problems.extend(self._both.problems(finite=shape.finite))
         compiled = sum(window.stages[COMPILING].count for window in windows if COMPILING in window.stages)

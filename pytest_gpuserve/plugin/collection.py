@@ -100,11 +100,11 @@ def settle_unused(
     used: dict[Path, set[str]] = {}
     for measured in measurements.values():
         for measurement in measured:
-            used.setdefault(measurement.place.path, set()).add(measurement.place.key)
+            used.setdefault(measurement.baseline_key.path, set()).add(measurement.baseline_key.entry)
     # A test that was skipped before it measured, or left out, leaves its file undecided.
     for item in items:
         if measures(item) and not measurements.get(plain_id(item)):
-            used.pop(baseline_store.place(plain_id(item), "").path, None)
+            used.pop(baseline_store.key_of(plain_id(item), "").path, None)
     for path, keys in used.items():
         for key in baseline_store.unused(path, keys):
             if remove:

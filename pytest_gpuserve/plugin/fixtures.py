@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.comparison.assertions import Baseline
     from pytest_gpuserve.comparison.judging import TestGate
-    from pytest_gpuserve.comparison.published import Published
+    from pytest_gpuserve.comparison.numbers import Published
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
     from pytest_gpuserve.fixture_types import FindPublished, Load, MakeDuel
@@ -125,7 +125,7 @@ def baseline() -> Baseline:
 @pytest.fixture
 def published(request: pytest.FixtureRequest, _gpuserve_session: GateSession) -> FindPublished:
     """Find numbers that others published; see ``FindPublished``."""
-    from pytest_gpuserve.comparison.published import Published, find_published
+    from pytest_gpuserve.comparison.numbers import Published, find_published
 
     def find(suite: str | None = None, **keys: str | float) -> Published:
         folder = read_settings(request.config).baseline_dir

@@ -11,10 +11,9 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.comparison.assertions import Measured, Ratio, Reference
-from pytest_gpuserve.comparison.changes import attributed, other_changes
 from pytest_gpuserve.comparison.context import Policy
 from pytest_gpuserve.comparison.holm import HolmCorrection
-from pytest_gpuserve.comparison.judging import TestGate
+from pytest_gpuserve.comparison.judging import TestGate, attributed, other_changes
 from pytest_gpuserve.comparison.paired_runner import PairedRunner
 from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
@@ -216,9 +215,7 @@ class TestGates:
             paired_runner=self._paired_runner,
             policy=self._policy(item),
             tolerance_of=lambda metric: tolerance_of(metric, set_by_markers),
-            card=self._here.device.card,
             earlier=self._judges.get(nodeid),
-            progress=self._progress,
             on_look=self._progress.look,
             on_verdict=lambda label, judgement: item.ihook.pytest_gpuserve_judged(
                 nodeid=nodeid, label=label, judgement=judgement

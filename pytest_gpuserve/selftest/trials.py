@@ -9,8 +9,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.comparison.holm import HolmCorrection
-from pytest_gpuserve.comparison.memory import Memory
-from pytest_gpuserve.comparison.side_by_side import SideBySide
+from pytest_gpuserve.comparison.side_by_side import Memory, SideBySide
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.experiment.pairing import Pairing

@@ -477,9 +477,9 @@ NAMES = st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"
 def test_a_result_has_the_name_of_its_baseline(folders: list[str], test: str, label: str) -> None:
     """Where a run would keep a load's baseline is where a comparison looks for it."""
     nodeid = f"{'/'.join(folders)}.py::{test}"
-    place = BaselineStore(Path("baselines/cpu"), here()).place(nodeid, label)
+    place = BaselineStore(Path("baselines/cpu"), here()).key_of(nodeid, label)
     key = key_of("cpu", nodeid, label)
-    assert (Path("baselines/cpu") / key.file, key.name) == (place.path, place.key)
+    assert (Path("baselines/cpu") / key.file, key.name) == (place.path, place.entry)
     if nodeid == NODEID:
         assert (key.file, key.name) == (FILE, TEST)
 

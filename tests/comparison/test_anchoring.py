@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.comparison import anchoring
-from pytest_gpuserve.comparison.anchoring import Gated
-from pytest_gpuserve.comparison.baseline_store import MOST_SESSIONS_A_HOST, BaselineStore, Place, Recorded, Workload
+from pytest_gpuserve.comparison.anchoring import GatedMetric
+from pytest_gpuserve.comparison.baseline_store import (
+    MOST_SESSIONS_A_HOST,
+    BaselineKey,
+    BaselineStore,
+    Recorded,
+    Workload,
+)
 from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.gate.anchor import judge_anchor
 from pytest_gpuserve.gate.metric import METRICS
@@ -54,14 +60,14 @@ class Project:
         self.runs = 0
 
     @property
-    def place(self) -> Place:
+    def place(self) -> BaselineKey:
         """Where its baseline is."""
-        return BaselineStore(self.folder, here()).place("test_x.py::test_a", "")
+        return BaselineStore(self.folder, here()).key_of("test_x.py::test_a", "")
 
     @property
     def entry(self) -> Entry:
         """Its baseline."""
-        return read(self.place.path)[self.place.key].entry
+        return read(self.place.path)[self.place.entry].entry
 
     def anchor(self, metric: str = "throughput", host: str = "host-a") -> Anchored:
         """The anchor of a metric on a host."""
@@ -99,7 +105,7 @@ class Project:
             session(*[start(window(LATENCIES, seconds=2 * seconds * (1 + spread * number)))] * 2)
             for number in range(sessions)
         ]
-        metrics = [Gated(METRICS[name], METRICS[name].default_tolerance) for name in gated]
+        metrics = [GatedMetric(METRICS[name], METRICS[name].default_tolerance) for name in gated]
         return baseline_store.record(self.place, workload, made, reason, metrics)
 
 

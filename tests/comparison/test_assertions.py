@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuserve.comparison.assertions import Baseline, Comparison, Run
-from pytest_gpuserve.comparison.published import Published
+from pytest_gpuserve.comparison.numbers import Published
 from pytest_gpuserve.device.card import Card
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS, Metric

@@ -9,8 +9,8 @@ import pytest
 
 from pytest_gpuserve.comparison.baseline_store import (
     MOST_SESSIONS_A_HOST,
+    BaselineKey,
     BaselineStore,
-    Place,
     Recorded,
     Workload,
     differences,
@@ -44,13 +44,13 @@ def record(
     """Record sessions of these days of January, as a new run would; returns what was said."""
     baseline_store = BaselineStore(folder, here(host, commit=commit, clean=clean))
     sessions = [session(at=f"2025-01-{day:02d}T00:00:00+00:00") for day in days]
-    return baseline_store.record(baseline_store.place(NODEID, ""), workload, sessions, reason).done
+    return baseline_store.record(baseline_store.key_of(NODEID, ""), workload, sessions, reason).done
 
 
 def stored(folder: Path) -> Stored:
     """What a new run finds."""
     baseline_store = BaselineStore(folder, here())
-    found = baseline_store.find(baseline_store.place(NODEID, ""))
+    found = baseline_store.find(baseline_store.key_of(NODEID, ""))
     assert found is not None
     return found
 
@@ -79,13 +79,13 @@ def days(folder: Path) -> list[int]:
 )
 def test_every_test_has_its_place(folder: Path, nodeid: str, label: str, file: str, key: str) -> None:
     """Files mirror the tests below ``suites/``, entries are named as pytest names the test; none leads elsewhere."""
-    assert BaselineStore(folder, here()).place(nodeid, label) == Place(folder / file, key)
+    assert BaselineStore(folder, here()).key_of(nodeid, label) == BaselineKey(folder / file, key)
 
 
 def test_what_is_recorded_is_found_by_the_next_run(folder: Path) -> None:
     """A recording is complete on disk: workload, revision, reason and sessions; to look for one makes no file."""
     baseline_store = BaselineStore(folder, here())
-    assert baseline_store.find(baseline_store.place(NODEID, "")) is None
+    assert baseline_store.find(baseline_store.key_of(NODEID, "")) is None
     assert not folder.exists()
     assert record(folder, 1, 2, reason="a faster tokenizer") == "recorded (2 sessions)"
     entry = stored(folder).entry
@@ -139,13 +139,13 @@ def test_removing_entries_leaves_the_others(folder: Path) -> None:
     """With the last one the file goes; removing what is not there is no error."""
     record(folder, 1)
     baseline_store = BaselineStore(folder, here())
-    first, other = baseline_store.place(NODEID, ""), baseline_store.place(NODEID, "load 2")
+    first, other = baseline_store.key_of(NODEID, ""), baseline_store.key_of(NODEID, "load 2")
     baseline_store.record(other, WORKLOAD, [session()], None)
-    assert baseline_store.unused(other.path, {other.key}) == ["test_z[50]"]
-    baseline_store.remove(other.path, [other.key, "never there"])
+    assert baseline_store.unused(other.path, {other.entry}) == ["test_z[50]"]
+    baseline_store.remove(other.path, [other.entry, "never there"])
     assert days(folder) == [1]
     for _ in range(2):
-        baseline_store.remove(first.path, [first.key])
+        baseline_store.remove(first.path, [first.entry])
     assert baseline_store.find(first) is None
     assert not first.path.exists()
 
@@ -154,14 +154,14 @@ def test_removing_entries_leaves_the_others(folder: Path) -> None:
 def test_a_file_that_cannot_be_read_is_left_alone(folder: Path, content: bytes) -> None:
     """Neither finding, recording nor removing touches it; each says which file it is."""
     baseline_store = BaselineStore(folder, here())
-    place = baseline_store.place(NODEID, "")
+    place = baseline_store.key_of(NODEID, "")
     place.path.parent.mkdir(parents=True)
     place.path.write_bytes(content)
     for attempt in (
         lambda: baseline_store.find(place),
         lambda: baseline_store.record(place, WORKLOAD, [session()], None),
         lambda: baseline_store.unused(place.path, set()),
-        lambda: baseline_store.remove(place.path, [place.key]),
+        lambda: baseline_store.remove(place.path, [place.entry]),
     ):
         with pytest.raises(BaselineUnusable, match=r"test_y\.json"):
             attempt()
@@ -176,7 +176,7 @@ def test_a_recording_that_fails_changes_nothing(folder: Path, monkeypatch: pytes
     with pytest.raises(BaselineUnusable, match="not written"):
         record(folder, commit=OTHER_COMMIT)
     baseline_store = BaselineStore(folder, here())
-    place = baseline_store.place(NODEID, "")
+    place = baseline_store.key_of(NODEID, "")
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
@@ -209,8 +209,8 @@ def test_every_load_is_tried(world: World, monkeypatch: pytest.MonkeyPatch) -> N
         assert ask(judge.measure(target(), SHAPE, label), THROUGHPUT)
     real, tried = BaselineStore.record, []
 
-    def record(self: BaselineStore, place: Place, *arguments: object, **named: object) -> Recorded:
-        label = place.key.split()[-1]
+    def record(self: BaselineStore, place: BaselineKey, *arguments: object, **named: object) -> Recorded:
+        label = place.entry.split()[-1]
         tried.append(label)
         if label in failures:
             raise failures[label]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import pytest
 
-from pytest_gpuserve.comparison.confirming import Unconfirmed, changes_since, make_confirmation, settled
+from pytest_gpuserve.comparison.paired import Unconfirmed, changes_since, make_confirmation, settled
 from pytest_gpuserve.device import Card
 from pytest_gpuserve.errors import GpuserveError, NotInRevision, ServerFailed
 from pytest_gpuserve.experiment.worktree import ReferenceBuilds

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.comparison.assertions import Baseline, Duel, Ratio, Run
-from pytest_gpuserve.comparison.published import Published
+from pytest_gpuserve.comparison.numbers import Published
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.gate.paired import Prior

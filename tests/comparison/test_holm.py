@@ -60,9 +60,9 @@ def test_a_copy_of_the_claims_goes_on_by_itself() -> None:
     """What is counted and upheld there changes nothing here, and what was upheld here is upheld there."""
     claims = HolmCorrection(2)
     assert claims.uphold(("a",), ALPHA / 2)
-    aside = claims.aside()
-    assert aside.uphold(("a",), 1.0)
+    copied = claims.copy()
+    assert copied.uphold(("a",), 1.0)
     for name in "bcd":
-        aside.uphold((name,), 0.0)
-    assert (claims.planned, aside.planned) == (2, 4)
+        copied.uphold((name,), 0.0)
+    assert (claims.planned, copied.planned) == (2, 4)
     assert not claims.uphold(("b",), 1.0)

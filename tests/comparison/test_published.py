@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpuserve.comparison.assertions import Run
 from pytest_gpuserve.comparison.measurement import Measurement
-from pytest_gpuserve.comparison.published import (
+from pytest_gpuserve.comparison.numbers import (
     NO_CLAIM,
     Published,
     disagreements,

@@ -51,7 +51,7 @@ class Listener:
         return self._noted(metric, entry)
 
     def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
-        """See ``DuelJudge``."""
+        """See ``Judge``."""
         return self._noted(metric, limit)
 
     def _noted(self, metric: Metric, other: object) -> Comparison:

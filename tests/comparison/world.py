@@ -235,7 +235,6 @@ class World:
             policy=self.policy,
             tolerance_of=lambda metric: metric.default_tolerance,
             on_verdict=lambda label, judgement: self.told.append(judgement),
-            progress=cast("Progress", None),
             earlier=earlier,
         )
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from pytest_gpuserve.experiment.capacity.probing import Probing
-from pytest_gpuserve.experiment.capacity.times import (
+from pytest_gpuserve.experiment.capacity.planning import (
     BATCHES,
     MOST_SECONDS,
     OBJECTIVES_LONG,
@@ -21,6 +20,7 @@ from pytest_gpuserve.experiment.capacity.times import (
     seconds_to_show,
     settle_seconds,
 )
+from pytest_gpuserve.experiment.capacity.probing import Probing
 from pytest_gpuserve.experiment.shape import TICK_SECONDS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.durations import Durations

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import pytest
 
-from pytest_gpuserve.comparison.capacity_run import CapacityRun
+from pytest_gpuserve.comparison.assertions import CapacityRun
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.experiment.capacity.planning import BELOW
 from pytest_gpuserve.experiment.capacity.shape import SearchShape, check_searchable, search_shape

@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
-from pytest_gpuserve.experiment.by_turns import TURNS_ALONE
-from pytest_gpuserve.experiment.disturbed import MOST_AGAIN
-from pytest_gpuserve.experiment.pairing import MOST_REJECTED, BaseFailed
+from pytest_gpuserve.experiment.pairing import MOST_AGAIN, MOST_REJECTED, TURNS_ALONE, BaseFailed
 from pytest_gpuserve.experiment.server_arm import (
     MOST_TICKS,
     MOST_TICKS_FOR_REQUESTS,

@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
-from pytest_gpuserve.experiment.handle import ServerHandle, Target
+from pytest_gpuserve.experiment.handle import ServerHandle, Target, slots_needed
 from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
 from pytest_gpuserve.experiment.shape import LoadShape
-from pytest_gpuserve.experiment.sharing import slots_needed
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.kserve import decode_http

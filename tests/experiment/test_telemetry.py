@@ -12,7 +12,7 @@ import pytest
 from pytest_gpuserve.device.cpu import CpuReading
 from pytest_gpuserve.device.sample import CardEvent, DeviceProcess, Unknown
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.experiment import loaded, one_start
+from pytest_gpuserve.experiment import loaded
 from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.shape import LoadShape
@@ -146,8 +146,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Alone:
     made = Alone()
     monkeypatch.setattr(loaded, "Engines", made.engines)
     monkeypatch.setattr(loaded, "load_ceiling", lambda *_: None)
-    monkeypatch.setattr(one_start, "read_cpu", lambda _: CpuReading(0.0, 0.0, 0.0, 0.0))
-    monkeypatch.setattr(one_start, "our_processes", lambda _: [])
+    monkeypatch.setattr(loaded, "read_cpu", lambda _: CpuReading(0.0, 0.0, 0.0, 0.0))
+    monkeypatch.setattr(loaded, "our_processes", lambda _: [])
     return made
 
 

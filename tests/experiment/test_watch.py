@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.experiment.another_client import Reading
+from pytest_gpuserve.experiment.another_client import CounterReading
 from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.watch import Watch, client_of
@@ -224,8 +224,8 @@ def test_what_repeats_a_request_is_shown_without_its_secret(server: _Server) -> 
 def test_a_reset_is_a_problem_and_no_ratio(server: _Server) -> None:
     """Counters that fell are told by name, and nothing is counted of that window."""
     watch = watch_of(server)
-    before = Reading(Counters(items=8, batches=2), 0.0, 0.0)
-    assert watch.counted(before, Reading(Counters(items=3, batches=1), 1.0, 0.0)) is None
+    before = CounterReading(Counters(items=8, batches=2), 0.0, 0.0)
+    assert watch.counted(before, CounterReading(Counters(items=3, batches=1), 1.0, 0.0)) is None
     (problem,) = watch.problems
     assert problem.kind is ReasonKind.COUNTERS_WENT_BACK
     assert "items fell from 8 to 3" in problem.text

@@ -13,8 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, cast
 
 from pytest_gpuserve.comparison.holm import HolmCorrection
-from pytest_gpuserve.comparison.memory import Memory
-from pytest_gpuserve.comparison.side_by_side import SideBySide
+from pytest_gpuserve.comparison.side_by_side import Memory, SideBySide
 from pytest_gpuserve.gate.paired import default_prior
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of

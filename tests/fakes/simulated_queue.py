@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.experiment.capacity.planning import Planner, Try, search_for
+from pytest_gpuserve.experiment.capacity.planning import Looks, Planner, Try, least_rate, search_for, settle_seconds
 from pytest_gpuserve.experiment.capacity.probing import Probing
-from pytest_gpuserve.experiment.capacity.times import Looks, least_rate, settle_seconds
 from pytest_gpuserve.experiment.shape import TICK_SECONDS
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.durations import Durations

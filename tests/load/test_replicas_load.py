@@ -14,7 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.experiment.another_client import Reading
+from pytest_gpuserve.experiment.another_client import CounterReading
 from pytest_gpuserve.experiment.capacity.shape import SearchShape
 from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.experiment.replicas import ReplicaShares, for_replicas, warmup_of
@@ -282,7 +282,7 @@ def counted(a: tuple[int, int], b: tuple[int, int]) -> Counters | None:
 def test_a_replica_whose_counters_fell_is_named(before: Counters, after: Counters, told: str) -> None:
     """It was started anew under load."""
     watch = watched(target_of(2))
-    assert watch.counted(Reading(before, 0.0, 0.0), Reading(after, 1.0, 0.0)) is None
+    assert watch.counted(CounterReading(before, 0.0, 0.0), CounterReading(after, 1.0, 0.0)) is None
     (problem,) = watch.problems
     assert f"went backwards ({told})" in problem.text
 

@@ -1,4 +1,4 @@
-"""Imports go one way, from the plugin down to units and errors, and the rooms keep out what is not theirs.
+"""Imports go one way, from the plugin down to units and errors, in no circle; rooms keep out what is not theirs.
 
 The order is said once, in ``LAYERS``; a new module has to be placed there on purpose.
 """
@@ -6,6 +6,7 @@ The order is said once, in ``LAYERS``; a new module has to be placed there on pu
 from __future__ import annotations
 
 import ast
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,10 @@ IMPURE = frozenset({"asyncio", "subprocess", "time", "os", "random", "socket", "
 FILES = (path.relative_to(ROOT).as_posix() for path in ROOT.rglob("*.py"))
 MODULES = sorted(file for file in FILES if not file.startswith("docs/"))
 """All but the configuration of the pages, which Sphinx reads."""
+
+
+NAMED = {file.removesuffix(".py").replace("/", ".").removesuffix(".__init__"): file for file in MODULES}
+"""Files by the names of their modules, without the package's."""
 
 
 def room_of(file: str) -> str:
@@ -134,6 +139,23 @@ def test_every_room_is_there() -> None:
 def test_imports_go_one_way() -> None:
     """No module imports from its own layer or from one above, nor what its room keeps out."""
     assert [rule for file in MODULES for rule in broken_rules(file, (ROOT / file).read_text(encoding="utf-8"))] == []
+
+
+def below(source: str) -> set[str]:
+    """The modules of ours that a source imports, also for type checkers alone."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{PACKAGE}."):
+            module = str(node.module).removeprefix(f"{PACKAGE}.")
+            names = (f"{module}.{alias.name}" for alias in node.names)
+            found |= {name if name in NAMED else module for name in names}
+    return found
+
+
+def test_imports_make_no_circle() -> None:
+    """No two modules import each other, directly or through others, not even for their types."""
+    imports = {name: below((ROOT / file).read_text(encoding="utf-8")) - {name} for name, file in NAMED.items()}
+    TopologicalSorter(imports).prepare()
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pytest_gpuserve.experiment.another_client import Reading
+    from pytest_gpuserve.experiment.another_client import CounterReading
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.servers.metric_names import MetricNames
@@ -245,7 +245,7 @@ def test_of_a_load_that_ends_by_itself_all_is_counted(
     """From before its begin to its end, also where a reading takes its time; and nothing of what warmed it up."""
     read = Watch.read_counters
 
-    def slowly(watch: Watch) -> Reading | None:
+    def slowly(watch: Watch) -> CounterReading | None:
         time.sleep(0.3)
         return read(watch)
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.experiment import by_turns, server_arm
+from pytest_gpuserve.experiment import server_arm
 from pytest_gpuserve.experiment.server_arm import ServerArm
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.reason import ReasonKind
@@ -152,7 +152,7 @@ def test_a_schedule_that_ends_by_itself_is_a_window(folder: Path, schedule: Sche
 
 def test_two_servers_that_do_not_fit_start_by_turns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the second does not find memory beside the first: a block of four fresh starts, of which none overlap."""
-    monkeypatch.setattr(by_turns, "TURNS_ALONE", 1)
+    monkeypatch.setattr("pytest_gpuserve.experiment.pairing.TURNS_ALONE", 1)
     there = Deployments(folder)
     memory = f"memory={folder / 'memory'}"
     base, candidate = there.target("base", memory), there.target("candidate", "ms=40", memory)

@@ -220,7 +220,7 @@ def test_a_write_whose_answer_was_lost_is_found(s3: S3, address: StorageAddress,
     """The library tries again and is refused by its own write, which is then found to be there; once."""
     cache = BaselineCache(tmp_path / "copy")
     baseline_store = BaselineStore(cache.files / "cpu", here(commit=COMMIT), SharedFiles(address, cache))
-    place = baseline_store.place("suites/x/test_y.py::test_z", "")
+    place = baseline_store.key_of("suites/x/test_y.py::test_z", "")
     s3.faults(lost=1)
     baseline_store.record(place, Workload({"server": "mosec"}, {}), [session(at="2025-01-01T00:00:00+00:00")], None)
     assert sum(each.startswith("PUT") for each in s3.faults()) == 2

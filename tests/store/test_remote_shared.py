@@ -11,7 +11,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from pytest_gpuserve.comparison.baseline_store import BaselineStore, Place, Workload
+from pytest_gpuserve.comparison.baseline_store import BaselineKey, BaselineStore, Workload
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.store.baseline import render
 from pytest_gpuserve.store.remote import shared
@@ -61,9 +61,9 @@ class Runner:
         """Another run, which begins now: on its own machine, by default of another commit."""
         return Runner(self.remote, self.folder.parent / name, host, commit)
 
-    def place(self, test: str = "test_z") -> Place:
+    def place(self, test: str = "test_z") -> BaselineKey:
         """Where a test's baseline is."""
-        return self.baseline_store.place(f"suites/x/test_y.py::{test}", "")
+        return self.baseline_store.key_of(f"suites/x/test_y.py::{test}", "")
 
     def judges(self, test: str = "test_z") -> bool:
         """Look at the baseline of a test, as before a recording; whether there is one."""

@@ -1,11 +1,11 @@
-"""Why nothing may be concluded from a search."""
+"""Whether something may be concluded from the probes of a search, and why not."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_gpuserve.experiment.capacity.times import seconds_to_show
+from pytest_gpuserve.experiment.capacity.planning import seconds_to_show
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.measure.capacity import ProbeOutcome
 from pytest_gpuserve.units import format_fraction, format_rate, format_seconds
@@ -13,9 +13,27 @@ from pytest_gpuserve.units import format_fraction, format_rate, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.experiment.capacity.taken import Taken
     from pytest_gpuserve.experiment.replicas import ReplicaShares
+    from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.capacity import Probe, Search
+    from pytest_gpuserve.measure.window import Window
+
+
+class MeasuredProbe(NamedTuple):
+    """A probe with what it was made of.
+
+    Args:
+        probe: What it showed.
+        ticks: What was measured.
+        window: The same as a window.
+        doubts: Why that may not be what the server does under this load alone.
+    """
+
+    probe: Probe
+    ticks: list[Tick]
+    window: Window
+    doubts: tuple[Reason, ...] = ()
+
 
 ANY_ERRORS: Final = 1.0
 """Share of a replica's requests that may fail where only one that does nothing at all is looked for."""
@@ -51,7 +69,9 @@ def untold(search: Search) -> Reason | None:
     )
 
 
-def not_its_own(search: Search, taken: Sequence[Taken], replicas: ReplicaShares, allowed_errors: float) -> list[Reason]:
+def not_its_own(
+    search: Search, taken: Sequence[MeasuredProbe], replicas: ReplicaShares, allowed_errors: float
+) -> list[Reason]:
     """Say why the ends of the interval may not be those of the server, with all its replicas, under its load alone.
 
     A rate that met the objective in spite of another client, or of a compilation, did meet it; one that missed it
@@ -84,7 +104,7 @@ def _at(rate: float, reason: Reason) -> Reason:
     return reason.with_text(f"{reason}; so it was at {format_rate(rate)}")
 
 
-def _telling(taken: list[Taken], replicas: int) -> list[Taken]:
+def _telling(taken: list[MeasuredProbe], replicas: int) -> list[MeasuredProbe]:
     """These where so many requests were answered that a replica without any is not one by chance; else none."""
     requests = sum(each.window.requests for each in taken)
     return taken if requests >= REQUESTS_EACH * replicas else []

@@ -20,7 +20,7 @@ from pytest_gpuserve.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.experiment.capacity.times import Looks
+    from pytest_gpuserve.experiment.capacity.planning import Looks
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.gate.share import Share
     from pytest_gpuserve.load.totals import Totals
@@ -164,11 +164,9 @@ class Probing:
         return min(chances) > self.looks.level
 
     def _overload(self, totals: Totals, found: Mapping[ReasonKind, str]) -> str:
-        """Why the rate is over what the server can, as far as that does not depend on how long it has been looked at.
-
-        That the queue grew does: that of a slow server grows and shrinks for seconds at any rate. What grows on is soon
-        shown by the latencies.
-        """
+        """Why the rate exceeds what the server can do, whatever the time for which it was measured."""
+        # A growing queue does: that of a slow server grows and shrinks for seconds at any rate. One that grows on shows
+        # in the latencies soon.
         if ReasonKind.RATE_NOT_REACHED in found and totals.held:
             return found[ReasonKind.RATE_NOT_REACHED]
         answered = totals.requests + totals.error_count
@@ -185,10 +183,8 @@ class Probing:
         return good or lag > LATE_SHARE * self.objective.seconds
 
     def _unsound(self, totals: Totals, found: Mapping[ReasonKind, str]) -> str:
-        """Why it cannot be said that the objective is met, whatever the latencies are.
-
-        That the client was late is no reason: what it is late by is a part of the latencies.
-        """
+        """Why it cannot be said that the objective is met, whatever the latencies are."""
+        # That the client was late is no reason: what it is late by is a part of the latencies.
         worse = [text for kind, text in found.items() if kind not in _LATE]
         oldest, slowest = totals.oldest_ns / 1e9, totals.latency.maximum or 0.0
         if oldest > max(STUCK_SECONDS, 2 * slowest):

@@ -44,14 +44,7 @@ class SearchedUp:
 
 @dataclass(frozen=True, slots=True)
 class _Searched:
-    """What came of a server.
-
-    Args:
-        start: What was found.
-        answers: Answers received.
-        answers_checked: Those of them that were compared with what the test expects.
-        problems: Why nothing may be concluded from it.
-    """
+    """What came of a server."""
 
     start: Start
     answers: int

@@ -39,7 +39,7 @@ OBJECTIVES_IN_FLIGHT: Final = 8
 
 
 @dataclass
-class Known:
+class KnownCapacity:
     """What the starts of a load were found to do, whichever build they are of: around that the next one is searched.
 
     Args:
@@ -72,7 +72,7 @@ class SearchShape(LoadShape):
     precision: float = PRECISION
     arrivals: Arrivals = "poisson"
     probe_seconds: float | None = None
-    known: Known = field(default_factory=Known, compare=False, repr=False)
+    known: KnownCapacity = field(default_factory=KnownCapacity, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()

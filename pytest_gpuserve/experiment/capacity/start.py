@@ -3,40 +3,111 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import msgspec
 
-from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.experiment.capacity.counted import CountedLoads
-from pytest_gpuserve.experiment.capacity.outcome import not_its_own, problem_of, untold
-from pytest_gpuserve.experiment.capacity.planning import Planner, Try, search_for
+from pytest_gpuserve.experiment.another_client import OTHERS_SHARE
+from pytest_gpuserve.experiment.capacity.outcome import MeasuredProbe, not_its_own, problem_of, untold
+from pytest_gpuserve.experiment.capacity.planning import Looks, Planner, Try, least_rate, search_for, settle_seconds
 from pytest_gpuserve.experiment.capacity.probing import Probing
-from pytest_gpuserve.experiment.capacity.taken import Taken
-from pytest_gpuserve.experiment.capacity.times import Looks, least_rate, settle_seconds
-from pytest_gpuserve.experiment.one_start import OneStart
+from pytest_gpuserve.experiment.loaded import OneStart
 from pytest_gpuserve.experiment.replicas import ReplicaShares
 from pytest_gpuserve.experiment.shape import TICK_SECONDS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.driver import Engines, most_under_way
-from pytest_gpuserve.load.totals import RunningTotals, shares, total
-from pytest_gpuserve.load.validity import reasons, share_reasons
+from pytest_gpuserve.load.totals import RunningTotals, total
 from pytest_gpuserve.measure.capacity import ProbeOutcome, Search
 from pytest_gpuserve.measure.conditions import judge_windows
+from pytest_gpuserve.measure.window import COMPILING
 from pytest_gpuserve.servers.remote import addresses_of
 from pytest_gpuserve.units import format_rate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from pytest_gpuserve.experiment.another_client import CounterReading
     from pytest_gpuserve.experiment.capacity.shape import SearchShape
     from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.watch import Watch
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.capacity import Probe
     from pytest_gpuserve.measure.window import Start
+
+
+@dataclass
+class CountedLoads:
+    """Holds what a server counted from rest to rest against what was sent to it in between.
+
+    At rest, because a server that is given too much may not answer for its counters, and because nothing is under way
+    then. What cannot be read is a problem of the watch.
+
+    Args:
+        watch: Reads the counters.
+    """
+
+    watch: Watch
+    _before: CounterReading | None = None
+    _sent: int = 0
+    _last_end_seconds: float | None = None
+    _unseen_seconds: float = 0.0
+    _owed: int = 0
+
+    def begin(self) -> None:
+        """A load is over, and what comes now counts."""
+        self._before = self.watch.read_counters()
+        self._owed = 0
+
+    def load(self) -> None:
+        """A load begins."""
+        self._sent, self._last_end_seconds, self._unseen_seconds = 0, None, 0.0
+
+    def add(self, ticks: Sequence[Tick]) -> None:
+        """Add the ticks that came next, measured or thrown away."""
+        self._sent += sum(tick.sent for tick in ticks)
+        if ticks:
+            self._last_end_seconds = ticks[-1].end_ns / 1e9
+
+    def halt(self) -> None:
+        """The load is about to be halted: what it has sent since its last tick nobody reports."""
+        last = self._last_end_seconds
+        self._unseen_seconds = TICK_SECONDS + (0.0 if last is None else max(0.0, time.perf_counter() - last))
+
+    def doubts(self, rate: float) -> tuple[Reason, ...]:
+        """Why what was measured of a load that has come to rest may not be what the server does under it alone.
+
+        Args:
+            rate: Requests a second that were due in it.
+        """
+        before, self._before = self._before, self.watch.read_counters()
+        counted = self.watch.counted(before, self._before)
+        if counted is None:
+            return ()
+        found = []
+        if counted.requests is not None:
+            unseen = rate * self._unseen_seconds
+            sent = self._sent + unseen
+            # What it was not done with when it was hung up on, it may have answered now.
+            allowed = 3 + 3 * math.sqrt(unseen) + self._owed
+            if counted.requests > sent * (1 + OTHERS_SHARE) + allowed:
+                text = (
+                    f"another client: the server answered {counted.requests} requests, we sent it {sent:.0f}; make sure"
+                    " that nobody else uses it"
+                )
+                found.append(Reason(ReasonKind.ANOTHER_CLIENT, text))
+            self._owed = max(0, self._owed + self._sent - counted.requests)
+        if COMPILING in counted.stages:
+            text = (
+                f"compiled under load: in {counted.stages[COMPILING].count} executions the model was compiled, for"
+                " shapes that it had not seen; let it see them before: load.capacity(..., warmup_seconds=...)"
+            )
+            found.append(Reason(ReasonKind.COMPILED_UNDER_LOAD, text))
+        return tuple(found)
+
 
 GUESS_SECONDS: Final = 1.0
 GUESS_ANSWERS: Final = 4
@@ -67,7 +138,7 @@ class SearchedStart(OneStart):
     """One start that is searched; it stands where ``LoadedStart`` does."""
 
     shape: SearchShape
-    _taken: list[Taken] = field(default_factory=list)
+    _taken: list[MeasuredProbe] = field(default_factory=list)
     _ticks_left: int = 0
     _loads: int = 0
     _sample: Looks | None = None
@@ -120,10 +191,8 @@ class SearchedStart(OneStart):
         return [*not_its_own(search, self._taken, replicas, allowed_errors), *([problem] if problem else [])]
 
     def _start(self) -> Start:
-        """What is kept: of the windows that of the highest rate that met the objective, or of the lowest that did not.
-
-        The windows of all probes together would say nothing: each was loaded otherwise.
-        """
+        """What is kept: the window of the highest rate that met the objective, or else of the lowest rate."""
+        # The windows of all probes together say nothing: each has another load.
         search = self._search
         met = [
             taken for taken in self._taken if taken.probe.rate == search.low and taken.probe.finding is ProbeOutcome.MET
@@ -223,7 +292,7 @@ class SearchedStart(OneStart):
                 self.problems.extend(judge_windows(self._conditions, most_rejected_share=0.0).invalid)
                 return None
 
-    def _tried(self, which: Try) -> Taken | None:
+    def _tried(self, which: Try) -> MeasuredProbe | None:
         schedule = self.shape.at(which.rate)
         probing = Probing(
             self.shape.objective,
@@ -236,7 +305,7 @@ class SearchedStart(OneStart):
         found: list[Probe] = []
 
         def enough(ticks: Sequence[Tick]) -> bool:
-            probe = probing.look(total(ticks), self._reasons(ticks, schedule)) if probing.add(ticks[-1]) else None
+            probe = probing.look(total(ticks), self._watch.reasons(ticks, schedule)) if probing.add(ticks[-1]) else None
             found.extend([probe] if probe is not None else [])
             return probe is not None
 
@@ -246,7 +315,7 @@ class SearchedStart(OneStart):
         window = None if self.problems or not found else self._watch.window(ticks, None)
         if window is None:
             return None
-        return Taken(self._as_bounded(found[0], ticks), ticks, window, doubts)
+        return MeasuredProbe(self._as_bounded(found[0], ticks), ticks, window, doubts)
 
     def _looks(self, which: Try) -> Looks:
         objective, seconds = self.shape.objective, self.shape.probe_seconds
@@ -263,23 +332,6 @@ class SearchedStart(OneStart):
             return probe
         text = f"client saturated: with the hard limit on open files it has {most} requests under way at most"
         return replace(probe, client="; ".join(filter(None, (probe.client, text))))
-
-    def _reasons(self, ticks: Sequence[Tick], schedule: Schedule) -> list[Reason]:
-        """Why nothing could be concluded from these ticks, if they were a load by itself; fit to be shown."""
-        shape = self.shape
-        cores = read_host().cores if shape.source.is_here else None
-        found = reasons(
-            total(ticks), schedule=schedule, processes=shape.processes, cores=cores, allowed_errors=shape.allowed_errors
-        )
-        return [
-            reason.with_text(self._shown(reason.text))
-            for reason in (*found, *share_reasons(shares(ticks), schedule, among=cores))
-        ]
-
-    def _shown(self, text: str) -> str:
-        for headers in {tuple(sorted(request.headers.items())) for request in self.target.requests}:
-            text = self.instance.shown(text, dict(headers))
-        return text
 
     def _show(self, text: str) -> None:
         if isinstance(self.progress, ProbeProgress):

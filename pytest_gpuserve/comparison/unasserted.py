@@ -1,4 +1,4 @@
-"""What a test that ended early has not asserted: judged on what was measured until then, for reports alone.
+"""What a test that ended early has not asserted: judged by what was measured until then, for reports alone.
 
 A test ends with its first ``assert`` that fails; the data of its other metrics are there. Their verdicts are told, and
 nothing else comes of them: nothing is measured, recorded or remembered for them, and no claim of the run is spent.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.comparison.drift_verdict import screened
+from pytest_gpuserve.comparison.drift import screened
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
@@ -30,7 +30,7 @@ UNASKED: Final = Reason(
 """Why a drift that is told afterwards stands alone."""
 
 
-class Afterwards:
+class UnassertedMetrics:
     """Judges the rest of a test.
 
     Args:
@@ -50,7 +50,7 @@ class Afterwards:
         Of a metric that a load does not have, such as the batches of a server that counts none, there is nothing. Of a
         duel neither: its limits stand in the test alone.
         """
-        claims = self._case.paired_runner.claims.aside()
+        claims = self._case.paired_runner.claims.copy()
         found = []
         for measurement in measurements:
             if not measurement.compared:
@@ -66,14 +66,14 @@ class Afterwards:
             if measurement.absent is not None:
                 return Judgement.missing(metric, "against", measurement.absent, value=measurement.value(metric))
             assert measurement.paired is not None
-            return measurement.paired.aside(claims).judge(metric, self._case.tolerance_of(metric))
-        stored = self._case.baseline_store.find(measurement.place)
+            return measurement.paired.detached(claims).judge(metric, self._case.tolerance_of(metric))
+        stored = self._case.baseline_store.find(measurement.baseline_key)
         if self._recorder.wants(stored):
             judged = self._stored.judge(measurement, metric, stored)
             told = self._recorder.judge(measurement, metric, stored, judged, self._stored.shared(measurement))
             # What is missing would be recorded if the test passed, and it has not.
             return judged if told.verdict is Verdict.MISSING else told
-        judgement = self._stored.glance(measurement, metric, stored, claims)
+        judgement = self._stored.settle_without_measuring(measurement, metric, stored, claims)
         return self._reviewed(measurement, stored, judgement, claims)
 
     def _reviewed(

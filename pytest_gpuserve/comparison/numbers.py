@@ -1,4 +1,4 @@
-"""A published number as a test holds it: ``run.throughput >= published(system="mosec").throughput``."""
+"""A run against a number: a limit of its test, or what others have published."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import json
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from pytest_gpuserve.comparison.assertions import Comparison, Reference
-from pytest_gpuserve.comparison.sides import Sides
+from pytest_gpuserve.comparison.assertions import Comparison, Reference, Sides
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
@@ -33,6 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.store.published import PublishedEntry
 
+
 NO_CLAIM: Final = "a published number has no samples: there is no interval, and no claim beyond chance"
 
 STEPS_UNKNOWN: Final = (
@@ -40,6 +40,35 @@ STEPS_UNKNOWN: Final = (
 )
 
 _SCHEDULES: Final = {"steps": (Steps, "users in steps"), "burst": (Burst, "all requests at once")}
+
+
+@dataclass(frozen=True)
+class _Number:
+    """What a run is compared with: how much worse it may be, and why it is not one of such a run."""
+
+    kind: ReferenceKind
+    value: float
+    too_few: str
+    tolerance: float | None = None
+    of_best_step: bool = False
+    disagreements: Sequence[str] = ()
+    notes: tuple[Reason, ...] = ()
+
+
+def judge_limit(
+    measurement: Measurement, metric: Metric, limit: float, *, tolerance: float, rounds: Sequence[Round] = ()
+) -> Judgement:
+    """Compare all that was measured, pooled, with a number in the metric's unit.
+
+    Args:
+        measurement: What was measured.
+        metric: What is compared.
+        limit: The number.
+        tolerance: Of the metric, by which a quantile has to have its requests.
+        rounds: In which it was measured, where that was beside another server.
+    """
+    more = "give the schedule more" if measurement.shape.finite else "give it longer: load(..., seconds=...)"
+    return _judged(measurement, metric, _Number("limit", limit, f"; {more}"), tolerance, rounds)
 
 
 def judge_published(
@@ -57,42 +86,56 @@ def judge_published(
         tolerance: Of the metric.
         rounds: In which it was measured, where that was beside another server.
     """
-    reference = entry.record.values[metric.name]
-    if measurement.run.invalid:
-        return Judgement.invalid(metric, "published", *measurement.run.invalid, reference=reference)
+    schedule = measurement.shape.schedule
+    number = _Number(
+        "published",
+        entry.record.values[metric.name],
+        ": give it longer",
+        tolerance=tolerance,
+        # The best step's throughput, for a peak is what was printed.
+        of_best_step=metric.name == "throughput" and entry.record.schedule == "steps" and isinstance(schedule, Steps),
+        disagreements=disagreements(entry, measurement.run.card, schedule, measurement.target.requests),
+        notes=_notes(entry),
+    )
+    return _judged(measurement, metric, number, tolerance, rounds)
+
+
+def _judged(
+    measurement: Measurement, metric: Metric, number: _Number, tolerance: float, rounds: Sequence[Round]
+) -> Judgement:
+    """Compare the pooled value with a number, without statistics."""
+    run, kind, reference = measurement.run, number.kind, number.value
+    if run.invalid:
+        return Judgement.invalid(metric, kind, *run.invalid, reference=reference)
     try:
         demand_own_card(metric, rounds)
-        value = _value(measurement.run, metric, entry)
+        value = (
+            max(step.throughput for step in run.steps) if number.of_best_step else pooled_value(metric, run.sessions)
+        )
     except NotMeasured as problem:
-        return Judgement.invalid(metric, "published", problem.reason, reference=reference)
-    requests = measurement.target.requests
-    other = disagreements(entry, measurement.run.card, measurement.shape.schedule, requests)
-    if other:
-        told = [Reason(ReasonKind.NOT_COMPARABLE, text) for text in other]
-        return Judgement.missing(metric, "published", *told, _provenance(entry), value=value)
-    too_few = too_few_requests(metric, measurement.run.sessions, tolerance)
+        return Judgement.invalid(metric, kind, problem.reason, reference=reference)
+    if number.disagreements:
+        reasons = [Reason(ReasonKind.NOT_COMPARABLE, text) for text in number.disagreements]
+        return Judgement.missing(metric, kind, *reasons, *number.notes[:1], value=value)
+    too_few = too_few_requests(metric, run.sessions, tolerance)
     if too_few:
-        reasons = (Reason(ReasonKind.TOO_FEW_REQUESTS, f"{too_few}: give it longer"), *_notes(entry))
-        return Judgement(metric, Verdict.INCONCLUSIVE, "published", value=value, reference=reference, reasons=reasons)
-    good = value >= reference * (1 - tolerance) if metric.higher_is_better else value <= reference * (1 + tolerance)
+        reason = Reason(ReasonKind.TOO_FEW_REQUESTS, f"{too_few}{number.too_few}")
+        return Judgement(
+            metric, Verdict.INCONCLUSIVE, kind, value=value, reference=reference, reasons=(reason, *number.notes)
+        )
+    loss = number.tolerance or 0.0
+    good = value >= reference * (1 - loss) if metric.higher_is_better else value <= reference * (1 + loss)
     return Judgement(
         metric,
         Verdict.PASS if good else Verdict.REGRESSED,
-        "published",
+        kind,
         value=value,
         reference=reference,
         change=value / reference - 1,
-        tolerance=tolerance,
-        rounds=len(measurement.run.sessions),
-        reasons=_notes(entry),
+        tolerance=number.tolerance,
+        rounds=len(run.sessions),
+        reasons=number.notes,
     )
-
-
-def _value(run: Run, metric: Metric, entry: PublishedEntry) -> float:
-    """The run's value, pooled; of users in steps the best step's throughput, for a peak is what was printed."""
-    if metric.name == "throughput" and entry.record.schedule == "steps" and isinstance(run.schedule, Steps):
-        return max(step.throughput for step in run.steps)
-    return pooled_value(metric, run.sessions)
 
 
 def disagreements(
@@ -162,12 +205,8 @@ def _items(entry: PublishedEntry, requests: Sequence[Request]) -> list[str]:
     return [f"the published number is of {batch} items a request, this run's requests carry {sent}"]
 
 
-def _provenance(entry: PublishedEntry) -> Reason:
-    return Reason(ReasonKind.PUBLISHED, f"published: {entry.provenance}")
-
-
 def _notes(entry: PublishedEntry) -> tuple[Reason, ...]:
-    """What a report has to say of the number: where it is from, what it was, what is wrong with it, what it is not."""
+    """What a report has to say of the number: first where it is from, then what is wrong with it and what it is not."""
     printed, throughput = entry.record.printed, entry.record.values.get("throughput")
     is_other = printed is not None and printed.throughput != throughput
     notes = (
@@ -176,7 +215,7 @@ def _notes(entry: PublishedEntry) -> tuple[Reason, ...]:
         *([STEPS_UNKNOWN] if entry.record.schedule == "steps" else []),
         NO_CLAIM,
     )
-    return (_provenance(entry), *(Reason(ReasonKind.PUBLISHED, note) for note in notes))
+    return tuple(Reason(ReasonKind.PUBLISHED, note) for note in (f"published: {entry.provenance}", *notes))
 
 
 SUITES: Final = "suites"
