@@ -20,7 +20,7 @@ from pytest_gpuserve.load.tensors import close_to
 from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.load.wire import Endpoint, Tls
 from pytest_gpuserve.process.ports import is_here
-from pytest_gpuserve.process.tls import verified_tls
+from pytest_gpuserve.process.ready import verified_tls
 from pytest_gpuserve.servers.base import Ask, Guarded, ServerKind
 from pytest_gpuserve.servers.remote import Replicas, sites_of
 from pytest_gpuserve.units import digest

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_benchmark.fixture import BenchmarkFixture
 
-    from pytest_gpuserve.comparison.published import Published
+    from pytest_gpuserve.comparison.numbers import Published
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.roofline import Work
     from suites.catdog.model_process import ModelProcess

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.comparison.assertions import Baseline, Run
-    from pytest_gpuserve.comparison.published import Published
+    from pytest_gpuserve.comparison.numbers import Published
     from pytest_gpuserve.device import Device
     from suites.tft.conftest import Tft
 

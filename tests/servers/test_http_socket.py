@@ -14,9 +14,9 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 
 import pytest
-from pytest_gpuserve.load.engine.http1_parser import Parsed, ResponseParser
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.load.engine.http1 import Parsed, ResponseParser
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed
