@@ -203,6 +203,7 @@ class SideBySide:
         first = not self.rounds
         if not self._pairing.blocks_of_open_round:
             self._round_seconds = 0.0
+        self._pairing.on_late_trouble = self._save
         try:
             self._pairing.measure(FIRST_BLOCKS if first else BLOCKS)
         except BaseException:
@@ -216,11 +217,8 @@ class SideBySide:
         self._save()
 
     def rest(self) -> None:
-        """End the servers; a further look starts them afresh. What trouble shows only then spoils their round too."""
-        known = self.problems
+        """End the load; a further look begins with a fresh round. Trouble at its servers' end spoils the last one."""
         self._pairing.close()
-        if self.problems != known:
-            self._save()
 
     def sessions(self, arm: Arm) -> list[Session]:
         """What was measured of one server, in the form of a load that was measured alone."""
