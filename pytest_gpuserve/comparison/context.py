@@ -1,4 +1,4 @@
-"""Shared context of one test's comparisons: its loads, its budget, and what verdicts mean."""
+"""Shared context of one test's comparisons: its loads, its budget, what verdicts mean, and the loop of looks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuserve.gate.metric import METRICS, requests_needed
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 
 if TYPE_CHECKING:
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.measurement import Measurement
     from pytest_gpuserve.comparison.paired_runner import PairedRunner
     from pytest_gpuserve.gate.metric import Metric
-    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.rounds import Round
 
@@ -171,6 +171,29 @@ def unwatched(look: Look) -> None:
     """Where nobody watches."""
 
 
+@dataclass(frozen=True, slots=True)
+class NextLook:
+    """The look that would come next.
+
+    Args:
+        unit: What is measured for it.
+        number: Which, from 1.
+        most: How many there are at most.
+        taken: Sessions or rounds so far.
+        is_beyond: Whether the last look was taken already.
+        seconds: How long it takes, as far as that is known.
+        is_kept: Whether a re-run goes on where this run ends.
+    """
+
+    unit: Literal["session", "round"]
+    number: int
+    most: int
+    taken: int
+    is_beyond: bool
+    seconds: float
+    is_kept: bool
+
+
 @dataclass(frozen=True)
 class ComparisonContext:
     """One test, as those know it who judge its loads.
@@ -205,6 +228,56 @@ class ComparisonContext:
     def left_seconds(self) -> float:
         """Of the test's budget."""
         return self.policy.budget_seconds - self.loads.spent_seconds()
+
+    def settle(
+        self,
+        measurement: Measurement,
+        *,
+        judge: Callable[[], tuple[Judgement, bool]],
+        next_look: Callable[[], NextLook],
+        take: Callable[[], None],
+    ) -> Judgement:
+        """Judge a load and measure to the next look, until it is decided or another look cannot be taken.
+
+        Args:
+            measurement: The load.
+            judge: Judges what was measured so far, and says whether another look may change that.
+            next_look: The look that would come next.
+            take: Measures to that look.
+        """
+        while True:
+            judgement, is_open = judge()
+            if not is_open:
+                return judgement
+            following = next_look()
+            stop = self.why_not(following)
+            if stop is not None:
+                return judgement.because(stop)
+            self.loads.rest_others(measurement)
+            self.announce(following, judgement)
+            take()
+
+    def why_not(self, following: NextLook) -> Reason | None:
+        """Why a look is not taken; None if it may be."""
+        if following.is_beyond:
+            text = f"not decided after {following.most} {following.unit}s, which is the last look"
+            return Reason(ReasonKind.LAST_LOOK, text)
+        # The first look is always taken: without it nothing is known at all.
+        if not following.taken or following.seconds <= self.left_seconds:
+            return None
+        budget = self.policy.budget_seconds
+        goes_on = ", or run it again: it goes on where this run ends" if following.is_kept else ""
+        return Reason(
+            ReasonKind.BUDGET_SPENT,
+            f"not decided after {following.taken} {following.unit}{'s' if following.taken != 1 else ''}, and another of"
+            f" about {following.seconds:.0f} s would exceed the test's budget of {budget:.0f} s; raise it with"
+            f" --gpuserve-budget=SECONDS{goes_on}",
+            seconds=budget,
+        )
+
+    def announce(self, following: NextLook, judgement: Judgement | None = None) -> None:
+        """Tell that a look is about to be taken, with what the last one said."""
+        self.on_look(Look(following.unit, following.number, following.most, judgement, self.left_seconds))
 
     def tell(self, measurement: Measurement, judgement: Judgement, *, row: str = "") -> None:
         """Keep a judgement of a load for reports, and pass it on.

@@ -8,6 +8,8 @@ from pytest_gpuserve.comparison.assertions import Run
 from pytest_gpuserve.comparison.confirming import Unconfirmed, base_failed, make_confirmation
 from pytest_gpuserve.comparison.context import Look
 from pytest_gpuserve.comparison.measurement import Measurement
+from pytest_gpuserve.comparison.paired import next_round
+from pytest_gpuserve.comparison.stored import next_session
 from pytest_gpuserve.comparison.workloads import workload_of, workload_of_duel
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.assertions import Judge
     from pytest_gpuserve.comparison.baseline_store import Workload
     from pytest_gpuserve.comparison.context import ComparisonContext, TestMeasurements
-    from pytest_gpuserve.comparison.paired import PairedComparison
     from pytest_gpuserve.comparison.recording import Recorder
     from pytest_gpuserve.comparison.stored import StoredComparison
     from pytest_gpuserve.device.card import Card
@@ -38,7 +39,6 @@ class FirstLooks:
     Args:
         case: The test.
         judge: Whom the runs ask for verdicts.
-        paired: Judges side by side.
         stored: Judges by baselines.
         recorder: Says what is recorded anew.
         progress: Told how loads get on.
@@ -51,7 +51,6 @@ class FirstLooks:
         case: ComparisonContext,
         judge: Judge,
         *,
-        paired: PairedComparison,
         stored: StoredComparison,
         recorder: Recorder,
         progress: Progress,
@@ -60,7 +59,6 @@ class FirstLooks:
     ) -> None:
         self._case = case
         self._judge = judge
-        self._paired = paired
         self._stored = stored
         self._recorder = recorder
         self._progress = progress
@@ -136,7 +134,7 @@ class FirstLooks:
             if wanted:
                 self._case.on_look(Look("session", len(measurement.run.sessions) + 1, sessions))
             else:
-                self._stored.tell_look(measurement)
+                self._case.announce(next_session(measurement))
             measurement.take(self._case.requests_wanted, policy.foreign_cores, clock_mhz)
             # What will not be recorded anyway need not be measured to its end.
             if measurement.run.invalid or self._stored.shared(measurement):
@@ -182,7 +180,7 @@ class FirstLooks:
         if measurement.paired.rounds:
             measurement.show()
         else:
-            self._paired.tell_look(measurement.paired)
+            self._case.announce(next_round(measurement.paired))
             measurement.look()
 
     def _kept(self, measurement: Measurement) -> list[Session]:

@@ -94,7 +94,6 @@ class TestGate:
         self._first_looks = FirstLooks(
             self._case,
             self,
-            paired=self._paired,
             stored=self._stored,
             recorder=self._recorder,
             progress=progress,

@@ -14,7 +14,7 @@ from pytest_gpuserve.comparison.confirming import (
     settled,
     unsettled_by,
 )
-from pytest_gpuserve.comparison.context import Look
+from pytest_gpuserve.comparison.context import NextLook
 from pytest_gpuserve.comparison.paired_runner import PairedSpec
 from pytest_gpuserve.experiment.machine import as_fast, is_clearly_other, why_other
 from pytest_gpuserve.experiment.pairing import BaseFailed
@@ -152,33 +152,43 @@ class StoredComparison:
         """
         # Of two servers on one card it is not known, so that to start them would be for nothing.
         separable = self._policy.one_at_a_time or metric.name not in OF_ONE_SERVER
-        while True:
+        confirmed: Judgement | None = None
+
+        def judged() -> tuple[Judgement, bool]:
+            nonlocal confirmed
             judgement = self.judge(measurement, metric, stored)
             if separable and self._is_open(measurement, judgement, stored):
                 assert stored is not None
                 confirmed = self._confirmed(measurement, metric, stored, judgement)
                 if confirmed is not None:
-                    settled_here = confirmed.reference_kind == "against"
-                    return confirmed if settled_here else self.final(measurement, self._unclaimed(confirmed))
+                    return confirmed, False
             # Only now: what is upheld loosens the claims after it, which a claim that is settled otherwise must not.
             judgement = self._upheld(measurement, self._unclaimed(judgement))
             # More sessions do not help a quantile that a single one has too few requests for, nor where the stored
             # numbers decide nothing.
-            if judgement.verdict is not Verdict.INCONCLUSIVE or judgement.value is None:
-                break
-            if stored is not None and self.evidence(measurement, stored) is None:
-                break
-            stop = self._why_not_more(measurement)
-            if stop:
-                judgement = judgement.because(stop)
-                break
-            self.tell_look(measurement, judgement)
-            clock_mhz = self.clock_mhz(measurement, stored)
-            measurement.take(self._case.requests_wanted, self._policy.foreign_cores, clock_mhz)
+            in_vain = judgement.value is None or (stored is not None and self.evidence(measurement, stored) is None)
+            return judgement, judgement.verdict is Verdict.INCONCLUSIVE and not in_vain
+
+        judgement = self._case.settle(
+            measurement,
+            judge=judged,
+            next_look=lambda: next_session(measurement),
+            take=lambda: self._take(measurement, stored),
+        )
+        if confirmed is not None:
+            settled_here = confirmed.reference_kind == "against"
+            return confirmed if settled_here else self.final(measurement, self._unclaimed(confirmed))
         unsettled = measurement.absent if separable else SHARED_CARD
         if unsettled and (judgement.has(ReasonKind.UNCLAIMED) or self._is_open(measurement, judgement, stored)):
             judgement = judgement.because(unsettled)
         return self.final(measurement, self._noted(measurement, judgement, stored))
+
+    def _take(self, measurement: Measurement, stored: Stored | None) -> None:
+        """Measure another session, alone on the machine."""
+        if measurement.paired is not None:
+            measurement.paired.rest()
+        clock_mhz = self.clock_mhz(measurement, stored)
+        measurement.take(self._case.requests_wanted, self._policy.foreign_cores, clock_mhz)
 
     def _noted(self, measurement: Measurement, judgement: Judgement, stored: Stored | None) -> Judgement:
         """The same with what is to be said of the circumstances."""
@@ -224,16 +234,6 @@ class StoredComparison:
         if stored is not None and judgement.verdict not in {Verdict.MISSING, Verdict.INVALID}:
             judgement = judgement.because(*self._warnings(stored))
         return self.final(measurement, judgement, claims)
-
-    def tell_look(self, measurement: Measurement, judgement: Judgement | None = None) -> None:
-        """Tell that the next look is about to be taken.
-
-        Args:
-            measurement: Of what.
-            judgement: What the last one said.
-        """
-        number = len(measurement.run.sessions) + 1
-        self._case.on_look(Look("session", number, LOOKS, judgement, self._case.left_seconds))
 
     def judge(self, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
         """Judge what has been measured so far."""
@@ -286,7 +286,7 @@ class StoredComparison:
             measurement.paired.rest()
         measurement.is_paired = False
         measurement.run.sessions.clear()
-        self.tell_look(measurement)
+        self._case.announce(next_session(measurement))
         measurement.take(self._case.requests_wanted, self._policy.foreign_cores)
 
     def needs_pair(self, measurement: Measurement, stored: Stored) -> bool:
@@ -389,7 +389,7 @@ class StoredComparison:
         What is surely worse is not decided by another one: the hour may be why, which is the same for all of them.
         """
         metric = judgement.metric
-        if metric.own_error is None or judgement.interval is None or self._why_not_more(measurement):
+        if metric.own_error is None or judgement.interval is None or self._case.why_not(next_session(measurement)):
             return False
         low, high = judgement.interval
         return not (high < 0 if metric.higher_is_better else low > 0)
@@ -478,21 +478,20 @@ class StoredComparison:
             return replace(judgement, verdict=Verdict.INVALID, reasons=(shared,))
         return judgement
 
-    def _why_not_more(self, measurement: Measurement) -> Reason | None:
-        sessions = len(measurement.run.sessions)
-        if sessions >= LOOKS:
-            return Reason(ReasonKind.LAST_LOOK, f"not decided after {LOOKS} sessions, which is the last look")
+
+def next_session(measurement: Measurement) -> NextLook:
+    """The next look at a load that is measured alone."""
+    sessions = len(measurement.run.sessions)
+    return NextLook(
+        "session",
+        number=sessions + 1,
+        most=LOOKS,
+        taken=sessions,
+        is_beyond=sessions >= LOOKS,
         # Sessions that were kept from an earlier try cost this one nothing.
-        another = measurement.seconds / max(1, measurement.taken)
-        if another > self._case.left_seconds:
-            budget = self._policy.budget_seconds
-            return Reason(
-                ReasonKind.BUDGET_SPENT,
-                f"not decided after {sessions} sessions, and another of about {another:.0f} s would exceed"
-                f" the test's budget of {budget:.0f} s; raise it with --gpuserve-budget=SECONDS",
-                seconds=budget,
-            )
-        return None
+        seconds=measurement.seconds / max(1, measurement.taken),
+        is_kept=False,
+    )
 
 
 def _not_comparable(*texts: str) -> tuple[Reason, ...]:

@@ -183,3 +183,24 @@ def test_a_claim_that_its_commit_refutes_makes_no_other_easier(world: World) -> 
     # As before any claim: a half of the level.
     assert not world.claims.uphold(("another", "throughput"), 0.05 / 2)
     assert world.claims.planned == 3
+
+
+def test_no_other_server_runs_while_a_session_is_measured(world: World) -> None:
+    """A decided comparison side by side leaves its servers running; they end before another load is measured alone.
+
+    The second load is not settled side by side, for packages have changed.
+    """
+    for nodeid in ("test_x.py::test_a", "test_x.py::test_a second"):
+        world.recorded(nodeid, where={"software": {"python": "3.10.0"}})
+    gate = world.judge()
+    world.alone = world.paired = WORSE
+    first = gate.measure(target(), SHAPE, None)
+    world.alone = BETWEEN
+    second = gate.measure(target(), SHAPE, "second")
+    assert ask(first, THROUGHPUT).judgement.verdict is Verdict.REGRESSED
+    (pairing,) = world.pairings
+    assert pairing.blocks_of_open_round > 0
+    measured = world.sessions
+    ask(second, THROUGHPUT)
+    assert world.sessions > measured
+    assert pairing.blocks_of_open_round == 0
