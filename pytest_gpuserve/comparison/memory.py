@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.paired import RoundPoint
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
     from pytest_gpuserve.store.history import History
 
 
+KEPT_IN_RUN: Final = Reason(
+    ReasonKind.KEPT, "decided by an earlier try in this run, and kept: a retry goes on where it ended"
+)
+
+
 class Memory:
     """The sequence of one pair, from one try of a test to the next, and from one run of pytest to the next.
 
@@ -28,7 +33,8 @@ class Memory:
     Attributes:
         rounds: Of earlier tries of this pair.
         metrics: What they came to, by the metric's name.
-        remark: When that was, and how to forget it, for a verdict that stems from it; None where there is nothing.
+        remark: When that was, and how to forget it, for a verdict that stems from it; None where no run before has any.
+        round_seconds: How long the last round took in this run; 0 where none was taken.
     """
 
     def __init__(self, history: History | None, key: SequenceKey | None, note: Callable[[str], None]) -> None:
@@ -39,6 +45,7 @@ class Memory:
         self.metrics: Mapping[str, KeptMetric] = {}
         self._began = utc_now()
         self.remark: Reason | None = None
+        self.round_seconds = 0.0
         kept = self._load()
         if kept is not None:
             self.rounds, self.metrics, self._began = kept.rounds, kept.metrics, kept.began
@@ -51,15 +58,12 @@ class Memory:
     def aside(self) -> Memory:
         """Make a copy of what is known, of which nothing is kept."""
         made = Memory(None, None, self._note)
-        made.rounds, made.metrics, made.remark = self.rounds, self.metrics, self.remark
+        made.rounds, made.metrics = self.rounds, self.metrics
         return made
 
     def save(self, rounds: Sequence[Round], metrics: Mapping[str, KeptMetric]) -> None:
         """Remember how far it has come."""
         self.rounds, self.metrics = tuple(rounds), dict(metrics)
-        self.remark = self.remark or Reason(
-            ReasonKind.KEPT, "decided by an earlier try in this run, and kept: a retry goes on where it ended"
-        )
         if self._history is None or self._key is None:
             return
         try:

@@ -131,6 +131,7 @@ class SideBySide:
         prior_of: What is believed beforehand of each metric's spread between starts.
         claims: Upholds what this run claims.
         most_foreign_cores: A round in which others took more of the host is evidence, but teaches nothing about starts.
+        kept: What is said of a verdict that an earlier try has reached; None where there was none.
 
     Attributes:
         name: See above.
@@ -149,6 +150,7 @@ class SideBySide:
         prior_of: Callable[[Metric], Prior],
         claims: HolmCorrection,
         most_foreign_cores: float = math.inf,
+        kept: Reason | None = None,
     ) -> None:
         self.name = name
         self.options: tuple[str, ...] = ()
@@ -160,8 +162,9 @@ class SideBySide:
         self._prior_of = prior_of
         self._claims = claims
         self._most_foreign_cores = most_foreign_cores
+        self._kept_remark = () if kept is None else (kept,)
         self._last_seconds = 0.0
-        self._round_seconds = 0.0
+        self._round_seconds = memory.round_seconds
         self._courses = {name: LookSequence.of(kept) for name, kept in memory.metrics.items()}
 
     # -- measuring
@@ -185,6 +188,11 @@ class SideBySide:
     def next_round(self) -> int:
         """Number, from 1, of the round that the next look measures: the one whose servers still run, or a new one."""
         return len(self.rounds) + (0 if self._pairing.blocks_of_open_round else 1)
+
+    @property
+    def wants_start(self) -> bool:
+        """Whether the next look takes a fresh start of both servers, after a round that this test has just taken."""
+        return self.seconds > 0 and not self._pairing.blocks_of_open_round and not self._pairing.by_turns
 
     @property
     def next_seconds(self) -> float:
@@ -214,6 +222,7 @@ class SideBySide:
             self._last_seconds = time.monotonic() - began
             self._round_seconds += self._last_seconds
             self.seconds += self._last_seconds
+            self._memory.round_seconds = self._round_seconds
         self._save()
 
     def rest(self) -> None:
@@ -241,6 +250,7 @@ class SideBySide:
             prior_of=self._prior_of,
             claims=claims,
             most_foreign_cores=self._most_foreign_cores,
+            kept=next(iter(self._kept_remark), None),
         )
 
     def judge(self, metric: Metric, tolerance: float) -> Judgement:
@@ -364,10 +374,6 @@ class SideBySide:
             reasons=(*remarks, *reasons),
             adjusted_p=adjusted_p(course.seen, improved=verdict is Verdict.IMPROVED) if verdict.is_claim else None,
         )
-
-    @property
-    def _kept_remark(self) -> tuple[Reason, ...]:
-        return () if self._memory.remark is None else (self._memory.remark,)
 
     def _undecided(self, metric: Metric, *, limit: float | None = None) -> Judgement:
         value, reference = self._value(metric, "candidate"), self._value(metric, "base")

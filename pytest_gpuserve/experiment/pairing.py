@@ -367,7 +367,9 @@ class Pairing:
         # To wait for the next sample holds no load up: its ticks come meanwhile, and are counted from where they were.
         conditions = [
             replace(condition, client=opened.server_arms[arm].disturbed(window))
-            for arm, window, condition in zip(order, windows, opened.pair.monitor.judge(windows, wait=True), strict=True)
+            for arm, window, condition in zip(
+                order, windows, opened.pair.monitor.judge(windows, wait=True), strict=True
+            )
         ]
         opened.server_arms["candidate"].problems.extend(opened.pair.monitor.problems())
         if opened.disturbed.add(zip(order, conditions, strict=True)):
