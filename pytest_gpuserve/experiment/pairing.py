@@ -238,8 +238,7 @@ class Pairing:
 
         def start(arm: Arm, beside: Callable[[], None] | None = None) -> None:
             try:
-                with _told_of(arm):
-                    up[arm] = stack.enter_context(self._targets[arm].started(beside))
+                up[arm] = self._start(arm, stack, beside)
             except GpuserveError as problem:
                 failed[arm] = problem
 
@@ -258,11 +257,14 @@ class Pairing:
         # The first that failed, for the other may have failed for it.
         raise next((problem for problem in failed.values() if not _lacks_memory(problem)), next(iter(failed.values())))
 
-    def _started(self, arm: Arm, stack: ExitStack) -> ServerArm:
-        target = self._targets[arm]
+    def _start(self, arm: Arm, stack: ExitStack, beside: Callable[[], None] | None = None) -> Instance:
+        """Start a server, which ends with the stack."""
         with _told_of(arm):
-            instance = stack.enter_context(target.started())
-        server_arm = ServerArm.of(arm, instance, target, self._terms.shape, self._progress)
+            return stack.enter_context(self._targets[arm].started(beside))
+
+    def _started(self, arm: Arm, stack: ExitStack) -> ServerArm:
+        instance = self._start(arm, stack)
+        server_arm = ServerArm.of(arm, instance, self._targets[arm], self._terms.shape, self._progress)
         server_arm.warm_up(stack)
         return server_arm
 

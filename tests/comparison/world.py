@@ -198,7 +198,13 @@ class World:
         keep(Session(starts, AT, answers=2, answers_checked=2))
 
     def pairing(
-        self, base: Target, candidate: Target, terms: Terms, progress: Progress, rounds: Iterable[Round]
+        self,
+        base: Target,
+        candidate: Target,
+        terms: Terms,
+        progress: Progress,
+        rounds: Iterable[Round],
+        **owner: object,
     ) -> ScriptedPairing:
         """Stand for `Pairing`."""
         world = self

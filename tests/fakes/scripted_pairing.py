@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, cast
 
 from pytest_gpuserve.comparison.holm import HolmCorrection
-from pytest_gpuserve.comparison.memory import Memory
+from pytest_gpuserve.comparison.memory import KEPT_IN_RUN, Memory
 from pytest_gpuserve.comparison.side_by_side import SideBySide
 from pytest_gpuserve.gate.paired import default_prior
 from pytest_gpuserve.gate.sequential import BLOCKS
@@ -199,6 +199,7 @@ def a_comparison(
         prior_of=lambda metric: prior or default_prior(metric),
         claims=claims or HolmCorrection(1),
         most_foreign_cores=0.25,
+        kept=memory.remark or (KEPT_IN_RUN if memory.rounds else None),
     )
 
 
