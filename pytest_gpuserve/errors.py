@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 class GpuserveError(Exception):
-    """Base of every error that is somebody's to mend; its text is shown without a traceback.
+    """Base of every error that a user can fix; its text is shown without a traceback.
 
     Args:
         summary: What was needed and did not happen, in one sentence.

@@ -36,10 +36,10 @@ class Unseen:
     """A progress line that nobody looks at."""
 
     def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
-        """Hear of a tick."""
+        """Take a tick."""
 
     def clear(self) -> None:
-        """Hear of the end."""
+        """Take the end."""
 
 
 def check_server_kind(target: Target, executed: Path | None = None, *, users: int = 12, seconds: float = 2.0) -> Start:
@@ -53,7 +53,7 @@ def check_server_kind(target: Target, executed: Path | None = None, *, users: in
         target: A request with ``expect=...``, which the model executes as one item.
         executed: The file to which the model, right after each batch, appends a line with its size and
             ``time.monotonic()``; None for a kind that counts nothing.
-        users: Who send it at once.
+        users: How many send it at the same time.
         seconds: How long.
 
     Returns:
@@ -87,7 +87,7 @@ def check_server_kind(target: Target, executed: Path | None = None, *, users: in
 
 
 def _check_description(kind: ServerKind) -> None:
-    """It is told in texts, and is the same workload on the other side of a comparison."""
+    """The description is texts alone, and the same on the other side of a comparison."""
     told = kind.workload()
     texts = [*told.items(), *kind.information().items()]
     assert all(isinstance(text, str) for pair in texts for text in pair), texts

@@ -12,12 +12,10 @@ from pytest_gpuserve.compare.load import NO_WORKLOAD
 from pytest_gpuserve.comparison.baseline_store import differences
 from pytest_gpuserve.device.rules import HOST_RULES, compare
 from pytest_gpuserve.experiment.machine import speed_text
-from pytest_gpuserve.gate.family import Family
 from pytest_gpuserve.gate.metric import METRICS, requests_needed
-from pytest_gpuserve.gate.occasions import withstand_drift
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.gate.sequential import ALPHA
-from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored
+from pytest_gpuserve.gate.sequential import ALPHA, Family
+from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored, withstand_drift
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.yardstick import Yardstick, is_as_fast
 from pytest_gpuserve.units import format_fraction

@@ -19,7 +19,7 @@ from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.rounds import reduced_by_metric
 from pytest_gpuserve.store.baseline import Stored, read
 from pytest_gpuserve.store.published import FOLDER as PUBLISHED
-from pytest_gpuserve.store.remote.address import Address, is_address, parse_address
+from pytest_gpuserve.store.remote.address import StorageAddress, is_address, parse_address
 from pytest_gpuserve.store.remote.folder import SUFFIX, StorageProblem, open_remote
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.store.schema import Entry
 
 
-def fetched(address: Address) -> tuple[Address, Mapping[str, bytes]]:
+def fetched(address: StorageAddress) -> tuple[StorageAddress, Mapping[str, bytes]]:
     """Fetch what is at an address.
 
     Args:
@@ -43,7 +43,7 @@ def fetched(address: Address) -> tuple[Address, Mapping[str, bytes]]:
     """
     above, _, name = address.url.rpartition("/")
     is_folder = not name.endswith(SUFFIX) or above.endswith("/")
-    folder = address if is_folder else Address(address.scheme, above)
+    folder = address if is_folder else StorageAddress(address.scheme, above)
     found = {}
     with closing(open_remote(folder, called="")) as remote:
         listed = sorted(remote.listing()) if is_folder else [name]
@@ -113,7 +113,7 @@ def read_side(text: str, folder: Path, baseline_dir: Path) -> Side:
         StorageProblem: What is in a storage cannot be fetched.
     """
     address = parse_address(text, called="") if is_address(text) else None
-    if isinstance(address, Address):
+    if isinstance(address, StorageAddress):
         return _in_storage(address)
     path = folder / text if address is None else address
     if path.is_dir():
@@ -235,7 +235,7 @@ def baseline_key(path: PurePosixPath, root: PurePosixPath, name: str, device: st
     return Key(device, "/".join(below), name)
 
 
-def _in_storage(address: Address) -> Side:
+def _in_storage(address: StorageAddress) -> Side:
     folder, files = fetched(address)
     root = PurePosixPath("/", folder.url.partition("://")[2])
     documents = [Document(folder.of(name), root / name, root, data) for name, data in files.items()]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytest_gpuserve.comparison.anchoring import Gated, Renewing
-from pytest_gpuserve.device.rules import HOST_RULES, Comparison, compare
+from pytest_gpuserve.device.rules import HOST_RULES, Compatibility, compare
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.store.anchor import is_same_device
 from pytest_gpuserve.store.files import LocalFiles
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.store.files import BaselineFiles, Decide
 
 
-def comparability(stored: Stored, here: RunEnvironment) -> Comparison:
+def comparability(stored: Stored, here: RunEnvironment) -> Compatibility:
     """Compare the devices of a baseline's sessions with this one, and the host of those that this host recorded.
 
     What another host has beside its card is no matter here: its sessions say how much hosts differ, not how fast this
@@ -36,7 +36,7 @@ def comparability(stored: Stored, here: RunEnvironment) -> Comparison:
         found.append(compare(msgspec.to_builtins(record.device), device))
         if record.host.id == here.host.id:
             found.append(compare(msgspec.to_builtins(record.host), host, HOST_RULES))
-    return Comparison(
+    return Compatibility(
         tuple(dict.fromkeys(reason for each in found for reason in each.incompatible)),
         tuple(dict.fromkeys(reason for each in found for reason in each.warnings)),
     )

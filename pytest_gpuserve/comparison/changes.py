@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.measure.breakdown import profile_of
+from pytest_gpuserve.measure.counters import moved
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
-from pytest_gpuserve.measure.profile import profile_of
-from pytest_gpuserve.measure.settings import moved
 from pytest_gpuserve.measure.window import Client, is_searched
 from pytest_gpuserve.report.attribution import attribution
 

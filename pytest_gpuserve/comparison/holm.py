@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from copy import deepcopy
 
-from pytest_gpuserve.gate.family import Family
+from pytest_gpuserve.gate.sequential import Family
 from pytest_gpuserve.gate.verdict import Verdict
 
 
 class HolmCorrection:
-    """Counts the comparisons of a run and the claims among them; see ``gate/family.py``.
+    """Counts the comparisons of a run and the claims among them; see ``gate/sequential.py``.
 
     Args:
         planned: Comparisons that the collected tests will make at most.

@@ -10,7 +10,7 @@ from pytest_gpuserve.comparison.side_by_side import SideBySide
 from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.shape import Terms
 from pytest_gpuserve.gate.metric import log_cost
-from pytest_gpuserve.gate.priors import learn_prior
+from pytest_gpuserve.gate.paired import learn_prior
 from pytest_gpuserve.measure.points import NotMeasured, value_of_starts
 from pytest_gpuserve.store.sequence import SequenceKey, Subject
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.gate.metric import COLD_START, METRICS
 from pytest_gpuserve.gate.paired import RoundPoint, paired_claim, paired_limit_verdict, paired_verdict
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, Seen, adjusted_p, first_look, levels, look_index
+from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, LookResult, adjusted_p, first_look, levels, look_index
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
 from pytest_gpuserve.measure.rounds import paired_value, round_point
@@ -51,7 +51,7 @@ class LookSequence:
     """
 
     tolerance: float
-    seen: list[Seen]
+    seen: list[LookResult]
     decision: Verdict | None = None
     decided_at: int | None = None
     is_kept: bool = False
@@ -69,7 +69,7 @@ class LookSequence:
         return cls(kept.tolerance, seen, kept.decision, seen[-1].look, is_kept=True, remark=remark)
 
 
-def said_alone(look: Seen) -> Verdict:
+def said_alone(look: LookResult) -> Verdict:
     """What a look that decided nothing said by itself: it may have been a claim that was not upheld."""
     claims = look.p_regressed < levels()[look.look] <= look.p_pass
     return Verdict.REGRESSED if claims else Verdict.INCONCLUSIVE
@@ -334,7 +334,7 @@ class SideBySide:
         taken = next((seen for seen in course.seen if seen.look == look), None)
         is_told = False
         if taken is None:
-            course.seen.append(Seen.of(look, evidence, claim))
+            course.seen.append(LookResult.of(look, evidence, claim))
         elif course.decision is None and verdict is not said_alone(taken):
             # What was learned since then about other starts must not decide a look that is over.
             verdict, reasons = said_alone(taken), (LOOKED_BEFORE,)

@@ -19,10 +19,9 @@ from pytest_gpuserve.comparison.paired_runner import PairedSpec
 from pytest_gpuserve.experiment.machine import as_fast, is_clearly_other, why_other
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.gate.metric import COLD_START, METRICS
-from pytest_gpuserve.gate.occasions import withstand_drift
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import ALPHA
-from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored
+from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored, withstand_drift
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, mean_sm_clock_mhz, point, pooled_value
 from pytest_gpuserve.measure.rounds import OF_ONE_SERVER

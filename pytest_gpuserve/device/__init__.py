@@ -1,10 +1,8 @@
 """The device that is measured: which card it is, the host around it, and the lock on it."""
 
-from pytest_gpuserve.device.card import Card, NvmlAnswer
-from pytest_gpuserve.device.card_facts import list_cards
+from pytest_gpuserve.device.card import AUTO, CPU, RESERVED_NAMES, Card, NvmlAnswer, device_name, list_cards
 from pytest_gpuserve.device.host import HOST_VARIABLE, Host, read_host
 from pytest_gpuserve.device.lock import DeviceLock, Holder, lease
-from pytest_gpuserve.device.names import AUTO, CPU, RESERVED_NAMES, device_name
 from pytest_gpuserve.device.select import Device, select_devices, visible_cards
 from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS, read_software
 

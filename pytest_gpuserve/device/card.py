@@ -1,12 +1,50 @@
-"""What is known of an NVIDIA card."""
+"""NVIDIA cards: their names for ``--gpu``, what is known of them, and how NVML is asked for it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+import ctypes
+import re
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, TypeVar, final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from types import ModuleType
+
+
+AUTO = "auto"
+"""The ``--gpu`` value that means: whatever is there."""
+
+CPU = "cpu"
+"""The ``--gpu`` value and baseline folder of a run without a card."""
+
+RESERVED_NAMES = frozenset({AUTO, CPU})
+"""Names with a meaning of their own, which no card may have."""
+
+_LONGEST_NAME = 96  # NVML's own buffer for a product name, well below the 255 bytes of a folder name
+
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+# The vendor alone stays: something must be left to name.
+_VENDOR = re.compile(r"^(?:(?:nvidia|tesla)-[-._]*)+(?=[a-z0-9])", re.IGNORECASE)
+
+
+def device_name(product: str) -> str:
+    """Shorten a product name to what people call the card: ``Tesla T4`` is ``T4``.
+
+    ``NVIDIA A100-SXM4-80GB`` becomes ``A100-SXM4-80GB``, ``NVIDIA GeForce RTX 3090`` becomes ``GeForce-RTX-3090``.
+    The result names one folder on any file system: ASCII letters, digits, ``.``, ``_`` and ``-``, at most 96 of them,
+    beginning with a letter or digit; never empty and never ``cpu`` or ``auto`` in any case. Applying it twice changes
+    nothing.
+
+    Args:
+        product: The name as NVML gives it.
+    """
+    # Stripped at the front so that the name is neither hidden, a relative path, nor read as an option.
+    safe = _UNSAFE.sub("-", product).lstrip("-._")
+    short = _VENDOR.sub("", safe)[:_LONGEST_NAME].rstrip("-._") or "unnamed-card"
+    return f"{short}-card" if short.lower() in RESERVED_NAMES else short
+
 
 UNSUPPORTED: Final = "not supported by this card or its driver"
 """The reason in ``Card.unknown`` that is no failure."""
@@ -83,3 +121,296 @@ class NvmlAnswer:
     cards: tuple[Card, ...]
     problem: str
     absent: bool = False
+
+
+_T = TypeVar("_T")
+
+
+class Unreadable(Exception):
+    """A fact without which a card cannot be named or compared; its text says which, and what NVML said."""
+
+
+@contextmanager
+def opened(pynvml: ModuleType) -> Iterator[None]:
+    """Initialise the library, and shut it down at the end. Raises ``pynvml.NVMLError``."""
+    pynvml.nvmlInit()
+    try:
+        yield
+    finally:
+        # All has been read by then.
+        with suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
+
+
+@final
+class Reader:
+    """Calls functions of the binding, and keeps why one gave nothing."""
+
+    def __init__(self, pynvml: ModuleType) -> None:
+        self.pynvml = pynvml
+        self.unknown: dict[str, str] = {}
+
+    def required(self, what: str, read: Callable[..., _T], *arguments: object) -> _T:
+        """Read a fact, named for people, that every card has. Raises `Unreadable`."""
+        try:
+            return read(*arguments)
+        except (self.pynvml.NVMLError, UnicodeDecodeError) as error:
+            raise Unreadable(f"{what} cannot be read; {self.said(error)}") from error
+
+    def supported(self, what: str, read: Callable[..., _T], *arguments: object) -> _T | None:
+        """Read what not every card has; None is that it has none. Raises `Unreadable` where that is not known."""
+        try:
+            return read(*arguments)
+        except (self.pynvml.NVMLError, UnicodeDecodeError) as error:
+            if self._is_unsupported(error):
+                return None
+            raise Unreadable(f"{what} cannot be read; {self.said(error)}") from error
+
+    def optional(self, field: str, read: Callable[..., _T], *arguments: object) -> _T | None:
+        """Read what may stay unknown, with the reason kept under ``field``."""
+        try:
+            return read(*arguments)
+        except (self.pynvml.NVMLError, UnicodeDecodeError) as error:
+            self.unknown[field] = UNSUPPORTED if self._is_unsupported(error) else self.said(error)
+            return None
+
+    def said(self, error: Exception) -> str:
+        """What NVML said, in the library's words."""
+        if isinstance(error, UnicodeDecodeError):
+            return "NVML gave bytes that are no text"
+        code = getattr(error, "value", self.pynvml.NVML_ERROR_UNKNOWN)
+        # The binding's own table words some errors differently from the library, and people search for the library's.
+        try:
+            return f"NVML said: {self.pynvml.nvmlErrorString(code)}"
+        except (self.pynvml.NVMLError, UnicodeDecodeError):
+            return f"NVML said: {error}"
+
+    def _is_unsupported(self, error: Exception) -> bool:
+        # An older driver lacks the function altogether, and a newer one has given it up: the same for who asks.
+        return getattr(error, "value", None) in {
+            self.pynvml.NVML_ERROR_NOT_SUPPORTED,
+            self.pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+            self.pynvml.NVML_ERROR_DEPRECATED,
+        }
+
+
+def list_cards() -> NvmlAnswer:
+    """Ask NVML for all cards of this machine; in the place of a divided one (MIG) stand its instances.
+
+    Never raises for anything that NVML answers; what went wrong is in ``problem``, and a fact that could not be read is
+    in the card's ``unknown``. CUDA_VISIBLE_DEVICES plays no part.
+    """
+    # The plugin is loaded by every pytest run of an environment, most of which measure nothing.
+    import pynvml  # noqa: PLC0415  # see above
+
+    try:
+        with opened(pynvml):
+            return _read_all(pynvml)
+    except pynvml.NVMLError_LibraryNotFound:
+        return _library_problem()
+    except pynvml.NVMLError as error:
+        no_device = error.value == pynvml.NVML_ERROR_GPU_NOT_FOUND
+        return NvmlAnswer((), Reader(pynvml).said(error), absent=no_device)
+
+
+def _read_all(pynvml: ModuleType) -> NvmlAnswer:
+    count: int = pynvml.nvmlDeviceGetCount()
+    if count == 0:
+        return NvmlAnswer((), "NVML found no NVIDIA card on this machine", absent=True)
+    system = read_system(pynvml)
+    cards: list[Card] = []
+    problems: list[str] = []
+    for index in range(count):
+        read, why_not = read_cards(pynvml, index, system)
+        cards += read
+        problems += why_not
+    return NvmlAnswer(tuple(cards), "; ".join(problems))
+
+
+def _library_problem() -> NvmlAnswer:
+    # The binding reports every failure to load as "not found", also a damaged file or one of another architecture.
+    library = "libnvidia-ml.so.1"
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        reason = str(error)
+    else:
+        reason = "it loads now, but did not a moment ago"
+    # The same words with another file's name would mean that something it depends on is missing.
+    if reason.startswith(f"{library}: cannot open shared object file: No such file"):
+        return NvmlAnswer((), f"{library} is not on this machine", absent=True)
+    return NvmlAnswer((), f"{library} is on this machine but cannot be loaded: {reason}")
+
+
+_INSTANCE_NAME: Final = re.compile(r"\bMIG (\S+)$")
+"""How NVML ends the name of an instance: with its profile, such as ``1g.10gb``."""
+
+
+@dataclass(frozen=True)
+class System:
+    """What all cards of a machine share; `unknown` says why a field is None."""
+
+    driver: str | None
+    cuda: str | None
+    unknown: dict[str, str]
+
+
+def read_system(pynvml: ModuleType) -> System:
+    """Read what all cards share."""
+    reader = Reader(pynvml)
+    driver = reader.optional("driver", pynvml.nvmlSystemGetDriverVersion)
+    number = reader.optional("cuda", pynvml.nvmlSystemGetCudaDriverVersion_v2)
+    # 1000 * major + 10 * minor: nvml.h, NVML_CUDA_DRIVER_VERSION_MAJOR and _MINOR.
+    cuda = None if number is None else f"{number // 1000}.{number % 1000 // 10}"
+    return System(driver, cuda, reader.unknown)
+
+
+def read_cards(pynvml: ModuleType, index: int, system: System) -> tuple[list[Card], list[str]]:
+    """Read a card, or its instances where it is divided, and say why something could not be read."""
+    try:
+        reader = Reader(pynvml)
+        handle = reader.required("the card itself", pynvml.nvmlDeviceGetHandleByIndex, index)
+        # Without it a slice cannot be told from the whole card, and neither can be compared.
+        modes = reader.supported("its MIG mode", pynvml.nvmlDeviceGetMigMode, handle)
+        # The pair is (current, pending); pending takes effect only after a reset.
+        mig = None if modes is None else modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+        card = _read_facts(reader, handle, index, system, mig=mig)
+        if not mig:
+            memory = _read_memory(reader, handle)
+            return [replace(card, memory_bytes=memory, unknown=_with_memory(reader, memory))], []
+    except Unreadable as problem:
+        return [], [f"card {index}: {problem}"]
+    return _read_instances(pynvml, handle, card)
+
+
+def _read_facts(reader: Reader, handle: object, index: int, system: System, *, mig: bool | None) -> Card:
+    """Read all but the memory, which of a divided card is not everybody's to ask for."""
+    pynvml = reader.pynvml
+    product, uuid = _read_identity(reader, handle)
+    reader.unknown.update(system.unknown)
+    limits = reader.optional("power_most_watts", pynvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
+    ecc = reader.optional("ecc", pynvml.nvmlDeviceGetEccMode, handle)
+    persistence = reader.optional("persistence", pynvml.nvmlDeviceGetPersistenceMode, handle)
+    clock, memory_clock, are_set = _read_application_clocks(reader, handle)
+    return Card(
+        index=index,
+        product=product,
+        name=device_name(product),
+        uuid=uuid,
+        pci_bus_id=reader.optional("pci_bus_id", _pci_bus_id, pynvml, handle),
+        memory_bytes=None,
+        driver=system.driver,
+        cuda=system.cuda,
+        power_limit_watts=_watts(
+            reader.optional("power_limit_watts", pynvml.nvmlDeviceGetPowerManagementLimit, handle)
+        ),
+        max_sm_clock_mhz=reader.optional(
+            "max_sm_clock_mhz", pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_SM
+        ),
+        mig=mig,
+        power_default_watts=_watts(
+            reader.optional("power_default_watts", pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)
+        ),
+        power_most_watts=None if limits is None else _watts(limits[1]),
+        max_memory_clock_mhz=reader.optional(
+            "max_memory_clock_mhz", pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_MEM
+        ),
+        application_clock_mhz=clock,
+        application_memory_clock_mhz=memory_clock,
+        application_clocks_set=are_set,
+        ecc=None if ecc is None else ecc[0] == pynvml.NVML_FEATURE_ENABLED,
+        persistence=None if persistence is None else persistence == pynvml.NVML_FEATURE_ENABLED,
+        compute_capability=reader.optional("compute_capability", pynvml.nvmlDeviceGetCudaComputeCapability, handle),
+        unknown=reader.unknown,
+    )
+
+
+def _read_identity(reader: Reader, handle: object) -> tuple[str, str]:
+    pynvml = reader.pynvml
+    product: str = reader.required("its name", pynvml.nvmlDeviceGetName, handle)
+    uuid: str = reader.required("its uuid", pynvml.nvmlDeviceGetUUID, handle)
+    if not product or not uuid:
+        raise Unreadable(f"NVML gave an empty {'uuid' if product else 'name'}")
+    return product, uuid
+
+
+def _read_memory(reader: Reader, handle: object) -> int | None:
+    memory = reader.supported("its memory", reader.pynvml.nvmlDeviceGetMemoryInfo, handle)
+    return None if memory is None else int(memory.total)
+
+
+def _with_memory(reader: Reader, memory: int | None) -> dict[str, str]:
+    return reader.unknown if memory is not None else {**reader.unknown, "memory_bytes": UNSUPPORTED}
+
+
+def _read_application_clocks(reader: Reader, handle: object) -> tuple[int | None, int | None, bool | None]:
+    """The graphics and the memory clock for applications, and whether one of them is off its default."""
+    pynvml = reader.pynvml
+    now, default = pynvml.nvmlDeviceGetApplicationsClock, pynvml.nvmlDeviceGetDefaultApplicationsClock
+    clock = reader.optional("application_clock_mhz", now, handle, pynvml.NVML_CLOCK_GRAPHICS)
+    memory_clock = reader.optional("application_memory_clock_mhz", now, handle, pynvml.NVML_CLOCK_MEM)
+    usual = reader.optional("application_clocks_set", default, handle, pynvml.NVML_CLOCK_GRAPHICS)
+    usual_memory = reader.optional("application_clocks_set", default, handle, pynvml.NVML_CLOCK_MEM)
+    pairs = [(clock, usual), (memory_clock, usual_memory)]
+    if any(None not in pair and pair[0] != pair[1] for pair in pairs):
+        reader.unknown.pop("application_clocks_set", None)
+        return clock, memory_clock, True
+    if any(None in pair for pair in pairs):
+        reader.unknown.setdefault("application_clocks_set", "it follows from the application clocks")
+        return clock, memory_clock, None
+    return clock, memory_clock, False
+
+
+def _read_instances(pynvml: ModuleType, handle: object, card: Card) -> tuple[list[Card], list[str]]:
+    try:
+        most = Reader(pynvml).required("the number of its MIG instances", pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)
+    except Unreadable as problem:
+        return [], [f"card {card.index}: {problem}"]
+    cards: list[Card] = []
+    problems: list[str] = []
+    for number in range(most):
+        try:
+            instance = _read_instance(pynvml, handle, number, card)
+        except Unreadable as problem:
+            problems.append(f"card {card.index}, MIG instance {number}: {problem}")
+        else:
+            if instance is not None:
+                cards.append(instance)
+    if not cards and not problems:
+        hint = "`nvidia-smi mig -lgip` shows what can be made"
+        problems = [f"card {card.index} is divided (MIG mode is on), but has no instance for this process; {hint}"]
+    return cards, problems
+
+
+def _read_instance(pynvml: ModuleType, handle: object, number: int, card: Card) -> Card | None:
+    reader = Reader(pynvml)
+    try:
+        own = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+    except pynvml.NVMLError as error:
+        # A card has room for more instances than were made.
+        if error.value == pynvml.NVML_ERROR_NOT_FOUND:
+            return None
+        raise Unreadable(f"the instance itself cannot be read; {reader.said(error)}") from error
+    product, uuid = _read_identity(reader, own)
+    profile = _INSTANCE_NAME.search(product)
+    if profile is None:
+        raise Unreadable(f"NVML gave the name {product!r}, in which there is no profile")
+    memory = _read_memory(reader, own)
+    return replace(
+        card,
+        product=product,
+        name=device_name(product),
+        uuid=uuid,
+        mig_profile=profile[1],
+        memory_bytes=memory,
+        unknown={**card.unknown, **_with_memory(reader, memory)},
+    )
+
+
+def _watts(milliwatts: int | None) -> float | None:
+    return None if milliwatts is None else milliwatts / 1000
+
+
+def _pci_bus_id(pynvml: ModuleType, handle: object) -> str:
+    raw: bytes | str = pynvml.nvmlDeviceGetPciInfo(handle).busId
+    return raw.decode("ascii") if isinstance(raw, bytes) else raw

@@ -1,4 +1,4 @@
-"""One card, asked again and again by handles that are kept; whatever NVML refuses is told once and then unknown."""
+"""One card, read repeatedly by handles that are kept; what NVML refuses is reported once and then unknown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 MOST_EVENTS: Final = 64
-"""Of one card in one sample; the rest is heard of in the next."""
+"""Of one card in one sample; the rest comes with the next."""
 
 BYTES_A_KB: Final = 1000
 """NVML gives PCIe throughput in KB/s, which nvidia-smi shows as decimal."""
@@ -29,7 +29,7 @@ class CardProbe:
         nvml: The binding, initialised.
         uuid: Of the card, or of a MIG instance.
         tell: Called with each event, and once with each value that cannot be known.
-        is_ours: Whether a process, by its pid, is the session's.
+        is_ours: Whether a pid is of the session.
     """
 
     def __init__(
@@ -60,11 +60,7 @@ class CardProbe:
         )
 
     def read(self, *, slow: bool) -> CardSample:
-        """Look at the card.
-
-        Args:
-            slow: Whether to look at the slow values too.
-        """
+        """Read the fast values of the card, and where asked for the slow ones."""
         nvml, card, ask = self._nvml, self._card, self._ask
         if self._lost or card is None:
             return CardSample(self._uuid)
@@ -152,13 +148,7 @@ class CardProbe:
 
 
 class _Either:
-    """A function of NVML, or its older name where the driver has no other.
-
-    Args:
-        nvml: The binding.
-        newer: Name of the function.
-        older: Name to fall back to.
-    """
+    """A function of NVML, or its older name where the driver has no other."""
 
     def __init__(self, nvml: ModuleType, newer: str, older: str) -> None:
         self._nvml = nvml

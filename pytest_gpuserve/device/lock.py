@@ -40,14 +40,12 @@ _LONGEST_COMMAND = 500
 
 @dataclass(frozen=True)
 class Holder:
-    """Who owns a device now, as far as is known.
+    """The owner of a device, as far as it is known; unknown numbers are None.
 
     Attributes:
-        pid: Its process; None if unknown.
-        command: Its command line, or what it said it does.
-        since_epoch: When it took the device, in seconds since 1970; None if unknown.
-        user: Name of its user.
-        started_epoch: When the process itself began: tells it from a later process with the same number.
+        command: Its command line, or its own description of what it does.
+        since_epoch: When it took the device, in seconds since 1970.
+        started_epoch: When the process itself began: tells it from a later process of the same pid.
     """
 
     pid: int | None = None
@@ -111,11 +109,7 @@ class DeviceLock:
         return lease([self], wait_seconds=wait_seconds, on_wait=lambda holders, seconds: on_wait(holders[0], seconds))
 
     def try_acquire(self) -> bool:
-        """Take the device if nobody has it, and say whether it is ours now.
-
-        Raises:
-            DeviceProblem: Its lock file cannot be used.
-        """
+        """Take the device if nobody has it, and say whether it is ours. Raises `DeviceProblem`."""
         # Anybody may create files in the folder: a link there would have us open a file of somebody else's choice.
         if self.path.is_symlink():
             raise self._unusable("it is a symbolic link")

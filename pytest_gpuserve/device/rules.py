@@ -26,16 +26,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a difference in one field means.
+    """What a difference in one field of a record means.
 
     Args:
-        field: Its name in a record.
-        what: Its name for people.
-        kind: What a difference means.
-        why: Why so; half a sentence.
         tolerance: Share of the larger number by which two may differ and still be the same.
-        unit: Of a number.
-        none: What None means, where it is no unknown.
+        none: What None means, where it does not mean unknown.
     """
 
     field: str
@@ -133,13 +128,8 @@ HOST_RULES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    """What two sets of facts come to, in words.
-
-    Args:
-        incompatible: Why they may not be compared; empty if they may.
-        warnings: What differs, or is unknown, without forbidding it.
-    """
+class Compatibility:
+    """Why two sets of facts may not be compared, and what differs or is unknown without forbidding it."""
 
     incompatible: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -151,16 +141,11 @@ def compare(
     rules: Sequence[Rule] = DEVICE_RULES,
     *,
     names: tuple[str, str] = ("the baseline", "this run"),
-) -> Comparison:
+) -> Compatibility:
     """Compare the facts of a baseline with those of a run.
 
-    What one side does not know must match too, unless the baseline was recorded before it was asked for.
-
-    Args:
-        before: The baseline's.
-        now: The run's.
-        rules: The table.
-        names: What the two are called.
+    What one side does not know must match too, unless the baseline was recorded before the fact was asked for.
+    ``names`` are those of the two sides in texts.
     """
     earlier, later = names
     incompatible: list[str] = []
@@ -178,15 +163,11 @@ def compare(
         (incompatible if rule.kind is Kind.MUST_MATCH else warnings).append(found)
     if unrecorded:
         warnings.append(f"{earlier} was recorded before these facts were, so they may differ: {', '.join(unrecorded)}")
-    return Comparison(tuple(incompatible), tuple(warnings))
+    return Compatibility(tuple(incompatible), tuple(warnings))
 
 
 def kind_of(device: Mapping[str, object]) -> str:
-    """Name a device together with all of its facts that must match, for what may be pooled with what.
-
-    Args:
-        device: Its facts, by the names of the fields of its record.
-    """
+    """Name a device with all facts that must match (by the fields of its record), for what may be pooled."""
     facts = {rule.field: device.get(rule.field) for rule in DEVICE_RULES if rule.kind is Kind.MUST_MATCH}
     name = facts.pop("name")
     known = {field: value for field, value in facts.items() if value is not None}

@@ -1,4 +1,4 @@
-"""What is seen of cards, host and processes at one moment, and what befell a card: values, and lines of a file.
+"""Samples of cards, host and processes at one moment, and events of a card: values, and lines of a file.
 
 A value that is not known, or was not looked at in this sample, is None: never zero.
 """
@@ -23,7 +23,7 @@ class DeviceProcess(msgspec.Struct, frozen=True):
         pid: As NVML knows it, which within a container may be another namespace's.
         name: Of its program; None where this machine shows no such process.
         memory_bytes: That it holds on the card; None where the driver does not tell.
-        ours: Whether it is the session's: below it, or one of the pids that were told.
+        ours: Whether it is the session's: below it, or one of the watched pids.
     """
 
     pid: int
@@ -74,10 +74,9 @@ class HostSample(msgspec.Struct, frozen=True):
     """The host at one moment.
 
     Args:
-        busy_seconds: Counter of the CPU time that all cores together have worked, for whomever.
+        busy_seconds: Counter of the CPU time that all cores together have worked.
         load: Processes that ran or waited to run, as the kernel's mean of the last minute.
-        swap_used_bytes: Memory that lies on disk.
-        swapped_bytes: Counter of what was moved there and back.
+        swapped_bytes: Counter of what was moved to the disk and back.
     """
 
     busy_seconds: float
@@ -86,7 +85,7 @@ class HostSample(msgspec.Struct, frozen=True):
     swapped_bytes: int
 
 
-class Sample(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
+class TelemetrySample(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
     """Everything at one moment.
 
     Args:
@@ -94,7 +93,7 @@ class Sample(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
         took_ns: How long it took to look.
         sampler_cpu_seconds: Counter of the CPU time that the sampler itself has used.
         cards: Those that are watched; empty where there is none.
-        client_cpu_seconds: Counter of the CPU time of the client's processes since they were told; None where none was.
+        client_cpu_seconds: Counter of the CPU time of the client's processes since they were watched; None before.
         server_cpu_seconds: The same of the server's.
         host: Seen once in `SLOW_EVERY` samples.
     """
@@ -109,10 +108,10 @@ class Sample(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
 
 
 class CardEvent(msgspec.Struct, frozen=True, tag=True):
-    """What befell a card.
+    """An event of a card.
 
     Args:
-        at_ns: When it was heard of; the clock of ``Sample.at_ns``.
+        at_ns: When it was noticed; the clock of ``TelemetrySample.at_ns``.
         uuid: Of the watched card.
         kind: ``xid``, an error that the driver reports, or ``lost``: the card answers no more.
         number: Of the XID; 0 otherwise. Of several between two samples NVML gives the last one's number for each.
@@ -125,13 +124,7 @@ class CardEvent(msgspec.Struct, frozen=True, tag=True):
 
 
 class Unknown(msgspec.Struct, frozen=True, tag=True):
-    """A value that is None from here on, told once.
-
-    Args:
-        uuid: Of the card; empty for NVML as a whole.
-        what: The value, in words: ``power``, ``clock-event reasons``.
-        why: What NVML said.
-    """
+    """A value, in words, that is None from here on, and what NVML said; of NVML as a whole the UUID is empty."""
 
     uuid: str
     what: str
@@ -141,17 +134,12 @@ class Unknown(msgspec.Struct, frozen=True, tag=True):
         return f"{self.what}{f' of {self.uuid}' if self.uuid else ''}: {self.why}"
 
 
-class Watched(msgspec.Struct, frozen=True):
-    """Whose CPU time is counted: these processes and all below them; who is below a server is no client.
-
-    Args:
-        client: Pids of the client's.
-        server: Pids of the server's.
-    """
+class WatchedProcesses(msgspec.Struct, frozen=True):
+    """Pids whose CPU time is counted, with all processes below them; those below a server are no client."""
 
     client: tuple[int, ...] = ()
     server: tuple[int, ...] = ()
 
 
-Record = Sample | CardEvent | Unknown
+SamplerRecord = TelemetrySample | CardEvent | Unknown
 """A line of the sampler's file, as JSON."""

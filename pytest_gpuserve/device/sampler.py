@@ -1,9 +1,9 @@
 """Samples cards, processes and host into a file, ten times a second, in a process of its own.
 
-It is run as ``python -m pytest_gpuserve.device.sampler FOLDER OWNER [UUID...]`` by `pytest_gpuserve.device.telemetry`,
-which keeps it, and ends when it is told to by SIGTERM. In the folder it hears through a named pipe whose CPU time to
-count (`ORDERS`, one JSON `Watched` a line), and appends what it sees to a file (`SAMPLES`, one JSON record a line): so
-neither side ever waits for the other, and who measures looks at the file between two windows.
+`pytest_gpuserve.device.telemetry` runs it as ``python -m pytest_gpuserve.device.sampler FOLDER OWNER [UUID...]`` and
+ends it by SIGTERM. In the folder a named pipe says whose CPU time to count (`ORDERS`, one JSON `WatchedProcesses` a
+line), and samples are appended to a file (`SAMPLES`, one JSON record a line): so neither side ever waits for the
+other, and the session reads the file between two windows.
 
 No pytest, and nothing of the measuring, is in here.
 """
@@ -23,13 +23,20 @@ import msgspec
 import pynvml
 
 from pytest_gpuserve.device.card_probe import CardProbe
-from pytest_gpuserve.device.host import Trees, read_host_counters
-from pytest_gpuserve.device.sample import SAMPLES_A_SECOND, SLOW_EVERY, CardSample, Sample, Unknown, Watched
+from pytest_gpuserve.device.cpu import ProcessTrees, read_host_counters
+from pytest_gpuserve.device.sample import (
+    SAMPLES_A_SECOND,
+    SLOW_EVERY,
+    CardSample,
+    TelemetrySample,
+    Unknown,
+    WatchedProcesses,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.device.sample import Record
+    from pytest_gpuserve.device.sample import SamplerRecord
 
 ORDERS: Final = "orders"
 
@@ -39,13 +46,7 @@ PERIOD_NS: Final = 1_000_000_000 // SAMPLES_A_SECOND
 
 
 class Sampler:
-    """Looks at everything in turn and writes it down.
-
-    Args:
-        folder: Where the two files lie.
-        owner: Pid of the session.
-        uuids: Of the cards to watch; none for a machine without one.
-    """
+    """Samples everything in turn and writes it to a file in a folder."""
 
     def __init__(self, folder: Path, owner: int, uuids: Sequence[str]) -> None:
         # Opened for writing too, so that it does not end when the other side has closed it.
@@ -53,24 +54,20 @@ class Sampler:
         self._unread = b""
         self._out = os.open(folder / SAMPLES, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._encode = msgspec.json.Encoder().encode
-        self._trees = Trees(owner)
+        self._trees = ProcessTrees(owner)
         self._uuids = tuple(uuids)
         self._due = list(range(len(uuids) + 1))
         self._cards = self._opened()
 
     def sample(self, number: int) -> None:
-        """Take a sample.
-
-        Args:
-            number: From 0, by the time; one that was missed is left out.
-        """
+        """Take the sample of this number, which counts from 0 by the time."""
         began_ns = time.perf_counter_ns()
         turn = self._turn(number)
         cards = self._read_cards(turn)
         client, server = self._trees.count()
         host = read_host_counters() if turn == len(self._uuids) else None
         self._write(
-            Sample(
+            TelemetrySample(
                 at_ns=began_ns,
                 took_ns=time.perf_counter_ns() - began_ns,
                 sampler_cpu_seconds=time.process_time(),
@@ -110,10 +107,7 @@ class Sampler:
         return [CardProbe(pynvml, uuid, tell=self._write, is_ours=self._trees.is_ours) for uuid in self._uuids]
 
     def _turn(self, number: int) -> int | None:
-        """Whose slow values are looked at in a sample, by number of the card, the host being the last; None: nobody's.
-
-        Never two at once, for the PCIe counts of one card alone take 40 ms.
-        """
+        """The number of the card whose slow values are due (the host is the last), or None. PCIe alone takes 40 ms."""
         turn = min(range(len(self._due)), key=self._due.__getitem__)
         if self._due[turn] > number:
             return None
@@ -133,9 +127,9 @@ class Sampler:
                 *lines, self._unread = (self._unread + os.read(self._orders, 1 << 16)).split(b"\n")
                 # Each replaces what was said before.
                 if lines:
-                    self._trees.watch(msgspec.json.decode(lines[-1], type=Watched))
+                    self._trees.watch(msgspec.json.decode(lines[-1], type=WatchedProcesses))
 
-    def _write(self, record: Record) -> None:
+    def _write(self, record: SamplerRecord) -> None:
         # In one piece, so that a line is there whole or, of a sampler that was killed, not at all.
         os.write(self._out, self._encode(record) + b"\n")
 

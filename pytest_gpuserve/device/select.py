@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.device.names import AUTO, CPU, device_name
+from pytest_gpuserve.device.card import AUTO, CPU, device_name
 from pytest_gpuserve.errors import DeviceProblem
 
 if TYPE_CHECKING:
@@ -21,12 +21,11 @@ _HIDING_VALUES = frozenset({"", "-1", "none", "void", "nodevfiles"})
 
 @dataclass(frozen=True)
 class Device:
-    """What a session measures on.
+    """The device that a session measures on.
 
     Attributes:
         name: ``cpu``, or the card's name; also the folder under ``baselines/``.
-        card: The card; None on ``cpu``.
-        host: The machine around it.
+        card: None on ``cpu``.
     """
 
     name: str

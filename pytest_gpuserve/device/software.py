@@ -24,14 +24,9 @@ DEFAULT_DISTRIBUTIONS = (
 
 
 def read_software(distributions: Sequence[str] = DEFAULT_DISTRIBUTIONS) -> dict[str, str]:
-    """Read the versions installed for the running interpreter, without importing any of the packages.
+    """Read the installed versions of distributions, and of Python, without importing any package.
 
-    Args:
-        distributions: Names as on the package index.
-
-    Returns:
-        ``python`` and each distribution that is installed, in the order given; absent ones are left out, and one whose
-        metadata has no version is ``unknown``.
+    Absent ones are left out; one whose metadata has no version is ``unknown``.
     """
     versions = {"python": platform.python_version()}
     for distribution in distributions:

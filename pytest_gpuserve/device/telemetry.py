@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pytest_gpuserve.device.sample import CardEvent, Record, Sample, Unknown, Watched
+from pytest_gpuserve.device.sample import CardEvent, SamplerRecord, TelemetrySample, Unknown, WatchedProcesses
 from pytest_gpuserve.device.sampler import ORDERS, SAMPLES
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.child import Command, Process
@@ -46,18 +46,16 @@ _POLL_SECONDS: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What a sampler has seen since it began, but for samples that were forgotten.
+class SamplerOutput:
+    """What a sampler has seen since it began, by time, but for samples that were dropped.
 
     Attributes:
-        samples: By time.
-        events: What befell the cards, by time.
         unknown: Values that are None, each with the reason.
-        problem: Why there is no more, in words; empty while all is well. With it nothing is known of the time after the
-            last sample, and no rule that needs telemetry may pass.
+        problem: Why there is no more; empty while all is well. With it nothing is known of the time after the last
+            sample, and no rule that needs telemetry may pass.
     """
 
-    samples: tuple[Sample, ...] = ()
+    samples: tuple[TelemetrySample, ...] = ()
     events: tuple[CardEvent, ...] = ()
     unknown: tuple[Unknown, ...] = ()
     problem: str = ""
@@ -68,7 +66,7 @@ class _Records:
     """The file, as far as it has been read."""
 
     path: Path
-    samples: list[Sample] = field(default_factory=list)
+    samples: list[TelemetrySample] = field(default_factory=list)
     events: list[CardEvent] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
     problem: str = ""
@@ -96,8 +94,8 @@ class _Records:
         first = bisect_left(self.samples, at_ns, key=lambda sample: sample.at_ns)
         del self.samples[: max(0, first - 1)]
 
-    def _add(self, record: Record) -> None:
-        if isinstance(record, Sample):
+    def _add(self, record: SamplerRecord) -> None:
+        if isinstance(record, TelemetrySample):
             self.samples.append(record)
         elif isinstance(record, CardEvent):
             self.events.append(record)
@@ -105,10 +103,10 @@ class _Records:
             self.unknown.append(record)
 
 
-_DECODER: Final = msgspec.json.Decoder(Record)
+_DECODER: Final = msgspec.json.Decoder(SamplerRecord)
 
 
-class Sampling:
+class SamplerProcess:
     """A sampler that runs beside the measuring; a context manager, and gone with its block or this process.
 
     Its own troubles never raise: they stand in ``seen().problem``.
@@ -123,7 +121,7 @@ class Sampling:
     """
 
     def __init__(self, uuids: Sequence[str], *, log: Path, command: Sequence[str] = COMMAND) -> None:
-        self._watched = Watched()
+        self._watched = WatchedProcesses()
         self._began_ns = time.perf_counter_ns()
         with ExitStack() as stack:
             folder, kept = stack.enter_context(kept_folder("gpuserve-telemetry-", log=log))
@@ -150,13 +148,8 @@ class Sampling:
         return self._process.pid
 
     def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
-        """Count the CPU time of these processes and of all below them, from the next sample on.
-
-        Args:
-            client: Pids of the client's; what is a server's is not counted among them.
-            server: Pids of the server's.
-        """
-        watched = Watched(client=tuple(sorted(client)), server=tuple(sorted(server)))
+        """Count the CPU time of the client's and the server's pids and of all below them, from the next sample on."""
+        watched = WatchedProcesses(client=tuple(sorted(client)), server=tuple(sorted(server)))
         if watched == self._watched:
             return
         self._watched = watched
@@ -168,14 +161,14 @@ class Sampling:
             finally:
                 os.close(pipe)
 
-    def seen(self) -> Seen:
+    def seen(self) -> SamplerOutput:
         """Return all that has been seen so far and was not forgotten, and whether that goes on."""
         problem = self._look()
         records = self._records
-        return Seen(tuple(records.samples), tuple(records.events), tuple(records.unknown), problem)
+        return SamplerOutput(tuple(records.samples), tuple(records.events), tuple(records.unknown), problem)
 
-    def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> Seen:
-        """Wait for the first sample at or after a moment, which a window that ends then needs, and return everything.
+    def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> SamplerOutput:
+        """Wait for the first sample at or after a moment, and return everything.
 
         Args:
             at_ns: By ``time.perf_counter_ns``, as ``Tick.end_ns``.
@@ -185,20 +178,12 @@ class Sampling:
         return self.seen()
 
     def forget_before(self, at_ns: int) -> None:
-        """Hear that samples before a moment are needed no more; the last before it is kept, to interpolate from.
-
-        Args:
-            at_ns: By ``time.perf_counter_ns``.
-        """
+        """Drop samples before ``at_ns`` of ``time.perf_counter_ns``, but for the last, from which to interpolate."""
         self._records.read()
         self._records.forget_before(at_ns)
 
     def close(self) -> None:
-        """End the sampler.
-
-        Raises:
-            ServerFailed: It survives SIGKILL, which only a process that waits for a driver does.
-        """
+        """End the sampler. Raises `ServerFailed` where it survives SIGKILL, which only a wait for a driver does."""
         self._records.problem = self._look() or "telemetry unknown: the sampler has been ended"
         try:
             self._process.stop(END_SECONDS)

@@ -40,16 +40,13 @@ class YardstickFailed(GpuserveError):
 
 
 def measure_cores(cores: int) -> dict[str, float]:
-    """Measure the cores, all at once: takes 0.4 s.
-
-    Args:
-        cores: That servers may use.
+    """Measure this many cores, all at once: takes 0.4 s.
 
     Returns:
         By the kind of work (``interpreter``, ``arithmetic``, ``memory``), how often a second all of them did it.
 
     Raises:
-        YardstickFailed: It could not be measured.
+        YardstickFailed: They could not be measured.
     """
     processes = max(1, min(cores, MOST_PROCESSES))
     # Neither the user's site-packages nor variables: what is measured must be the same work whatever the project.

@@ -57,14 +57,7 @@ KINDS: Final[dict[str, Callable[[], None]]] = {"interpreter": interpret, "arithm
 
 
 def work(begin_ns: int) -> list[float]:
-    """Do each kind of work for its time, one after the other.
-
-    Args:
-        begin_ns: When the first begins, by the monotonic clock.
-
-    Returns:
-        How often a second, of each kind.
-    """
+    """Do each kind of work for its time, the first from ``begin_ns`` (monotonic) on; how often a second of each."""
     for do in KINDS.values():
         do()
     rates = []
@@ -82,11 +75,7 @@ def work(begin_ns: int) -> list[float]:
 
 
 def measure(processes: int) -> dict[str, float]:
-    """Measure with so many processes at once.
-
-    Raises:
-        ChildProcessError: One of them has not told its numbers.
-    """
+    """Measure with so many processes at once. Raises ChildProcessError where one sent no numbers."""
     begin_ns = time.monotonic_ns() + BEGIN_NS
     pipes = []
     for _ in range(processes):

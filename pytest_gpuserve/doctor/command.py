@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytest_gpuserve.device.names import AUTO, CPU
-from pytest_gpuserve.doctor.facts import containers, servers
-from pytest_gpuserve.doctor.look import look
+from pytest_gpuserve.device.card import AUTO, CPU
+from pytest_gpuserve.doctor.look import containers, look, servers
 from pytest_gpuserve.doctor.report import make_report, report_text
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.command_line import refused, run_command

@@ -1,4 +1,4 @@
-"""Looks at this machine for about a second; changes nothing on it and leaves nothing behind.
+"""What there is on this machine, and its state: looks for about a second, changes nothing and leaves nothing behind.
 
 Whatever cannot be read is unknown, with the reason, and keeps nothing else from being read.
 """
@@ -12,57 +12,215 @@ import tempfile
 import time
 import warnings
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import psutil
 
-from pytest_gpuserve.device.binding import Reader, opened
-from pytest_gpuserve.device.card_facts import list_cards
+from pytest_gpuserve.device.card import CPU, Reader, list_cards, opened
 from pytest_gpuserve.device.card_probe import CardProbe
-from pytest_gpuserve.device.contention import cores_taken_by_others, read_cpu
-from pytest_gpuserve.device.host import (
-    cores_used,
-    is_virtual,
-    read_boost,
-    read_core_limit,
-    read_host,
-    read_host_counters,
-    read_processes,
-)
+from pytest_gpuserve.device.cpu import cores_taken_by_others, cores_used, read_cpu, read_host_counters, read_processes
+from pytest_gpuserve.device.host import is_virtual, read_boost, read_core_limit, read_host
 from pytest_gpuserve.device.lock import DeviceLock
-from pytest_gpuserve.device.names import CPU
 from pytest_gpuserve.device.sample import Unknown
 from pytest_gpuserve.device.select import select_devices, visible_cards
-from pytest_gpuserve.doctor.facts import BusyProcess, CardNow, CpuUse, Driver, HostNow, LockState, Seen, Space, Swap
-from pytest_gpuserve.doctor.host_conditions import SHARED_MEMORY
+from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
+from pytest_gpuserve.doctor.conditions import SHARED_MEMORY
 from pytest_gpuserve.errors import GpuserveError
+from pytest_gpuserve.process.container import examine
 from pytest_gpuserve.process.logs import printable
+from pytest_gpuserve.servers.relocation import installed_versions
+from pytest_gpuserve.servers.triton_install import PACKAGE, find_triton
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from types import ModuleType
 
     from pytest_gpuserve.device.card import Card, NvmlAnswer
-    from pytest_gpuserve.device.contention import CpuReading
-    from pytest_gpuserve.device.host import Host, Stat
+    from pytest_gpuserve.device.cpu import CpuReading, Stat
+    from pytest_gpuserve.device.host import Boost, Host
     from pytest_gpuserve.device.sample import CardEvent, CardSample
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Whether a fixture or a container engine works here, its version or problem, and what helps."""
+
+    what: str
+    works: bool
+    found: str
+    remedy: str = ""
+
+
+SERVERS: Final = {
+    "mosec": ("mosec_server", "mosec"),
+    "litserve": ("litserve_server", "litserve"),
+    "torch": ("torch_worker", "torch"),
+}
+"""Distributions that a server needs, each with its fixture and the extra of this package that brings it."""
+
+
+def servers(python: str) -> list[Finding]:
+    """Which servers an interpreter can run. Raises `ServerFailed` where it does not answer."""
+    versions = installed_versions(python, DEFAULT_DISTRIBUTIONS)
+    findings = [
+        Finding(fixture, works=True, found=f"{distribution} {versions[distribution]}")
+        if distribution in versions
+        else Finding(
+            fixture,
+            works=False,
+            found=f"{distribution} is not installed",
+            remedy=f"{python} -m pip install 'pytest-gpuserve[{extra}]', or python=... of the fixture",
+        )
+        for distribution, (fixture, extra) in SERVERS.items()
+    ]
+    try:
+        install = find_triton(python)
+    except GpuserveError as problem:
+        found = f"{problem.summary}: {problem.found}" if problem.found else problem.summary
+        remedy = problem.remedies[0] if problem.remedies else ""
+        triton = [Finding(name, False, found, remedy) for name in ("triton_server", "pytriton_server")]  # noqa: FBT003 -- named by the line above
+    else:
+        found = f"{PACKAGE.partition('=')[0]} {install.version}, without a container"
+        triton = [Finding(name, works=True, found=found) for name in ("triton_server", "pytriton_server")]
+    return [*findings, *triton]
+
+
+def containers() -> list[Finding]:
+    """Which container engines can run ``triton_server(image=...)``."""
+    return [
+        Finding(f"containers by {state.name}", state.works, state.found, state.remedy)
+        for state in examine(env=os.environ)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class BusyProcess:
+    """A process that is not ours, and the cores that it used on average."""
+
+    pid: int
+    name: str
+    cores: float
+
+
+@dataclass(frozen=True, slots=True)
+class CpuUse:
+    """Who used the CPU while nothing was measured; the first three in cores.
+
+    Args:
+        stolen_since_boot: Share of all CPU time that there was work for since the boot.
+        processes: The busiest others, with those that were waited for first.
+    """
+
+    seconds: float
+    by_others: float
+    stolen: float
+    stolen_since_boot: float
+    processes: tuple[BusyProcess, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Swap:
+    """Memory on disk: how much lies there, and how much was moved there or back while we looked, in bytes."""
+
+    used_bytes: int
+    moved_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """A folder's file system, and how much of it is left for this user, in bytes."""
+
+    path: str
+    total_bytes: int
+    free_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockState:
+    """Whether a session measures on a device now; ``held`` is None where that is not known, ``told`` says why."""
+
+    held: bool | None
+    told: str = ""
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostState:
+    """The machine, and its state now; ``unknown`` says why a field is None.
+
+    Args:
+        core_limit: Cores' worth of time that this process may use; infinite without a limit.
+        sees_all: Whether all processes of the machine can be seen, not only those of a container.
+        open_files: Soft and hard limit on the open files of a process; infinite without one.
+    """
+
+    host: Host | None = None
+    host_problem: str = ""
+    host_remedy: str = ""
+    boost: Boost | None = None
+    core_limit: float | None = None
+    is_virtual: bool | None = None
+    sees_all: bool = False
+    cpu: CpuUse | None = None
+    swap: Swap | None = None
+    shared_memory: Space | None = None
+    open_files: tuple[float, float] | None = None
+    temp: Space | None = None
+    unknown: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardState:
+    """A card, or an instance of a divided one, and its state now.
+
+    Args:
+        samples: About a second apart; none where it cannot be read.
+        unknown: Why a value of the samples is None, in the words of `CardProbe`.
+    """
+
+    card: Card
+    visible: bool = True
+    samples: tuple[CardSample, ...] = ()
+    events: tuple[CardEvent, ...] = ()
+    unknown: Mapping[str, str] = field(default_factory=dict)
+    lock: LockState = LockState(held=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """NVIDIA's driver: whether it answers for every card, or certainly is absent, and what is wrong."""
+
+    answers: bool
+    absent: bool
+    problem: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineState:
+    """The machine and its cards.
+
+    Args:
+        devices: Lock keys of the devices that may be measured on: ``cpu``, or a card's UUID.
+        refused: Why the device that was asked for is not among them; empty otherwise.
+    """
+
+    host: HostState
+    driver: Driver
+    cards: tuple[CardState, ...] = ()
+    cpu_lock: LockState = LockState(held=False)
+    devices: tuple[str, ...] = ()
+    refused: str = ""
+    refused_remedy: str = ""
+
 
 _T = TypeVar("_T")
 
 
 def attempt(unknown: dict[str, str], what: str, read: Callable[[], _T]) -> _T | None:
-    """Read something, or keep why it cannot be read.
-
-    Args:
-        unknown: Where the reason goes.
-        what: Its name there.
-        read: Reads it.
-
-    Raises:
-        GpuserveError: The user can mend it, and is to hear how.
-    """
+    """Read something, or keep why it cannot be read. Raises GpuserveError where the user can fix it."""
     try:
         return read()
     except GpuserveError:
@@ -80,14 +238,8 @@ def words(problem: GpuserveError) -> tuple[str, str]:
     return told, "; or ".join(problem.remedies)
 
 
-def look_at_cards(answer: NvmlAnswer, visible: str | None, *, meanwhile: Callable[[], object]) -> tuple[CardNow, ...]:
-    """Look at each card before and after something that takes a while.
-
-    Args:
-        answer: What NVML said of them.
-        visible: CUDA_VISIBLE_DEVICES, None if it is not set.
-        meanwhile: What takes a while; called once, whether there are cards or not.
-    """
+def look_at_cards(answer: NvmlAnswer, visible: str | None, *, meanwhile: Callable[[], object]) -> tuple[CardState, ...]:
+    """Read each card before and after ``meanwhile``, which is called once whether there are cards or not."""
     seen = visible_cards(answer.cards, visible)
     watched = [_Watched(card) for card in answer.cards]
     with ExitStack() as stack:
@@ -128,9 +280,9 @@ class _Watched:
             sample = attempt(self.unknown, "the card", lambda: probe.read(slow=True))
             self._samples += [] if sample is None else [sample]
 
-    def now(self, *, visible: bool) -> CardNow:
+    def now(self, *, visible: bool) -> CardState:
         """What was seen."""
-        return CardNow(
+        return CardState(
             card=self.card,
             visible=visible,
             samples=tuple(self._samples),
@@ -173,11 +325,7 @@ LEAST_CORES: Final = 0.05
 
 
 class HostLook:
-    """A look at the host.
-
-    Args:
-        environ: The environment, which may hold GPUSERVE_HOST.
-    """
+    """A look at the host, in two parts."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -197,11 +345,11 @@ class HostLook:
         if swap is not None and now is not None:
             self._swap = Swap(now.used_bytes, max(0, now.moved_bytes - swap.moved_bytes))
 
-    def now(self) -> HostNow:
+    def now(self) -> HostState:
         """All that is known of the host."""
         unknown = self._unknown
         host, problem = self._host()
-        return HostNow(
+        return HostState(
             host=host,
             host_problem=problem[0],
             host_remedy=problem[1],
@@ -283,12 +431,7 @@ def _open_files() -> tuple[float, float]:
 
 
 def read_lock(key: str, *, folder: Path | None = None) -> LockState:
-    """Say whether a session measures on a device.
-
-    Args:
-        key: ``cpu``, or the card's UUID.
-        folder: Where locks are; the machine's own by default.
-    """
+    """Say whether a session measures on a device: ``cpu``, or a card's UUID."""
     lock = DeviceLock(key, command="", folder=folder)
     # What people put there that is no file must neither be followed nor hold us up.
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -315,13 +458,8 @@ KERNEL_MODULE: Final = Path("/proc/driver/nvidia/version")
 """Is there while NVIDIA's driver is loaded, also in a container that its library was not given to."""
 
 
-def look(asked: str | None, environ: Mapping[str, str]) -> Seen:
-    """Look at the machine and at its cards.
-
-    Args:
-        asked: The device that is meant, as for ``--gpu``; None for any that is there.
-        environ: The environment, which may hold CUDA_VISIBLE_DEVICES and GPUSERVE_HOST.
-    """
+def look(asked: str | None, environ: Mapping[str, str]) -> MachineState:
+    """Read the state of the machine and its cards; ``asked`` is the device as for ``--gpu``, None for any."""
     visible = environ.get("CUDA_VISIBLE_DEVICES")
     answer = list_cards()
     host_look = HostLook(environ)
@@ -335,7 +473,7 @@ def look(asked: str | None, environ: Mapping[str, str]) -> Seen:
             devices = tuple(device.lock_key for device in chosen)
         except GpuserveError as problem:
             devices, refused = (), words(problem)
-    return Seen(
+    return MachineState(
         host=host,
         driver=read_driver(answer),
         cards=cards,
@@ -347,12 +485,7 @@ def look(asked: str | None, environ: Mapping[str, str]) -> Seen:
 
 
 def read_driver(answer: NvmlAnswer, *, module: Path = KERNEL_MODULE) -> Driver:
-    """Say what is the matter with the driver.
-
-    Args:
-        answer: What NVML said.
-        module: A file that is there while the driver is loaded.
-    """
+    """Say what is wrong with the driver; ``module`` exists while it is loaded."""
     if answer.absent and module.exists():
         found = f"the driver is loaded, but does not answer here: {answer.problem}"
         return Driver(answers=False, absent=False, problem=found)

@@ -8,18 +8,23 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pytest_gpuserve.device.names import CPU
-from pytest_gpuserve.doctor.card_conditions import CardJudge, driver_condition, lock_condition
-from pytest_gpuserve.doctor.finding import MACHINE, Condition, Level
-from pytest_gpuserve.doctor.host_conditions import host_conditions
+from pytest_gpuserve.device.card import CPU
+from pytest_gpuserve.doctor.conditions import (
+    MACHINE,
+    CardConditions,
+    Condition,
+    Level,
+    driver_condition,
+    host_conditions,
+    lock_condition,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.device.host import Host
-    from pytest_gpuserve.doctor.facts import CardNow, Driver, Seen
-    from pytest_gpuserve.doctor.finding import Finding
+    from pytest_gpuserve.doctor.look import CardState, Driver, Finding, MachineState
 
 UUID_SHOWN: Final = 12
 """Characters that tell cards of one kind apart, and that CUDA_VISIBLE_DEVICES takes."""
@@ -163,16 +168,7 @@ def _gib(count: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CardReport:
-    """A card for people and scripts.
-
-    Args:
-        gpu: Its name for ``--gpu``.
-        baselines: Its folder, in the project's root unless ``--baseline-dir`` says otherwise.
-        visible: Whether CUDA_VISIBLE_DEVICES leaves it to us.
-        facts: What is known of it.
-        now: What was seen of it last, by the names of the fields of a sample; None where it was not seen.
-        unknown: What could not be read, and why.
-    """
+    """A card for people and scripts; ``now`` has the fields of its last sample."""
 
     gpu: str
     baselines: str
@@ -184,18 +180,12 @@ class CardReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything.
+    """All that the command prints.
 
     Args:
-        can_measure: Whether anything can be measured: a server works, and a device is free.
-        why_not: Why nothing can; empty otherwise.
+        can_measure: Whether a server works, and a device is free; ``why_not`` otherwise.
         devices: Names for ``--gpu`` that can be measured on now.
-        host: The machine's facts; None where they cannot be read.
-        driver: NVIDIA's driver.
-        cards: The cards.
-        conditions: What would disturb a measurement, and what would not.
-        servers: Which of them can run.
-        containers: Which engines can run a server.
+        host: None where its facts cannot be read.
     """
 
     can_measure: bool
@@ -210,16 +200,9 @@ class Report:
 
 
 def make_report(
-    seen: Seen, servers: Sequence[Finding], containers: Sequence[Finding], *, visible: str | None
+    seen: MachineState, servers: Sequence[Finding], containers: Sequence[Finding], *, visible: str | None
 ) -> Report:
-    """Judge all that was seen.
-
-    Args:
-        seen: It.
-        servers: Which of them can run.
-        containers: Which engines can run a server.
-        visible: CUDA_VISIBLE_DEVICES, None if it is not set.
-    """
+    """Judge all that was seen; ``visible`` is CUDA_VISIBLE_DEVICES, None if it is not set."""
     conditions = judged(seen, visible=visible)
     free = free_devices(seen, conditions)
     names = {CPU: CPU, **{card.card.uuid: card.card.name for card in seen.cards}}
@@ -245,13 +228,8 @@ def make_report(
     )
 
 
-def judged(seen: Seen, *, visible: str | None) -> list[Condition]:
-    """Judge the machine, its driver, and each device.
-
-    Args:
-        seen: What was seen.
-        visible: CUDA_VISIBLE_DEVICES, None if it is not set.
-    """
+def judged(seen: MachineState, *, visible: str | None) -> list[Condition]:
+    """Judge the machine, its driver, and each device; ``visible`` is CUDA_VISIBLE_DEVICES, None if it is not set."""
     conditions = host_conditions(seen.host)
     if seen.refused:
         conditions.append(
@@ -259,17 +237,17 @@ def judged(seen: Seen, *, visible: str | None) -> list[Condition]:
         )
     conditions += [driver_condition(seen.driver), lock_condition(seen.cpu_lock, CPU)]
     for card in seen.cards:
-        conditions += CardJudge(card, sees_all=seen.host.sees_all, visible=visible).conditions()
+        conditions += CardConditions(card, sees_all=seen.host.sees_all, visible=visible).conditions()
     return conditions
 
 
-def free_devices(seen: Seen, conditions: Sequence[Condition]) -> tuple[str, ...]:
+def free_devices(seen: MachineState, conditions: Sequence[Condition]) -> tuple[str, ...]:
     """Of the devices that may be measured on, those that nothing prevents it on."""
     prevented = {condition.subject for condition in conditions if condition.level is Level.PREVENTS}
     return tuple(key for key in seen.devices if key not in prevented)
 
 
-def _card_report(now: CardNow) -> CardReport:
+def _card_report(now: CardState) -> CardReport:
     card = now.card
     return CardReport(
         gpu=card.name,

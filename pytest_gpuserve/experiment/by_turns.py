@@ -7,14 +7,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.device.contention import cores_taken_by_others, read_cpu
+from pytest_gpuserve.device.cpu import cores_taken_by_others, read_cpu
 from pytest_gpuserve.experiment.disturbed import Disturbed
 from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
 from pytest_gpuserve.experiment.telemetry import side_with_telemetry
 from pytest_gpuserve.experiment.watch import our_processes
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.measure.counters import added
-from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, Block, Round, Side, of_arm
+from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Arm, ArmResult, Block, Round, of_arm
 from pytest_gpuserve.measure.telemetry import merged
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.units import utc_now
@@ -43,7 +43,7 @@ class _Turn:
     """
 
     window: Window | None
-    side: Side
+    side: ArmResult
     foreign_cores: float
     problems: list[Reason]
 
@@ -68,7 +68,7 @@ def round_by_turns(
     seed = terms.shape.seed + coin.randrange(1 << 30)
     at = utc_now()
     windows: list[Window] = []
-    sides: dict[Arm, list[Side]] = {arm: [] for arm in ARMS}
+    sides: dict[Arm, list[ArmResult]] = {arm: [] for arm in ARMS}
     problems: list[Reason] = []
     disturbed = Disturbed()
     foreign_cores = 0.0
@@ -137,14 +137,14 @@ def _turn(
     return _Turn(measured[0] if measured and not again else None, side, taken, problems)
 
 
-def _joined(sides: list[Side]) -> Side:
+def _joined(sides: list[ArmResult]) -> ArmResult:
     sizes: dict[str, int] = {}
     # There is none where the other one's first start was in trouble.
-    last = sides[-1] if sides else Side(())
+    last = sides[-1] if sides else ArmResult(())
     for side in sides:
         for size, count in side.batch_sizes.items():
             sizes[size] = sizes.get(size, 0) + count
-    return Side(
+    return ArmResult(
         cold_start_seconds=tuple(seconds for side in sides for seconds in side.cold_start_seconds),
         client=Client.pooled(side.client for side in sides),
         batch_sizes=sizes,

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.measure.counters import ServerSetting
     from pytest_gpuserve.measure.histogram import Histogram
-    from pytest_gpuserve.measure.settings import Setting
     from pytest_gpuserve.measure.window import Session, Start, Window
 
 
@@ -127,7 +127,7 @@ class Observed:
         return replicas_of(windows, added(known))
 
     @property
-    def settings(self) -> Mapping[str, Setting]:
+    def settings(self) -> Mapping[str, ServerSetting]:
         """How the server of the last start was really set up, beside what was asked for; empty where it is silent."""
         return self._starts[-1].settings if self._starts else {}
 

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.device.contention import cores_taken_by_others, cpu_share, read_cpu
+from pytest_gpuserve.device.cpu import cores_taken_by_others, cpu_share, read_cpu
 from pytest_gpuserve.experiment.telemetry import TelemetryMonitor, nobody
 from pytest_gpuserve.experiment.watch import Watch, client_of, our_processes
 from pytest_gpuserve.gate.reason import Reason, ReasonKind

@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.device.contention import cores_taken_by_others, read_cpu
+from pytest_gpuserve.device.cpu import cores_taken_by_others, read_cpu
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
 from pytest_gpuserve.experiment.by_turns import round_by_turns
 from pytest_gpuserve.experiment.capacity.rounds import SearchedUp, round_of_searches

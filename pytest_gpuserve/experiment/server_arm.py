@@ -17,7 +17,7 @@ from pytest_gpuserve.load.schedule import is_open
 from pytest_gpuserve.load.totals import RunningTotals, total
 from pytest_gpuserve.load.validity import LATENCIES_LONG
 from pytest_gpuserve.measure.counters import added
-from pytest_gpuserve.measure.rounds import Arm, Side
+from pytest_gpuserve.measure.rounds import Arm, ArmResult
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -263,11 +263,11 @@ class ServerArm:
         if not self.problems:
             self.problems.extend(answer_reasons(self.watch.check, []))
 
-    def side(self) -> Side:
+    def side(self) -> ArmResult:
         """What is known of it beside its windows."""
         counters = added([turn.counted for turn in self._turns if turn.counted is not None])
         instance = self.watch.instance
-        return Side(
+        return ArmResult(
             cold_start_seconds=(instance.cold_start_seconds,),
             client=client_of(self._totals(), None),
             batch_sizes={} if counters is None else counters.batch_sizes,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Protocol
 
 from pytest_gpuserve.device.sample import SAMPLES_A_SECOND, SLOW_EVERY
-from pytest_gpuserve.device.telemetry import SILENCE_SECONDS, Seen
+from pytest_gpuserve.device.telemetry import SILENCE_SECONDS, SamplerOutput
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.measure.conditions import (
     RunCondition,
@@ -21,16 +21,14 @@ from pytest_gpuserve.measure.conditions import (
     judge_processes,
     judge_window,
 )
-from pytest_gpuserve.measure.samples import SLOW_GAP_NS, between, card_of, telemetry_between
-from pytest_gpuserve.measure.series import NS
-from pytest_gpuserve.measure.telemetry import is_instance, merged
+from pytest_gpuserve.measure.telemetry import NS, SLOW_GAP_NS, between, card_of, is_instance, merged, telemetry_between
 from pytest_gpuserve.measure.window import CardUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpuserve.device.sample import Sample, Unknown
-    from pytest_gpuserve.measure.rounds import Side
+    from pytest_gpuserve.device.sample import TelemetrySample, Unknown
+    from pytest_gpuserve.measure.rounds import ArmResult
     from pytest_gpuserve.measure.telemetry import Spread, Telemetry
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.servers.instance import Instance
@@ -65,10 +63,10 @@ class Eyes(Protocol):
     def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
         """Count the CPU time of these processes and of all below them, which are ours."""
 
-    def seen(self) -> Seen:
+    def seen(self) -> SamplerOutput:
         """Return everything that has been seen."""
 
-    def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> Seen:
+    def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> SamplerOutput:
         """Wait for the first sample at or after a moment, and return everything."""
 
     def forget_before(self, at_ns: int) -> None:
@@ -84,14 +82,14 @@ class NoEyes:
     def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
         """Nobody counts."""
 
-    def seen(self) -> Seen:
+    def seen(self) -> SamplerOutput:
         """Nothing was."""
-        return Seen()
+        return SamplerOutput()
 
-    def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> Seen:
+    def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> SamplerOutput:
         """Nothing will be."""
         del at_ns, timeout_seconds
-        return Seen()
+        return SamplerOutput()
 
     def forget_before(self, at_ns: int) -> None:
         """There is nothing to forget."""
@@ -236,7 +234,7 @@ class TelemetryMonitor:
             if unknown.why != NOT_SUPPORTED or (unknown.what in NEEDED and not self._lacks_ecc(unknown)):
                 self.note(f"telemetry unknown: {unknown}")
 
-    def _check(self, seen: Seen) -> None:
+    def _check(self, seen: SamplerOutput) -> None:
         """Look for what makes the run invalid, in all that was seen of it so far."""
         parts = [
             judge_events([event for event in seen.events if event.at_ns >= self.since_ns], self.uuids),
@@ -255,10 +253,10 @@ class TelemetryMonitor:
                 self._told.add(which)
                 self._problems.append(problem)
 
-    def _ecc(self, samples: Sequence[Sample]) -> RunCondition:
+    def _ecc(self, samples: Sequence[TelemetrySample]) -> RunCondition:
         return judge_ecc(self._own(samples), self.uuids, without_ecc=self.without_ecc)
 
-    def _processes(self, samples: Sequence[Sample]) -> RunCondition:
+    def _processes(self, samples: Sequence[TelemetrySample]) -> RunCondition:
         if self._up_ns is None:
             return RunCondition()
         looks = [
@@ -268,16 +266,16 @@ class TelemetryMonitor:
         ]
         return judge_processes(looks, self.uuids, server_began_ns=self.server_began_ns)
 
-    def _known(self, samples: Sequence[Sample]) -> RunCondition:
+    def _known(self, samples: Sequence[TelemetrySample]) -> RunCondition:
         return judge_known(self._own(samples), self.uuids, needs_clock=self.baseline_clock_mhz is not None)
 
     def _lacks_ecc(self, unknown: Unknown) -> bool:
         return unknown.what == ECC_ERRORS and unknown.uuid in self.without_ecc
 
-    def _own(self, samples: Sequence[Sample]) -> Sequence[Sample]:
+    def _own(self, samples: Sequence[TelemetrySample]) -> Sequence[TelemetrySample]:
         return between(samples, self.since_ns, samples[-1].at_ns + 1) if samples else ()
 
-    def _memory(self, seen: Seen) -> dict[str, int | None]:
+    def _memory(self, seen: SamplerOutput) -> dict[str, int | None]:
         cards = {uuid: card_of(seen.samples[-1], uuid) if seen.samples else None for uuid in self.uuids}
         return {uuid: None if card is None else card.memory_used_bytes for uuid, card in cards.items()}
 
@@ -303,7 +301,7 @@ def card_use(telemetry: Telemetry) -> CardUse:
     )
 
 
-def _telemetry(samples: Sequence[Sample], window: Window) -> Telemetry:
+def _telemetry(samples: Sequence[TelemetrySample], window: Window) -> Telemetry:
     return telemetry_between(samples, window.begin_ns, window.end_ns)
 
 
@@ -321,7 +319,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return None if total is None else total / len(values)
 
 
-def side_with_telemetry(side: Side, monitor: TelemetryMonitor, windows: Iterable[Window]) -> Side:
+def side_with_telemetry(side: ArmResult, monitor: TelemetryMonitor, windows: Iterable[Window]) -> ArmResult:
     """Add what the cards did in a server's windows; whose CPU time it was is not told apart beside another server."""
     telemetry = monitor.telemetry(windows)
     if telemetry is not None:

@@ -10,7 +10,7 @@ two-sample t test with pooled variance (Snedecor and Cochran, Statistical Method
 
 b^2 is the variance between sessions, mixed with the metric's default as in ``gate/stored.py``, from the anchor's
 sessions, those of now, and those of the builds between; df are its degrees of freedom. d^2 is that between occasions,
-as in ``gate/occasions.py``. Growth is that of the cost at the tolerance. A metric has drifted if p is below the level
+as in ``gate/stored.py``. Growth is that of the cost at the tolerance. A metric has drifted if p is below the level
 *and* the estimate is beyond the tolerance:
 what has come together in many steps is told where it is too much, not as soon as it is surely something. It has
 improved if the test on the opposite sign is below a sixth of the level, as at one look of the stored gate: an anchor
@@ -45,8 +45,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.gate.metric import Growth, Metric, check_growth
-from pytest_gpuserve.gate.occasions import drift_variance
-from pytest_gpuserve.gate.stored import ALPHA, LOOKS, session_variance, sum_of_squares
+from pytest_gpuserve.gate.stored import ALPHA, LOOKS, drift_variance, session_variance, sum_of_squares
 from pytest_gpuserve.gate.verdict import Evidence, Judgement, Verdict
 
 if TYPE_CHECKING:
@@ -91,13 +90,10 @@ class AnchorPoint:
 
 @dataclass(frozen=True)
 class AnchorResult:
-    """How a metric stands against its anchor.
+    """A metric against its anchor.
 
     Attributes:
-        metric: Which.
-        anchor: Against what.
-        measured: Mean log cost now.
-        sessions: Behind ``measured``.
+        measured: Mean log cost now, of ``sessions``.
         evidence: Estimate, standard error and the zone test.
     """
 

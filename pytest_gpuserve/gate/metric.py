@@ -57,7 +57,7 @@ class Metric:
         sd_floor: Smallest standard deviation of log cost between starts or sessions that is ever believed.
         default_sd: Standard deviation of log cost between sessions that is assumed before any is known.
         default_pair_sd: The same of the difference between two starts side by side, where ``sd_floor`` is not more.
-        own_error: What a start tells of its own error, where that is most of its spread; None where it is not told.
+        own_error: What a start knows of its own error, where that is most of its spread; None where it knows nothing.
         is_of_requests: Whether it is computed from requests, so that it needs many; else one shows that there was load.
         on_request: Whether it is judged, shown and reckoned with only where a test names it.
     """
@@ -111,7 +111,7 @@ class Metric:
 
     def loss(self, growth: Growth) -> float:
         """How much worse the value is, as a fraction of it, where the cost grew by so much: the inverse of `growth`."""
-        # To twelve digits, so that a tolerance is told as it was written.
+        # To twelve digits, so that a tolerance is shown as it was written.
         return float(f"{growth / (1 + growth):.12g}") if self.higher_is_better else growth
 
 
@@ -276,11 +276,7 @@ def requests_needed(metric: Metric, tolerance: float) -> int:
 
 
 def check_growth(growth: Growth) -> None:
-    """Refuse a growth that nothing can be tested against.
-
-    Raises:
-        ValueError: It is not a positive number.
-    """
+    """Raise ValueError for a growth that is no positive number."""
     _check_positive("a largest growth", growth)
 
 

@@ -1,13 +1,23 @@
-"""When a paired comparison is looked at, and how strict each look is, so that all looks together keep the level.
+"""When a paired comparison is looked at, and how strict its looks and a run's claims are, so that the level is kept.
 
-The levels spend ``alpha * sqrt(t)`` of the error by the time a share t of the planned rounds is measured (K. K. G.
-Lan and D. L. DeMets, Biometrika 70, 1983, 659-663). They are fixed numbers: a look that is not taken loses its share
-and gives it to no other, so nothing that was seen can move a level.
+The levels of the looks spend ``alpha * sqrt(t)`` of the error by the time a share t of the planned rounds is measured
+(K. K. G. Lan and D. L. DeMets, Biometrika 70, 1983, 659-663). They are fixed numbers: a look that is not taken loses
+its share and gives it to no other, so nothing that was seen can move a level.
+
+The more a run compares, the surer each REGRESSED has to be. A test's outcome is due when the test ends, so a claim
+cannot wait for the claims after it as in Holm's step-down (Scandinavian Journal of Statistics 6, 1979, 65-70). `Family`
+gives his thresholds in the order of time: with M planned comparisons and r claims already upheld, the next one is
+upheld if its p-value is at most ``alpha / (M - r)``. Until the first wrong claim all r upheld ones are right, so M - r
+counts at least the comparisons that can still be claimed wrongly; with n of these, a wrong claim takes a p-value of at
+most ``alpha / n`` among n, whatever the order. So it upholds all that Bonferroni does and nothing that Holm does not,
+and it upholds just what Holm does if claims that were not upheld are asked again.
+
+A claim that is not upheld yet is no PASS: it is measured on. A regression is upheld at a later look, chance goes away.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.metric import COLD_START
@@ -17,6 +27,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.gate.verdict import Evidence
+
 
 ALPHA: Final = 0.05
 """Most false claims of one kind over all looks of one comparison."""
@@ -39,7 +50,7 @@ _SECOND_ROUND: Final = LOOKS.index((2, BLOCKS))
 
 
 @dataclass(frozen=True)
-class Seen:
+class LookResult:
     """One look that was taken.
 
     Attributes:
@@ -65,7 +76,7 @@ class Seen:
                 raise ValueError(f"{name} must lie between 0 and 1, not {getattr(self, name)}")
 
     @classmethod
-    def of(cls, look: int, evidence: Evidence, claim: Evidence) -> Seen:
+    def of(cls, look: int, evidence: Evidence, claim: Evidence) -> LookResult:
         """What a look keeps: of the plain evidence how well it passes, of a claim's evidence the rest."""
         return cls(look, claim.p_regressed, evidence.p_pass, claim.p_improved)
 
@@ -99,8 +110,7 @@ def levels(alpha: float = ALPHA, looks: int = len(LOOKS)) -> tuple[float, ...]:
     Raises:
         ValueError: Alpha does not lie between 0 and 0.5, or there is no look.
     """
-    if not 0 < alpha < 0.5:
-        raise ValueError(f"alpha must lie between 0 and 0.5, not {alpha}")
+    _check_alpha(alpha)
     if looks < 1:
         raise ValueError(f"a sequence has at least one look, not {looks}")
     if looks == len(LOOKS) and alpha in _LEVELS:
@@ -108,7 +118,7 @@ def levels(alpha: float = ALPHA, looks: int = len(LOOKS)) -> tuple[float, ...]:
     return (alpha / looks,) * looks
 
 
-def adjusted_p(seen: Sequence[Seen], *, improved: bool = False) -> float:
+def adjusted_p(seen: Sequence[LookResult], *, improved: bool = False) -> float:
     """One p-value of REGRESSED for a whole sequence: the smallest alpha whose levels one of the looks was below.
 
     The levels of an alpha without a table are equal shares. To scale those of .05 down instead would not be valid:
@@ -122,3 +132,50 @@ def adjusted_p(seen: Sequence[Seen], *, improved: bool = False) -> float:
     equal_shares = (len(LOOKS) * p for _, p in found)
     tabulated = (alpha for alpha, at_most in _LEVELS.items() for look, p in found if p <= at_most[look])
     return min((1.0, *equal_shares, *tabulated))
+
+
+@dataclass(frozen=True)
+class Family:
+    """The comparisons of one run that can claim a regression.
+
+    Attributes:
+        planned: How many there are, or may be; at least one. To be known before the first claim.
+        upheld: How many claims were upheld so far.
+        alpha: How likely any claim of the run may be wrong.
+
+    Raises:
+        ValueError: None is planned, more are upheld than planned, or alpha does not lie between 0 and 0.5.
+    """
+
+    planned: int
+    upheld: int = 0
+    alpha: float = ALPHA
+
+    def __post_init__(self) -> None:
+        if self.planned < 1:
+            raise ValueError(f"a family has at least one comparison, not {self.planned}")
+        if not 0 <= self.upheld <= self.planned:
+            raise ValueError(f"of {self.planned} comparisons {self.upheld} cannot be upheld")
+        _check_alpha(self.alpha)
+
+    @property
+    def threshold(self) -> float:
+        """Largest adjusted p-value at which the next claim is upheld."""
+        return self.alpha / max(1, self.planned - self.upheld)
+
+    def upholds(self, adjusted_p: float) -> bool:
+        """Whether a claim with this p-value, adjusted for its looks (`adjusted_p`), is upheld."""
+        return adjusted_p <= self.threshold
+
+    def with_claim(self) -> Family:
+        """The family after one more upheld claim, which was planned or counts as if it had been."""
+        return replace(self, planned=max(self.planned, self.upheld + 1), upheld=self.upheld + 1)
+
+    def at_least(self, planned: int) -> Family:
+        """The family when there turn out to be more comparisons; what was upheld before stays upheld."""
+        return replace(self, planned=max(self.planned, planned))
+
+
+def _check_alpha(alpha: float) -> None:
+    if not 0 < alpha < 0.5:
+        raise ValueError(f"alpha must lie between 0 and 0.5, not {alpha}")

@@ -46,7 +46,7 @@ LEAST_SQUARES: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class BatchCounts:
     """The requests of a stretch of time.
 
     Args:
@@ -69,12 +69,7 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A share of requests, and of how many independent ones it is worth.
-
-    Args:
-        value: From 0 to 1.
-        effective: Independent requests that would tell as much; not necessarily whole.
-    """
+    """A share of requests, from 0 to 1, and of how many independent ones it is worth; not necessarily whole."""
 
     value: float
     effective: float
@@ -90,7 +85,7 @@ class Share:
         return 1.0 if beyond <= 0 else _beta(limit, beyond, self.effective - beyond + 1)
 
 
-def share_of(batches: Sequence[Batch], level: float) -> Share:
+def share_of(batches: Sequence[BatchCounts], level: float) -> Share:
     """Return the share of requests beyond the limit.
 
     Args:
@@ -121,13 +116,7 @@ def share_of(batches: Sequence[Batch], level: float) -> Share:
 
 
 def requests_to_show(limit: float, level: float, batches: int) -> float:
-    """Return how many requests, none of them beyond and all independent, show that the share lies below ``limit``.
-
-    Args:
-        limit: Inside (0, 1).
-        level: Error rate.
-        batches: In which they are counted.
-    """
+    """How many independent requests, none beyond, show at this error rate that the share lies below ``limit``."""
     return math.log(level) / math.log1p(-limit) * _few(batches, level)
 
 

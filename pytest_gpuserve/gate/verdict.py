@@ -1,4 +1,4 @@
-"""The outcomes of a comparison, as values: the verdict, the evidence behind it, and what a report is told.
+"""The outcomes of a comparison, as values: the verdict, the evidence behind it, and what a report shows.
 
 Every method of comparison ends in one estimate of the change of log cost with a standard error and degrees
 of freedom. `Evidence` holds those and asks both questions of the zone test, so that a stored-baseline
@@ -210,7 +210,7 @@ class Judgement:
         p_pass: See `Evidence`.
         p_improved: See `Evidence`.
         windows: Measured windows behind it.
-        asserted: Whether the test asked; where it ended before, what it would have come to is told and decides nothing.
+        asserted: Whether the test asked; where it ended before, the verdict is shown and decides nothing.
         adjusted_p: Of a claim of a change by which p-value, adjusted for all its looks, it was upheld.
         overruled: Whether another judgement is the last word on it: a stored verdict that was settled side by side.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.device.host import parse_stat
+from pytest_gpuserve.device.cpu import parse_stat
 from pytest_gpuserve.load.wire import HostProcess
 
 if TYPE_CHECKING:

@@ -1,4 +1,13 @@
-"""What a search for a capacity came to: probes of rates, and between which of them the highest good one lies."""
+"""What a search for a capacity came to: probes of rates, and between which of them the highest good one lies.
+
+Within that interval it is where the share of slow requests, which rises with the rate, is the allowed one, by logistic
+regression. It is how a dose is found (J. Berkson, "Application of the logistic function to bio-assay", Journal of the
+American Statistical Association 39, 1944, 357-365; D. J. Finney, "Probit Analysis", 3rd ed. 1971), with effective
+counts because requests cluster (P. McCullagh and J. A. Nelder, "Generalized Linear Models", 2nd ed. 1989, 4.5). What a
+point contributes is its influence: by how much the crossing moves with it, as far as a straight line tells (F. R.
+Hampel, "The influence curve and its role in robust estimation", Journal of the American Statistical Association 69,
+1974, 383-393).
+"""
 
 from __future__ import annotations
 
@@ -6,12 +15,114 @@ import math
 import statistics
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Final
-
-from pytest_gpuserve.measure.crossing import Crossing, Point, crossing
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+ADDED: Final = 1.0
+"""Request, spread over all points, of which as large a part as is wanted is slow: without it shares that are all 0 or 1
+have no slope."""
+
+SLOPE: Final = 10.0
+SLOPE_SD: Final = 5.0
+"""What is believed of the slope beforehand: of queues that are two thirds busy it is 6 at a p95 and 9 at a p99, more of
+busier ones. Points that lie close together, each where those before had the crossing, tell little of it."""
+
+MOST_STEPS: Final = 100
+SMALL_STEP: Final = 1e-10
+FARTHEST: Final = 500.0
+"""Of the regression: where it begins and ends, and beyond which log odds are all the same."""
+
+
+class SharePoint(NamedTuple):
+    """A share, from 0 to 1, of so many independent requests at x."""
+
+    x: float
+    share: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Where the share is the wanted one, and by how much each point moves it."""
+
+    x: float
+    influences: tuple[float, ...]
+
+
+class _Curvature(NamedTuple):
+    """The information about height and slope: of the height, of both together, of the slope."""
+
+    height: float
+    both: float
+    slope: float
+
+    @property
+    def determinant(self) -> float:
+        """Above 0 where both are known."""
+        return self.height * self.slope - self.both**2
+
+    def solve(self, height: float, slope: float) -> tuple[float, float]:
+        """The step of height and slope that a gradient asks for."""
+        return (
+            (self.slope * height - self.both * slope) / self.determinant,
+            (self.height * slope - self.both * height) / self.determinant,
+        )
+
+
+def crossing(points: Sequence[SharePoint], wanted: float) -> Crossing | None:
+    """Return where the share is the ``wanted`` one, inside (0, 1); None where it does not rise."""
+    added = ADDED / len(points)
+    known = [
+        SharePoint(x, (weight * share + added * wanted) / (weight + added), weight + added)
+        for x, share, weight in points
+    ]
+    middle = math.fsum(x * weight for x, _, weight in known) / math.fsum(weight for _, _, weight in known)
+    odds = math.log(wanted / (1 - wanted))
+    height, slope = odds, SLOPE
+    for _ in range(MOST_STEPS):
+        # Newton's method for the log likelihood with what is believed, whose only maximum it is.
+        missing = [(x - middle, weight * (share - _fitted(height, slope, x - middle))) for x, share, weight in known]
+        curvature = _curvature(known, middle, height, slope)
+        if curvature.determinant <= 0:
+            return None
+        up, steeper = curvature.solve(
+            math.fsum(each for _, each in missing),
+            math.fsum(away * each for away, each in missing) - (slope - SLOPE) / SLOPE_SD**2,
+        )
+        # Far from it a whole step leads too far.
+        part = min(1.0, 1.0 / max(abs(up), 1e-300), max(1.0, abs(slope)) / max(abs(steeper), 1e-300))
+        height, slope = height + part * up, slope + part * steeper
+        if abs(up) + abs(steeper) < SMALL_STEP * (1 + abs(slope)):
+            break
+    curvature = _curvature(known, middle, height, slope)
+    if slope <= 0 or curvature.determinant <= 0:
+        return None
+    away = (odds - height) / slope
+    influences = []
+    for x, share, weight in points:
+        pull = weight * (share - _fitted(height, slope, x - middle))
+        up, steeper = curvature.solve(pull, pull * (x - middle))
+        influences.append(-(up + away * steeper) / slope)
+    return Crossing(middle + away, tuple(influences))
+
+
+def _fitted(height: float, slope: float, away: float) -> float:
+    return 1 / (1 + math.exp(-max(-FARTHEST, min(FARTHEST, height + slope * away))))
+
+
+def _curvature(known: Sequence[SharePoint], middle: float, height: float, slope: float) -> _Curvature:
+    spreads = []
+    for x, _, weight in known:
+        fitted = _fitted(height, slope, x - middle)
+        spreads.append((x - middle, weight * fitted * (1 - fitted)))
+    return _Curvature(
+        math.fsum(spread for _, spread in spreads),
+        math.fsum(away * spread for away, spread in spreads),
+        math.fsum(away**2 * spread for away, spread in spreads) + 1 / SLOPE_SD**2,
+    )
 
 
 SAMPLES: Final = 8
@@ -35,7 +146,7 @@ LEAST_SD: Final = 0.002
 """Of the log of a capacity: samples that agree better do so by chance."""
 
 
-class Finding(str, Enum):
+class ProbeOutcome(str, Enum):
     """What a probe showed of its rate."""
 
     MET = "met"
@@ -48,12 +159,7 @@ class Finding(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """What a latency has to be: at most ``1 - quantile`` of the requests may take longer than ``seconds``, or fail.
-
-    Args:
-        quantile: Inside (0, 1).
-        seconds: Above 0.
-    """
+    """At most ``1 - quantile`` of the requests may take longer than ``seconds``, or fail."""
 
     quantile: float
     seconds: float
@@ -80,14 +186,14 @@ class Probe:
         seconds: Measured time.
         requests: Requests that were answered or failed in it.
         slow: Those of them that took longer than the objective allows, or failed.
-        effective: Independent requests that would have told as much; see ``gate.share``.
+        effective: Independent requests that would carry as much information; see ``gate.share``.
         latency: The objective's quantile in seconds; None where too few were answered.
         reason: What else than latencies decided it, or kept it from being decided; empty for nothing.
         client: Why the client may have been what was measured; empty where it was not.
     """
 
     rate: float
-    finding: Finding
+    finding: ProbeOutcome
     seconds: float
     requests: int
     slow: int
@@ -104,12 +210,7 @@ class Probe:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The probes of one start of a server, in the order in which they were made.
-
-    Args:
-        objective: What was asked of each.
-        probes: What was tried.
-    """
+    """The probes of one start of a server for an objective, in the order in which they were made."""
 
     objective: Objective
     probes: tuple[Probe, ...] = ()
@@ -121,14 +222,16 @@ class Search:
         A rate that met it above one that missed it contradicts that one: neither is believed, and the interval is that
         around both.
         """
-        missed = self._rates(Finding.MISSED)
-        return max((rate for rate in self._rates(Finding.MET) if rate < min(missed, default=math.inf)), default=None)
+        missed = self._rates(ProbeOutcome.MISSED)
+        return max(
+            (rate for rate in self._rates(ProbeOutcome.MET) if rate < min(missed, default=math.inf)), default=None
+        )
 
     @property
     def high(self) -> float | None:
         """The lowest rate that was shown to miss the objective, above all that were shown to meet it; None for none."""
-        met = self._rates(Finding.MET)
-        return min((rate for rate in self._rates(Finding.MISSED) if rate > max(met, default=0.0)), default=None)
+        met = self._rates(ProbeOutcome.MET)
+        return min((rate for rate in self._rates(ProbeOutcome.MISSED) if rate > max(met, default=0.0)), default=None)
 
     @property
     def samples(self) -> tuple[Probe, ...]:
@@ -186,7 +289,7 @@ class Search:
         off = 0.0 if found is None else found.x - math.log(value)
         return max(statistics.variance(parts) / len(parts), LEAST_SD**2) + off**2
 
-    def at(self, rate: float | None, finding: Finding) -> list[Probe]:
+    def at(self, rate: float | None, finding: ProbeOutcome) -> list[Probe]:
         """The probes of a rate that showed this."""
         return [probe for probe in self.probes if probe.rate == rate and probe.finding is finding]
 
@@ -194,7 +297,7 @@ class Search:
         """The search with one probe more."""
         return Search(self.objective, (*self.probes, probe))
 
-    def _rates(self, finding: Finding) -> list[float]:
+    def _rates(self, finding: ProbeOutcome) -> list[float]:
         return [probe.rate for probe in self.probes if probe.finding is finding]
 
     def _crossing(self, low: float, high: float) -> Crossing | None:
@@ -205,7 +308,7 @@ class Search:
             low = high = middle
         others = self.probes[: len(self.probes) - len(samples)]
         points = [
-            Point(
+            SharePoint(
                 math.log(probe.rate), probe.share, min(probe.effective, FULL_WORTH if probe.share > FULL else math.inf)
             )
             for probe in others
@@ -214,7 +317,7 @@ class Search:
         # Alike as they are, so are their clusters. Weighed by its own, a sample with many slow requests, which cluster
         # more, would count for less, and the capacity be too high.
         worth = _worth(samples)
-        points += [Point(math.log(probe.rate), probe.share, worth * probe.requests) for probe in samples]
+        points += [SharePoint(math.log(probe.rate), probe.share, worth * probe.requests) for probe in samples]
         return crossing(points, self.objective.allowed)
 
 

@@ -4,7 +4,7 @@ A window is rejected for what disturbed the card or the client while it was meas
 to throw away slow windows for being slow would hide the very regression that is looked for. So nothing here sees a
 throughput.
 
-Three answers are told apart: all well, something wrong, and not known. What is not known is said beside the verdict:
+There are three answers: all well, something wrong, and not known. What is not known is shown beside the verdict:
 many cards do not have every value. Only where nothing at all is known of a card, or not the clock that its baseline
 has, does a run prove nothing.
 """
@@ -23,7 +23,7 @@ from pytest_gpuserve.units import format_fraction
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.device.sample import CardEvent, DeviceProcess, Sample
+    from pytest_gpuserve.device.sample import CardEvent, DeviceProcess, TelemetrySample
     from pytest_gpuserve.measure.telemetry import CardTelemetry, Telemetry
 
 MIB: Final = 1 << 20
@@ -61,7 +61,7 @@ _NOT_FOR_SPEED: Final = "windows are rejected for what disturbed them, never for
 
 @dataclass(frozen=True, slots=True)
 class WindowCondition:
-    """What is to be said of a window.
+    """The condition of a window.
 
     Args:
         rejected: What disturbed the cards in it; if anything, it is to be measured again.
@@ -86,11 +86,11 @@ class WindowCondition:
 
 @dataclass(frozen=True, slots=True)
 class RunCondition:
-    """What is to be said of a run.
+    """The condition of a run.
 
     Args:
         invalid: Why it proves nothing, with what helps.
-        unknown: What could not be seen; it is to be said, and by itself does not fail the run.
+        unknown: What could not be seen; it is shown, and by itself does not fail the run.
     """
 
     invalid: tuple[Reason, ...] = ()
@@ -113,14 +113,13 @@ def judge_window(
     baseline_clocks_mhz: Mapping[str, float] | None = None,
     least_clock_share: float = LEAST_CLOCK_SHARE,
 ) -> WindowCondition:
-    """Say whether cards were undisturbed in a window.
+    """Judge whether cards were undisturbed in a window.
 
     Args:
         telemetry: Of the window.
-        uuids: The cards that the server runs on; of none nothing is asked.
+        uuids: The cards that the server runs on; without one nothing is asked.
         baseline_clocks_mhz: Mean SM clock of each while it computed, under the same load when the baseline was
-            recorded; None, or without a card, where there is no such number, and then it is not asked for. Nor is it
-            of a window in which the card had nothing to do.
+            recorded. It is not compared where there is none, or where the card had nothing to do in the window.
         least_clock_share: Of it.
     """
     rejected: list[str] = []
@@ -162,12 +161,7 @@ def _judge_card(card: CardTelemetry, baseline_mhz: float | None, least_share: fl
 def judge_windows(
     conditions: Sequence[WindowCondition], *, most_rejected_share: float = MOST_REJECTED_SHARE
 ) -> RunCondition:
-    """Say whether so many windows of a run were disturbed that the rest proves nothing.
-
-    Args:
-        conditions: Of all windows that were measured, those that were measured again and again too.
-        most_rejected_share: Of them.
-    """
+    """Judge whether so many of all measured windows were disturbed that the rest proves nothing."""
     count = len(conditions)
     rejected = [condition for condition in conditions if condition.again]
     blind = [condition for condition in conditions if condition.unknown]
@@ -186,13 +180,13 @@ def judge_windows(
     return RunCondition((first[0].with_text(text),), unknown)
 
 
-def judge_known(samples: Iterable[Sample], uuids: Iterable[str], *, needs_clock: bool) -> RunCondition:
-    """Say whether enough was seen of the cards for their rules to mean anything.
+def judge_known(samples: Iterable[TelemetrySample], uuids: Iterable[str], *, needs_clock: bool) -> RunCondition:
+    """Judge whether enough was seen of the cards in the samples of a run.
 
     Args:
-        samples: Of the run; without one nothing is known.
+        samples: Without one nothing is known.
         uuids: The cards.
-        needs_clock: Whether the baseline has an SM clock, with which this run's is to be compared.
+        needs_clock: Whether the baseline has an SM clock, with which this run's is compared.
     """
     known = list(samples)
     invalid = []
@@ -214,18 +208,22 @@ def judge_known(samples: Iterable[Sample], uuids: Iterable[str], *, needs_clock:
 
 
 def judge_processes(
-    samples: Iterable[Sample], uuids: Iterable[str], *, server_began_ns: int, allowed_names: Collection[str] = ()
+    samples: Iterable[TelemetrySample],
+    uuids: Iterable[str],
+    *,
+    server_began_ns: int,
+    allowed_names: Collection[str] = (),
 ) -> RunCondition:
-    """Say whether somebody else computed on the cards.
+    """Judge whether others computed on the cards.
 
-    Within a container NVML may tell pids of another namespace, in which none of the server's is found. Then nobody can
-    tell whose they are, and that is what is said; but before the server was started nobody there can have been ours.
+    Within a container NVML may list pids of another namespace, in which none of the server's is found. Then nobody
+    knows their owner; but before the server was started no process there can have been ours.
 
     Args:
         samples: Of the run, and of a second or more before the server's start.
         uuids: The cards.
         server_began_ns: When the server was started, by the samples' clock.
-        allowed_names: Programs that may be there, such as ``nvidia-cuda-mps-server``.
+        allowed_names: Programs that may run there, such as ``nvidia-cuda-mps-server``.
     """
     looked: dict[str, list[tuple[int, Sequence[DeviceProcess]]]] = {uuid: [] for uuid in uuids}
     for sample in samples:
@@ -261,7 +259,7 @@ def _judge_looks(
 
 
 def _others(lists: Iterable[Sequence[DeviceProcess]], allowed_names: Collection[str]) -> list[DeviceProcess]:
-    """Who was never ours, each once, as last seen: what ends loses its parents before it leaves the card."""
+    """Foreign processes, each once, as last seen: an ended process loses its parents before it leaves the card."""
     seen = [process for processes in lists for process in processes]
     ours = {process.pid for process in seen if process.ours}
     found = {process.pid: process for process in seen if process.pid not in ours and process.name not in allowed_names}
@@ -280,13 +278,13 @@ def judge_memory(
     *,
     tolerance_bytes: int = MEMORY_TOLERANCE_BYTES,
 ) -> RunCondition:
-    """Say whether a server gave its memory back.
+    """Judge whether a server gave its memory back.
 
     Args:
         uuid: Of the card.
         before_bytes: Used on it before the server's start; None if not known.
-        after_bytes: Used on it after the server's end, some time for the driver to tidy up included; None if not known.
-        tolerance_bytes: That may be missing.
+        after_bytes: Used on it some time after the server's end; None if not known.
+        tolerance_bytes: That the driver may keep.
     """
     if before_bytes is None or after_bytes is None:
         return RunCondition(unknown=(f"{uuid}: whether the server gave its memory back",))
@@ -302,7 +300,7 @@ def judge_memory(
 
 
 def judge_events(events: Iterable[CardEvent], uuids: Iterable[str]) -> RunCondition:
-    """Say what befell the cards: errors that the driver reports (XID), or their loss."""
+    """Judge events of the cards: errors that the driver reports (XID), or their loss."""
     wanted = set(uuids)
     invalid: Counter[Reason] = Counter()
     for event in events:
@@ -325,14 +323,10 @@ def judge_events(events: Iterable[CardEvent], uuids: Iterable[str]) -> RunCondit
     )
 
 
-def judge_ecc(samples: Iterable[Sample], uuids: Iterable[str], *, without_ecc: Collection[str] = ()) -> RunCondition:
-    """Say whether cards had memory errors that could not be corrected, in the time of these samples.
-
-    Args:
-        samples: Of the run.
-        uuids: The cards.
-        without_ecc: Those that have no such counter, or in which it is off: nothing is asked of them.
-    """
+def judge_ecc(
+    samples: Iterable[TelemetrySample], uuids: Iterable[str], *, without_ecc: Collection[str] = ()
+) -> RunCondition:
+    """Judge whether cards had uncorrected memory errors in these samples; those ``without_ecc`` have no counter."""
     counts: dict[str, list[int]] = {uuid: [] for uuid in uuids}
     for sample in samples:
         for card in sample.cards:

@@ -1,16 +1,13 @@
-"""What a server counts of its own work, and what it counted between two readings."""
+"""What a server says of itself: what it counted between two readings, and how it is set up."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class WentBackwards(ValueError):
-    """A counter is smaller than it was: what counted was started anew in between."""
+    """A counter is smaller than it was: the server was restarted in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +21,7 @@ class Counters:
             not tell.
         stages: Where its time went since it started, by the names of ``measure/window.py``, such as ``compute``; a
             stage that it does not count is left out.
-        requests: Requests that it answered well, whoever sent them; None where it does not tell.
+        requests: Requests of all clients that it answered well; None where it does not count them.
         pending: Requests that are in it right now, as far as it counts them; None where it does not tell.
         parts: The same for each of its models, or stages of its pipeline, or of several replicas for each of them, by
             name; their own parts are empty.
@@ -117,14 +114,7 @@ def added(readings: list[Counters]) -> Counters | None:
 
 
 def together(readings: Mapping[str, Counters]) -> Counters:
-    """Add up what several servers say at the same time; what each of them says is kept as a part, by its name.
-
-    Args:
-        readings: By the servers' names, one at least; they have no parts of their own.
-
-    Raises:
-        ValueError: There are none.
-    """
+    """Add up what servers counted at the same time; each one's counters are a part. Raises ValueError of none."""
     whole = added(list(readings.values()))
     if whole is None:
         raise ValueError("of no server nothing is counted")
@@ -142,7 +132,7 @@ class StageTime:
 
     Args:
         seconds: Their sum; times that overlap count each.
-        count: What was timed: requests or batches, as the stage's name says.
+        count: Of requests or batches, as the stage's name says.
     """
 
     seconds: float
@@ -150,9 +140,36 @@ class StageTime:
 
     @property
     def mean(self) -> float:
-        """Seconds of one of them.
-
-        Raises:
-            ZeroDivisionError: There was none.
-        """
+        """Seconds of one of them. Raises ZeroDivisionError where there was none."""
         return self.seconds / self.count
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSetting:
+    """One setting of a server, as text: what it uses and what was asked for; None where that is not known."""
+
+    used: str | None
+    asked: str | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the server is known to use something else than what was asked for."""
+        return self.asked is not None and self.used is not None and self.asked != self.used
+
+
+def moved(before: Mapping[str, ServerSetting], after: Mapping[str, ServerSetting]) -> list[str]:
+    """Say in words what a server uses that it did not use before; what is not known on both sides has not moved."""
+    return [
+        f"setting {name}: {before[name].used} before, {setting.used} now"
+        for name, setting in after.items()
+        if name in before and None not in {before[name].used, setting.used} and before[name].used != setting.used
+    ]
+
+
+def differences(settings: Mapping[str, ServerSetting]) -> list[str]:
+    """Say in words where a server uses something else than what was asked for, in the order of the settings."""
+    return [
+        f"{name}: asked for {setting.asked}, the server uses {setting.used}"
+        for name, setting in settings.items()
+        if setting.differs
+    ]

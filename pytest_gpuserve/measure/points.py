@@ -15,10 +15,10 @@ from pytest_gpuserve.measure.window import is_searched
 from pytest_gpuserve.units import format_fraction, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpuserve.measure.capacity import Search
-    from pytest_gpuserve.measure.window import CardUse, Session, Start, Window
+    from pytest_gpuserve.measure.window import Session, Start, Window
 
 NO_WINDOW_SPREAD: Final = OF_A_START | {"gpu_memory"}
 """Metrics whose windows say nothing of how well a start knows them: those are none of a window's, memory is a maximum.
@@ -43,7 +43,7 @@ class TooFewRequests(NotMeasured):
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class CostPoint:
     """A session on the scale on which it is judged.
 
     Args:
@@ -55,7 +55,7 @@ class Point:
     u: float
 
 
-def point(metric: Metric, session: Session, tolerance: float) -> Point:
+def point(metric: Metric, session: Session, tolerance: float) -> CostPoint:
     """Reduce a session to a point.
 
     Raises:
@@ -74,16 +74,12 @@ def point(metric: Metric, session: Session, tolerance: float) -> Point:
     )
     if metric.own_error is not None and not all(inside):
         # Of starts that do not know their error the others say nothing.
-        return Point(y=y, u=0.0)
-    return Point(y=y, u=statistics.fmean(inside) / len(inside))
+        return CostPoint(y=y, u=0.0)
+    return CostPoint(y=y, u=statistics.fmean(inside) / len(inside))
 
 
 def pooled_value(metric: Metric, sessions: Sequence[Session]) -> float:
-    """The metric over all that was measured together, in its unit: what a plain limit is compared with.
-
-    Raises:
-        NotMeasured: There is nothing to compute it from.
-    """
+    """The metric over all sessions together, in its unit: what a plain limit is compared with. Raises `NotMeasured`."""
     return value_of_starts(metric, [start for session in sessions for start in session.starts])
 
 
@@ -112,11 +108,7 @@ def value_of_starts(metric: Metric, starts: Sequence[Start]) -> float:
 
 
 def value_of(metric: Metric, windows: Sequence[Window]) -> float:
-    """The metric over some windows, in its unit.
-
-    Raises:
-        NotMeasured: There is nothing to compute it from.
-    """
+    """The metric over some windows, in its unit. Raises `NotMeasured`."""
     if metric.name == "throughput":
         requests = sum(window.requests for window in windows)
         if requests == 0:
@@ -141,11 +133,7 @@ def value_of(metric: Metric, windows: Sequence[Window]) -> float:
 
 
 def cold_starts(seconds: Sequence[float | None]) -> list[float]:
-    """The cold starts, each of them known.
-
-    Raises:
-        NotMeasured: There is none, or one is not known.
-    """
+    """The cold starts in seconds. Raises `NotMeasured` where there is none, or one is not known."""
     known = [each for each in seconds if each is not None and each > 0]
     if not known and not seconds:
         raise NotMeasured(f"{COLD_START} is not known: no server start was measured")
@@ -158,11 +146,7 @@ def cold_starts(seconds: Sequence[float | None]) -> list[float]:
 
 
 def capacities(searches: Sequence[Search | None]) -> list[float]:
-    """The capacities, each of them known.
-
-    Raises:
-        NotMeasured: There is none, or one is not known.
-    """
+    """The capacities in requests a second. Raises `NotMeasured` where there is none, or one is not known."""
     known = [search.value for search in searches if search is not None]
     if not searches:
         raise NotMeasured(f"{CAPACITY} is not known: no server start was measured")
@@ -193,11 +177,7 @@ def mean_sm_clock_mhz(sessions: Sequence[Session]) -> float | None:
 
 
 def batch_totals(windows: Sequence[Window]) -> tuple[int, int]:
-    """Add up executed items and batches.
-
-    Raises:
-        NotMeasured: The server does not count them, or a reading failed.
-    """
+    """Add up executed items and batches. Raises `NotMeasured` where a window does not have them."""
     items = batches = 0
     for window in windows:
         if window.items is None or window.batches is None:
@@ -210,24 +190,12 @@ def batch_totals(windows: Sequence[Window]) -> tuple[int, int]:
     return items, batches
 
 
-def _joules(cards: CardUse) -> float | None:
-    return cards.joules
-
-
-def _memory(cards: CardUse) -> float | None:
-    return cards.memory_bytes
-
-
-def _utilisation(cards: CardUse) -> float | None:
-    return cards.utilisation
-
-
-_OF_CARDS: Final[Mapping[str, tuple[Callable[[CardUse], float | None], str]]] = {
-    "energy_per_inference": (_joules, "energy"),
-    "gpu_memory": (_memory, "memory"),
-    "gpu_utilisation": (_utilisation, "utilisation"),
+_OF_CARDS: Final = {
+    "energy_per_inference": ("joules", "energy"),
+    "gpu_memory": ("memory_bytes", "memory"),
+    "gpu_utilisation": ("utilisation", "utilisation"),
 }
-"""Of each metric that is read off cards: what of them, and what it is called."""
+"""Of each metric of cards: its field of `CardUse`, and its name for people."""
 
 
 def _value_of_cards(metric: Metric, windows: Sequence[Window]) -> float:
@@ -238,10 +206,10 @@ def _value_of_cards(metric: Metric, windows: Sequence[Window]) -> float:
     by side are on the same cards: while one is loaded the other rests, so its idle power is in the energy of both
     alike, and makes their ratio smaller than that of the servers alone.
     """
-    of_window, what = _OF_CARDS[metric.name]
-    known = []
+    field, what = _OF_CARDS[metric.name]
+    known: list[tuple[float, float]] = []
     for window in windows:
-        value = None if window.cards is None else of_window(window.cards)
+        value = getattr(window.cards, field, None)
         if value is None:
             raise _unseen(metric, what, is_watched=any(each.cards is not None for each in windows))
         known.append((window.seconds, value))

@@ -30,10 +30,8 @@ class ReplicaResult:
 
     Args:
         name: Its address, as ``host:port``.
-        requests: Requests that it answered well.
         errors: Requests to it that failed, by kind.
-        seconds: Measured time.
-        latency: Latencies of the answered ones.
+        latency: Of the answered requests.
         counters: What it counted itself meanwhile; None where it does not count, or did nothing that it counts.
     """
 
@@ -82,7 +80,7 @@ class Imbalance:
         fastest_p99: The lowest p99 of one, in seconds; None where none is known.
         slowest_p99: The highest.
         slowest: Whose that is; empty where none is known.
-        much_slower: Whose p50 or p99 is so far over the others' that it has to be said; see `MUCH_SLOWER`.
+        much_slower: Whose p50 or p99 is so far over the others' that it is reported; see `MUCH_SLOWER`.
         failing: Whose requests failed, those with the most first.
     """
 

@@ -17,13 +17,12 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.capacity import Search
-    from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.measure.settings import Setting
+    from pytest_gpuserve.measure.counters import Counters, ServerSetting
     from pytest_gpuserve.measure.telemetry import Telemetry
     from pytest_gpuserve.measure.window import Session, Window
 
 ANY_TOLERANCE: Final = 1e9
-"""So wide that no number of requests is too small for it; whoever compares knows the real one."""
+"""So wide that no number of requests is too small for it; a comparison has the real one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +30,7 @@ class Reduced:
     """A session, as far as one metric goes.
 
     Args:
-        y: Mean over its starts of the log cost, see `points.Point`.
+        y: Mean over its starts of the log cost, see `points.CostPoint`.
         u: Squared standard error of ``y``, as the session's own windows show it.
         starts: Fresh server starts behind it.
         requests: Of the start that has the fewest, to be held against ``gate.metric.requests_needed``.
@@ -44,11 +43,7 @@ class Reduced:
 
 
 def reduced(metric: Metric, session: Session) -> Reduced:
-    """Reduce a session.
-
-    Raises:
-        NotMeasured: The metric is not known of every start.
-    """
+    """Reduce a session. Raises `NotMeasured` where the metric is not known of every start."""
     known = point(metric, session, ANY_TOLERANCE)
     return Reduced(known.y, known.u, len(session.starts), min(start.requests for start in session.starts))
 
@@ -111,11 +106,7 @@ def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint
 
 
 def paired_value(metric: Metric, rounds: Sequence[Round], arm: Arm) -> float:
-    """The metric of one server over all rounds together, in its unit.
-
-    Raises:
-        NotMeasured: There is nothing to compute it from.
-    """
+    """The metric of one server over all rounds together, in its unit. Raises `NotMeasured`."""
     if metric.name in OF_A_START:
         return statistics.fmean(_of_starts(metric, rounds, arm))
     _demand_load(metric, rounds)
@@ -128,7 +119,7 @@ def _of_starts(metric: Metric, rounds: Sequence[Round], arm: Arm) -> list[float]
     sides = [measured.sides[arm] for measured in rounds if arm in measured.sides]
     if metric.name == COLD_START:
         return cold_starts([seconds for side in sides for seconds in side.cold_start_seconds])
-    # A side without searches was loaded otherwise, which has to be said.
+    # A result without searches is of another load, which the error says.
     return capacities([search for side in sides for search in side.searches or (None,)])
 
 
@@ -148,11 +139,7 @@ def _demand_load(metric: Metric, rounds: Sequence[Round]) -> None:
 
 
 def demand_own_card(metric: Metric, rounds: Sequence[Round]) -> None:
-    """See that the metric is known of servers that were measured in these rounds.
-
-    Raises:
-        NotMeasured: It is that of the whole card, and two servers were on it.
-    """
+    """Raise `NotMeasured` for a metric of the whole card where two servers were on it."""
     if metric.name in OF_ONE_SERVER and not all(measured.by_turns for measured in rounds):
         raise NotMeasured(
             f"{metric.name} is not known of either server: both were on the card at the same time",
@@ -233,7 +220,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ArmResult:
     """What is known of one server in a round, beside its windows.
 
     Args:
@@ -258,7 +245,7 @@ class Side:
     answers: int = 0
     answers_checked: int = 0
     cold_start_parts: Mapping[str, float] = field(default_factory=dict)
-    settings: Mapping[str, Setting] = field(default_factory=dict)
+    settings: Mapping[str, ServerSetting] = field(default_factory=dict)
     counters: Counters | None = None
     telemetry: Telemetry | None = None
     idle_watts: float | None = None
@@ -277,7 +264,7 @@ class Round:
 
     Args:
         blocks: What was measured; may be fewer than asked where the round was cut short.
-        first: Who was started first.
+        first: The server that was started first.
         sides: What else is known of each server.
         at: When it began, ISO 8601 in UTC.
         by_turns: Whether only one server ran at a time; then each window is of a fresh start, and each block a round
@@ -289,7 +276,7 @@ class Round:
 
     blocks: tuple[Block, ...]
     first: Arm
-    sides: Mapping[Arm, Side]
+    sides: Mapping[Arm, ArmResult]
     at: str
     by_turns: bool = False
     rejected: int = 0

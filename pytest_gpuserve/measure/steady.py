@@ -75,11 +75,7 @@ def truncate(values: Sequence[float]) -> Truncation:
 
 
 def drifts(values: Sequence[float]) -> bool:
-    """Whether values rise or fall by a material amount and by more than chance (t of their regression on time).
-
-    Args:
-        values: Shares of a mean, or logs, so that 0.05 is 5 %; fewer than three never drift.
-    """
+    """Whether logs, or shares of a mean, drift materially and by more than chance (t of their regression on time)."""
     count = len(values)
     if count < 3:
         return False

@@ -157,24 +157,17 @@ class Summary:
         return self.throughput * self.mean
 
     def quantile(self, q: float) -> float:
-        """Return the nearest-rank quantile of the latency in seconds.
-
-        Raises:
-            ValueError: ``q`` is outside of (0, 1].
-        """
+        """The nearest-rank quantile of the latency in seconds. Raises ValueError for q outside of (0, 1]."""
         return self.latency.quantile(q)
 
     def histogram(self, bins: int) -> list[tuple[float, int]]:
         """Count latencies in bins of equal width between the least and the greatest, as hey prints them.
 
-        Args:
-            bins: How many, one at least.
-
         Returns:
             For each bin its upper edge in seconds, and how many latencies lie in it, above the bin before it.
 
         Raises:
-            ValueError: ``bins`` is less than one.
+            ValueError: There is to be less than one bin.
         """
         if bins < 1:
             raise ValueError(f"a histogram has one bin at least, not {bins}")
@@ -189,11 +182,7 @@ class Summary:
 
 
 def summary_of(windows: Iterable[Window]) -> Summary:
-    """Pool windows.
-
-    Raises:
-        NotMeasured: Nothing was answered in them.
-    """
+    """Pool windows. Raises `NotMeasured` where nothing was answered in them."""
     known: Sequence[Window] = list(windows)
     requests = sum(window.requests for window in known)
     seconds = math.fsum(window.seconds for window in known)

@@ -1,15 +1,20 @@
-"""What cards, host and processes did in a stretch of time; `pytest_gpuserve.measure.samples` makes it of samples.
+"""What cards, host and processes did in a stretch of time, by the samples in and around it.
 
 What was not seen is None: never zero. Stretches are put together by `merged`, so that a run is its windows.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from pytest_gpuserve.device.sample import CardSample, HostSample, TelemetrySample
+
 
 COMMON: Final = {
     13: "graphics engine exception, most often a kernel of the server that reads or writes out of bounds",
@@ -48,14 +53,7 @@ MIG_PREFIX: Final = "MIG-"
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """A value that was seen several times.
-
-    Args:
-        mean: Over the samples.
-        peak: The greatest.
-        lowest: The smallest.
-        samples: How many there were.
-    """
+    """The mean, peak and lowest of a value over so many samples."""
 
     mean: float
     peak: float
@@ -148,7 +146,7 @@ class Telemetry:
         server_cpu_seconds: CPU time of the server's processes; None where they, or the whole stretch, were not seen.
         client_cpu_seconds: The same of the client's.
         sampler_cpu_seconds: The same of the sampler itself.
-        busy_cores: Cores of the host that worked, for whomever, on average; seen once a second.
+        busy_cores: Cores of the host that worked, on average; seen once a second.
         load: Processes that ran or waited to run.
         swap_used_bytes: Memory on disk.
         swapped_bytes: What was moved there and back.
@@ -187,14 +185,11 @@ class Telemetry:
         return None if self.server_cpu_seconds is None or not requests else self.server_cpu_seconds / requests
 
     def energy_per_inference(self, inferences: int, *, idle_watts: float | None) -> EnergyPerInference | None:
-        """Share out the energy of the stretch.
+        """The energy of the stretch for each inference; None where it is not known, or there was none.
 
         Args:
             inferences: That were done in it.
             idle_watts: ``watts`` of a stretch before the load, with the server loaded and at rest; None if not seen.
-
-        Returns:
-            None where the energy is not known, or there was no inference.
         """
         energy = self.energy
         if energy is None or not inferences:
@@ -205,14 +200,7 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True)
 class EnergyPerInference:
-    """Energy that an inference took, of the cards alone.
-
-    Args:
-        joules: All of it.
-        above_idle_joules: What is left without what the cards take at rest; None where that is not known.
-        idle_watts: What they take at rest.
-        source: As for `Energy`.
-    """
+    """Energy of the cards for an inference: all, without what they take at rest, and the power at rest."""
 
     joules: float
     above_idle_joules: float | None
@@ -294,3 +282,193 @@ def _sum_energy(parts: Sequence[Energy | None]) -> Energy | None:
         return None
     by_counter = all(part.source == "counter" for part in known)
     return Energy(sum(part.joules for part in known), "counter" if by_counter else "power")
+
+
+NS: Final = 1_000_000_000
+
+Point = tuple[int, float]
+"""When a value was seen, in ns, and the value."""
+
+
+def covers(times_ns: Sequence[int], begin_ns: int, end_ns: int, gap_ns: int) -> bool:
+    """Whether every moment of a stretch lies between two times, in order, that are at most a gap apart."""
+    first, last = bisect_right(times_ns, begin_ns) - 1, bisect_left(times_ns, end_ns)
+    if first < 0 or last == len(times_ns):
+        return False
+    return all(later - earlier <= gap_ns for earlier, later in pairwise(times_ns[first : last + 1]))
+
+
+def rise_between(seen: Sequence[Point], begin_ns: int, end_ns: int, gap_ns: int) -> float | None:
+    """Return by how much a counter rose, its values at both ends interpolated linearly.
+
+    None where an end does not lie between two points at most ``gap_ns`` apart, or the counter fell meanwhile.
+    """
+    begin, end = value_at(seen, begin_ns, gap_ns), value_at(seen, end_ns, gap_ns)
+    if begin is None or end is None:
+        return None
+    # It may have been reset between the last point in the stretch and the first one after it, too.
+    first, last = bisect_right(seen, begin_ns, key=_when) - 1, bisect_left(seen, end_ns, key=_when)
+    if any(later < earlier for (_, earlier), (_, later) in pairwise(seen[first : last + 1])):
+        return None
+    return max(0.0, end - begin)
+
+
+def integral_between(seen: Sequence[Point], begin_ns: int, end_ns: int, gap_ns: int) -> float | None:
+    """Integrate a value over time, in its unit times seconds, by the trapezoidal rule.
+
+    None where a part of the stretch does not lie between two points at most ``gap_ns`` apart.
+    """
+    begin, end = value_at(seen, begin_ns, gap_ns), value_at(seen, end_ns, gap_ns)
+    if begin is None or end is None or not covers([at_ns for at_ns, _ in seen], begin_ns, end_ns, gap_ns):
+        return None
+    inside = seen[bisect_right(seen, begin_ns, key=_when) : bisect_left(seen, end_ns, key=_when)]
+    course = [(begin_ns, begin), *inside, (end_ns, end)]
+    return sum(
+        (one + other) / 2 * ((later_ns - earlier_ns) / NS) for (earlier_ns, one), (later_ns, other) in pairwise(course)
+    )
+
+
+def value_at(seen: Sequence[Point], at_ns: int, gap_ns: int) -> float | None:
+    """Interpolate a value linearly; None where the moment does not lie between two points close enough."""
+    index = bisect_left(seen, at_ns, key=_when)
+    if index == len(seen):
+        return None
+    later_ns, later = seen[index]
+    if later_ns == at_ns:
+        return later
+    if index == 0:
+        return None
+    earlier_ns, earlier = seen[index - 1]
+    if later_ns - earlier_ns > gap_ns:
+        return None
+    return earlier + (later - earlier) * ((at_ns - earlier_ns) / (later_ns - earlier_ns))
+
+
+def _when(point: Point) -> int:
+    return point[0]
+
+
+FAST_GAP_NS: Final = NS // 2
+"""Between two samples of what is seen ten times a second; nothing is known of a longer one."""
+
+SLOW_GAP_NS: Final = 5 * NS // 2
+"""The same of what is seen once a second."""
+
+GPU_IDLE: Final = 0x1
+"""Clock-event reason of a card that has nothing to do, nvml.h's nvmlClocksEventReasonGpuIdle: its clocks fall then."""
+
+
+def between(samples: Sequence[TelemetrySample], begin_ns: int, end_ns: int) -> Sequence[TelemetrySample]:
+    """The samples, by time, in a stretch from ``begin_ns`` to before ``end_ns`` of the clock of the load's ticks."""
+    first = bisect_left(samples, begin_ns, key=_at_ns)
+    return samples[first : bisect_left(samples, end_ns, key=_at_ns)]
+
+
+def telemetry_between(samples: Sequence[TelemetrySample], begin_ns: int, end_ns: int) -> Telemetry:
+    """Sum up a stretch of time by samples, which include those before and after it.
+
+    Counters and power at its ends are interpolated from the samples before and after them, so that neighbouring
+    stretches add up to the whole; where these are missing or too far away, what depends on them is None. A stretch
+    between two neighbouring samples, such as the last one of a load, has the other values of these two.
+    """
+    inside = between(samples, begin_ns, end_ns)
+    # As far around as anything is interpolated from.
+    first = bisect_left(samples, begin_ns - SLOW_GAP_NS, key=_at_ns)
+    around = samples[first : bisect_right(samples, end_ns + SLOW_GAP_NS, key=_at_ns)]
+    seconds = (end_ns - begin_ns) / NS
+
+    def rise(read: Callable[[TelemetrySample], float | None], gap_ns: int = FAST_GAP_NS) -> float | None:
+        return rise_between(points(around, read), begin_ns, end_ns, gap_ns)
+
+    busy = rise(lambda sample: _host(sample, lambda host: host.busy_seconds), SLOW_GAP_NS)
+    uuids = dict.fromkeys(card.uuid for sample in around for card in sample.cards)
+    nearest = inside or _neighbours(around, begin_ns)
+    return Telemetry(
+        seconds,
+        len(inside),
+        covers([sample.at_ns for sample in around], begin_ns, end_ns, FAST_GAP_NS),
+        {uuid: _card(uuid, nearest, around, begin_ns, end_ns) for uuid in uuids},
+        server_cpu_seconds=rise(lambda sample: sample.server_cpu_seconds),
+        client_cpu_seconds=rise(lambda sample: sample.client_cpu_seconds),
+        sampler_cpu_seconds=rise(lambda sample: sample.sampler_cpu_seconds),
+        busy_cores=None if busy is None or seconds <= 0 else busy / seconds,
+        load=Spread.of(_host(sample, lambda host: host.load) for sample in inside),
+        swap_used_bytes=Spread.of(_host(sample, lambda host: host.swap_used_bytes) for sample in inside),
+        swapped_bytes=rise(lambda sample: _host(sample, lambda host: host.swapped_bytes), SLOW_GAP_NS),
+    )
+
+
+def _neighbours(samples: Sequence[TelemetrySample], at_ns: int) -> Sequence[TelemetrySample]:
+    """Find the samples just before and after a moment; none where they are too far apart."""
+    after = bisect_left(samples, at_ns, key=_at_ns)
+    found = samples[max(0, after - 1) : after + 1]
+    return found if after and len(found) > 1 and found[1].at_ns - found[0].at_ns <= FAST_GAP_NS else ()
+
+
+def _card(
+    uuid: str, inside: Sequence[TelemetrySample], around: Sequence[TelemetrySample], begin_ns: int, end_ns: int
+) -> CardTelemetry:
+    seen = [card for card in (card_of(sample, uuid) for sample in inside) if card is not None]
+    masks = [card.clock_reasons for card in seen if card.clock_reasons is not None]
+    bits = {bit for mask in masks for bit in _bits(mask)}
+    busy = [card for card in seen if card.clock_reasons is None or not card.clock_reasons & GPU_IDLE]
+    return CardTelemetry(
+        uuid,
+        gpu_utilisation=Spread.of(card.gpu_utilisation for card in seen),
+        memory_utilisation=Spread.of(card.memory_utilisation for card in seen),
+        memory_used_bytes=Spread.of(card.memory_used_bytes for card in seen),
+        sm_clock_mhz=Spread.of(card.sm_clock_mhz for card in seen),
+        busy_sm_clock_mhz=Spread.of(card.sm_clock_mhz for card in busy),
+        memory_clock_mhz=Spread.of(card.memory_clock_mhz for card in seen),
+        power_watts=Spread.of(card.power_watts for card in seen),
+        temperature_celsius=Spread.of(card.temperature_celsius for card in seen),
+        pcie_received=Spread.of(card.pcie_received for card in seen),
+        pcie_sent=Spread.of(card.pcie_sent for card in seen),
+        energy=energy_between(around, uuid, begin_ns, end_ns),
+        clock_reasons={bit: sum(bool(mask & bit) for mask in masks) for bit in sorted(bits)} if masks else None,
+        clock_reasons_samples=len(masks),
+    )
+
+
+def card_of(sample: TelemetrySample, uuid: str) -> CardSample | None:
+    """Find what a sample says of a card; None if nothing."""
+    return next((card for card in sample.cards if card.uuid == uuid), None)
+
+
+def points(samples: Iterable[TelemetrySample], read: Callable[[TelemetrySample], float | None]) -> list[Point]:
+    """List a value of those samples that have it, with their times."""
+    found = ((sample.at_ns, read(sample)) for sample in samples)
+    return [(at_ns, value) for at_ns, value in found if value is not None]
+
+
+def energy_between(samples: Sequence[TelemetrySample], uuid: str, begin_ns: int, end_ns: int) -> Energy | None:
+    """Find the energy that a card took up: by its counter, else as the integral of its power, else None.
+
+    A counter that was reset (the driver was reloaded) does not count for that stretch.
+    """
+
+    def of_card(read: Callable[[CardSample], float | None]) -> list[Point]:
+        cards = ((sample.at_ns, card_of(sample, uuid)) for sample in samples)
+        found = ((at_ns, None if card is None else read(card)) for at_ns, card in cards)
+        return [(at_ns, value) for at_ns, value in found if value is not None]
+
+    joules = rise_between(of_card(lambda card: card.energy_joules), begin_ns, end_ns, FAST_GAP_NS)
+    if joules is not None:
+        return Energy(joules, "counter")
+    joules = integral_between(of_card(lambda card: card.power_watts), begin_ns, end_ns, FAST_GAP_NS)
+    return None if joules is None else Energy(joules, "power")
+
+
+def _host(sample: TelemetrySample, read: Callable[[HostSample], float]) -> float | None:
+    return None if sample.host is None else read(sample.host)
+
+
+def _bits(mask: int) -> Iterable[int]:
+    while mask:
+        bit = mask & -mask
+        yield bit
+        mask ^= bit
+
+
+def _at_ns(sample: TelemetrySample) -> int:
+    return sample.at_ns

@@ -14,8 +14,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.capacity import Search
-    from pytest_gpuserve.measure.counters import Counters, StageTime
-    from pytest_gpuserve.measure.settings import Setting
+    from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
     from pytest_gpuserve.measure.telemetry import Telemetry
 
 SERVER: Final = "server"
@@ -164,7 +163,7 @@ class Start:
         discarded: Windows that were cut off the front because the server was not steady yet.
         steady: Whether a steady state was found.
         foreign_cores: Cores that other processes, or other guests of the hypervisor, took meanwhile, on average.
-        cpu_share: Share of the host's cores that were busy meanwhile, by whomever; None where it was not looked at.
+        cpu_share: Share of the host's cores that were busy meanwhile; None where nobody looked.
             Not kept in baselines.
         client: What the load engine saw beside the latencies.
         cold_start_parts: What the server says that its cold start went to, in seconds.
@@ -184,7 +183,7 @@ class Start:
     foreign_cores: float = 0.0
     client: Client = field(default_factory=Client)
     cold_start_parts: Mapping[str, float] = field(default_factory=dict)
-    settings: Mapping[str, Setting] = field(default_factory=dict)
+    settings: Mapping[str, ServerSetting] = field(default_factory=dict)
     counters: Counters | None = None
     telemetry: Telemetry | None = None
     idle_watts: float | None = None
@@ -253,14 +252,7 @@ def is_searched(starts: Iterable[Start]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaWindow:
-    """What the client saw of one replica in a window.
-
-    Args:
-        name: Its address, as ``host:port``.
-        requests: Requests that it answered well.
-        errors: Requests to it that failed, by kind.
-        latency: Latencies of the answered ones.
-    """
+    """The requests and failures (by kind) of one replica in a window, and the latencies of the answered ones."""
 
     name: str
     requests: int

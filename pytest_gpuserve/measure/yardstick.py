@@ -26,11 +26,7 @@ SCATTER: Final = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Yardstick:
-    """Readings of how fast a machine does fixed work.
-
-    Args:
-        rates: By the kind of work, how often a second it was done: one for each reading. Empty where nobody has looked.
-    """
+    """How often a second a machine did each kind of work, at each reading; empty where nobody measured."""
 
     rates: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
@@ -60,7 +56,6 @@ class SpeedChange:
     """How much faster a machine does one kind of work than it did.
 
     Args:
-        kind: Of work.
         ratio: Rate now by rate then.
         error: What scatter leaves open of its log.
     """

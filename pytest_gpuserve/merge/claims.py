@@ -1,6 +1,6 @@
 """Claims of REGRESSED among the comparisons of all shards: one that each shard upholds may be none among them all.
 
-A shard reckons with its own comparisons (``gate/family.py``), and with N of them each shard may be wrong in alpha of
+A shard counts its own comparisons (``gate/sequential.py``), and with N of them each shard may be wrong in alpha of
 its runs, all together in up to N times as many. So here M is the sum over all shards:
 
 - a claim stands that its shard has upheld among at least M comparisons, as one does that knows of the others' tests;
@@ -17,9 +17,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.family import Family
 from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.gate.sequential import ALPHA
+from pytest_gpuserve.gate.sequential import ALPHA, Family
 from pytest_gpuserve.gate.verdict import Verdict
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.experiment.handle import ServerHandle, Target
-    from pytest_gpuserve.new.recognise import Recognised
+    from pytest_gpuserve.new.recognise import RecognisedApp
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
 
@@ -29,15 +29,8 @@ _PATHS: Final = {"mosec": "/inference", "litserve": "/predict", "command": "/"}
 
 
 @dataclass(frozen=True)
-class Question:
-    """A request.
-
-    Args:
-        method: Of HTTP.
-        path: Of HTTP.
-        body: Of HTTP.
-        headers: Of HTTP, beside what each request has.
-    """
+class SampleRequest:
+    """A request over HTTP; headers are those beside what each request has."""
 
     method: str
     path: str
@@ -46,7 +39,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Given:
+class RequestOptions:
     """What the user says of the request; None leaves it to the app's kind."""
 
     method: str | None = None
@@ -54,11 +47,11 @@ class Given:
     body: bytes | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
 
-    def over(self, default: Question) -> Question:
-        """What is asked: a body of the user's is not said to be JSON."""
+    def over(self, default: SampleRequest) -> SampleRequest:
+        """The request to send; a body of the user's is declared JSON only where it looks like it."""
         body = default.body if self.body is None else self.body
         is_json = self.body is None or self.body.lstrip()[:1] in {b"{", b"["}
-        return Question(
+        return SampleRequest(
             (self.method or ("POST" if body else default.method)).upper(),
             self.path or default.path,
             body,
@@ -66,17 +59,17 @@ class Given:
         )
 
 
-def default_question(app: Recognised) -> Question:
+def default_question(app: RecognisedApp) -> SampleRequest:
     """What an app that is no Triton is asked: a number for each key that it reads."""
     path = _PATHS[app.kind]
     if app.kind == "command":
-        return Question("GET", path)
+        return SampleRequest("GET", path)
     body = json.dumps(dict.fromkeys(app.keys or ("input",), 1.0)).encode()
-    return Question("POST", path, body, _JSON)
+    return SampleRequest("POST", path, body, _JSON)
 
 
-def triton_question(model: str, metadata: Mapping[str, Any]) -> Question:
-    """A request of the names, types and shapes that a model says of itself; free dimensions are 1, values 0.
+def triton_question(model: str, metadata: Mapping[str, Any]) -> SampleRequest:
+    """A request with the names, types and shapes that a model declares; free dimensions are 1, values 0.
 
     Raises:
         UsageProblem: An input has a type that JSON cannot carry.
@@ -93,7 +86,7 @@ def triton_question(model: str, metadata: Mapping[str, Any]) -> Question:
         value: object = {"BYTES": "", "BOOL": False}.get(datatype, 0)
         data = [value] * prod(shape)
         inputs.append({"name": tensor["name"], "shape": shape, "datatype": datatype, "data": data})
-    return Question("POST", f"{model_path(model)}/infer", json.dumps({"inputs": inputs}).encode(), _JSON)
+    return SampleRequest("POST", f"{model_path(model)}/infer", json.dumps({"inputs": inputs}).encode(), _JSON)
 
 
 def model_path(model: str) -> str:
@@ -102,21 +95,17 @@ def model_path(model: str) -> str:
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What was asked, and the answer.
+class SampleExchange:
+    """A request, the body of its answer, and whether a second answer is the same."""
 
-    Args:
-        question: The request.
-        body: The answer's.
-        repeats: Whether it is the same when asked again.
-    """
-
-    question: Question
+    question: SampleRequest
     body: bytes
     repeats: bool
 
 
-def ask(app: Recognised, given: Given, *, root: Path, log: Path, python: str | None, timeout: float) -> Asked:
+def ask(
+    app: RecognisedApp, given: RequestOptions, *, root: Path, log: Path, python: str | None, timeout: float
+) -> SampleExchange:
     """Start an app, ask it, and end it.
 
     Raises:
@@ -137,7 +126,7 @@ def ask(app: Recognised, given: Given, *, root: Path, log: Path, python: str | N
         raise
 
 
-def _describe(app: Recognised, *, root: Path, log: Path, python: str | None, timeout: float) -> ServerHandle:
+def _describe(app: RecognisedApp, *, root: Path, log: Path, python: str | None, timeout: float) -> ServerHandle:
     def starter(
         seconds: float, kind: ServerKind, request: Ask, beside: Callable[[], None] | None = None
     ) -> AbstractContextManager[Instance]:
@@ -156,14 +145,14 @@ def _describe(app: Recognised, *, root: Path, log: Path, python: str | None, tim
     return describe(app.place, python=python, start_timeout=timeout)
 
 
-def _ask(handle: ServerHandle, app: Recognised, given: Given) -> Asked:
+def _ask(handle: ServerHandle, app: RecognisedApp, given: RequestOptions) -> SampleExchange:
     question = given.over(default_question(app))
     target = _target(handle, question)
     with target.started() as running:
         return _answer(target, question, running)
 
 
-def _ask_triton(handle: ServerHandle, given: Given) -> Asked:
+def _ask_triton(handle: ServerHandle, given: RequestOptions) -> SampleExchange:
     with handle.get("/v2/health/ready").started() as running:
         host, port = running.site.host, running.site.port
         # A server of several models, none of which is an ensemble, has no default.
@@ -171,15 +160,15 @@ def _ask_triton(handle: ServerHandle, given: Given) -> Asked:
         if given.body is None:
             default = triton_question(model, ask_triton(host, port, model_path(model)))
         else:
-            default = Question("POST", f"{model_path(model)}/infer")
+            default = SampleRequest("POST", f"{model_path(model)}/infer")
         question = given.over(default)
         return _answer(_target(handle, question), question, running)
 
 
-def _target(handle: ServerHandle, question: Question) -> Target:
+def _target(handle: ServerHandle, question: SampleRequest) -> Target:
     return handle.request(question.method, question.path, body=question.body, headers=question.headers)
 
 
-def _answer(target: Target, question: Question, running: Instance) -> Asked:
+def _answer(target: Target, question: SampleRequest, running: Instance) -> SampleExchange:
     body = target.ask(running).body
-    return Asked(question, body, repeats=target.ask(running).body == body)
+    return SampleExchange(question, body, repeats=target.ask(running).body == body)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
-from pytest_gpuserve.new.asking import Given, ask
+from pytest_gpuserve.new.asking import RequestOptions, ask
 from pytest_gpuserve.new.files import IGNORED, ignore, suite_files, variable_of, write_missing
 from pytest_gpuserve.new.recognise import recognise, recognise_command, suite_name
 from pytest_gpuserve.process.command_line import masked, refused, run_command
@@ -19,8 +19,8 @@ from pytest_gpuserve.servers.relocation import find_python
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.new.asking import Asked
-    from pytest_gpuserve.new.recognise import Recognised
+    from pytest_gpuserve.new.asking import SampleExchange
+    from pytest_gpuserve.new.recognise import RecognisedApp
 
 SHOWN_CHARACTERS: Final = 300
 
@@ -66,7 +66,7 @@ def _parser() -> argparse.ArgumentParser:
 def _make(given: argparse.Namespace, argv: Sequence[str]) -> None:
     root = Path.cwd()
     app = _app(given, argv, root)
-    question = Given(given.method, given.path, _body(given), _headers(given.header))
+    question = RequestOptions(given.method, given.path, _body(given), _headers(given.header))
     python = None if given.python is None else find_python(given.python, root, "--python")
     with tempfile.TemporaryDirectory(prefix="gpuserve-new-") as folder:
         log = Path(folder) / "server.log"
@@ -93,7 +93,7 @@ def _make(given: argparse.Namespace, argv: Sequence[str]) -> None:
     print(masked("\n".join(lines)))  # noqa: T201 -- a command
 
 
-def _app(given: argparse.Namespace, argv: Sequence[str], root: Path) -> Recognised:
+def _app(given: argparse.Namespace, argv: Sequence[str], root: Path) -> RecognisedApp:
     if (given.app is None) == (not argv):
         raise UsageProblem(
             "name one app, or one command",
@@ -129,7 +129,7 @@ def _headers(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _told(app: Recognised, asked: Asked) -> str:
+def _told(app: RecognisedApp, asked: SampleExchange) -> str:
     question = asked.question
     body = asked.body[:SHOWN_CHARACTERS].decode(errors="replace")
     more = f" ... ({len(asked.body)} bytes)" if len(asked.body) > SHOWN_CHARACTERS else ""

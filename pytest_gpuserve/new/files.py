@@ -13,8 +13,8 @@ from pytest_gpuserve.process.secrets import secret_headers
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pytest_gpuserve.new.asking import Asked
-    from pytest_gpuserve.new.recognise import Recognised
+    from pytest_gpuserve.new.asking import SampleExchange
+    from pytest_gpuserve.new.recognise import RecognisedApp
 
 CONFTEST: Final = '''"""The deployment that the tests of this folder measure."""
 
@@ -119,15 +119,8 @@ _EXTRAS: Final = {"mosec": "mosec", "litserve": "litserve", "triton": "pytriton"
 IGNORED: Final = ("__pycache__/", ".pytest_cache/")
 
 
-def suite_files(app: Recognised, asked: Asked, *, root: Path, python: str) -> dict[Path, bytes]:
-    """What stands in the files of an app's suite, by their paths.
-
-    Args:
-        app: The app.
-        asked: What it answered.
-        root: The project's folder.
-        python: The interpreter as the user named it; empty for that of the tests.
-    """
+def suite_files(app: RecognisedApp, asked: SampleExchange, *, root: Path, python: str) -> dict[Path, bytes]:
+    """The contents of the files of an app's suite, by their paths; ``python`` as the user named it."""
     folder = root / "suites" / app.name
     files: dict[Path, bytes] = {}
 
@@ -172,14 +165,7 @@ def suite_files(app: Recognised, asked: Asked, *, root: Path, python: str) -> di
 
 
 def write_missing(files: Mapping[Path, bytes]) -> tuple[list[Path], list[Path]]:
-    """Write the files that are not there.
-
-    Returns:
-        Those that were written, and those that were there.
-
-    Raises:
-        UsageProblem: One cannot be written.
-    """
+    """Write the files that do not exist; return those, and the others. Raises UsageProblem where one cannot be."""
     written, left = [], []
     for path, content in files.items():
         if path.exists():
@@ -227,7 +213,7 @@ def _headers(headers: Mapping[str, str]) -> str:
     return f"{{{', '.join(entries)}}}"
 
 
-def _arguments(app: Recognised, folder: Path, python: str) -> str:
+def _arguments(app: RecognisedApp, folder: Path, python: str) -> str:
     place = Path(relpath(app.place, folder)).as_posix()
     parts = [f"{json.dumps(app.argv)}, cwd={json.dumps(place)}" if app.kind == "command" else json.dumps(place)]
     if app.model:
@@ -243,7 +229,7 @@ def _from_suite(python: str, root: Path, folder: Path) -> str:
     return Path(relpath(root / python, folder)).as_posix() if is_relative else python
 
 
-def _installed(app: Recognised, root: Path) -> str:
+def _installed(app: RecognisedApp, root: Path) -> str:
     extras = ",".join(filter(None, (_EXTRAS.get(app.kind, ""), "report")))
     parts = [f"'pytest-gpuserve[{extras}]'"]
     if (root / "requirements.txt").is_file():

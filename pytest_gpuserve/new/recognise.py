@@ -24,14 +24,12 @@ _NO_NAME: Final = re.compile(r"[^a-z0-9]+")
 
 
 @dataclass(frozen=True)
-class Recognised:
+class RecognisedApp:
     """An app, and what its source says of it.
 
     Args:
         kind: Which server fixture takes it.
-        name: A name for its suite.
         place: Its file or folder; of a command the working folder.
-        argv: Of a command.
         model: Of pytriton, the name of the model that it binds.
         keys: The keys that it reads from a request in JSON.
     """
@@ -44,7 +42,7 @@ class Recognised:
     keys: tuple[str, ...] = ()
 
 
-def recognise(place: Path) -> Recognised:
+def recognise(place: Path) -> RecognisedApp:
     """Recognise an app by its file, or a model repository by its folder.
 
     Raises:
@@ -52,7 +50,7 @@ def recognise(place: Path) -> Recognised:
     """
     if place.is_dir():
         if any(place.glob("*/config.pbtxt")):
-            return Recognised("triton", suite_name(place.name), place)
+            return RecognisedApp("triton", suite_name(place.name), place)
         raise UsageProblem(
             f"{place} is no model repository of Triton",
             found="a folder without */config.pbtxt",
@@ -73,16 +71,16 @@ def recognise(place: Path) -> Recognised:
         found = f"it imports {' and '.join(kinds)}" if kinds else f"it imports none of {', '.join(_LIBRARIES)}"
         raise UsageProblem(f"the kind of server in {place} is not recognised", found=found, remedies=[by_command])
     model = _model(tree) if kinds[0] == "pytriton" else ""
-    return Recognised(kinds[0], suite_name(place.stem), place, model=model, keys=tuple(_keys(tree)))
+    return RecognisedApp(kinds[0], suite_name(place.stem), place, model=model, keys=tuple(_keys(tree)))
 
 
-def recognise_command(argv: Sequence[str], folder: Path) -> Recognised:
+def recognise_command(argv: Sequence[str], folder: Path) -> RecognisedApp:
     """Take a command for a server; its Python is the interpreter of the tests."""
     words = list(argv)
     script = next((word for word in words if word.endswith(".py")), words[0] if words else "")
     if words and re.fullmatch(r"python(3(\.\d+)?)?", words[0]):
         words[0] = "{python}"
-    return Recognised("command", suite_name(Path(script).stem), folder, argv=tuple(words))
+    return RecognisedApp("command", suite_name(Path(script).stem), folder, argv=tuple(words))
 
 
 def suite_name(text: str) -> str:

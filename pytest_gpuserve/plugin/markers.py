@@ -128,7 +128,7 @@ def _in_order(item: pytest.Item) -> list[tuple[str, str | None, dict[str, object
 
 
 def _names_a_device(value: object) -> bool:
-    from pytest_gpuserve.device.names import CPU, device_name  # noqa: PLC0415 -- who names none loads none
+    from pytest_gpuserve.device.card import CPU, device_name  # noqa: PLC0415 -- who names none loads none
 
     return isinstance(value, str) and (value == CPU or value == device_name(value))
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.comparison.baseline_store import BaselineStore
 from pytest_gpuserve.device import DeviceLock, read_software
 from pytest_gpuserve.device.card import UNSUPPORTED
-from pytest_gpuserve.device.telemetry import Sampling
+from pytest_gpuserve.device.telemetry import SamplerProcess
 from pytest_gpuserve.experiment.environment import RunEnvironment, read_revision
 from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
 from pytest_gpuserve.experiment.worktree import ReferenceBuilds, resolve_revision
@@ -159,7 +159,7 @@ class Equipment:
             lacks_ecc = card.ecc is False or card.unknown.get("ecc") == UNSUPPORTED
             self._telemetry_source = TelemetrySource(
                 [card.uuid],
-                lambda: Sampling(
+                lambda: SamplerProcess(
                     [card.uuid],
                     log=self._logs(tmp_path_factory) / "telemetry.log",
                     command=module_command("pytest_gpuserve.device.sampler"),

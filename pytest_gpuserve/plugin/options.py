@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.load.ray.address import EngineChoice
     from pytest_gpuserve.plugin.outputs import Output
-    from pytest_gpuserve.store.remote.address import Address
+    from pytest_gpuserve.store.remote.address import StorageAddress
 
 
 class Update(Enum):
@@ -87,7 +87,7 @@ class Settings:
     artifacts_dir: Path | None = None
     full: bool = False
     load_engine: EngineChoice = "local"
-    baseline_address: Address | None = None
+    baseline_address: StorageAddress | None = None
     baseline_offline: bool = False
 
     @property
@@ -241,7 +241,7 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
     )
 
 
-def _baseline_dir(config: pytest.Config, environment: Mapping[str, str]) -> tuple[Path, Address | None]:
+def _baseline_dir(config: pytest.Config, environment: Mapping[str, str]) -> tuple[Path, StorageAddress | None]:
     """The folder of the baselines, and what it is a copy of."""
     text = _text(config, "baseline_dir")
     if not text:
@@ -255,7 +255,7 @@ def _baseline_dir(config: pytest.Config, environment: Mapping[str, str]) -> tupl
         raise pytest.UsageError(str(problem)) from None
 
 
-def _baseline_offline(config: pytest.Config, update: Update, address: Address | None) -> bool:
+def _baseline_offline(config: pytest.Config, update: Update, address: StorageAddress | None) -> bool:
     if not config.getoption("--baseline-offline"):
         return False
     if address is None:

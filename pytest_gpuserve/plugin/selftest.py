@@ -15,10 +15,16 @@ from pytest_gpuserve.plugin.session import FOREIGN_SHARE
 from pytest_gpuserve.process.kept import kept_folder
 from pytest_gpuserve.report.selftest import selftest_report
 from pytest_gpuserve.selftest.counts import summary
-from pytest_gpuserve.selftest.plan import BATCH, SERVICE_SECONDS, interleaved
-from pytest_gpuserve.selftest.run import METRICS, SHAPE, comparisons
 from pytest_gpuserve.selftest.server import Options, turns_of
-from pytest_gpuserve.selftest.trials import Setting
+from pytest_gpuserve.selftest.trials import (
+    BATCH,
+    GATED,
+    SERVICE_SECONDS,
+    SHAPE,
+    TrialSettings,
+    comparisons,
+    interleaved,
+)
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.units import format_seconds
@@ -34,8 +40,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.plugin.options import Settings
     from pytest_gpuserve.report.selftest import SelftestResult
-    from pytest_gpuserve.selftest.plan import Planned
-    from pytest_gpuserve.selftest.run import Made
+    from pytest_gpuserve.selftest.trials import FinishedTrial, Planned
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
 
@@ -102,9 +107,9 @@ class SelftestCommand:
 
     def _run(self, device: Device, folder: Path) -> None:
         settings, plan = self._settings, self._plan
-        setting = Setting(
+        setting = TrialSettings(
             shape=SHAPE,
-            metrics=METRICS,
+            metrics=GATED,
             host=device.host.id,
             # Its own: what a self-test has learned is no history of a project's tests, nor the other way round.
             history=History(folder / "history"),
@@ -118,7 +123,7 @@ class SelftestCommand:
             f" {device.host.cpu}, in at most {format_seconds(self._seconds)} but for the last one"
         )
         notes: dict[str, None] = {}
-        made: list[Made] = []
+        made: list[FinishedTrial] = []
         progress = _Progress(self._config, plan, self._seconds)
         try:
             for one in comparisons(
@@ -133,9 +138,9 @@ class SelftestCommand:
                 made.append(one)
                 progress.made(one, len(made))
         except KeyboardInterrupt:
-            self._report(summary(plan, made, METRICS, interrupted=True), notes)
+            self._report(summary(plan, made, GATED, interrupted=True), notes)
             raise
-        result = summary(plan, made, METRICS)
+        result = summary(plan, made, GATED)
         self._report(result, notes)
         self._passed = not result.failures
 
@@ -182,7 +187,7 @@ class _Progress:
         self._head = f"{self._plan.index(planned) + 1}/{len(self._plan)} {planned.case.name}"
         return self
 
-    def made(self, one: Made, count: int) -> None:
+    def made(self, one: FinishedTrial, count: int) -> None:
         """Tell what a comparison came to."""
         if self._quiet or self._terminal:
             return

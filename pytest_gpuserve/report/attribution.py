@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.measure.profile import QueueFrom
+from pytest_gpuserve.measure.breakdown import QueueFrom
 from pytest_gpuserve.units import format_change, format_fraction, format_ratio, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pytest_gpuserve.measure.profile import Profile
+    from pytest_gpuserve.measure.breakdown import Profile
 
 NOTABLE_CHANGE: Final = 0.03
 """A part that changed by less did not move, unless it makes up most of the change of the mean latency."""

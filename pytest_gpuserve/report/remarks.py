@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.settings import differences
+from pytest_gpuserve.measure.counters import differences
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.measure.yardstick import LIMIT
 from pytest_gpuserve.report.explain import evidence

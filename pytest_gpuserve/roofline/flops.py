@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.process.child import Command, Process
 from pytest_gpuserve.process.kept import kept_folder
-from pytest_gpuserve.roofline.work import Work
+from pytest_gpuserve.roofline.share import Work
 from pytest_gpuserve.servers.base import Site, with_own_package
 from pytest_gpuserve.servers.inherited import inherited_environment
 from pytest_gpuserve.units import format_seconds
@@ -118,11 +118,7 @@ def _arguments(call: str, args: Mapping[str, Argument] | None) -> str:
 
 
 def _work(call: str, told: Mapping[str, object]) -> Work:
-    """What the program told, as a value.
-
-    Raises:
-        GpuserveError: It told of a problem, or counted nothing.
-    """
+    """The answer of the program as a value. Raises GpuserveError where it failed, or counted nothing."""
     if "problem" in told:
         raise GpuserveError(
             f"{call}: its operations could not be counted",
@@ -146,11 +142,7 @@ def _work(call: str, told: Mapping[str, object]) -> Work:
 
 
 def _checked(call: str, inputs: object, dtypes: object) -> list[tuple[str, list[int], str]]:
-    """Names, shapes and types of inputs.
-
-    Raises:
-        UsageProblem: One of them is none.
-    """
+    """Names, shapes and types of inputs. Raises UsageProblem where one is invalid."""
     help_ = ['count_flops("model.py:build", {"input_ids": (1, 128)}, dtypes={"input_ids": "int64"})']
     if not isinstance(inputs, Mapping) or not inputs:
         raise UsageProblem(f"{call} needs the shapes of a request's inputs, by name", remedies=help_)

@@ -7,7 +7,7 @@ from typing import Final, get_args
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.roofline.products import PRODUCTS, Precision, Product
-from pytest_gpuserve.roofline.work import is_positive
+from pytest_gpuserve.roofline.share import is_positive
 
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 """The precisions that a peak rate can be asked for."""

@@ -34,10 +34,8 @@ class Product:
 
     Args:
         names: NVML's names of it, verbatim.
-        compute_capability: Major and minor number.
         gigabytes_per_second: Bandwidth of its memory, in 1e9 bytes.
         tflops: Peak rates, in 1e12 operations a second.
-        source: Where they are published.
     """
 
     names: tuple[str, ...]

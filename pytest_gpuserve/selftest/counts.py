@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.metric import METRICS as ALL_METRICS
 from pytest_gpuserve.gate.metric import Growth
-from pytest_gpuserve.gate.paired import paired_evidence
-from pytest_gpuserve.gate.priors import learn_prior
+from pytest_gpuserve.gate.paired import learn_prior, paired_evidence
 from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, levels, look_index
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.rounds import ABBA, round_point
 from pytest_gpuserve.report.selftest import CaseResult, Reach, SelftestResult
-from pytest_gpuserve.selftest.plan import CASES, Case, Truth
+from pytest_gpuserve.selftest.trials import CASES, Case, Truth
 from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:
@@ -26,8 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.gate.paired import Prior, RoundPoint
     from pytest_gpuserve.gate.verdict import Evidence
-    from pytest_gpuserve.selftest.plan import Planned
-    from pytest_gpuserve.selftest.run import Made
+    from pytest_gpuserve.selftest.trials import FinishedTrial, Planned
 
 FIXED_WINDOWS: Final = LOOKS[-1][0] * BLOCKS * len(ABBA)
 """Measured where every comparison goes on to the last look."""
@@ -51,16 +49,9 @@ _EXPECTED: Final = {
 
 
 def summary(
-    plan: Sequence[Planned], made: Sequence[Made], metrics: Sequence[str], *, interrupted: bool = False
+    plan: Sequence[Planned], made: Sequence[FinishedTrial], metrics: Sequence[str], *, interrupted: bool = False
 ) -> SelftestResult:
-    """Sum up the comparisons that were made.
-
-    Args:
-        plan: All that were planned.
-        made: Those of them that were made.
-        metrics: Names of what was gated.
-        interrupted: Whether Ctrl-C ended it.
-    """
+    """Sum up the comparisons that were made of a plan, for the gated metrics."""
     planned = Counter(one.case.name for one in plan)
     of = {case.name: [one for one in made if one.planned.case is case] for case in CASES}
     return SelftestResult(
@@ -76,13 +67,8 @@ def summary(
 def binomial_bounds(hits: int, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Exact bounds of a share (C. J. Clopper and E. S. Pearson, Biometrika 26, 1934, 404-413).
 
-    Args:
-        hits: How often it happened.
-        trials: How often it could have.
-        confidence: Of both bounds together.
-
     Raises:
-        ValueError: There are more hits than trials, or less than none; or the confidence is no share.
+        ValueError: Hits do not lie in 0 to ``trials``, or the confidence (of both bounds) not in (0, 1).
     """
     if not 0 <= hits <= trials or not 0 < confidence < 1:
         raise ValueError(f"{hits} of {trials} at {confidence} is no share")
@@ -106,7 +92,7 @@ def _root(too_large: Callable[[float], bool]) -> float:
     return (low + high) / 2
 
 
-def _result(case: Case, planned: int, made: Sequence[Made]) -> CaseResult:
+def _result(case: Case, planned: int, made: Sequence[FinishedTrial]) -> CaseResult:
     alarms = sum(one.alarmed for one in made)
     # INVALID is no verdict on the candidate, except where that is what is wrong with it.
     decided = [one.outcome for one in made if one.outcome.verdict is not Verdict.INVALID or one.alarmed]
@@ -128,7 +114,7 @@ def _shown(verdict: Verdict) -> Verdict:
     return Verdict.PASS if verdict.passes else verdict
 
 
-def _failures(case: Case, made: Sequence[Made]) -> list[str]:
+def _failures(case: Case, made: Sequence[FinishedTrial]) -> list[str]:
     """Why the self-test fails by this kind."""
     if not made:
         needed = case.must_be_found or case.truth is Truth.ALIKE
@@ -148,7 +134,7 @@ def _failures(case: Case, made: Sequence[Made]) -> list[str]:
     return lines
 
 
-def _problems(made: Sequence[Made]) -> list[str]:
+def _problems(made: Sequence[FinishedTrial]) -> list[str]:
     """What was wrong with comparisons that nothing can be concluded from, each once."""
     seen: Counter[str] = Counter()
     for one in made:
@@ -160,10 +146,10 @@ def _problems(made: Sequence[Made]) -> list[str]:
     return lines if more <= 0 else [*lines[:_MOST_PROBLEMS], f"INVALID: {more} more"]
 
 
-def _reaches(metric: Metric, made: Sequence[Made]) -> list[Reach]:
+def _reaches(metric: Metric, made: Sequence[FinishedTrial]) -> list[Reach]:
     """What 1, 2 and 4 rounds of identical builds decide of a metric.
 
-    The rounds of all these comparisons are rounds of one pair of builds, and so are put together anew. How far starts
+    The rounds of all these comparisons are rounds of one pair of builds, and so are combined again. How far starts
     lie apart is learned from the comparisons of other builds, as it would be by now for a comparison of a project.
     """
     alike = [one for one in made if one.planned.case.truth is Truth.ALIKE]
@@ -187,7 +173,7 @@ def _reaches(metric: Metric, made: Sequence[Made]) -> list[Reach]:
     return found
 
 
-def _full_rounds(metric: Metric, one: Made) -> list[RoundPoint]:
+def _full_rounds(metric: Metric, one: FinishedTrial) -> list[RoundPoint]:
     points = []
     for measured in one.outcome.rounds:
         if len(measured.blocks) == BLOCKS and not measured.problems:

@@ -24,11 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BuiltIn(TellsNothing):
-    """The server of ``selftest/server.py``.
-
-    Args:
-        options: What it does.
-    """
+    """The server of ``selftest/server.py`` with these options."""
 
     options: Options
     name: str = field(default="self-test", init=False)
@@ -56,20 +52,12 @@ class BuiltIn(TellsNothing):
         return {}
 
     def relocated(self, relocation: Relocation) -> NoReturn:
-        """See ``ServerKind``.
-
-        Raises:
-            NotInRevision: Always: it is a part of this package.
-        """
+        """Raise `NotInRevision`: the server is a part of this package."""
         raise NotInRevision(f"the self-test's server is a part of pytest-gpuserve, not of {relocation.revision}")
 
 
 def counters_of(samples: list[Sample]) -> Counters:
-    """Make counters of a scrape.
-
-    Raises:
-        ServerFailed: a counter is missing or is not one of these.
-    """
+    """Counters of a scrape. Raises `ServerFailed` where one is missing or unknown."""
     plain = {sample.name: sample.value for sample in samples if not sample.labels}
     labelled: dict[str, dict[str, float]] = {"batch_size": {}, "stage_seconds": {}, "stage_count": {}}
     try:

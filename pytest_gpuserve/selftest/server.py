@@ -37,11 +37,7 @@ _LENGTH: Final = re.compile(rb"\r\ncontent-length:[ \t]*(\d+)", re.IGNORECASE)
 
 
 def work(turns: int) -> None:
-    """Keep one core busy; the interpreter is free meanwhile.
-
-    Args:
-        turns: Of the loop, 1 at least.
-    """
+    """Keep one core busy for so many turns of a loop; the interpreter is free meanwhile."""
     hashlib.pbkdf2_hmac("sha256", _SIXTEEN_BYTES, _SIXTEEN_BYTES, turns)
 
 
@@ -122,7 +118,7 @@ class _Waiting:
 
 
 @dataclass(frozen=True)
-class _Done:
+class _FinishedBatch:
     """A batch whose work is done."""
 
     batch: list[_Waiting]
@@ -165,7 +161,7 @@ class Server:
             number += 1
             begin = time.perf_counter()
             work(self._options.turns_of_batch(number))
-            self._loop.call_soon_threadsafe(self._finish, _Done(batch, complete, begin, time.perf_counter()))
+            self._loop.call_soon_threadsafe(self._finish, _FinishedBatch(batch, complete, begin, time.perf_counter()))
 
     def _next_batch(self) -> tuple[list[_Waiting], float]:
         most = self._options.max_batch
@@ -177,7 +173,7 @@ class Server:
         # A full batch may have been complete long before there was time for it.
         return batch, batch[-1].at_seconds if full else time.perf_counter()
 
-    def _finish(self, done: _Done) -> None:
+    def _finish(self, done: _FinishedBatch) -> None:
         counts = self._counts
         counts.items += len(done.batch)
         counts.sizes[len(done.batch)] += 1
@@ -192,7 +188,7 @@ class Server:
             counts.time("server", time.perf_counter() - waiting.at_seconds)
 
 
-class _Connection(asyncio.Protocol):
+class _ConnectionHandler(asyncio.Protocol):
     """One client's connection: requests with a known length, one after the other."""
 
     def __init__(self, server: Server) -> None:
@@ -236,7 +232,7 @@ async def serve(port: int, options: Options) -> None:
     loop = asyncio.get_running_loop()
     server = Server(options, loop)
     threading.Thread(target=server.work_forever, daemon=True).start()
-    listener = await loop.create_server(lambda: _Connection(server), "127.0.0.1", port)
+    listener = await loop.create_server(lambda: _ConnectionHandler(server), "127.0.0.1", port)
     await listener.serve_forever()
 
 

@@ -1,43 +1,122 @@
-"""Comparisons whose truth is known, made as a test makes them, and counted."""
+"""Comparisons whose truth is known: which builds are compared, and each made as a test makes it, within a time."""
 
 from __future__ import annotations
 
+import random
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.comparison.memory import Memory
 from pytest_gpuserve.comparison.side_by_side import SideBySide
 from pytest_gpuserve.errors import GpuserveError
+from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.experiment.pairing import Pairing
-from pytest_gpuserve.experiment.shape import Terms
+from pytest_gpuserve.experiment.shape import LoadShape, Terms
 from pytest_gpuserve.gate.metric import METRICS, requests_needed
-from pytest_gpuserve.gate.priors import learn_prior
+from pytest_gpuserve.gate.paired import learn_prior
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.load.schedule import Closed
+from pytest_gpuserve.selftest.kind import BuiltIn
+from pytest_gpuserve.selftest.server import INFER
 from pytest_gpuserve.store.sequence import SequenceKey, Subject
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.handle import Starter, Target
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.rounds import Round
+    from pytest_gpuserve.selftest.server import Options
     from pytest_gpuserve.store.history import History
+
+
+BATCH: Final = 16
+"""Most requests of a batch of the server as it is; twice as many users keep its batches full."""
+
+USERS: Final = 2 * BATCH
+
+SERVICE_SECONDS: Final = 0.008
+"""Work on a batch: with these users some 2000 answers a second, so that a window has the requests for a p99."""
+
+
+class Truth(Enum):
+    """How a candidate differs from its base, and so what its comparison should come to."""
+
+    ALIKE = "no different"
+    EDGE = "worse by just the tolerance of p50"
+    WORSE = "worse by more than the tolerance"
+    WRONG = "wrong answers"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kind of candidate.
+
+    Args:
+        must_be_found: Whether it is so much worse that a comparison has to find it, not only not pass it.
+        change: Options in which it differs.
+    """
+
+    name: str
+    truth: Truth
+    must_be_found: bool = False
+    change: Mapping[str, int | float] = field(default_factory=dict)
+
+    def of(self, base: Options) -> Options:
+        """The candidate to a base."""
+        return replace(base, **self.change)  # type: ignore[arg-type]
+
+
+CASES: Final = (
+    Case("wrong answers", Truth.WRONG, must_be_found=True, change={"wrong_every": 100}),
+    Case("identical", Truth.ALIKE),
+    Case("20 % slower", Truth.WORSE, must_be_found=True, change={"slower": 0.20}),
+    Case("10 % slower", Truth.WORSE, must_be_found=True, change={"slower": 0.10}),
+    # One batch in eighty, twice as long: 1.25 % of throughput, and half as much again of p99.
+    Case("tail only", Truth.WORSE, change={"tail_every": 80, "tail_factor": 2.0}),
+    Case("smaller batches", Truth.WORSE, change={"max_batch": BATCH * 3 // 4}),
+    # Each answer takes 5 % longer, which is just what a p50 may; the throughput falls by 4.8 % of the 5 % that it may.
+    Case("5 % slower", Truth.EDGE, change={"slower": 0.05}),
+)
+"""Those that decide whether the self-test passes come first, and the quickest of all: a short one reaches them."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One comparison that is to be made.
+
+    Args:
+        case: Of which kind.
+        number: Among those of its kind, from 1.
+    """
+
+    case: Case
+    number: int
+
+
+def interleaved(times: int, *, seed: int = 0) -> tuple[Planned, ...]:
+    """All cases so many times, in turns: first as they stand in `CASES`, then each time in another order.
+
+    A machine has better and worse hours, which should come to all cases alike.
+    """
+    coin = random.Random(seed)  # noqa: S311 -- an order, not a secret
+    plan: list[Planned] = []
+    for number in range(1, times + 1):
+        order = list(CASES)
+        if number > 1:
+            coin.shuffle(order)
+        plan += [Planned(case, number) for case in order]
+    return tuple(plan)
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One comparison whose truth is known.
-
-    Args:
-        name: Of its kind, such as ``5 % slower``.
-        number: Among those of its kind.
-        base: What is compared with.
-        candidate: What is judged.
-    """
+    """One comparison whose truth is known; ``number`` counts those of its name."""
 
     name: str
     number: int
@@ -46,14 +125,12 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a trial came to.
+class TrialResult:
+    """The result of a trial.
 
     Args:
-        trial: Which.
         verdict: The worst of its metrics', as it decides a test: INVALID, REGRESSED, INCONCLUSIVE, else PASS.
-        judgements: Of each metric that was looked at; after one that fails a test goes no further.
-        rounds: What was measured.
+        judgements: Of each metric up to the first that fails a test.
         seconds: From its begin to its verdict, starts of servers included.
         error: Why there is no verdict, where a server failed.
     """
@@ -72,7 +149,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrialSettings:
     """How all trials are made.
 
     Args:
@@ -92,12 +169,8 @@ class Setting:
     budget_seconds: float
 
 
-def run_trial(trial: Trial, setting: Setting, progress: Progress, note: Callable[[str], None]) -> Outcome:
-    """Compare until every metric is decided, or one fails, or the budget is spent.
-
-    Raises:
-        LoadFailed: The load engine failed.
-    """
+def run_trial(trial: Trial, setting: TrialSettings, progress: Progress, note: Callable[[str], None]) -> TrialResult:
+    """Compare until every metric is decided, one fails, or the budget is spent. Raises `LoadFailed`."""
     metrics = [METRICS[name] for name in setting.metrics]
     subject = Subject("selftest", "", setting.host, "selftest", {"load": str(setting.shape.workload())})
     key = SequenceKey(subject, trial.name, f"{trial.name} {trial.number} {time.time_ns()}", {})
@@ -140,4 +213,86 @@ def run_trial(trial: Trial, setting: Setting, progress: Progress, note: Callable
         verdict, error = Verdict.INVALID, str(problem)
     finally:
         pairing.close()
-    return Outcome(trial, verdict, tuple(judgements), tuple(pairing.rounds), time.monotonic() - began, error)
+    return TrialResult(trial, verdict, tuple(judgements), tuple(pairing.rounds), time.monotonic() - began, error)
+
+
+GATED: Final = ("throughput", "latency.p99", "batching_ratio")
+"""What every comparison gates, in the order in which a test would ask."""
+
+SHAPE: Final = LoadShape(Closed(USERS), warmup_seconds=0.7, check="all")
+
+TYPICAL_SECONDS: Final = 20.0
+"""A comparison, before one of its kind was made."""
+
+BODY: Final = b"the quick brown fox"
+
+
+@dataclass(frozen=True)
+class FinishedTrial:
+    """A comparison that was made.
+
+    Args:
+        planned: Which.
+        outcome: What it came to.
+    """
+
+    planned: Planned
+    outcome: TrialResult
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether it says that the candidate is worse: REGRESSED, or where answers are wrong, INVALID for just that."""
+        if self.planned.case.truth is not Truth.WRONG:
+            return self.outcome.verdict is Verdict.REGRESSED
+        return self.outcome.verdict is Verdict.INVALID and any(
+            reason.kind is ReasonKind.WRONG_ANSWERS and not reason.about  # Of the base it would say whose.
+            for judgement in self.outcome.judgements
+            for reason in judgement.reasons
+        )
+
+
+def comparisons(
+    plan: Sequence[Planned],
+    base: Options,
+    setting: TrialSettings,
+    starter: Starter,
+    *,
+    seconds: float,
+    progress: Callable[[Planned], Progress],
+    note: Callable[[str], None],
+) -> Iterator[FinishedTrial]:
+    """Make the comparisons of a plan one by one; what does not fit into the time any more is left out.
+
+    The first one is always made. A later one is begun if it should end in time, as far as those of its kind tell; it
+    is never cut short, for that would decide by the clock what is found.
+
+    Args:
+        plan: What to compare, in order.
+        base: The server as it is.
+        setting: How.
+        starter: Starts servers.
+        seconds: Time for all of it.
+        progress: Shows the progress of the next one.
+        note: Called with what could not be remembered.
+
+    Raises:
+        KeyboardInterrupt: With no server left behind.
+    """
+    deadline = time.monotonic() + seconds
+    longest: dict[str, float] = {}
+    for number, planned in enumerate(plan):
+        name = planned.case.name
+        if number and time.monotonic() + longest.get(name, TYPICAL_SECONDS) > deadline:
+            continue
+        watcher = progress(planned)
+        trial = Trial(name, planned.number, _target(base, starter), _target(planned.case.of(base), starter))
+        try:
+            outcome = run_trial(trial, setting, watcher, note)
+        finally:
+            watcher.clear()
+        longest[name] = max(longest.get(name, 0.0), outcome.seconds)
+        yield FinishedTrial(planned, outcome)
+
+
+def _target(options: Options, starter: Starter) -> Target:
+    return ServerHandle(BuiltIn(options), starter).post(INFER, body=BODY, expect=BODY.upper())

@@ -13,8 +13,7 @@ from pytest_gpuserve.servers.relocation import PYTHONPATH
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.measure.settings import Setting
+    from pytest_gpuserve.measure.counters import Counters, ServerSetting
     from pytest_gpuserve.process.container import Container, Engine
     from pytest_gpuserve.servers.relocation import Relocation
 
@@ -146,7 +145,7 @@ class ServerKind(Protocol):
             ServerFailed: It did not answer, or its answer makes no sense.
         """
 
-    def read_settings(self, site: Site) -> Mapping[str, Setting]:
+    def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """Read how the running server is really set up, beside what it was asked for.
 
         Raises:
@@ -177,7 +176,7 @@ class ServerKind(Protocol):
 class TellsNothing:
     """Base of a kind whose servers tell neither how they are set up nor how they came up."""
 
-    def read_settings(self, site: Site) -> Mapping[str, Setting]:
+    def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``."""
         del site
         return {}

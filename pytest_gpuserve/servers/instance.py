@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping
     from pathlib import Path
 
-    from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.measure.settings import Setting
+    from pytest_gpuserve.measure.counters import Counters, ServerSetting
     from pytest_gpuserve.process.kept import Kept
     from pytest_gpuserve.servers.base import Ask, ContainerLaunch, ServerKind
 
@@ -187,7 +186,7 @@ class Instance:
     process: Process | None
     cold_start_seconds: float | None
     cold_start_parts: Mapping[str, float] = field(default_factory=dict)
-    settings: Mapping[str, Setting] = field(default_factory=dict)
+    settings: Mapping[str, ServerSetting] = field(default_factory=dict)
     members: Callable[[], Collection[int]] = frozenset
 
     def shown(self, text: str, headers: Mapping[str, str]) -> str:

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.measure.counters import Counters, StageTime, added
-from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime, added
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.servers.app import AppServer
 from pytest_gpuserve.servers.base import Launch, with_own_package
@@ -85,7 +84,7 @@ class LitServe(AppServer):
             return whole
         return replace(whole, parts=parts)
 
-    def read_settings(self, site: Site) -> Mapping[str, Setting]:
+    def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``; those of each API bear its path where there are several.
 
         What the app's arguments of the same name say is what it was asked for.
@@ -106,7 +105,7 @@ class LitServe(AppServer):
                 used[key] = value
                 names[key] = name
         asked = self.app.arguments
-        return {key: Setting(_text(value), _asked(asked.get(names[key]))) for key, value in used.items()}
+        return {key: ServerSetting(_text(value), _asked(asked.get(names[key]))) for key, value in used.items()}
 
     def read_cold_start(self, site: Site) -> Mapping[str, float]:
         """See ``ServerKind``: the app's imports until it calls ``run``, and the slowest worker's ``setup``.

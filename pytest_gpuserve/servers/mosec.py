@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.measure.counters import Counters, StageTime
-from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER
 from pytest_gpuserve.servers.app import AppServer
 from pytest_gpuserve.servers.base import Launch
@@ -99,7 +98,7 @@ class Mosec(AppServer):
         stage = single_stage(_config(site), self.stage)
         return counters if stage is None else single_counters(counters, samples, stage)
 
-    def read_settings(self, site: Site) -> Mapping[str, Setting]:
+    def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``; from the file by which mosec's Python side sets up its server."""
         return settings_of(_config(site), self.app.arguments)
 
@@ -109,7 +108,7 @@ class Mosec(AppServer):
         return {}
 
 
-def settings_of(file: Path, arguments: Mapping[str, Argument]) -> dict[str, Setting]:
+def settings_of(file: Path, arguments: Mapping[str, Argument]) -> dict[str, ServerSetting]:
     """Read mosec's own settings, and each stage's.
 
     Args:
@@ -122,12 +121,12 @@ def settings_of(file: Path, arguments: Mapping[str, Argument]) -> dict[str, Sett
     config = _read_config(file)
     asked = {name: str(arguments[name]) for name in ("capacity", "timeout") if name in arguments}
     settings = {
-        "capacity": Setting(str(config.capacity), asked.get("capacity")),
-        "timeout": Setting(str(config.timeout), asked.get("timeout")),
+        "capacity": ServerSetting(str(config.capacity), asked.get("capacity")),
+        "timeout": ServerSetting(str(config.timeout), asked.get("timeout")),
     }
     for stage in config.runtimes:
-        settings[f"{stage.worker}.max_batch_size"] = Setting(str(stage.max_batch_size))
-        settings[f"{stage.worker}.max_wait_time"] = Setting(str(stage.max_wait_time))
+        settings[f"{stage.worker}.max_batch_size"] = ServerSetting(str(stage.max_batch_size))
+        settings[f"{stage.worker}.max_wait_time"] = ServerSetting(str(stage.max_wait_time))
     return settings
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.servers.app import AppServer
 from pytest_gpuserve.servers.base import Launch, with_own_package
 from pytest_gpuserve.servers.facts import read_facts
@@ -99,7 +99,7 @@ class PyTriton(AppServer):
         """See ``Guarded``: pytriton closes the API of shared memory, of statistics and others with a token."""
         return _owner_headers(site)
 
-    def read_settings(self, site: Site) -> Mapping[str, Setting]:
+    def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``; what the app's arguments of the same name say is what it was asked for."""
         config, server = _ask(site, f"{self._path}/config"), _ask(site, "/v2")
         try:
@@ -111,7 +111,8 @@ class PyTriton(AppServer):
         used["pytriton"] = str(_facts(site)["version"])
         asked = self.app.arguments
         return {
-            name: Setting(value, None if asked.get(name) is None else str(asked[name])) for name, value in used.items()
+            name: ServerSetting(value, None if asked.get(name) is None else str(asked[name]))
+            for name, value in used.items()
         }
 
     def read_cold_start(self, site: Site) -> Mapping[str, float]:

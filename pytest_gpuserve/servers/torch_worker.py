@@ -8,8 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.measure.counters import Counters, StageTime
-from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.servers.app import App, AppServer
 from pytest_gpuserve.servers.base import Launch, with_own_package
@@ -159,7 +158,7 @@ class TorchWorker(AppServer):
             pending=values["arrived"] - values["taken"],
         )
 
-    def read_settings(self, site: Site) -> Mapping[str, Setting]:
+    def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``; ``compile`` is what dynamo's counters say, not known before the first execution."""
         used = _facts(site).settings
         values, _ = read_tally(site.folder / TALLY_FILE)
@@ -169,14 +168,16 @@ class TorchWorker(AppServer):
             "max_batch_size": str(self.max_batch_size),
             "max_wait_ms": f"{self.max_wait_ms:g}",
         }
-        settings = {"compile": Setting(str(values["frames"] > 0) if values["executions"] else None, str(self.compile))}
+        settings = {
+            "compile": ServerSetting(str(values["frames"] > 0) if values["executions"] else None, str(self.compile))
+        }
         if self.compile:
             asked["compile_backend"] = self._backend
             asked["compile_mode"] = self.compile_mode or ""
-            settings["compiled frames"] = Setting(str(values["frames"]))
-            settings["compiled graphs"] = Setting(str(values["graphs"]))
-            settings["graph breaks"] = Setting(str(values["breaks"]))
-        return {**settings, **{name: Setting(text, asked.get(name)) for name, text in used.items() if text}}
+            settings["compiled frames"] = ServerSetting(str(values["frames"]))
+            settings["compiled graphs"] = ServerSetting(str(values["graphs"]))
+            settings["graph breaks"] = ServerSetting(str(values["breaks"]))
+        return {**settings, **{name: ServerSetting(text, asked.get(name)) for name, text in used.items() if text}}
 
     def read_cold_start(self, site: Site) -> Mapping[str, float]:
         """See ``ServerKind``; importing torch, building, loading, the call of ``torch.compile``, the first request."""

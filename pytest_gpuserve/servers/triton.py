@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
-from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.process.container import Container, find_engine, image_id
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import ContainerLaunch, Launch
@@ -167,7 +167,7 @@ class Triton:
         """See ``ServerKind``; one request for the statistics of all models."""
         return counters_of(ask_triton(site.host, site.port, STATISTICS), self._roles(site))
 
-    def read_settings(self, site: Site) -> Mapping[str, Setting]:
+    def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``; ``asked`` only of models that `triton_config.ModelConfig` wrote.
 
         Raises:
@@ -178,7 +178,7 @@ class Triton:
         except UsageProblem as problem:
             raise ServerFailed(problem.summary, found=problem.found, remedies=problem.remedies) from None
         server = ask_triton(site.host, site.port, "/v2")
-        settings = {"triton": Setting(str(server.get("version")) if isinstance(server, dict) else None)}
+        settings = {"triton": ServerSetting(str(server.get("version")) if isinstance(server, dict) else None)}
         for name, config in read_configs(site.host, site.port).items():
             try:
                 used = used_settings(config)
@@ -187,7 +187,7 @@ class Triton:
                     f"Triton's configuration of model {name} makes no sense", found=str(problem) or repr(problem)
                 ) from None
             asked = asked_settings(config_text(self.repository / name))
-            settings.update({f"{name}.{key}": Setting(value, asked.get(key)) for key, value in used.items()})
+            settings.update({f"{name}.{key}": ServerSetting(value, asked.get(key)) for key, value in used.items()})
         return settings
 
     def read_cold_start(self, site: Site) -> Mapping[str, float]:

@@ -31,12 +31,7 @@ MOST_MOVES: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Anchored:
-    """The anchor of one metric.
-
-    Args:
-        line: Its number.
-        of: Where that is from.
-    """
+    """The anchor of one metric: its line, and the anchor that holds it."""
 
     line: AnchoredRecord
     of: AnchorRecord
@@ -67,7 +62,7 @@ def is_of(anchor: AnchorRecord, entry: Entry) -> bool:
 def is_since(anchored: Anchored, entry: Entry) -> bool:
     """Whether an entry holds more of an anchor's host than the sessions that the anchor rests on, or not all of them.
 
-    What is not told by the code may change while the code stays: a server elsewhere, weights outside of git.
+    What the code does not determine may change while the code stays: a remote server, weights outside of git.
     """
     held = [record.occasion for record in entry.sessions if record.host.id == anchored.of.host.id]
     whole = anchored.of.at in held and len(held) == anchored.line.sessions
@@ -81,13 +76,7 @@ def is_same_device(old: DeviceRecord, new: DeviceRecord) -> bool:
 
 
 def replaced(anchors: Iterable[AnchorRecord], new: Sequence[AnchorRecord], host: str) -> list[AnchorRecord]:
-    """The anchors of an entry after a recording: each metric of a host once, and the host that recorded last.
-
-    Args:
-        anchors: As they were.
-        new: What the recording accepted, or knows better now; checksummed here.
-        host: Which recorded.
-    """
+    """The anchors of an entry after a host recorded new ones, checksummed: each metric of a host once."""
     taken = {line.metric for anchor in new for line in anchor.metrics}
     others = [anchor for anchor in anchors if anchor.host.id != host]
     own = [

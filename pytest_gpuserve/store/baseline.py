@@ -16,7 +16,7 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.store.anchor import check as check_anchors
 from pytest_gpuserve.store.atomic import write_whole
-from pytest_gpuserve.store.schema import READ_SCHEMAS, SCHEMA, Entry, Summary, Value, session_of
+from pytest_gpuserve.store.schema import READ_SCHEMAS, SCHEMA, Entry, FileHead, Summary, Value, session_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -33,12 +33,7 @@ RESTORE = "restore the file with `git checkout -- {path}`, or record it again wi
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the bytes of a baseline file come from, for errors about them.
-
-    Args:
-        name: Path or address of the file.
-        restore: How to get back to one that can be used.
-    """
+    """The path or address that the bytes of a baseline file come from, and how to restore it, for errors."""
 
     name: str
     restore: str
@@ -49,11 +44,7 @@ class Origin:
         return cls(str(path), RESTORE.format(path=path))
 
 
-class _Head(msgspec.Struct):
-    schema: int
-
-
-class _File(msgspec.Struct, forbid_unknown_fields=True):
+class _BaselineFile(msgspec.Struct, forbid_unknown_fields=True):
     # Decoded one by one, because msgspec's errors do not name the keys of a dictionary.
     schema: int
     summary: dict[str, dict[str, msgspec.Raw]]
@@ -62,32 +53,19 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class Stored:
-    """An entry with its sessions read back.
-
-    Args:
-        entry: As in the file.
-        sessions: Its sessions, in the same order.
-    """
+    """An entry as in the file, with its sessions read back in the same order."""
 
     entry: Entry
     sessions: tuple[Session, ...] = field(repr=False)
 
     def narrowed(self, kept: Sequence[tuple[SessionRecord, Session]]) -> Stored:
-        """The same with some of its sessions alone.
-
-        Args:
-            kept: Each with its record, oldest first; at least one.
-        """
+        """The same with only the sessions that are kept (each with its record): at least one, oldest first."""
         records, sessions = [record for record, _ in kept], tuple(session for _, session in kept)
         return Stored(msgspec.structs.replace(self.entry, sessions=records), sessions)
 
 
 def read(path: Path) -> dict[str, Stored]:
-    """Read a baseline file; a file that does not exist has no entries.
-
-    Raises:
-        BaselineUnusable: The file cannot be read or trusted; names file and field.
-    """
+    """Read a baseline file; one that does not exist has no entries. Raises `BaselineUnusable` with file and field."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -98,13 +76,9 @@ def read(path: Path) -> dict[str, Stored]:
 
 
 def parse(data: bytes, origin: Origin) -> dict[str, Stored]:
-    """Read the bytes of a baseline file.
-
-    Raises:
-        BaselineUnusable: They cannot be trusted; names file and field.
-    """
+    """Read the bytes of a baseline file. Raises `BaselineUnusable` with file and field."""
     _check_schema(origin, data)
-    file = _decode(origin, data, _File, "")
+    file = _decode(origin, data, _BaselineFile, "")
     entries = {}
     for key, raw in file.entries.items():
         entry = _decode(origin, bytes(raw), Entry, f"entries[{key!r}]")
@@ -118,11 +92,7 @@ def parse(data: bytes, origin: Origin) -> dict[str, Stored]:
 
 
 def checked_bytes(entries: Mapping[str, Entry], origin: Origin) -> bytes:
-    """The bytes of a file with these entries, which are sure to be read again.
-
-    Raises:
-        BaselineUnusable: They would not be; names the file.
-    """
+    """The bytes of a file that can be read again. Raises `BaselineUnusable`, which names the file."""
     try:
         data = render(entries).encode()
         parse(data, origin)
@@ -180,7 +150,7 @@ def summarise(sessions: list[Session]) -> dict[str, float]:
 
 
 def _check_schema(origin: Origin, data: bytes) -> None:
-    head = _decode(origin, data, _Head, "")
+    head = _decode(origin, data, FileHead, "")
     if head.schema > SCHEMA:
         raise BaselineUnusable(
             f"baseline file {origin.name} was written by a newer pytest-gpuserve",

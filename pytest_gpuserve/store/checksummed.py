@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 import msgspec
 
 from pytest_gpuserve.errors import GpuserveError
+from pytest_gpuserve.store.schema import FileHead
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -39,10 +40,6 @@ def unusable(path: Path, found: str, remedy: str = "") -> HistoryUnusable:
     )
 
 
-class _Head(msgspec.Struct):
-    schema: int
-
-
 class _Checksummed(msgspec.Struct, forbid_unknown_fields=True):
     schema: int
     sha256: str
@@ -59,12 +56,7 @@ def with_checksum(content: bytes, *, schema: int) -> bytes:
 
 
 def read_checksummed(path: Path, kind: type[Content], *, schema: int) -> Content | None:
-    """Read a file that ``with_checksum`` made; None if there is none.
-
-    Args:
-        path: The file.
-        kind: Type of its content.
-        schema: The only schema that is read.
+    """Read a file that `with_checksum` wrote; None if there is none.
 
     Raises:
         HistoryUnusable: It is not, byte for byte, what this version wrote; names the file.
@@ -85,7 +77,7 @@ def read_checksummed(path: Path, kind: type[Content], *, schema: int) -> Content
 def parse_checksummed(path: Path, data: bytes, kind: type[Content], *, schema: int) -> Content:
     """Read the bytes of a file; see `read_checksummed`."""
     try:
-        written_as = msgspec.json.decode(data, type=_Head).schema
+        written_as = msgspec.json.decode(data, type=FileHead).schema
         if written_as > schema:
             raise unusable(
                 path,

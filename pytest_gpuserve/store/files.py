@@ -29,11 +29,7 @@ class BaselineFiles(Protocol):
         """What people call a file, or a folder of them."""
 
     def read(self, path: Path) -> dict[str, Stored]:
-        """The entries of a file; none where there is no file.
-
-        Raises:
-            BaselineUnusable: It cannot be read or trusted.
-        """
+        """The entries of a file; none where there is no file. Raises `BaselineUnusable`."""
 
     def change(self, path: Path, known: Mapping[str, Stored] | None, decide: Decide) -> dict[str, Stored]:
         """Change a file as it is by then, and return its entries as they are read back.
@@ -82,7 +78,7 @@ def alone(what: str, command: str) -> Iterator[None]:
 
     Args:
         what: Says in an error that nothing was written, and where: ``baseline file F is not written``.
-        command: What whoever waits is told of us.
+        command: What those who wait see of us.
 
     Raises:
         BaselineUnusable: Others were at it for too long.

@@ -31,8 +31,6 @@ from pytest_gpuserve.store.sequence import (
     PastFile,
     RoundsFile,
     checked_bytes,
-    past_file,
-    rounds_file,
     sequence_of,
 )
 from pytest_gpuserve.units import utc_now
@@ -59,37 +57,22 @@ _FILE = re.compile(r"\.?(?P<subject>[0-9a-f]{16})-[0-9a-f]{32}\.(?P<kind>rounds|
 
 @dataclass(frozen=True)
 class PastComparison:
-    """What an earlier comparison of the same subject leaves for a prior.
-
-    Args:
-        at: When it was last added to, ISO 8601 in UTC.
-        differences: For each metric by its name, for each round its block differences of log cost.
-    """
+    """For each metric the block differences of log cost of each round of an earlier comparison."""
 
     at: str
     differences: dict[str, tuple[tuple[float, ...], ...]]
 
 
 @dataclass(frozen=True)
-class Past:
-    """Earlier comparisons, newest first.
-
-    Args:
-        comparisons: Those that can be used.
-        notes: For each file that cannot, what is wrong and what to remove, in one line.
-    """
+class PastComparisons:
+    """Earlier comparisons, newest first, and for each file that is not usable a line: why, and what to remove."""
 
     comparisons: tuple[PastComparison, ...] = ()
     notes: tuple[str, ...] = ()
 
 
 class History:
-    """The folder in which sequences are remembered.
-
-    Args:
-        folder: Made at the first save; nothing else should be in it.
-        now: The clock, as ISO 8601 in UTC.
-    """
+    """The folder in which sequences are stored, made at the first save; ``now`` gives ISO 8601 in UTC."""
 
     def __init__(self, folder: Path, *, now: Callable[[], str] = utc_now) -> None:
         self.folder = folder
@@ -116,17 +99,15 @@ class History:
         return None if self._days_since(file.added) > ROUNDS_DAYS else sequence
 
     def save(self, key: SequenceKey, sequence: KeptSequence) -> None:
-        """Remember a sequence as it is now, and let go of what is too old or too much.
+        """Save a sequence as it is now, and remove what is too old or too much.
 
         Raises:
             HistoryUnusable: It cannot be remembered: a run goes on, but a re-run will begin anew. Of a folder that
                 cannot be written that is said once; every save tries again.
         """
         added = self._now()
-        files = {
-            self._path(key, "past"): checked_bytes(past_file(key, sequence, added)),
-            self._path(key, "rounds"): checked_bytes(rounds_file(key, sequence, added)),
-        }
+        rounds, past = checked_bytes(key, sequence, added)
+        files = {self._path(key, "past"): past, self._path(key, "rounds"): rounds}
         try:
             for path, data in files.items():
                 write_whole(path, data)
@@ -142,19 +123,17 @@ class History:
                     remedies=["make it writable, or every re-run begins anew"],
                 ) from None
 
-    def past_rounds(self, subject: Subject, *, excluding: SequenceKey | None = None) -> Past:
-        """What earlier comparisons of a subject leave for the prior of the next, at most ``KEPT``, newest first.
+    def past_rounds(self, subject: Subject, *, excluding: SequenceKey | None = None) -> PastComparisons:
+        """What earlier comparisons of a subject leave for the next prior, at most ``KEPT``, newest first.
 
-        Args:
-            subject: What is compared, and where.
-            excluding: The pair itself, whose rounds are its evidence and cannot be its prior too.
+        The pair itself is excluded: its rounds are its evidence and cannot be its prior too.
         """
         found, notes = [], []
         left_out = self._path(excluding, "past") if excluding else None
         try:
             paths = [path for path, name in self._files() if name["subject"] == subject.digest()]
         except OSError as problem:
-            return Past(notes=(unusable(self.folder, str(problem)).line,))
+            return PastComparisons(notes=(unusable(self.folder, str(problem)).line,))
         for path in paths:
             if path == left_out or not path.name.endswith(".past.json"):
                 continue
@@ -167,7 +146,7 @@ class History:
             except HistoryUnusable as problem:
                 notes.append(problem.line)
         found.sort(key=lambda past: past.at, reverse=True)
-        return Past(tuple(found[:KEPT]), tuple(notes))
+        return PastComparisons(tuple(found[:KEPT]), tuple(notes))
 
     def _path(self, key: SequenceKey, kind: str) -> Path:
         return self.folder / f"{key.subject.digest()}-{key.digest()}.{kind}.json"

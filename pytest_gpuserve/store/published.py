@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Final, Literal
 import msgspec
 
 from pytest_gpuserve.errors import BaselineUnusable, UsageProblem
-from pytest_gpuserve.store.schema import Count, NotNegative, Value  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.store.schema import Count, FileHead, NotNegative, Value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,15 +38,12 @@ Text = Annotated[str, msgspec.Meta(min_length=1)]
 Line = Annotated[int, msgspec.Meta(ge=1)]
 
 
-class Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where numbers were printed.
+class SourceDocument(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where numbers were printed: a document in a GitHub repository.
 
     Args:
-        repository: Of GitHub.
-        path: In it.
-        sha256: Of the document's text, by whose lines entries are cited.
+        sha256: Of the text, by whose lines entries are cited.
         revision: The commit, where it is known.
-        note: What else there is to know of it.
     """
 
     repository: Text
@@ -102,30 +99,19 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     bias: list[Text] = []
 
 
-class _Head(msgspec.Struct):
+class _PublishedFile(msgspec.Struct, forbid_unknown_fields=True):
     schema: int
-
-
-class _File(msgspec.Struct, forbid_unknown_fields=True):
-    schema: int
-    document: Document
+    document: SourceDocument
     entries: Annotated[list[Record], msgspec.Meta(min_length=1)]
     gpu: Text | None = None
 
 
 @dataclass(frozen=True)
 class PublishedEntry:
-    """A record with its circumstances.
-
-    Args:
-        device: The folder that it is in.
-        document: Where it was printed.
-        record: What was printed.
-        gpu: What the document calls the device; None where it does not.
-    """
+    """A record with the device folder that it is in, its document, and how that names the device."""
 
     device: str
-    document: Document
+    document: SourceDocument
     record: Record
     gpu: str | None = None
 
@@ -144,11 +130,7 @@ class PublishedEntry:
 
 @dataclass(frozen=True)
 class NothingPublished:
-    """There is no entry for this device.
-
-    Args:
-        reason: Why, and which devices have one.
-    """
+    """There is no entry for this device: why, and which devices have one."""
 
     reason: str
 
@@ -159,36 +141,24 @@ def suites(folder: Path) -> list[str]:
 
 
 def read_published(folder: Path, suite: str) -> list[PublishedEntry]:
-    """Read a suite's published numbers for all devices, in the order of the devices' names.
-
-    Args:
-        folder: Of baselines.
-        suite: Name of the files.
-
-    Raises:
-        BaselineUnusable: A file cannot be read or trusted; names file and field.
-    """
+    """Read a suite's published numbers for all devices, by the devices' names. Raises `BaselineUnusable`."""
     # No part of a pattern: a suite may be called anything.
     paths = sorted(path for path in folder.glob(f"*/{FOLDER}/*.json") if path.stem == suite)
     return [entry for path in paths for entry in read_file(path)]
 
 
 def read_file(path: Path) -> list[PublishedEntry]:
-    """Read a file, which lies in ``<device>/published``.
-
-    Raises:
-        BaselineUnusable: It cannot be read or trusted; names file and field.
-    """
+    """Read a file in ``<device>/published``. Raises `BaselineUnusable`, which names file and field."""
     try:
         data = path.read_bytes()
-        head = msgspec.json.decode(data, type=_Head)
+        head = msgspec.json.decode(data, type=FileHead)
         if head.schema != SCHEMA:
             raise BaselineUnusable(
                 f"file of published numbers {path} has a schema that this version does not read",
                 found=f"schema {head.schema}; this version reads schema {SCHEMA}",
                 remedies=["upgrade with `pip install --upgrade pytest-gpuserve`"] if head.schema > SCHEMA else [],
             )
-        file = msgspec.json.decode(data, type=_File)
+        file = msgspec.json.decode(data, type=_PublishedFile)
     except msgspec.ValidationError as problem:
         reason, _, place = str(problem).partition(" - at `$")
         raise _unusable(path, f"at {place.rstrip('`').lstrip('.') or 'the top'}", reason) from None

@@ -15,19 +15,20 @@ Schema history (an older file names the way to this one, a newer one asks for a 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import msgspec
 
-from pytest_gpuserve.measure.capacity import Finding, Objective, Probe, Search
-from pytest_gpuserve.measure.counters import Counters, StageTime
+from pytest_gpuserve.measure.capacity import Objective, Probe, ProbeOutcome, Search
+from pytest_gpuserve.measure.counters import ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import Histogram
-from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.measure.window import CardUse, Session, Start, Window
 from pytest_gpuserve.measure.yardstick import Yardstick
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+_Kind = TypeVar("_Kind")
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
@@ -65,57 +66,26 @@ class CountersRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SettingRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """A ``Setting``."""
+    """A ``ServerSetting``."""
 
     used: str | None
     asked: str | None
 
 
-def counters_record(counters: Counters | None) -> CountersRecord | None:
-    """Turn counters into their record."""
-    if counters is None:
-        return None
-    parts = {name: counters_record(part) for name, part in counters.parts.items()}
-    return CountersRecord(
-        items=counters.items,
-        batches=counters.batches,
-        batch_sizes=dict(counters.batch_sizes),
-        stages={name: StageRecord(time.seconds, time.count) for name, time in counters.stages.items()},
-        requests=counters.requests,
-        parts={name: part for name, part in parts.items() if part is not None},
-    )
+def converted(value: object, kind: type[_Kind]) -> _Kind:
+    """A value as the record whose fields have the same names, or a record as its value.
 
-
-def counters_of(record: CountersRecord | None) -> Counters | None:
-    """Read counters back."""
-    if record is None:
-        return None
-    parts = {name: counters_of(part) for name, part in record.parts.items()}
-    return Counters(
-        items=record.items,
-        batches=record.batches,
-        batch_sizes=record.batch_sizes,
-        stages={name: StageTime(time.seconds, time.count) for name, time in record.stages.items()},
-        requests=record.requests,
-        parts={name: part for name, part in parts.items() if part is not None},
-    )
-
-
-def settings_record(settings: dict[str, Setting]) -> dict[str, SettingRecord]:
-    """Turn settings into their record."""
-    return {name: SettingRecord(setting.used, setting.asked) for name, setting in settings.items()}
-
-
-def settings_of(record: dict[str, SettingRecord]) -> dict[str, Setting]:
-    """Read settings back."""
-    return {name: Setting(setting.used, setting.asked) for name, setting in record.items()}
+    Raises:
+        ValueError: A number is out of the record's range.
+    """
+    return msgspec.convert(value, kind, from_attributes=True)
 
 
 class ProbeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """A ``Probe``; texts that it does not have are left out."""
 
     rate: Positive
-    finding: Finding
+    finding: ProbeOutcome
     seconds: NotNegative
     requests: Count
     slow: Count
@@ -142,15 +112,10 @@ def search_record(search: Search | None) -> SearchRecord | None:
 
 
 def search_of(record: SearchRecord | None, path: str) -> Search | None:
-    """Read a search back.
-
-    Args:
-        record: Its record; None where there is none.
-        path: Where it stands, for the error.
+    """Read a search back; None where there is none.
 
     Raises:
-        ValueError: A probe has more slow or more independent requests than it has requests; the text begins with its
-            path.
+        ValueError: A probe has more slow or more independent requests than requests; the text begins with ``path``.
     """
     if record is None:
         return None
@@ -160,7 +125,7 @@ def search_of(record: SearchRecord | None, path: str) -> Search | None:
                 f"{path}.probes[{number}] has {probe.requests} requests, of which {probe.slow} are slow and"
                 f" {probe.effective:g} independent"
             )
-    probes = tuple(Probe(**msgspec.structs.asdict(probe)) for probe in record.probes)
+    probes = tuple(converted(probe, Probe) for probe in record.probes)
     return Search(Objective(record.quantile, record.objective_seconds), probes)
 
 
@@ -304,6 +269,12 @@ def _cards_of(text: str) -> CardUse | None:
     if _cards_text(cards) != text:
         raise ValueError(f"{text[:60]!r} is not written as this version writes it")
     return cards
+
+
+class FileHead(msgspec.Struct):
+    """The schema of any file of ours, read before the rest of it."""
+
+    schema: int
 
 
 SCHEMA = 2
@@ -522,7 +493,7 @@ def session_of(record: SessionRecord) -> Session:
                 cold_start_seconds=start.cold_start_seconds,
                 discarded=start.discarded,
                 foreign_cores=start.foreign_cores,
-                settings={name: Setting(used) for name, used in record.settings.items()},
+                settings={name: ServerSetting(used) for name, used in record.settings.items()},
                 search=search_of(start.search, f"starts[{i}].search"),
             )
             for i, start in enumerate(record.starts)

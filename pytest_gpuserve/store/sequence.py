@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from pytest_gpuserve.gate.sequential import Seen  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.gate.sequential import LookResult  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.gate.verdict import Verdict  # noqa: TC001 -- as above
+from pytest_gpuserve.measure.counters import Counters, ServerSetting
 from pytest_gpuserve.measure.histogram import Histogram
-from pytest_gpuserve.measure.rounds import Arm, Block, Round, Side
+from pytest_gpuserve.measure.rounds import Arm, ArmResult, Block, Round
 from pytest_gpuserve.measure.window import Client, Window
 from pytest_gpuserve.store.checksummed import HistoryUnusable, encode, with_checksum
 from pytest_gpuserve.store.schema import (
@@ -25,12 +26,9 @@ from pytest_gpuserve.store.schema import (
     SearchRecord,
     SettingRecord,
     WindowRecord,
-    counters_of,
-    counters_record,
+    converted,
     search_of,
     search_record,
-    settings_of,
-    settings_record,
     window_of,
     window_record,
 )
@@ -53,8 +51,8 @@ class ClientRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     receiving_seconds: NotNegative | None = None
 
 
-class SideRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A ``Side``."""
+class ArmResultRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A ``ArmResult``."""
 
     cold_start_seconds: tuple[NotNegative | None, ...]
     client: ClientRecord
@@ -79,7 +77,7 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     blocks: tuple[BlockRecord, ...]
     first: Arm
-    sides: dict[Arm, SideRecord]
+    sides: dict[Arm, ArmResultRecord]
     at: Moment
     by_turns: bool
     rejected: Count
@@ -104,13 +102,8 @@ def round_record(measured: Round) -> RoundRecord:
 def round_of(record: RoundRecord, path: str) -> Round:
     """Read a round back.
 
-    Args:
-        record: The round's record.
-        path: Where it stands, for the error.
-
     Raises:
-        ValueError: A histogram cannot be read or does not fit its window, or a block has not its windows; the text
-            begins with the field's path.
+        ValueError: A histogram or a block does not fit its windows; the text begins with ``path`` and the field.
     """
     return Round(
         blocks=tuple(_block_of(block, f"{path}.blocks[{number}]") for number, block in enumerate(record.blocks)),
@@ -123,63 +116,39 @@ def round_of(record: RoundRecord, path: str) -> Round:
     )
 
 
-def _side_record(side: Side) -> SideRecord:
-    client = side.client
-    return SideRecord(
+def _side_record(side: ArmResult) -> ArmResultRecord:
+    client = {each.name: getattr(side.client, each.name) for each in fields(Client)}
+    return ArmResultRecord(
         cold_start_seconds=side.cold_start_seconds,
-        client=ClientRecord(
-            lag=client.lag.to_text(),
-            service=client.service.to_text(),
-            first_token=client.first_token.to_text(),
-            between_tokens=client.between_tokens.to_text(),
-            tokens=client.tokens,
-            seconds=client.seconds,
-            ceiling=client.ceiling,
-            sending_seconds=client.sending_seconds,
-            receiving_seconds=client.receiving_seconds,
-        ),
+        client=ClientRecord(**{**client, **{name: client[name].to_text() for name in HISTOGRAMS}}),
         batch_sizes=dict(side.batch_sizes),
         answers=side.answers,
         answers_checked=side.answers_checked,
         cold_start_parts=dict(side.cold_start_parts),
-        settings=settings_record(dict(side.settings)),
-        counters=counters_record(side.counters),
+        settings=converted(side.settings, dict[str, SettingRecord]),
+        counters=None if side.counters is None else converted(side.counters, CountersRecord),
         searches=tuple(record for record in map(search_record, side.searches) if record is not None),
     )
 
 
-def _side_of(record: SideRecord, path: str) -> Side:
-    found = {}
+def _side_of(record: ArmResultRecord, path: str) -> ArmResult:
+    client = msgspec.structs.asdict(record.client)
     for name in HISTOGRAMS:
         try:
-            found[name] = Histogram.from_text(getattr(record.client, name))
+            client[name] = Histogram.from_text(client[name])
         except ValueError as problem:
             raise ValueError(f"{path}.client.{name}: {problem}") from None
-    client = Client(
-        lag=found["lag"],
-        service=found["service"],
-        first_token=found["first_token"],
-        between_tokens=found["between_tokens"],
-        tokens=record.client.tokens,
-        seconds=record.client.seconds,
-        ceiling=record.client.ceiling,
-        sending_seconds=record.client.sending_seconds,
-        receiving_seconds=record.client.receiving_seconds,
-    )
-    return Side(
+    found = (search_of(each, f"{path}.searches[{number}]") for number, each in enumerate(record.searches))
+    return ArmResult(
         record.cold_start_seconds,
-        client,
+        Client(**client),
         record.batch_sizes,
         record.answers,
         record.answers_checked,
         cold_start_parts=record.cold_start_parts,
-        settings=settings_of(record.settings),
-        counters=counters_of(record.counters),
-        searches=tuple(
-            search
-            for number, each in enumerate(record.searches)
-            if (search := search_of(each, f"{path}.searches[{number}]")) is not None
-        ),
+        settings=converted(record.settings, dict[str, ServerSetting]),
+        counters=None if record.counters is None else converted(record.counters, Counters),
+        searches=tuple(search for search in found if search is not None),
     )
 
 
@@ -196,6 +165,8 @@ def _any_window_of(record: WindowRecord, path: str) -> Window:
     return replace(window_of(msgspec.structs.replace(record, errors={}), path), errors=record.errors)
 
 
+_Kept = TypeVar("_Kept", bound="RoundsFile | PastFile")
+
 ROUNDS_SCHEMA: Final = 2
 """Of the file of rounds: in schema 1 a tolerance was a growth of the cost, so that its looks asked other questions."""
 
@@ -211,10 +182,9 @@ class Subject:
     """What is compared, and where: what a prior may be learned across.
 
     Args:
-        nodeid: The test.
         label: Which of the test's loads.
         host: Pseudonym of the machine.
-        device: The device, with what must match of it.
+        device: With what must match of it.
         workload: What a run must have in common with another.
     """
 
@@ -264,7 +234,7 @@ class KeptMetric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     tolerance: Positive
-    looks: tuple[Seen, ...] = ()
+    looks: tuple[LookResult, ...] = ()
     decision: Verdict | None = None
     differences: tuple[tuple[Difference, ...], ...] = ()
 
@@ -278,13 +248,11 @@ class KeptMetric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass(frozen=True)
 class KeptSequence:
-    """A paired comparison as far as it has come.
+    """A paired comparison as far as it has come, its rounds oldest first.
 
     Args:
-        rounds: Measured so far, oldest first.
-        metrics: What is known of each metric, by its name.
         began: When its first round began, ISO 8601 in UTC.
-        added: When it was last saved, likewise; `History.save` says it, None before.
+        added: When it was last saved; set by `History.save`, None before.
     """
 
     rounds: tuple[Round, ...] = field(repr=False)
@@ -293,7 +261,7 @@ class KeptSequence:
     added: str | None = None
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _KeptFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     key: SequenceKey
     added: Moment
 
@@ -302,7 +270,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         datetime.fromisoformat(self.added)
 
 
-class RoundsFile(_File, frozen=True, forbid_unknown_fields=True):
+class RoundsFile(_KeptFile, frozen=True, forbid_unknown_fields=True):
     """A sequence with all its rounds."""
 
     began: Moment
@@ -310,54 +278,45 @@ class RoundsFile(_File, frozen=True, forbid_unknown_fields=True):
     rounds: tuple[RoundRecord, ...]
 
 
-class PastFile(_File, frozen=True, forbid_unknown_fields=True):
+class PastFile(_KeptFile, frozen=True, forbid_unknown_fields=True):
     """What a prior is learned from, and no more: a prior need not read whole rounds."""
 
     differences: dict[str, tuple[tuple[Difference, ...], ...]]
 
 
-def rounds_file(key: SequenceKey, sequence: KeptSequence, added: str) -> RoundsFile:
-    """What goes into the larger file."""
-    records = tuple(map(round_record, sequence.rounds))
-    return RoundsFile(key, added, sequence.began, dict(sequence.metrics), records)
-
-
-def past_file(key: SequenceKey, sequence: KeptSequence, added: str) -> PastFile:
-    """What goes into the smaller file."""
-    return PastFile(key, added, {name: metric.differences for name, metric in sequence.metrics.items()})
-
-
 def sequence_of(file: RoundsFile) -> KeptSequence:
-    """Read a sequence back.
-
-    Raises:
-        ValueError: A round cannot be read; the text begins with the field's path.
-    """
+    """Read a sequence back. Raises ValueError, which begins with the field's path."""
     rounds = tuple(round_of(record, f"rounds[{number}]") for number, record in enumerate(file.rounds))
     return KeptSequence(rounds, file.metrics, file.began, file.added)
 
 
-def checked_bytes(file: RoundsFile | PastFile) -> bytes:
-    """The bytes of a file that is sure to be read back as what it was made of.
+def checked_bytes(key: SequenceKey, sequence: KeptSequence, added: str) -> tuple[bytes, bytes]:
+    """The bytes of the file of rounds and of that of differences, which are sure to be read back as what they are of.
 
     Raises:
-        HistoryUnusable: It would not be; nothing was written.
+        HistoryUnusable: They would not be; nothing was written.
     """
     try:
-        back = msgspec.json.decode(encode(file), type=type(file))
-        if isinstance(back, RoundsFile):
-            sequence_of(back)
-        wrong = "" if back == file else "something in it is not a number, or has no place in a file"
+        records = tuple(map(round_record, sequence.rounds))
+        rounds = _read_back(RoundsFile(key, added, sequence.began, dict(sequence.metrics), records))
+        sequence_of(rounds)
+        differences = {name: metric.differences for name, metric in sequence.metrics.items()}
+        past = _read_back(PastFile(key, added, differences))
     except (msgspec.MsgspecError, ValueError, TypeError, ArithmeticError) as problem:
-        wrong = str(problem)
-    if wrong:
         raise HistoryUnusable(
-            f"this comparison of {file.key.subject.nodeid} is not remembered: it could not be read again",
-            found=wrong,
+            f"this comparison of {key.subject.nodeid} is not remembered: it could not be read again",
+            found=str(problem),
             remedies=["a re-run begins anew; this is a mistake of pytest-gpuserve, please report it"],
-        )
-    # What came back, not what went in: there a whole number may stand in the place of a fraction.
-    return with_checksum(encode(back), schema=ROUNDS_SCHEMA if isinstance(back, RoundsFile) else PAST_SCHEMA)
+        ) from None
+    return with_checksum(encode(rounds), schema=ROUNDS_SCHEMA), with_checksum(encode(past), schema=PAST_SCHEMA)
+
+
+def _read_back(file: _Kept) -> _Kept:
+    # What comes back is written, not what went in: there a whole number may stand in the place of a fraction.
+    back = msgspec.json.decode(encode(file), type=type(file))
+    if back != file:
+        raise ValueError("something in it is not a number, or has no place in a file")
+    return back
 
 
 def _digest(value: Subject | SequenceKey) -> str:

@@ -21,10 +21,9 @@ class Stock:
     """The baselines in a folder.
 
     Args:
-        entries: How many there are.
         newest: When the newest session of all was measured, ISO 8601 in UTC; empty where there is none.
         commit: Of the entry that it is in; None where that has none.
-        unreadable: Files that could not be looked into.
+        unreadable: Number of files that could not be read.
     """
 
     entries: int = 0
@@ -53,23 +52,19 @@ class _Entry(msgspec.Struct):
     sessions: list[_Session]
 
 
-class _File(msgspec.Struct):
+class _FileOutline(msgspec.Struct):
     entries: dict[str, _Entry]
 
 
 def stock_of(folder: Path) -> Stock:
-    """Look through the baseline files of a device; a folder that is not there has none.
-
-    Args:
-        folder: ``baselines/<device>``. Published numbers below it are no baselines.
-    """
+    """Count the baselines in ``baselines/<device>``, which may not exist; published numbers below it are none."""
     entries = unreadable = 0
     newest, commit = "", None
     for path in sorted(folder.rglob("*.json")):
         if path.relative_to(folder).parts[0] == FOLDER:
             continue
         try:
-            found = msgspec.json.decode(path.read_bytes(), type=_File).entries.values()
+            found = msgspec.json.decode(path.read_bytes(), type=_FileOutline).entries.values()
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             unreadable += 1
             continue

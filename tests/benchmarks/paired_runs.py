@@ -22,7 +22,7 @@ from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.selftest.trials import Outcome, Setting, Trial, run_trial
+from pytest_gpuserve.selftest.trials import Trial, TrialResult, TrialSettings, run_trial
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.mosec import Mosec
@@ -83,7 +83,7 @@ def main() -> None:
 def run(missing: list[tuple[str, int]], log: Path) -> list[dict[str, Any]]:
     """Make the comparisons, and log each."""
     lines = []
-    setting = Setting(
+    setting = TrialSettings(
         shape=LoadShape(Closed(USERS), warmup_seconds=0.5),
         metrics=METRICS,
         host=read_host().id,
@@ -130,7 +130,7 @@ def target(kind: Mosec, logs: Path) -> Target:
     return ServerHandle(kind, start).post("/inference", body=b"fox", expect=b"FOX")
 
 
-def line_of(outcome: Outcome) -> dict[str, Any]:
+def line_of(outcome: TrialResult) -> dict[str, Any]:
     """What is logged of a comparison."""
     judged = {judgement.metric.name: judgement for judgement in outcome.judgements}
     changes = {name: judgement.change for name, judgement in judged.items()}
@@ -148,7 +148,7 @@ def line_of(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def rounds_of(outcome: Outcome) -> list[dict[str, Any]]:
+def rounds_of(outcome: TrialResult) -> list[dict[str, Any]]:
     """Its full rounds, as recorded rounds are written; latencies in milliseconds."""
     letters = {"base": "A", "candidate": "B"}
     return [

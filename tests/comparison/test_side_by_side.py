@@ -18,7 +18,7 @@ from pytest_gpuserve.gate.paired import Prior
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.sequential import LOOKS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
-from pytest_gpuserve.measure.rounds import ARMS, Side
+from pytest_gpuserve.measure.rounds import ARMS, ArmResult
 from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.store.sequence import KeptMetric
@@ -484,7 +484,7 @@ def test_trouble_at_the_second_look_takes_the_first_back(history: History) -> No
 
 def started(base: float, candidate: float) -> Round:
     """A round of servers that took so long to start."""
-    return replace(round_of([0.0] * 6), sides={"base": Side((base,)), "candidate": Side((candidate,))})
+    return replace(round_of([0.0] * 6), sides={"base": ArmResult((base,)), "candidate": ArmResult((candidate,))})
 
 
 def test_the_values_of_cold_starts_are_of_the_rounds_that_are_judged() -> None:

@@ -12,7 +12,7 @@ import pytest
 from pytest_gpuserve.comparison.assertions import Comparison, Run
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.store.published import Document, PublishedEntry, Record
+from pytest_gpuserve.store.published import PublishedEntry, Record, SourceDocument
 from tests.support.builders import judgement, session
 from tests.support.published_files import record
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.device.card import Card
 
-DOCUMENT = Document("someone/bench", "results/bert.md", "ab" * 32)
+DOCUMENT = SourceDocument("someone/bench", "results/bert.md", "ab" * 32)
 ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 COMPARISONS = (operator.ge, operator.le, operator.gt, operator.lt, operator.eq, operator.ne)
 

@@ -7,7 +7,7 @@ import time
 import psutil
 import pytest
 
-from pytest_gpuserve.device.contention import CpuReading, cores_taken_by_others, cpu_share, read_cpu
+from pytest_gpuserve.device.cpu import CpuReading, cores_taken_by_others, cpu_share, read_cpu
 from tests.fakes.children.toolkit import busy
 
 CORE_SECONDS = 0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.device.host import busy_seconds
+from pytest_gpuserve.device.cpu import busy_seconds
 
 FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
 TICKS = st.integers(min_value=0, max_value=10**10)

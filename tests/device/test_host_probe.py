@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from pytest_gpuserve.device.host import Stat, TreeClock, Trees, below, cores_used, parse_stat, read_processes
-from pytest_gpuserve.device.sample import Watched
+from pytest_gpuserve.device.cpu import ProcessTrees, Stat, TreeClock, below, cores_used, parse_stat, read_processes
+from pytest_gpuserve.device.sample import WatchedProcesses
 
 FOREIGN = 2**22 + 7
 """A pid that no process has: above the kernel's limit."""
@@ -76,14 +76,14 @@ def test_cores_of_processes_between_two_looks() -> None:
 def test_the_session_knows_its_own() -> None:
     """Its own process and what is below it are ours; init and a pid that nobody has are not."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        trees = Trees(os.getpid())
+        trees = ProcessTrees(os.getpid())
         assert trees.is_ours(os.getpid())
         assert trees.is_ours(child.pid)
         assert not trees.is_ours(1)
         assert not trees.is_ours(FOREIGN)
-        other = Trees(child.pid)
+        other = ProcessTrees(child.pid)
         assert not other.is_ours(os.getpid())
-        other.watch(Watched(server=(os.getpid(),)))
+        other.watch(WatchedProcesses(server=(os.getpid(),)))
         assert other.is_ours(os.getpid())
         other.close()
         child.kill()

@@ -11,7 +11,16 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.device import Card, Host
-from pytest_gpuserve.device.rules import DEVICE_RULES, HOST_RULES, Comparison, Kind, changes, compare, kind_of, markdown
+from pytest_gpuserve.device.rules import (
+    DEVICE_RULES,
+    HOST_RULES,
+    Compatibility,
+    Kind,
+    changes,
+    compare,
+    kind_of,
+    markdown,
+)
 from pytest_gpuserve.store.schema import DeviceRecord, HostRecord
 from tests.fakes.children.toolkit import ROOT, printed
 from tests.fakes.nvml import cards
@@ -114,7 +123,7 @@ def test_an_unknown_on_one_side_forbids(records: dict[str, dict[str, Any]], rule
     for found in (compare(known, unknown), compare(unknown, known)):
         (reason,) = found.incompatible
         assert reason.startswith(f"{rule.what}: ")
-    assert compare(unknown, unknown) == Comparison()
+    assert compare(unknown, unknown) == Compatibility()
     found = compare({field: value for field, value in known.items() if field != rule.field}, known)
     assert found.incompatible == ()
     (warning,) = found.warnings
@@ -144,7 +153,7 @@ def test_information_is_never_a_difference(records: dict[str, dict[str, Any]]) -
     """Another card of the kind in another slot says nothing."""
     now = records["T4"]
     other = {**now, "card_id": "x", "pci_bus_id": None, "power_default_watts": 1.0, "power_most_watts": None}
-    assert compare(other, now) == Comparison()
+    assert compare(other, now) == Compatibility()
     assert changes(other, now) == []
 
 

@@ -20,9 +20,9 @@ import pytest
 from pytest_gpuserve.device import telemetry as device_telemetry
 from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess
 from pytest_gpuserve.device.sampler import SAMPLES
-from pytest_gpuserve.device.telemetry import Sampling, Seen
+from pytest_gpuserve.device.telemetry import SamplerOutput, SamplerProcess
 from pytest_gpuserve.measure.conditions import judge_window, judge_windows
-from pytest_gpuserve.measure.samples import between, telemetry_between
+from pytest_gpuserve.measure.telemetry import between, telemetry_between
 from tests.fakes.children.toolkit import ROOT, busy, eventually
 from tests.fakes.nvml.cards import (
     DIVIDED_A100,
@@ -65,17 +65,19 @@ OF_FUNCTION = {
 """What is not known where a function fails."""
 
 
-def sample_script(script: Script, folder: Path, library: Path, uuids: list[str], until: Callable[[Seen], bool]) -> Seen:
+def sample_script(
+    script: Script, folder: Path, library: Path, uuids: list[str], until: Callable[[SamplerOutput], bool]
+) -> SamplerOutput:
     """Let a sampler look at scripted cards until it has seen something, which it must."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in write(script, folder, library=library).items():
             patch.setenv(name, value)
-        with Sampling(uuids, log=folder / "log") as sampling:
+        with SamplerProcess(uuids, log=folder / "log") as sampling:
             eventually(lambda: until(sampling.seen()), "the sampler has seen it")
             return sampling.seen()
 
 
-def of_card(seen: Seen, uuid: str) -> list[CardSample]:
+def of_card(seen: SamplerOutput, uuid: str) -> list[CardSample]:
     """All that was seen of a card."""
     return [card for sample in seen.samples for card in sample.cards if card.uuid == uuid]
 
@@ -225,7 +227,7 @@ def test_a_mig_instance_has_its_own_memory_and_the_whole_cards_power(story: Stor
 # -- errors
 
 
-def _least_slow(seen: Seen, uuids: list[str]) -> int:
+def _least_slow(seen: SamplerOutput, uuids: list[str]) -> int:
     """How often each card's slow values have been looked at, at least."""
     return min(
         sum(any(getattr(look, name) is not None for name in SLOW) for look in of_card(seen, uuid)) for uuid in uuids
@@ -292,7 +294,7 @@ def test_a_lost_card_is_one_event_and_all_of_it_unknown_from_then_on(library: Pa
     errors = tuple(Error(name, GPU_IS_LOST, index, Moment(call=1)) for index, name in enumerate(functions))
     *lost, well = uuids = [card.uuid for card in cards]
 
-    def over(seen: Seen) -> bool:
+    def over(seen: SamplerOutput) -> bool:
         return len(seen.events) >= len(lost) and seen.samples[-1].at_ns > seen.events[-1].at_ns
 
     seen = sample_script(Script(cards, errors), tmp_path, library, uuids, over)
@@ -316,7 +318,7 @@ def test_a_library_that_does_not_start_is_told(library: Path, tmp_path: Path) ->
 
 def test_cpu_time_goes_to_server_or_client_and_never_to_both(tmp_path: Path) -> None:
     """A server below the client's process is the server's alone; before anybody was told there is no CPU time."""
-    with busy() as burner, Sampling([], log=tmp_path / "log") as sampling:
+    with busy() as burner, SamplerProcess([], log=tmp_path / "log") as sampling:
         assert sampling.seen().samples[0].server_cpu_seconds is None
         assert sampling.seen().samples[0].cards == ()
         began = time.process_time()
@@ -344,7 +346,7 @@ def test_a_killed_sampler_is_told_and_passes_no_rule(library: Path, tmp_path: Pa
     with pytest.MonkeyPatch.context() as patch:
         for name, value in write(Script((T4,)), tmp_path, library=library).items():
             patch.setenv(name, value)
-        with Sampling([T4.uuid], log=tmp_path / "log") as sampling:
+        with SamplerProcess([T4.uuid], log=tmp_path / "log") as sampling:
             assert sampling.seen().problem == ""
             os.kill(sampling.pid, signal.SIGKILL)
             began = time.perf_counter_ns()
@@ -362,7 +364,7 @@ def test_a_killed_sampler_is_told_and_passes_no_rule(library: Path, tmp_path: Pa
 
 def test_a_sampler_that_is_stuck_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that writes nothing for too long is a problem, though it lives."""
-    with Sampling([], log=tmp_path / "log") as sampling:
+    with SamplerProcess([], log=tmp_path / "log") as sampling:
         monkeypatch.setattr(device_telemetry, "SILENCE_SECONDS", 0.5)
         os.kill(sampling.pid, signal.SIGSTOP)
         eventually(lambda: "is stuck" in sampling.seen().problem, "it is told")
@@ -378,7 +380,7 @@ def test_a_sampler_that_is_stuck_is_told(tmp_path: Path, monkeypatch: pytest.Mon
 )
 def test_a_sampler_that_cannot_begin_is_a_problem_and_no_error(script: str, words: str, tmp_path: Path) -> None:
     """What went wrong stands in the problem, with the sampler's own last words."""
-    with Sampling([], log=tmp_path / "log", command=[sys.executable, "-c", script]) as sampling:
+    with SamplerProcess([], log=tmp_path / "log", command=[sys.executable, "-c", script]) as sampling:
         seen = sampling.seen()
     assert seen.samples == ()
     assert seen.problem.startswith("telemetry unknown")
@@ -388,8 +390,8 @@ def test_a_sampler_that_cannot_begin_is_a_problem_and_no_error(script: str, word
 OWNER = """
 import sys, time
 from pathlib import Path
-from pytest_gpuserve.device.telemetry import Sampling
-sampling = Sampling([], log=Path(sys.argv[1]) / "log")
+from pytest_gpuserve.device.telemetry import SamplerProcess
+sampling = SamplerProcess([], log=Path(sys.argv[1]) / "log")
 print(sampling.pid, sampling._orders.parent, flush=True)
 time.sleep(600)
 """
@@ -425,7 +427,7 @@ def test_half_a_line_is_left_for_later(tmp_path: Path) -> None:
 
 def test_what_is_needed_no_more_is_forgotten(tmp_path: Path) -> None:
     """But for the last sample before; at the end the process and its folder are gone, and what was seen is told."""
-    with Sampling([], log=tmp_path / "log") as sampling:
+    with SamplerProcess([], log=tmp_path / "log") as sampling:
         pid, folder = sampling.pid, sampling._orders.parent
         assert folder.exists()
         eventually(lambda: len(sampling.seen().samples) >= 5, "there are samples")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 QUICK = """
 import json, os, sys
 from pytest_gpuserve.doctor import command, look
-from pytest_gpuserve.doctor.finding import Finding
+from pytest_gpuserve.doctor.look import Finding
 look.LOOK_SECONDS = 0.01
 command.servers = lambda python: [Finding("mosec_server", True, "1")]
 command.containers = lambda: []

@@ -12,10 +12,28 @@ import pytest
 from pytest_gpuserve.device.card import UNSUPPORTED, Card
 from pytest_gpuserve.device.host import Boost, Host
 from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess
-from pytest_gpuserve.doctor.card_conditions import CardJudge, driver_condition, lock_condition
-from pytest_gpuserve.doctor.facts import BusyProcess, CardNow, CpuUse, Driver, HostNow, LockState, Seen, Space, Swap
-from pytest_gpuserve.doctor.finding import Condition, Finding, Level
-from pytest_gpuserve.doctor.host_conditions import GIB, MIB, host_conditions
+from pytest_gpuserve.doctor.conditions import (
+    GIB,
+    MIB,
+    CardConditions,
+    Condition,
+    Level,
+    driver_condition,
+    host_conditions,
+    lock_condition,
+)
+from pytest_gpuserve.doctor.look import (
+    BusyProcess,
+    CardState,
+    CpuUse,
+    Driver,
+    Finding,
+    HostState,
+    LockState,
+    MachineState,
+    Space,
+    Swap,
+)
 from pytest_gpuserve.doctor.report import Report, make_report, report_text
 
 OK, UNKNOWN, WARNING, PREVENTS = Level.OK, Level.UNKNOWN, Level.WARNING, Level.PREVENTS
@@ -24,7 +42,7 @@ HOST = Host("0123456789ab", "AMD EPYC", 16, 64 * GIB, "6.1.0", "Debian GNU/Linux
 
 QUIET = CpuUse(seconds=1.0, by_others=0.1, stolen=0.0, stolen_since_boot=0.0)
 
-GOOD_HOST = HostNow(
+GOOD_HOST = HostState(
     host=HOST,
     boost=Boost(on=False, turn_off="no"),
     core_limit=inf,
@@ -69,7 +87,7 @@ CALM = CardSample(
     processes=(),
 )
 
-GOOD_CARD = CardNow(card=CARD, samples=(CALM, CALM))
+GOOD_CARD = CardState(card=CARD, samples=(CALM, CALM))
 
 TAKEN = LockState(held=True, told="process 7 of ann (pytest suites), since noon", pid=7)
 
@@ -83,12 +101,12 @@ def host_condition(what: str, **changes: Any) -> Condition:  # noqa: ANN401 -- f
     return found
 
 
-def card_conditions(now: CardNow, *, sees_all: bool = True) -> dict[str, Condition]:
+def card_conditions(now: CardState, *, sees_all: bool = True) -> dict[str, Condition]:
     """What is said of a card, by what it is about."""
-    return {each.what: each for each in CardJudge(now, sees_all=sees_all, visible="1").conditions()}
+    return {each.what: each for each in CardConditions(now, sees_all=sees_all, visible="1").conditions()}
 
 
-def seen_as(sample: CardSample | None = None, **facts: Any) -> CardNow:  # noqa: ANN401 -- fields of several types
+def seen_as(sample: CardSample | None = None, **facts: Any) -> CardState:  # noqa: ANN401 -- fields of several types
     """A good card with other facts, and seen in another state."""
     samples = GOOD_CARD.samples if sample is None else (CALM, sample)
     return replace(GOOD_CARD, card=replace(CARD, **facts), samples=samples)
@@ -126,10 +144,10 @@ def test_a_good_machine_is_ok() -> None:
 
 def test_nothing_known_is_nothing_ok() -> None:
     """A machine of which nothing can be seen is unknown throughout, and without room for files it prevents."""
-    told = host_conditions(HostNow())
+    told = host_conditions(HostState())
     assert {each.level for each in told if each.what != "temporary files"} == {UNKNOWN}
     nothing: dict[str, Any] = dict.fromkeys(FACTS)
-    blind = card_conditions(CardNow(card=replace(CARD, **nothing)))
+    blind = card_conditions(CardState(card=replace(CARD, **nothing)))
     assert {each.level for name, each in blind.items() if name != "lock"} == {UNKNOWN}
 
 
@@ -233,7 +251,7 @@ NO_POWER = seen_as(power_limit_watts=None, unknown={"power_limit_watts": UNSUPPO
         ("errors", replace(GOOD_CARD, events=(CardEvent(1, UUID, "lost"),)), PREVENTS, "answers no more", "dmesg"),
     ],
 )
-def test_a_condition_of_a_card(what: str, now: CardNow, level: Level, found: str, remedy: str) -> None:
+def test_a_condition_of_a_card(what: str, now: CardState, level: Level, found: str, remedy: str) -> None:
     """One fact changed gives that level, what was seen, what it does, and the command that helps, with its index."""
     condition = card_conditions(now)[what]
     assert condition.level is level
@@ -283,7 +301,7 @@ def test_a_driver_that_does_not_answer_prevents() -> None:
 WORKING = [Finding("mosec_server", works=True, found="1")]
 MISSING = [Finding("mosec_server", works=False, found="no", remedy="install")]
 
-WITH_CARD = Seen(host=GOOD_HOST, driver=Driver(True, False, ""), cards=(GOOD_CARD,), devices=(UUID, "cpu"))  # noqa: FBT003
+WITH_CARD = MachineState(host=GOOD_HOST, driver=Driver(True, False, ""), cards=(GOOD_CARD,), devices=(UUID, "cpu"))  # noqa: FBT003
 
 
 def reported(servers: list[Finding] = WORKING, **changes: Any) -> Report:  # noqa: ANN401 -- fields of several types

@@ -11,10 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.doctor import command, facts, look
+from pytest_gpuserve.doctor import command, look
 from pytest_gpuserve.doctor.command import main
-from pytest_gpuserve.doctor.facts import Driver, HostNow, Seen
-from pytest_gpuserve.doctor.finding import Finding
+from pytest_gpuserve.doctor.look import Driver, Finding, HostState, MachineState
 from pytest_gpuserve.doctor.report import text
 from pytest_gpuserve.process.container import EngineState
 
@@ -39,8 +38,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> None:
         EngineState("docker", works=False, found="not reached", remedy="start its daemon"),
         EngineState("podman", works=True, found="version 4"),
     ]
-    monkeypatch.setattr(facts, "examine", lambda **_: states)
-    seen = Seen(host=HostNow(temp=look._space("/")), driver=Driver(True, False, ""), devices=("cpu",))  # noqa: FBT003
+    monkeypatch.setattr(look, "examine", lambda **_: states)
+    seen = MachineState(host=HostState(temp=look._space("/")), driver=Driver(True, False, ""), devices=("cpu",))  # noqa: FBT003
     monkeypatch.setattr(command, "look", lambda asked, environ: seen)
 
 
@@ -57,7 +56,7 @@ def test_what_is_missing_is_told_with_what_helps(
     bare: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """For each server the command that installs it; where nothing works the status is 1, for scripts that go on."""
-    monkeypatch.setattr(facts, "examine", lambda **_: [])
+    monkeypatch.setattr(look, "examine", lambda **_: [])
     assert main([f"--python={bare}"]) == 1
     out = capsys.readouterr().out
     assert re.search("^--  mosec_server +mosec is not installed", out, re.MULTILINE)

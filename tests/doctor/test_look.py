@@ -12,18 +12,17 @@ import pytest
 from pytest_gpuserve.device import DeviceLock
 from pytest_gpuserve.device.card import NvmlAnswer
 from pytest_gpuserve.doctor import look as looking
-from pytest_gpuserve.doctor.finding import Level
-from pytest_gpuserve.doctor.host_conditions import host_conditions
+from pytest_gpuserve.doctor.conditions import Level, host_conditions
 from pytest_gpuserve.doctor.look import HostLook, look, read_driver, read_lock
 from tests.fakes.children.toolkit import busy
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuserve.doctor.facts import HostNow
+    from pytest_gpuserve.doctor.look import HostState
 
 
-def seen(environ: dict[str, str] | None = None) -> HostNow:
+def seen(environ: dict[str, str] | None = None) -> HostState:
     """A look at this host."""
     host_look = HostLook(environ or {})
     host_look.watch()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuserve.device.contention import CpuReading
+from pytest_gpuserve.device.cpu import CpuReading
 from pytest_gpuserve.experiment import by_turns, pairing, server_arm
 from tests.experiment.stage import Stage
 

@@ -25,7 +25,7 @@ from pytest_gpuserve.experiment.shape import TICK_SECONDS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.wire import Latencies, Tick
-from pytest_gpuserve.measure.capacity import Finding, Objective
+from pytest_gpuserve.measure.capacity import Objective, ProbeOutcome
 from pytest_gpuserve.measure.histogram import bucket_of
 
 if TYPE_CHECKING:
@@ -141,9 +141,9 @@ def test_a_time_that_was_given_is_lengthened_as_the_usual_one(seconds: float) ->
 def test_how_long_it_takes_to_decide_is_told() -> None:
     """A search that is given so long shows a share of 0 at a rate that was not decided."""
     undecided, _ = probed(lambda number: tick(number, 1), looks=Looks.within(2.4))
-    assert undecided.finding is Finding.UNDECIDED
+    assert undecided.finding is ProbeOutcome.UNDECIDED
     seconds = seconds_to_show(replace(undecided, rate=1 / TICK_SECONDS), P99)
-    assert probed(lambda number: tick(number, 1), looks=Looks.within(seconds))[0].finding is Finding.MET
+    assert probed(lambda number: tick(number, 1), looks=Looks.within(seconds))[0].finding is ProbeOutcome.MET
     assert seconds >= 2 * undecided.seconds
 
 
@@ -161,7 +161,7 @@ def test_a_low_rate_is_given_the_time_that_it_takes(rate: float, quantile: float
             looks=looks,
             objective=objective,
         )
-        assert found.finding is Finding.MET
+        assert found.finding is ProbeOutcome.MET
 
 
 # -- what is found
@@ -170,9 +170,9 @@ def test_a_low_rate_is_given_the_time_that_it_takes(rate: float, quantile: float
 def test_what_is_clear_is_decided_at_once() -> None:
     """Without a slow request the first look says that it is met, with one in five that it is missed."""
     met, ticks = probed(tick)
-    assert (met.finding, ticks) == (Finding.MET, BATCHES)
+    assert (met.finding, ticks) == (ProbeOutcome.MET, BATCHES)
     missed, ticks = probed(lambda number: tick(number, slow=40))
-    assert (missed.finding, ticks) == (Finding.MISSED, BATCHES)
+    assert (missed.finding, ticks) == (ProbeOutcome.MISSED, BATCHES)
     assert missed.latency == pytest.approx(0.080, rel=0.001)
     assert (missed.requests, missed.slow) == (4800, 960)
 
@@ -181,47 +181,52 @@ def test_what_is_not_clear_takes_more_looks() -> None:
     """A fifth less than the allowed share is shown by the last; the very share is given up, unless no rate is lower."""
     thousands = Looks.within(76.8)
     found, ticks = probed(lambda number: tick(number, 500, slow=4), looks=thousands)
-    assert found.finding is Finding.MET
+    assert found.finding is ProbeOutcome.MET
     assert ticks > thousands.ticks[0]
     for is_patient, last in ((False, LOOKS.ticks[0]), (True, LOOKS.ticks[-1])):
         found, ticks = probed(lambda number: tick(number, slow=2), is_patient=is_patient)
-        assert (found.finding, ticks) == (Finding.UNDECIDED, last)
+        assert (found.finding, ticks) == (ProbeOutcome.UNDECIDED, last)
 
 
 @pytest.mark.parametrize(
     ("make", "given", "finding", "told"),
     [
         # Good latencies alone are not enough; only a late client, whose lateness is in the latencies, may meet it.
-        (tick, {"reasons": [reason(ReasonKind.OVERLOADED)]}, Finding.UNDECIDED, "overloaded"),
-        *((tick, {"reasons": [reason(kind)]}, Finding.UNDECIDED, "") for kind in NEVER_MET),
-        (tick, {"reasons": [reason(ReasonKind.CLIENT_LATE)]}, Finding.MET, ""),
+        (tick, {"reasons": [reason(ReasonKind.OVERLOADED)]}, ProbeOutcome.UNDECIDED, "overloaded"),
+        *((tick, {"reasons": [reason(kind)]}, ProbeOutcome.UNDECIDED, "") for kind in NEVER_MET),
+        (tick, {"reasons": [reason(ReasonKind.CLIENT_LATE)]}, ProbeOutcome.MET, ""),
         # A queue that grows does not hide what is slow.
-        (lambda number: tick(number, slow=40), {"reasons": [reason(ReasonKind.OVERLOADED)]}, Finding.MISSED, ""),
+        (lambda number: tick(number, slow=40), {"reasons": [reason(ReasonKind.OVERLOADED)]}, ProbeOutcome.MISSED, ""),
         # One that never comes back has no latency.
-        (lambda number: tick(number, oldest_ns=round(1e8 * (number + 1))), {}, Finding.UNDECIDED, "stuck requests"),
+        (
+            lambda number: tick(number, oldest_ns=round(1e8 * (number + 1))),
+            {},
+            ProbeOutcome.UNDECIDED,
+            "stuck requests",
+        ),
         # A server that answers quickly what it answers, and leaves a tenth, or all.
-        (lambda number: tick(number, due=230), {}, Finding.MISSED, "overloaded: only "),
+        (lambda number: tick(number, due=230), {}, ProbeOutcome.MISSED, "overloaded: only "),
         (
             lambda number: tick(number, 0, due=200),
             {"reasons": [reason(ReasonKind.NOTHING_MEASURED)]},
-            Finding.MISSED,
+            ProbeOutcome.MISSED,
             "",
         ),
         # Within what may fail a request that failed is one that was too slow; beyond it the rate is missed.
         (
             lambda number: tick(number, failed=number == 7),
             {"reasons": [Reason(ReasonKind.REQUEST_ERRORS, "request errors: 1 failed")]},
-            Finding.MISSED,
+            ProbeOutcome.MISSED,
             "request errors: 1 failed",
         ),
-        (lambda number: tick(number, failed=number % 12 == 0), {"allowed_errors": 0.05}, Finding.MET, ""),
-        (lambda number: tick(number, failed=30), {"allowed_errors": 0.05}, Finding.MISSED, ""),
+        (lambda number: tick(number, failed=number % 12 == 0), {"allowed_errors": 0.05}, ProbeOutcome.MET, ""),
+        (lambda number: tick(number, failed=30), {"allowed_errors": 0.05}, ProbeOutcome.MISSED, ""),
         # Longer than the objective is slow, as long is not, to the histogram's 0.05 %.
-        (tick, {"objective": Objective(0.99, 0.010)}, Finding.MET, ""),
-        (tick, {"objective": Objective(0.99, 0.010 / 1.002)}, Finding.MISSED, ""),
+        (tick, {"objective": Objective(0.99, 0.010)}, ProbeOutcome.MET, ""),
+        (tick, {"objective": Objective(0.99, 0.010 / 1.002)}, ProbeOutcome.MISSED, ""),
     ],
 )
-def test_a_probe_finds(make: Callable[[int], Tick], given: dict[str, Any], finding: Finding, told: str) -> None:
+def test_a_probe_finds(make: Callable[[int], Tick], given: dict[str, Any], finding: ProbeOutcome, told: str) -> None:
     """What would be invalid meets no rate, and what fails or is not answered misses it, however good the latencies."""
     found, ticks = probed(make, **given)
     assert found.finding is finding
@@ -237,7 +242,7 @@ def test_a_probe_finds(make: Callable[[int], Tick], given: dict[str, Any], findi
 def test_slow_requests_in_one_cluster_decide_nothing() -> None:
     """A moment in which the machine stood still, with 3 % of the requests in it, is no sign of a low capacity."""
     found, _ = probed(lambda number: tick(number, slow=180 if number in {3, 4} else 0))
-    assert found.finding is not Finding.MISSED
+    assert found.finding is not ProbeOutcome.MISSED
 
 
 # -- samples
@@ -248,10 +253,10 @@ def test_a_sample_decides_nothing_by_its_latencies(slow: int) -> None:
     """It has one look, and tells the share; what fails, or is not answered, misses at any rate."""
     sample: dict[str, Any] = {"looks": Looks.of_sample(2000.0, P99), "is_sample": True}
     found, ticks = probed(lambda number: tick(number, slow=slow), **sample)
-    assert (found.finding, found.share, ticks) == (Finding.UNDECIDED, slow / 200, 60)
+    assert (found.finding, found.share, ticks) == (ProbeOutcome.UNDECIDED, slow / 200, 60)
     assert found.effective > 0
-    assert probed(lambda number: tick(number, failed=1), **sample)[0].finding is Finding.MISSED
-    assert probed(lambda number: tick(number, due=230), **sample)[0].finding is Finding.MISSED
+    assert probed(lambda number: tick(number, failed=1), **sample)[0].finding is ProbeOutcome.MISSED
+    assert probed(lambda number: tick(number, due=230), **sample)[0].finding is ProbeOutcome.MISSED
 
 
 def test_a_sample_takes_a_part_of_the_time_of_a_probe() -> None:
@@ -274,7 +279,7 @@ def test_a_little_lateness_does_not_make_a_sample_the_clients(lag_ns: int, *, cl
         looks=Looks.of_sample(2000.0, P99),
         is_sample=True,
     )
-    assert (found.finding, bool(found.client)) == (Finding.UNDECIDED, client)
+    assert (found.finding, bool(found.client)) == (ProbeOutcome.UNDECIDED, client)
 
 
 @pytest.mark.parametrize(
@@ -287,13 +292,13 @@ def test_a_little_lateness_is_not_why_a_server_is_slow(lag_ns: int | None, servi
     found, _ = probed(
         lambda number: tick(number, slow=40, service=taken(service), **lag), [reason(ReasonKind.CLIENT_LATE)]
     )
-    assert (found.finding, bool(found.client)) == (Finding.MISSED, client)
+    assert (found.finding, bool(found.client)) == (ProbeOutcome.MISSED, client)
 
 
 def test_a_rate_that_was_held_back_is_the_servers() -> None:
     """What had to wait because too many were under way is a miss, what the client did not send is the client's."""
     rate = reason(ReasonKind.RATE_NOT_REACHED)
     held, _ = probed(lambda number: tick(number, held=5), [rate])
-    assert (held.finding, held.client) == (Finding.MISSED, "")
+    assert (held.finding, held.client) == (ProbeOutcome.MISSED, "")
     behind, _ = probed(tick, [rate])
-    assert (behind.finding, behind.client) == (Finding.UNDECIDED, str(rate))
+    assert (behind.finding, behind.client) == (ProbeOutcome.UNDECIDED, str(rate))

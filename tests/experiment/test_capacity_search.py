@@ -16,18 +16,20 @@ from hypothesis import strategies as st
 from pytest_gpuserve.experiment.capacity.outcome import problem_of
 from pytest_gpuserve.experiment.capacity.planning import ABOVE, BELOW, MOST_PROBES, Planner, Try, search_for
 from pytest_gpuserve.gate.reason import ReasonKind
-from pytest_gpuserve.measure.capacity import SAMPLES, Finding, Objective, Probe, Search
+from pytest_gpuserve.measure.capacity import SAMPLES, Objective, Probe, ProbeOutcome, Search
 from tests.comparison.vocabulary import cases
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 P99 = Objective(0.99, 0.050)
-MET, MISSED, UNDECIDED = Finding.MET, Finding.MISSED, Finding.UNDECIDED
+MET, MISSED, UNDECIDED = ProbeOutcome.MET, ProbeOutcome.MISSED, ProbeOutcome.UNDECIDED
 SHARES = {MET: 0.001, UNDECIDED: 0.01, MISSED: 0.2}
 
 
-def probe(rate: float, finding: Finding, *, share: float | None = None, client: str = "", reason: str = "") -> Probe:
+def probe(
+    rate: float, finding: ProbeOutcome, *, share: float | None = None, client: str = "", reason: str = ""
+) -> Probe:
     """A probe with a share of slow requests as its finding has."""
     slow = round(10_000 * (SHARES[finding] if share is None else share))
     return Probe(rate, finding, 10.0, 10_000, slow, 5000.0, 0.040, reason=reason, client=client)
@@ -136,7 +138,7 @@ def test_the_upper_end_is_tried_once_more(undecided: bool) -> None:  # noqa: FBT
     },
 )
 def test_rates_that_contradict_each_other_lie_within_the_interval(
-    probes: list[tuple[float, Finding]], low: float | None, high: float | None
+    probes: list[tuple[float, ProbeOutcome]], low: float | None, high: float | None
 ) -> None:
     """Neither is believed; and without an end there is no capacity, for nothing is made up."""
     search = found(*(probe(rate, finding) for rate, finding in probes))
@@ -158,9 +160,11 @@ def test_the_value_is_where_the_share_is_the_allowed_one(met: float, missed: flo
 
 
 @given(
-    probes=st.lists(st.tuples(st.sampled_from([100.0, 110, 121, 133, 146]), st.sampled_from(list(Finding))), max_size=9)
+    probes=st.lists(
+        st.tuples(st.sampled_from([100.0, 110, 121, 133, 146]), st.sampled_from(list(ProbeOutcome))), max_size=9
+    )
 )
-def test_whatever_was_found_the_interval_is_one(probes: list[tuple[float, Finding]]) -> None:
+def test_whatever_was_found_the_interval_is_one(probes: list[tuple[float, ProbeOutcome]]) -> None:
     """Ends are in order, the value between them, and everything below or above them agrees with them."""
     search = found(*(probe(rate, finding) for rate, finding in probes))
     if search.low is None or search.high is None:
@@ -174,9 +178,11 @@ def test_whatever_was_found_the_interval_is_one(probes: list[tuple[float, Findin
 
 
 @given(
-    findings=st.lists(st.sampled_from(list(Finding)), min_size=MOST_PROBES + SAMPLES, max_size=MOST_PROBES + SAMPLES)
+    findings=st.lists(
+        st.sampled_from(list(ProbeOutcome)), min_size=MOST_PROBES + SAMPLES, max_size=MOST_PROBES + SAMPLES
+    )
 )
-def test_a_search_always_ends(findings: list[Finding]) -> None:
+def test_a_search_always_ends(findings: list[ProbeOutcome]) -> None:
     """Whatever its probes show, after so many it is over, and says why where it found nothing."""
     left = iter(findings)
     search = search_for(P99, Planner(100.0, 0.05, 10.0), lambda which, _: probe(which.rate, next(left)))

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuserve.experiment.capacity.outcome import problem_of
 from pytest_gpuserve.experiment.capacity.shape import LONGEST_OBJECTIVE
-from pytest_gpuserve.measure.capacity import Finding, Objective, Search
+from pytest_gpuserve.measure.capacity import Objective, ProbeOutcome, Search
 from tests.fakes.simulated_queue import Queue, capacity_of_exponential, exponential, loaded_seconds, search_queue
 
 P95 = Objective(0.95, 0.060)
@@ -56,7 +56,7 @@ def test_answers_that_take_as_long_as_the_objective_are_no_overload() -> None:
     most = 120 / (0.95 * LONGEST_OBJECTIVE)
     for search in searches(queue, Objective(0.99, LONGEST_OBJECTIVE), 0.5 * most, 1):
         assert search.low is not None
-        assert all(probe.rate > 0.8 * most for probe in search.probes if probe.finding is Finding.MISSED)
+        assert all(probe.rate > 0.8 * most for probe in search.probes if probe.finding is ProbeOutcome.MISSED)
 
 
 def test_several_workers_are_no_other_matter() -> None:
@@ -64,7 +64,7 @@ def test_several_workers_are_no_other_matter() -> None:
     queue = Queue(lambda _: 0.020, workers=4)
     for search in searches(queue, Objective(0.99, 0.060), 200.0, 3):
         assert 120 < (search.value or 0) < 200
-        assert all(probe.finding is Finding.MISSED for probe in search.probes if probe.rate > 210)
+        assert all(probe.finding is ProbeOutcome.MISSED for probe in search.probes if probe.rate > 210)
 
 
 def test_a_later_start_takes_less_time() -> None:

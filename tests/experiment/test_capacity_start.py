@@ -23,7 +23,7 @@ from pytest_gpuserve.load.schedule import Closed, Constant, Poisson
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.totals import Totals
 from pytest_gpuserve.load.wire import Latencies, Tick
-from pytest_gpuserve.measure.capacity import SAMPLES, Finding
+from pytest_gpuserve.measure.capacity import SAMPLES, ProbeOutcome
 from pytest_gpuserve.measure.histogram import bucket_of
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.servers.command import CommandServer
@@ -309,7 +309,7 @@ def test_the_limit_on_open_files_is_the_clients(monkeypatch: pytest.MonkeyPatch)
     (problem,) = problems
     assert problem.kind is ReasonKind.CAPACITY_OF_CLIENT
     assert "hard limit on open files" in problem.text
-    assert any(probe.finding is Finding.MISSED for probe in search_of(start).probes)
+    assert any(probe.finding is ProbeOutcome.MISSED for probe in search_of(start).probes)
 
 
 def test_the_first_guess_waits_for_answers() -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from pytest_gpuserve.device.contention import CpuReading
+from pytest_gpuserve.device.cpu import CpuReading
 from pytest_gpuserve.device.sample import CardEvent, DeviceProcess, Unknown
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment import loaded, one_start

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.store.remote.folder import Changed, Held, RemoteFolder, StorageProblem
+from pytest_gpuserve.store.remote.folder import RemoteFile, RemoteFolder, StorageProblem, VersionConflict
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,12 +41,12 @@ class MemoryRemote(RemoteFolder):
             self.after_listing.pop()()
         return found
 
-    def fetch(self, name: str, version: str | None = None) -> Held | None:
+    def fetch(self, name: str, version: str | None = None) -> RemoteFile | None:
         """See `RemoteFolder`."""
         self._answer()
         self.fetched.append(name)
         data = self.files.get(name)
-        return None if data is None else Held(data, version_of(data) if version is None else version)
+        return None if data is None else RemoteFile(data, version_of(data) if version is None else version)
 
     def check_writable(self) -> None:
         """See `RemoteFolder`: they may be."""
@@ -59,11 +59,11 @@ class MemoryRemote(RemoteFolder):
             self.before_put.pop(0)()
         there = self.files.get(name)
         if (None if there is None else version_of(there)) != over:
-            raise Changed
+            raise VersionConflict
         self.files[name] = data
         if self.loses:
             self.loses.pop(0)()
-            raise Changed
+            raise VersionConflict
         return version_of(data)
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.server_arm import Pace
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.experiment.watch import Progress
-    from pytest_gpuserve.measure.rounds import Arm, Side
+    from pytest_gpuserve.measure.rounds import Arm, ArmResult
     from pytest_gpuserve.measure.window import Session, Start, Window
 
 CARDS_NAME: Final = "cards.json"
@@ -131,7 +131,7 @@ class _Contender(ScriptedContender):
         self._windows[-1] = self.build.window(window)
         return self._windows[-1]
 
-    def side(self) -> Side:
+    def side(self) -> ArmResult:
         return replace(super().side(), cold_start_seconds=(self.seconds,))
 
 

@@ -12,7 +12,7 @@ from pytest_gpuserve.errors import LoadFailed, ServerFailed
 from pytest_gpuserve.experiment.pairing import _told_of
 from pytest_gpuserve.experiment.server_arm import Pace
 from pytest_gpuserve.load.lost import lost_in_mid_load
-from pytest_gpuserve.measure.rounds import Side
+from pytest_gpuserve.measure.rounds import ArmResult
 from tests.fakes.scripted_sessions import STARTS_NAME, Noise, Script, client_of, kind_of, show, speed_of, window_of
 
 if TYPE_CHECKING:
@@ -198,10 +198,10 @@ class ScriptedContender:
         if self.arm == "candidate":
             self.problems.extend(self.script.paired_problems)
 
-    def side(self) -> Side:
+    def side(self) -> ArmResult:
         """What is known of it beside its windows."""
         requests = sum(window.requests for window in self._windows)
-        return Side(
+        return ArmResult(
             cold_start_seconds=(1.0,),
             client=client_of(self._windows),
             batch_sizes={str(math.ceil(self.script.batch)): sum(window.batches or 0 for window in self._windows)},

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.device.sample import CardSample, Sample
-from pytest_gpuserve.device.telemetry import SILENCE_SECONDS, Seen
+from pytest_gpuserve.device.sample import CardSample, TelemetrySample
+from pytest_gpuserve.device.telemetry import SILENCE_SECONDS, SamplerOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -56,7 +56,7 @@ class ScriptedEyes:
     watched: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
     closed: int = 0
     needed_ns: int = 0
-    _samples: list[Sample] = field(default_factory=list)
+    _samples: list[TelemetrySample] = field(default_factory=list)
 
     def clock(self) -> int:
         """The time."""
@@ -72,15 +72,15 @@ class ScriptedEyes:
         """See `Eyes`."""
         self.watched = tuple(client), tuple(server)
 
-    def seen(self) -> Seen:
+    def seen(self) -> SamplerOutput:
         """See `Eyes`."""
         happened = tuple(event for event in self.events if event.at_ns <= self.now_ns)
         # The last sample before is kept, as nothing could be interpolated without it.
         begin_ns = self.needed_ns - SAMPLE_NS
         samples = tuple(sample for sample in self._samples if begin_ns <= sample.at_ns <= self.now_ns - LATE_NS)
-        return Seen(samples, happened, tuple(self.unknown), self.problem)
+        return SamplerOutput(samples, happened, tuple(self.unknown), self.problem)
 
-    def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> Seen:
+    def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> SamplerOutput:
         """See `Eyes`."""
         del timeout_seconds
         self.live_until(-(-at_ns // SAMPLE_NS) * SAMPLE_NS + LATE_NS)
@@ -98,4 +98,4 @@ class ScriptedEyes:
         at_ns = len(self._samples) * SAMPLE_NS
         card = CardSample(UUID, **{"energy_joules": 100 * at_ns / 1e9, **QUIET, **self.card(at_ns / 1e9)})
         seconds = at_ns / 1e9
-        self._samples.append(Sample(at_ns, 1, 0.0, (card,), server_cpu_seconds=seconds / 2))
+        self._samples.append(TelemetrySample(at_ns, 1, 0.0, (card,), server_cpu_seconds=seconds / 2))

@@ -18,9 +18,9 @@ from pytest_gpuserve.comparison.side_by_side import SideBySide
 from pytest_gpuserve.gate.paired import default_prior
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
-from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Block, Round, Side
+from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, ArmResult, Block, Round
 from pytest_gpuserve.measure.window import Window
-from pytest_gpuserve.store.history import History, Past
+from pytest_gpuserve.store.history import History, PastComparisons
 from pytest_gpuserve.store.sequence import KeptSequence, SequenceKey, Subject
 from tests.support.reasons import because
 
@@ -110,7 +110,7 @@ class ScriptedPairing:
             order = random.choice((ABBA, BAAB))
             costs = [starts[arm] + random.gauss(0.0, self.build.window_sd) for arm in order]
             measured.append(Block(order, tuple(window_at(cost, requests=self.build.requests) for cost in costs)))
-        side = Side((1.5,), answers=blocks, answers_checked=blocks)
+        side = ArmResult((1.5,), answers=blocks, answers_checked=blocks)
         return Round(
             tuple(measured),
             "base",
@@ -142,7 +142,7 @@ def round_of(differences: Sequence[float], *, requests: int = 1000, by_turns: bo
         Block(ABBA, tuple(window_at(cost, requests=requests) for cost in (0.0, difference, difference, 0.0)))
         for difference in differences
     ]
-    return Round(tuple(blocks), "base", dict.fromkeys(ARMS, Side((1.5,))), AT, by_turns=by_turns)
+    return Round(tuple(blocks), "base", dict.fromkeys(ARMS, ArmResult((1.5,))), AT, by_turns=by_turns)
 
 
 class KeptInMemory(History):
@@ -164,9 +164,9 @@ class KeptInMemory(History):
         """See `History`."""
         self.kept[key.digest()] = replace(sequence, added=AT)
 
-    def past_rounds(self, subject: Subject, *, excluding: SequenceKey | None = None) -> Past:
+    def past_rounds(self, subject: Subject, *, excluding: SequenceKey | None = None) -> PastComparisons:
         """See `History`; there is no past."""
-        return Past()
+        return PastComparisons()
 
 
 def a_comparison(

@@ -10,7 +10,7 @@ import msgspec
 
 from pytest_gpuserve.experiment.capacity.rounds import SearchedUp
 from pytest_gpuserve.experiment.telemetry import nobody
-from pytest_gpuserve.measure.capacity import Finding, Probe, Search
+from pytest_gpuserve.measure.capacity import Probe, ProbeOutcome, Search
 from pytest_gpuserve.measure.window import Start
 from tests.fakes.scripted_sessions import STARTS_NAME, Noise, Script, client_of, kind_of, speed_of, window_of
 
@@ -32,10 +32,10 @@ CAPACITY: Final = 1000.0
 """Requests a second, of a build of speed 1."""
 
 PROBES: Final = (
-    (0.75, Finding.MET, 0.001),
-    (0.98, Finding.MET, 0.005),
-    (1.02, Finding.MISSED, 0.02),
-    (1.125, Finding.MISSED, 0.5),
+    (0.75, ProbeOutcome.MET, 0.001),
+    (0.98, ProbeOutcome.MET, 0.005),
+    (1.02, ProbeOutcome.MISSED, 0.02),
+    (1.125, ProbeOutcome.MISSED, 0.5),
 )
 """Of the capacity, what was found there, and the share of slow requests: the capacity lies in the middle."""
 
@@ -58,7 +58,7 @@ def searched_start(script: Script, noise: Noise, speed: float, shape: SearchShap
             effective=REQUESTS,
             latency=shape.objective.seconds * share,
         )
-        for share, finding, slow in (*PROBES, *((1.0, Finding.UNDECIDED, slow) for slow in SAMPLED))
+        for share, finding, slow in (*PROBES, *((1.0, ProbeOutcome.UNDECIDED, slow) for slow in SAMPLED))
     )
     window = window_of(script, speed, 1.0)
     return Start((window,), 1.0, client=client_of((window,)), search=Search(shape.objective, probes))

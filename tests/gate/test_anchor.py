@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.anchor import AnchorPoint, AnchorResult, judge_anchor
 from pytest_gpuserve.gate.metric import METRICS, Growth
-from pytest_gpuserve.gate.occasions import withstand_drift
-from pytest_gpuserve.gate.stored import ALPHA, LOOKS, SessionPoint, judge_stored
+from pytest_gpuserve.gate.stored import ALPHA, LOOKS, SessionPoint, judge_stored, withstand_drift
 from pytest_gpuserve.gate.verdict import Verdict
 
 THROUGHPUT = METRICS["throughput"]

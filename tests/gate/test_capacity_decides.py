@@ -18,7 +18,7 @@ from pytest_gpuserve.gate.sequential import LOOKS, first_look, levels
 from pytest_gpuserve.gate.stored import SessionPoint, judge_stored
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.capacity import Objective, Search
-from pytest_gpuserve.measure.rounds import Side, round_point
+from pytest_gpuserve.measure.rounds import ArmResult, round_point
 from tests.fakes.scripted_pairing import round_of
 from tests.fakes.simulated_queue import capacity_of_exponential, exponential, loaded_seconds, search_queue
 
@@ -62,7 +62,7 @@ def a_round(rate: float, number: int) -> tuple[RoundPoint, float]:
         "base": searched(RATE, -1, number),
         "candidate": searched(rate, -2, number),
     }
-    sides: dict[Arm, Side] = {arm: Side((1.0,), searches=(search,)) for arm, search in found.items()}
+    sides: dict[Arm, ArmResult] = {arm: ArmResult((1.0,), searches=(search,)) for arm, search in found.items()}
     measured = replace(round_of([0.0], by_turns=True), sides=sides)
     return round_point(CAPACITY, measured, TOLERANCE), sum(map(seconds_of, found.values()))
 

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.gate.occasions import withstand_drift
 from pytest_gpuserve.gate.paired import default_prior, paired_verdict
 from pytest_gpuserve.gate.sequential import LOOKS, first_look, levels
 from pytest_gpuserve.gate.stored import LOOKS as SESSIONS
-from pytest_gpuserve.gate.stored import SessionPoint, judge_stored, own_error
+from pytest_gpuserve.gate.stored import SessionPoint, judge_stored, own_error, withstand_drift
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.capacity import SAMPLES, Finding, Objective, Probe, Search
+from pytest_gpuserve.measure.capacity import SAMPLES, Objective, Probe, ProbeOutcome, Search
 from pytest_gpuserve.measure.points import NotMeasured, point, pooled_value
-from pytest_gpuserve.measure.rounds import Side, paired_value, round_point
+from pytest_gpuserve.measure.rounds import ArmResult, paired_value, round_point
 from tests.fakes.scripted_pairing import ScriptedPairing, a_comparison, round_of
 from tests.support.builders import session, start
 from tests.support.counting import short_and_long
@@ -135,7 +134,7 @@ def start_side_by_side(change: float, seed: int, first: float = 1.0) -> Verdict:
         seconds[1] *= 1 + change
         if number == 0:
             seconds[random.randrange(2)] *= first
-        return replace(EMPTY, sides={"base": Side((seconds[0],)), "candidate": Side((seconds[1],))})
+        return replace(EMPTY, sides={"base": ArmResult((seconds[0],)), "candidate": ArmResult((seconds[1],))})
 
     return beside(COLD_START, measured, left_out=1)
 
@@ -158,15 +157,15 @@ def start_by_baseline(change: float, seed: int) -> Verdict:
 def search(capacity: float, luck: Sequence[float] = ALIKE) -> Search:
     """A search that found this, each of its samples by so much more, on the log scale."""
 
-    def probe(finding: Finding, away: float, *, rate: float, seconds: float) -> Probe:
+    def probe(finding: ProbeOutcome, away: float, *, rate: float, seconds: float) -> Probe:
         share = 1 / (1 + 99 * math.exp(-SLOPE * away))
         return Probe(capacity * rate, finding, seconds, 100_000, round(100_000 * share), 2000.0, 0.050)
 
     ends = (
-        probe(Finding.MET, math.log(1 / 1.5), rate=1 / 1.5, seconds=9.6),
-        probe(Finding.MISSED, math.log(1.5), rate=1.5, seconds=2.4),
+        probe(ProbeOutcome.MET, math.log(1 / 1.5), rate=1 / 1.5, seconds=9.6),
+        probe(ProbeOutcome.MISSED, math.log(1.5), rate=1.5, seconds=2.4),
     )
-    return Search(P99, (*ends, *(probe(Finding.UNDECIDED, -each, rate=1.0, seconds=6.0) for each in luck)))
+    return Search(P99, (*ends, *(probe(ProbeOutcome.UNDECIDED, -each, rate=1.0, seconds=6.0) for each in luck)))
 
 
 def drawn(random: Random, change: float) -> Search:
@@ -176,9 +175,9 @@ def drawn(random: Random, change: float) -> Search:
 
 def a_round(base: Search, candidate: Search) -> Round:
     """A round with a search of either."""
-    sides: dict[Arm, Side] = {
-        "base": Side((1.0,), searches=(base,)),
-        "candidate": Side((1.0,), searches=(candidate,)),
+    sides: dict[Arm, ArmResult] = {
+        "base": ArmResult((1.0,), searches=(base,)),
+        "candidate": ArmResult((1.0,), searches=(candidate,)),
     }
     return replace(round_of([0.0], by_turns=True), sides=sides)
 

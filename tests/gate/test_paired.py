@@ -16,16 +16,17 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.metric import METRICS, Growth
 from pytest_gpuserve.gate.paired import (
+    MOST_DOF,
     LimitEvidence,
     Prior,
     RoundPoint,
     default_prior,
+    learn_prior,
     paired_claim,
     paired_evidence,
     paired_limit_verdict,
     paired_verdict,
 )
-from pytest_gpuserve.gate.priors import MOST_DOF, learn_prior
 from pytest_gpuserve.gate.verdict import Verdict
 from tests.support.reasons import said
 

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pytest
 
-from pytest_gpuserve.gate.family import Family
 from pytest_gpuserve.gate.metric import METRICS, Growth
 from pytest_gpuserve.gate.paired import Prior, RoundPoint, paired_claim, paired_evidence, paired_verdict
-from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, Seen, adjusted_p, levels
+from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, Family, LookResult, adjusted_p, levels
 from pytest_gpuserve.gate.verdict import INDIFFERENT_SHARE, Verdict
 from tests.fakes.noise_model import NOISES, NOISY, QUIET, TYPICAL, Noise
 from tests.support.counting import chance, short_and_long
@@ -228,7 +227,7 @@ def family_claims(members: Sequence[Comparison], family: Family) -> list[int]:
     """Which comparisons of a suite are called REGRESSED, one after the other, each measured on until it is decided."""
     claimed = []
     for place, comparison in enumerate(members):
-        seen: list[Seen] = []
+        seen: list[LookResult] = []
         for look, (points, level) in enumerate(comparison.looks()):
             verdict, evidence, _ = paired_verdict(
                 THROUGHPUT, points, comparison.prior, most_growth=Growth(0.05), level=level
@@ -236,7 +235,7 @@ def family_claims(members: Sequence[Comparison], family: Family) -> list[int]:
             if verdict.passes:
                 break
             claim = paired_claim(points, comparison.prior, most_growth=Growth(0.05), level=level)
-            seen.append(Seen.of(look, evidence, claim))
+            seen.append(LookResult.of(look, evidence, claim))
             if verdict is Verdict.REGRESSED and family.upholds(adjusted_p(seen)):
                 family = family.with_claim()
                 claimed.append(place)

@@ -12,9 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.family import Family
 from pytest_gpuserve.gate.metric import METRICS, Growth
-from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, Seen, adjusted_p, first_look, levels
+from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, Family, LookResult, adjusted_p, first_look, levels
 from pytest_gpuserve.gate.verdict import Evidence
 from tests.support.holm import holm
 
@@ -24,15 +23,15 @@ if TYPE_CHECKING:
 P = st.floats(0, 1)
 P_VALUES = st.lists(P | st.floats(0, 0.02), min_size=1, max_size=40)
 SEEN = st.lists(
-    st.builds(Seen, look=st.integers(0, 8), p_regressed=P, p_pass=P, p_improved=P),
+    st.builds(LookResult, look=st.integers(0, 8), p_regressed=P, p_pass=P, p_improved=P),
     max_size=9,
     unique_by=lambda s: s.look,
 )
 
 
-def seen(look: int, p: float) -> Seen:
+def seen(look: int, p: float) -> LookResult:
     """A look that found this p-value of REGRESSED."""
-    return Seen(look, p, 0.5, 0.5)
+    return LookResult(look, p, 0.5, 0.5)
 
 
 def test_a_p99_is_not_looked_at_after_half_a_round() -> None:
@@ -70,7 +69,7 @@ def test_a_look_keeps_the_claims_side_of_a_claim() -> None:
     """What passes is of the plain evidence, what is claimed of the evidence that has to bear it."""
     evidence = Evidence(0.05, 0.01, 12, level=0.01, most_growth=Growth(0.05))
     claim = replace(evidence, standard_error=0.03)
-    assert Seen.of(3, evidence, claim) == Seen(3, claim.p_regressed, evidence.p_pass, claim.p_improved)
+    assert LookResult.of(3, evidence, claim) == LookResult(3, claim.p_regressed, evidence.p_pass, claim.p_improved)
 
 
 def test_a_look_keeps_probabilities() -> None:
@@ -81,11 +80,11 @@ def test_a_look_keeps_probabilities() -> None:
     for p in (-0.1, 1.1, math.nan):
         for values in ((p, 0.5, 0.5), (0.5, p, 0.5), (0.5, 0.5, p)):
             with pytest.raises(ValueError, match="between 0 and 1"):
-                Seen(0, *values)
+                LookResult(0, *values)
 
 
 @given(looks=SEEN)
-def test_a_sequence_is_significant_if_one_of_its_looks_was(looks: list[Seen]) -> None:
+def test_a_sequence_is_significant_if_one_of_its_looks_was(looks: list[LookResult]) -> None:
     """A look below its level of .05 makes an adjusted p of at most .05, and so for each alpha with a table.
 
     What is better is counted as what is worse is.
@@ -98,7 +97,7 @@ def test_a_sequence_is_significant_if_one_of_its_looks_was(looks: list[Seen]) ->
 
 
 @given(looks=SEEN, more=SEEN)
-def test_more_looks_never_take_a_claim_back(looks: list[Seen], more: list[Seen]) -> None:
+def test_more_looks_never_take_a_claim_back(looks: list[LookResult], more: list[LookResult]) -> None:
     """The least counts, whatever the order; a re-run that goes on cannot lose what was found."""
     found = adjusted_p(looks)
     assert 0 <= adjusted_p([*looks, *more]) <= found <= 1

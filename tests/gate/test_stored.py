@@ -14,9 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.metric import METRICS, Growth, Metric
-from pytest_gpuserve.gate.occasions import withstand_drift
 from pytest_gpuserve.gate.reason import ReasonKind
-from pytest_gpuserve.gate.stored import SessionPoint, StoredResult, judge_stored
+from pytest_gpuserve.gate.stored import SessionPoint, StoredResult, judge_stored, withstand_drift
 from pytest_gpuserve.gate.verdict import Evidence, Verdict
 from tests.support.counting import chance, short_and_long
 from tests.support.reasons import said

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess, Sample
+from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess, TelemetrySample
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.measure import conditions
 from pytest_gpuserve.measure.conditions import (
@@ -150,13 +150,15 @@ def test_no_rule_can_see_how_fast_the_server_was() -> None:
 
 def test_a_run_needs_something_to_be_known_of_its_card() -> None:
     """One value in one sample is something; a clock that the baseline has must be known in every sample."""
-    blank, power = (Sample(0, 1, 0.0, cards=(card,)) for card in (CardSample(UUID), CardSample(UUID, power_watts=1.0)))
+    blank, power = (
+        TelemetrySample(0, 1, 0.0, cards=(card,)) for card in (CardSample(UUID), CardSample(UUID, power_watts=1.0))
+    )
     assert judge_known([blank, power], [UUID], needs_clock=False) == RunCondition()
     assert judge_known([], [], needs_clock=True) == RunCondition()
     for samples, uuid in (([blank, blank], UUID), ([power], "GPU-2"), ([], UUID)):
         (reason,) = judge_known(samples, [uuid], needs_clock=False).invalid
         assert reason.text.startswith(f"nothing is known of {uuid}: ")
-    clocks = [Sample(0, 1, 0.0, cards=(CardSample(UUID, 1.0, sm_clock_mhz=mhz),)) for mhz in (1500, None)]
+    clocks = [TelemetrySample(0, 1, 0.0, cards=(CardSample(UUID, 1.0, sm_clock_mhz=mhz),)) for mhz in (1500, None)]
     assert judge_known(clocks[:1], [UUID], needs_clock=True) == RunCondition()
     assert judge_known(clocks, [UUID], needs_clock=False) == RunCondition()
     (reason,) = judge_known(clocks, [UUID], needs_clock=True).invalid
@@ -211,7 +213,9 @@ def test_processes_of_others_are_named(
     looks: tuple[tuple[DeviceProcess, ...] | None, ...], server_began: int, invalid: str, unknown: str
 ) -> None:
     """By pid, name and memory, with what helps; where nobody can tell whose one is it is unknown, and no pass."""
-    samples = [Sample(number, 1, 0.0, cards=(CardSample(UUID, processes=each),)) for number, each in enumerate(looks)]
+    samples = [
+        TelemetrySample(number, 1, 0.0, cards=(CardSample(UUID, processes=each),)) for number, each in enumerate(looks)
+    ]
     found = judge_processes(samples, [UUID], server_began_ns=server_began, allowed_names={"nvidia-cuda-mps-server"})
     for texts, words in ((said(found.invalid), invalid), (found.unknown, unknown)):
         assert len(texts) == bool(words)
@@ -222,7 +226,7 @@ def test_processes_of_others_are_named(
 
 def test_processes_of_other_cards_are_not_looked_at() -> None:
     """Whoever is there, this card's are not known."""
-    elsewhere = [Sample(0, 1, 0.0, cards=(CardSample("GPU-2", processes=(THEIRS,)),))]
+    elsewhere = [TelemetrySample(0, 1, 0.0, cards=(CardSample("GPU-2", processes=(THEIRS,)),))]
     assert judge_processes(elsewhere, [UUID], server_began_ns=1) == RunCondition(unknown=(NOT_SEEN,))
 
 
@@ -270,8 +274,8 @@ def test_an_event_is_told_with_its_meaning(event: CardEvent, begin: str, words: 
 def test_ecc_errors_are_those_that_came_meanwhile() -> None:
     """Older ones are not this run's; a counter that was never read is unknown, unless the card has none."""
 
-    def ecc(*counts: int | None) -> list[Sample]:
-        return [Sample(0, 1, 0.0, cards=(CardSample(UUID, uncorrected_ecc=count),)) for count in counts]
+    def ecc(*counts: int | None) -> list[TelemetrySample]:
+        return [TelemetrySample(0, 1, 0.0, cards=(CardSample(UUID, uncorrected_ecc=count),)) for count in counts]
 
     assert judge_ecc(ecc(7, None, 7), [UUID]) == RunCondition()
     (reason,) = judge_ecc(ecc(7, None, 8, 7), [UUID]).invalid

@@ -8,8 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.measure.counters import Counters, StageTime, WentBackwards, added, counted_between
-from pytest_gpuserve.measure.settings import Setting, differences, moved
+from pytest_gpuserve.measure.counters import (
+    Counters,
+    ServerSetting,
+    StageTime,
+    WentBackwards,
+    added,
+    counted_between,
+    differences,
+    moved,
+)
 from pytest_gpuserve.measure.window import COMPUTE
 
 COUNT = st.integers(0, 10**9)
@@ -96,8 +104,23 @@ def test_several_stretches_add_up() -> None:
 
 def test_only_known_differences_of_settings_are_told() -> None:
     """What was not asked for, or is not told, differs from nothing, and has not moved."""
-    known = {"same": Setting("8", "8"), "wait": Setting("10", "50"), "free": Setting("4"), "silent": Setting(None, "4")}
+    known = {
+        "same": ServerSetting("8", "8"),
+        "wait": ServerSetting("10", "50"),
+        "free": ServerSetting("4"),
+        "silent": ServerSetting(None, "4"),
+    }
     assert differences(known) == ["wait: asked for 50, the server uses 10"]
-    before = {"limit": Setting("32"), "wait": Setting("10"), "silent": Setting(None), "gone": Setting("1")}
-    now = {"limit": Setting("16"), "wait": Setting("10"), "silent": Setting("3"), "new": Setting("2")}
+    before = {
+        "limit": ServerSetting("32"),
+        "wait": ServerSetting("10"),
+        "silent": ServerSetting(None),
+        "gone": ServerSetting("1"),
+    }
+    now = {
+        "limit": ServerSetting("16"),
+        "wait": ServerSetting("10"),
+        "silent": ServerSetting("3"),
+        "new": ServerSetting("2"),
+    }
     assert moved(before, now) == ["setting limit: 32 before, 16 now"]

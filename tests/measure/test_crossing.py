@@ -8,15 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.measure.crossing import Point, crossing
+from pytest_gpuserve.measure.capacity import SharePoint, crossing
 
 WANTED = st.sampled_from([0.5, 0.1, 0.05, 0.01])
 
 
-def curve(steps: list[float], *, slope: float, place: float, wanted: float, weight: float = 1e7) -> list[Point]:
+def curve(steps: list[float], *, slope: float, place: float, wanted: float, weight: float = 1e7) -> list[SharePoint]:
     """Points of a logistic curve, in steps of its slope around where it is the wanted share."""
     height = math.log(wanted / (1 - wanted))
-    return [Point(place + step / slope, 1 / (1 + math.exp(-(height + step))), weight) for step in steps]
+    return [SharePoint(place + step / slope, 1 / (1 + math.exp(-(height + step))), weight) for step in steps]
 
 
 @given(slope=st.floats(3, 200), place=st.floats(-1, 1), wanted=WANTED)
@@ -28,17 +28,19 @@ def test_the_regression_finds_what_it_was_made_of(slope: float, place: float, wa
 
 
 @given(
-    points=st.lists(st.builds(Point, st.floats(0, 12), st.floats(0, 1), st.floats(0, 1e6)), min_size=1, max_size=12),
+    points=st.lists(
+        st.builds(SharePoint, st.floats(0, 12), st.floats(0, 1), st.floats(0, 1e6)), min_size=1, max_size=12
+    ),
     wanted=WANTED,
 )
-def test_the_regression_is_a_number_or_nothing(points: list[Point], wanted: float) -> None:
+def test_the_regression_is_a_number_or_nothing(points: list[SharePoint], wanted: float) -> None:
     """Whatever the points are, each has an influence; shares that fall with the rate cross nowhere."""
     found = crossing(points, wanted)
     if found is not None:
         assert not math.isnan(found.x)
         assert len(found.influences) == len(points)
         assert not any(map(math.isnan, found.influences))
-    assert crossing([Point(0.0, 0.2, 1000.0), Point(0.2, 0.001, 1000.0)], 0.01) is None
+    assert crossing([SharePoint(0.0, 0.2, 1000.0), SharePoint(0.2, 0.001, 1000.0)], 0.01) is None
 
 
 @pytest.mark.parametrize("moved", range(5))

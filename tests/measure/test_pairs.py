@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.gate.metric import METRICS, OF_A_START, Metric, requests_needed
 from pytest_gpuserve.measure.histogram import BASE, Histogram
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
-from pytest_gpuserve.measure.rounds import ABBA, BAAB, Block, Round, Side, paired_value, round_point
+from pytest_gpuserve.measure.rounds import ABBA, BAAB, ArmResult, Block, Round, paired_value, round_point
 from pytest_gpuserve.measure.window import CardUse, Window
 from tests.fakes.scripted_pairing import AT, WINDOW_SECONDS, round_of
 
@@ -55,7 +55,7 @@ ROUNDS = st.lists(BLOCKS, min_size=2, max_size=4).map(lambda blocks: a_round(*bl
 
 def a_round(*blocks: Block) -> Round:
     """A round of these blocks, each server of which had the card to itself."""
-    return Round(tuple(blocks), "base", {"base": Side((1.0,)), "candidate": Side((1.0,))}, AT, by_turns=True)
+    return Round(tuple(blocks), "base", {"base": ArmResult((1.0,)), "candidate": ArmResult((1.0,))}, AT, by_turns=True)
 
 
 def on_a_card(measured: Round) -> Round:
@@ -285,7 +285,7 @@ def test_memory_of_a_shared_card_is_no_servers() -> None:
 
 def cold_starts(base: tuple[float | None, ...], candidate: tuple[float | None, ...]) -> Round:
     """A round of servers that took so long to start."""
-    return replace(round_of([0.0] * 6), sides={"base": Side(base), "candidate": Side(candidate)})
+    return replace(round_of([0.0] * 6), sides={"base": ArmResult(base), "candidate": ArmResult(candidate)})
 
 
 def test_a_round_has_one_cold_start_of_each_server() -> None:

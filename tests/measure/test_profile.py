@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_gpuserve.measure.breakdown import Profile, QueueFrom, profile_of
 from pytest_gpuserve.measure.counters import StageTime
-from pytest_gpuserve.measure.profile import Profile, QueueFrom, profile_of
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, QUEUE, SERVER, Client, Window
 from tests.support.builders import histogram, window
 

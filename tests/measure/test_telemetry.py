@@ -11,12 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from pytest_gpuserve.device.sample import CardSample, HostSample, Sample
+from pytest_gpuserve.device.sample import CardSample, HostSample, TelemetrySample
 from pytest_gpuserve.experiment.telemetry import card_use
 from pytest_gpuserve.measure.conditions import judge_window
-from pytest_gpuserve.measure.samples import FAST_GAP_NS, between, telemetry_between
-from pytest_gpuserve.measure.series import NS, covers, integral_between, rise_between
-from pytest_gpuserve.measure.telemetry import CardTelemetry, Energy, Spread, Telemetry, as_plain, merged
+from pytest_gpuserve.measure.telemetry import (
+    FAST_GAP_NS,
+    NS,
+    CardTelemetry,
+    Energy,
+    Spread,
+    Telemetry,
+    as_plain,
+    between,
+    covers,
+    integral_between,
+    merged,
+    rise_between,
+    telemetry_between,
+)
 from pytest_gpuserve.measure.window import CardUse
 
 if TYPE_CHECKING:
@@ -26,9 +38,9 @@ UUID = "GPU-1"
 TICK_NS = NS // 10
 
 
-def card_samples(make: Callable[[float], CardSample], times_ns: Sequence[int]) -> list[Sample]:
+def card_samples(make: Callable[[float], CardSample], times_ns: Sequence[int]) -> list[TelemetrySample]:
     """Samples of one card whose state is a function of the time in seconds."""
-    return [Sample(at_ns, 1000, 0.0, cards=(make(at_ns / NS),)) for at_ns in times_ns]
+    return [TelemetrySample(at_ns, 1000, 0.0, cards=(make(at_ns / NS),)) for at_ns in times_ns]
 
 
 def steady_times(seconds: float) -> list[int]:
@@ -187,10 +199,10 @@ FULL = CardSample(
 )
 
 
-def host_samples(seconds: float) -> list[Sample]:
+def host_samples(seconds: float) -> list[TelemetrySample]:
     """Samples with everything: server 2 cores, client a quarter, host 3, sampler a hundredth."""
     return [
-        Sample(
+        TelemetrySample(
             at_ns,
             1000,
             at_ns / NS / 100,
@@ -246,7 +258,7 @@ def test_everything_of_a_stretch() -> None:
 
 def test_without_a_card_its_values_are_absent() -> None:
     """No card: no entry and no energy, not zeros; host and processes are there. One that tells nothing is all None."""
-    samples = [Sample(at_ns, 1, 0.0, server_cpu_seconds=0.0) for at_ns in steady_times(3)]
+    samples = [TelemetrySample(at_ns, 1, 0.0, server_cpu_seconds=0.0) for at_ns in steady_times(3)]
     found = telemetry_between(samples, NS, 2 * NS)
     assert found.cards == {}
     assert found.energy is None

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.family import Family
 from pytest_gpuserve.gate.reason import ReasonKind
+from pytest_gpuserve.gate.sequential import Family
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.merge.claims import USUAL, claims_that_do_not_stand, planned_of_all
 from pytest_gpuserve.merge.joining import Joined, Measured

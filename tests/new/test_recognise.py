@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.new.asking import Given, Question, default_question, triton_question
-from pytest_gpuserve.new.recognise import Recognised, recognise, recognise_command, suite_name
+from pytest_gpuserve.new.asking import RequestOptions, SampleRequest, default_question, triton_question
+from pytest_gpuserve.new.recognise import RecognisedApp, recognise, recognise_command, suite_name
 
 FAKES = Path(__file__).parents[1] / "fakes"
 
@@ -99,9 +99,9 @@ def test_a_request_for_triton_is_of_the_models_shapes() -> None:
 
 def test_what_the_user_says_goes_before_the_kinds_default() -> None:
     """A body makes a POST of it; a text is not called JSON."""
-    default = default_question(Recognised("command", "app", Path("/x")))
-    assert Given().over(default) == Question("GET", "/")
-    assert Given(body=b"hello", path="/p").over(default) == Question("POST", "/p", b"hello")
+    default = default_question(RecognisedApp("command", "app", Path("/x")))
+    assert RequestOptions().over(default) == SampleRequest("GET", "/")
+    assert RequestOptions(body=b"hello", path="/p").over(default) == SampleRequest("POST", "/p", b"hello")
     json_type = {"Content-Type": "application/json"}
-    assert Given(body=b"[1]", headers={"A": "b"}).over(default).headers == {**json_type, "A": "b"}
-    assert Given(body=b"hello").over(default_question(Recognised("mosec", "a", Path("/x")))).headers == {}
+    assert RequestOptions(body=b"[1]", headers={"A": "b"}).over(default).headers == {**json_type, "A": "b"}
+    assert RequestOptions(body=b"hello").over(default_question(RecognisedApp("mosec", "a", Path("/x")))).headers == {}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from pytest_gpuserve.device.contention import read_cpu
+from pytest_gpuserve.device.cpu import read_cpu
 from pytest_gpuserve.merge.command import main
 from pytest_gpuserve.plugin.collection import MEASURING, NODEID
 from pytest_gpuserve.plugin.options import Update

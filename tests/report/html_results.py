@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
-from pytest_gpuserve.measure.counters import Counters, StageTime
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import LOG_BASE, Histogram, bucket_of, seconds_of
-from pytest_gpuserve.measure.settings import Setting
 from pytest_gpuserve.measure.telemetry import CardTelemetry, Energy, Spread, Telemetry
 from pytest_gpuserve.measure.window import COMPUTE, PER_REQUEST, QUEUE, SERVER, CardUse, Client, Session, Start, Window
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
@@ -214,7 +213,11 @@ def _start(speeds: Speeds, users: int, number: int, count: int) -> Start:
             sending_seconds=0.02 * mean * requests,
             receiving_seconds=0.01 * mean * requests,
         ),
-        settings={"max_batch_size": Setting("16", "32"), "timeout": Setting("10 ms", "10 ms"), "num": Setting(None)},
+        settings={
+            "max_batch_size": ServerSetting("16", "32"),
+            "timeout": ServerSetting("10 ms", "10 ms"),
+            "num": ServerSetting(None),
+        },
         counters=_counters(mean, requests),
         telemetry=_telemetry(seconds, users),
         idle_watts=60.0,

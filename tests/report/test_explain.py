@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict
-from pytest_gpuserve.measure.profile import Profile, QueueFrom
+from pytest_gpuserve.measure.breakdown import Profile, QueueFrom
 from pytest_gpuserve.report.attribution import attribution
 from pytest_gpuserve.report.explain import evidence, explain, reasons_of
 from tests.support.builders import judgement

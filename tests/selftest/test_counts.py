@@ -14,9 +14,7 @@ from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.rounds import ABBA, Block, Round
 from pytest_gpuserve.selftest.counts import binomial_bounds, summary
-from pytest_gpuserve.selftest.plan import CASES, Planned, interleaved
-from pytest_gpuserve.selftest.run import Made
-from pytest_gpuserve.selftest.trials import Outcome, Trial
+from pytest_gpuserve.selftest.trials import CASES, FinishedTrial, Planned, Trial, TrialResult, interleaved
 from tests.support.builders import judgement, window
 from tests.support.reasons import because
 
@@ -55,16 +53,18 @@ def made(
     number: int = 1,
     reason: Reason = WRONG,
     **outcome: Any,  # noqa: ANN401 -- fields of several types
-) -> Made:
+) -> FinishedTrial:
     """A comparison of a kind, with the verdict that is right for it, and other fields of its outcome."""
     (case,) = [case for case in CASES if case.name == name]
     verdict = verdict or GOOD.get(name, Verdict.REGRESSED)
     judgements = (judgement(verdict, reasons=(reason,)),)
     fields: dict[str, Any] = {"rounds": (), "seconds": 10.0, "error": "", **outcome}
-    return Made(Planned(case, number), Outcome(Trial(name, number, NOWHERE, NOWHERE), verdict, judgements, **fields))
+    return FinishedTrial(
+        Planned(case, number), TrialResult(Trial(name, number, NOWHERE, NOWHERE), verdict, judgements, **fields)
+    )
 
 
-def result_of(*changed: Made, times: int = 1) -> SelftestResult:
+def result_of(*changed: FinishedTrial, times: int = 1) -> SelftestResult:
     """The summary where all comparisons come out well but for these, which take the place of their kind's."""
     names = {one.planned.case.name for one in changed}
     rest = [made(case.name) for case in CASES if case.name not in names]
@@ -133,7 +133,7 @@ def test_all_well() -> None:
         (made("5 % slower", Verdict.REGRESSED), []),
     ],
 )
-def test_one_thing_is_wrong(one: Made, failures: list[str]) -> None:
+def test_one_thing_is_wrong(one: FinishedTrial, failures: list[str]) -> None:
     """And that alone is said; a slowdown of just the tolerance may be called either way."""
     lines = result_of(one).failures
     assert len(lines) == len(failures)

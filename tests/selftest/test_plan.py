@@ -6,8 +6,8 @@ from dataclasses import asdict
 
 import pytest
 
-from pytest_gpuserve.selftest.plan import BATCH, CASES, Case, Truth, interleaved
 from pytest_gpuserve.selftest.server import Options
+from pytest_gpuserve.selftest.trials import BATCH, CASES, Case, Truth, interleaved
 
 BASE = Options(turns=1000, max_batch=BATCH)
 

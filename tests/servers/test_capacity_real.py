@@ -13,7 +13,7 @@ from pytest_gpuserve.experiment.capacity.start import SearchedStart
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.source import LOCAL
-from pytest_gpuserve.measure.capacity import Finding, Objective
+from pytest_gpuserve.measure.capacity import Objective, ProbeOutcome
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.testing import Unseen
 from tests.fakes.children.toolkit import HERE
@@ -99,7 +99,7 @@ def test_the_capacity_of_a_real_queue_is_found(tmp_path: Path) -> None:
     """Of an M/M/1 server the known capacity lies in or next to the interval; probes are told as they are made."""
     start, search, problems, heard = searched(queue(tmp_path), shape())
     # Down to a request a second or so: some rate is met on any machine.
-    assert any(probe.finding is Finding.MET for probe in search.probes), problems
+    assert any(probe.finding is ProbeOutcome.MET for probe in search.probes), problems
     check_sound(start, search, problems)
     assert search.low is not None
     assert search.high is not None
@@ -111,7 +111,7 @@ def test_the_capacity_of_a_real_queue_is_found(tmp_path: Path) -> None:
     assert all(text.startswith("trying ") for text in heard.texts[1:-1])
     assert len(heard.texts) >= len(search.probes) + 2
     (window,) = start.windows
-    assert window.requests == search.at(search.low, Finding.MET)[-1].requests
+    assert window.requests == search.at(search.low, ProbeOutcome.MET)[-1].requests
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Site
@@ -282,13 +282,13 @@ def test_settings_are_those_of_the_workers(site: Site, tmp_path: Path) -> None:
     for _ in range(3):
         worker(site)
     found = kind(tmp_path, max_batch_size="16", batch_timeout=1e-2, workers=2).read_settings(site)
-    assert found["max_batch_size"] == Setting("8", "16")
-    assert found["batch_timeout"] == Setting("0.01", "0.01")
+    assert found["max_batch_size"] == ServerSetting("8", "16")
+    assert found["batch_timeout"] == ServerSetting("0.01", "0.01")
     assert not found["batch_timeout"].differs
-    assert found["workers"] == Setting("2", "2")
-    assert found["worker_starts"] == Setting("3")
-    assert found["litserve"] == Setting("0.2.19")
-    assert found["stream"] == Setting("no")
+    assert found["workers"] == ServerSetting("2", "2")
+    assert found["worker_starts"] == ServerSetting("3")
+    assert found["litserve"] == ServerSetting("0.2.19")
+    assert found["stream"] == ServerSetting("no")
     worker(site, most=4)
     assert kind(tmp_path).read_settings(site)["max_batch_size"].used == "4, 8"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuserve.measure.profile import Profile, QueueFrom, profile_of
+from pytest_gpuserve.measure.breakdown import Profile, QueueFrom, profile_of
 from pytest_gpuserve.report.attribution import attribution
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.mosec import Mosec

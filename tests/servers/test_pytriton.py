@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.servers import pytriton
 from pytest_gpuserve.servers.app import App
@@ -126,9 +126,9 @@ def test_nonsense_is_a_typed_error(web: Pages, site: Site, tmp_path: Path, body:
 def test_settings_are_what_triton_uses(site: Site, tmp_path: Path) -> None:
     """Beside what the app's arguments of these names ask for."""
     found = kind(tmp_path, max_batch_size=16, max_queue_delay_us=2000).read_settings(site)
-    assert found["max_batch_size"] == Setting("8", "16")
-    assert found["max_queue_delay_us"] == Setting("2000", "2000")
-    assert found["instances"] == Setting("1 x CPU")
+    assert found["max_batch_size"] == ServerSetting("8", "16")
+    assert found["max_queue_delay_us"] == ServerSetting("2000", "2000")
+    assert found["instances"] == ServerSetting("1 x CPU")
     assert (found["triton"].used, found["pytriton"].used) == ("2.51.0", "0.7.0")
 
 

@@ -16,10 +16,9 @@ import pytest
 
 from pytest_gpuserve.comparison.baseline_store import BaselineStore, Workload
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.store.remote.address import Address
-from pytest_gpuserve.store.remote.cache import BaselineCache
-from pytest_gpuserve.store.remote.folder import MARKER, Changed, S3Folder, StorageProblem, open_remote
-from pytest_gpuserve.store.remote.shared import SharedFiles, shared_files
+from pytest_gpuserve.store.remote.address import StorageAddress
+from pytest_gpuserve.store.remote.folder import MARKER, S3Folder, StorageProblem, VersionConflict, open_remote
+from pytest_gpuserve.store.remote.shared import BaselineCache, SharedFiles, shared_files
 from tests.fakes.s3_server import S3, SECRET, s3_server
 from tests.support.builders import COMMIT, here, session
 
@@ -34,11 +33,11 @@ QUICK = {"connect_timeout": 0.5, "read_timeout": 0.5, "retries": {"mode": "stand
 
 
 @pytest.fixture
-def address(s3: S3) -> Address:
+def address(s3: S3) -> StorageAddress:
     """A folder in a bucket of its own."""
     bucket = f"bucket-{uuid4().hex}"
     s3.put(bucket)
-    return Address("s3", f"s3://{bucket}/team/baselines")
+    return StorageAddress("s3", f"s3://{bucket}/team/baselines")
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +66,13 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(conf, "s3", {"config_kwargs": QUICK})
 
 
-def key(address: Address, name: str) -> str:
+def key(address: StorageAddress, name: str) -> str:
     """Where a file is in the server."""
     return address.of(name).removeprefix("s3://")
 
 
 @contextmanager
-def opened(address: Address) -> Iterator[S3Folder]:
+def opened(address: StorageAddress) -> Iterator[S3Folder]:
     """A folder, closed in the end."""
     remote = open_remote(address)
     assert isinstance(remote, S3Folder)
@@ -81,7 +80,7 @@ def opened(address: Address) -> Iterator[S3Folder]:
         yield remote
 
 
-def test_files_are_listed_and_fetched(s3: S3, address: Address) -> None:
+def test_files_are_listed_and_fetched(s3: S3, address: StorageAddress) -> None:
     """A listing has the version of each file, and one that is fetched has the same; other files are none of ours."""
     with opened(address) as remote:
         assert remote.listing() == {}
@@ -98,9 +97,9 @@ def test_files_are_listed_and_fetched(s3: S3, address: Address) -> None:
         assert remote.listing()["cpu/a.json"] != held.version
 
 
-def test_a_whole_bucket_may_be_the_folder(s3: S3, address: Address) -> None:
+def test_a_whole_bucket_may_be_the_folder(s3: S3, address: StorageAddress) -> None:
     """An address without a folder is that of the bucket; connections are closed at once, without a later warning."""
-    bucket = Address("s3", address.url.removesuffix("/team/baselines"))
+    bucket = StorageAddress("s3", address.url.removesuffix("/team/baselines"))
     s3.put(key(bucket, "cpu/a.json"), b"one")
     with opened(bucket) as remote:
         assert list(remote.listing()) == ["cpu/a.json"]
@@ -114,19 +113,19 @@ def test_a_whole_bucket_may_be_the_folder(s3: S3, address: Address) -> None:
     assert s3.get(key(bucket, "cpu/b.json")) == b"two"
 
 
-def test_a_write_replaces_only_what_was_read(s3: S3, address: Address) -> None:
+def test_a_write_replaces_only_what_was_read(s3: S3, address: StorageAddress) -> None:
     """Compare and set: by the version that was read, or by there being none; what tells no version is not written."""
     with opened(address) as remote:
         with pytest.raises(StorageProblem, match="tells no ETag"):
             remote.put("cpu/a.json", b"mine", over="")
         first = remote.put("cpu/a.json", b"one", over=None)
-        with pytest.raises(Changed):
+        with pytest.raises(VersionConflict):
             remote.put("cpu/a.json", b"mine", over=None)
         second = remote.put("cpu/a.json", b"two", over=first)
         assert second != first
-        with pytest.raises(Changed):
+        with pytest.raises(VersionConflict):
             remote.put("cpu/a.json", b"mine", over=first)
-        with pytest.raises(Changed):
+        with pytest.raises(VersionConflict):
             remote.put("cpu/b.json", b"mine", over=first)
         assert (s3.get(key(address, "cpu/a.json")), s3.get(key(address, "cpu/b.json"))) == (b"two", None)
         held = remote.fetch("cpu/a.json")
@@ -134,7 +133,7 @@ def test_a_write_replaces_only_what_was_read(s3: S3, address: Address) -> None:
         assert held.version == second
 
 
-def test_writes_are_tried_before_anything_is_measured(s3: S3, address: Address) -> None:
+def test_writes_are_tried_before_anything_is_measured(s3: S3, address: StorageAddress) -> None:
     """Once its marker is there, nothing is written to find out; a storage that drops conditions silently is refused."""
     s3.faults(unconditional=True)
     with opened(address) as remote:
@@ -151,7 +150,7 @@ def test_writes_are_tried_before_anything_is_measured(s3: S3, address: Address) 
     assert s3.get(key(address, MARKER)) == written
 
 
-def test_a_file_is_read_whole_or_not_at_all(s3: S3, address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_whole_or_not_at_all(s3: S3, address: StorageAddress, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is cut off is an error after two tries; one that is too large by its size, before it is asked for."""
     s3.put(key(address, "cpu/a.json"), b"0123456789" * 100)
     with opened(address) as remote:
@@ -165,7 +164,7 @@ def test_a_file_is_read_whole_or_not_at_all(s3: S3, address: Address, monkeypatc
         assert sum("a.json" in each for each in s3.faults()) == 1
 
 
-def refusal(address: Address, call: Callable[[S3Folder], object] = S3Folder.listing) -> str:
+def refusal(address: StorageAddress, call: Callable[[S3Folder], object] = S3Folder.listing) -> str:
     """What is said of what cannot be done."""
     with opened(address) as remote, pytest.raises(StorageProblem) as problem:
         call(remote)
@@ -180,7 +179,7 @@ def put(remote: S3Folder) -> object:
 
 def test_a_wrong_bucket_is_told(s3: S3) -> None:
     """Reading and writing name the bucket; none is made."""
-    address = Address("s3", "s3://no-such-bucket-here/x")
+    address = StorageAddress("s3", "s3://no-such-bucket-here/x")
     for call in (S3Folder.listing, lambda remote: remote.fetch("cpu/a.json"), put):
         said = refusal(address, call)
         assert "s3://no-such-bucket-here/x" in said
@@ -188,7 +187,7 @@ def test_a_wrong_bucket_is_told(s3: S3) -> None:
     assert s3.get("no-such-bucket-here") is None
 
 
-def test_denied_access_is_told(s3: S3, address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_denied_access_is_told(s3: S3, address: StorageAddress, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the rights that are needed, or where credentials are looked for; and nothing of the credentials."""
     s3.faults(denied=["GET", "HEAD"])
     assert "PermissionError" in refusal(address)
@@ -201,7 +200,9 @@ def test_denied_access_is_told(s3: S3, address: Address, monkeypatch: pytest.Mon
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_storage_that_never_answers_is_given_up(s3: S3, address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_storage_that_never_answers_is_given_up(
+    s3: S3, address: StorageAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whether it takes requests and is silent, or does not even take connections, it ends and is told."""
     s3.faults(silent=True)
     began = time.monotonic()
@@ -215,7 +216,7 @@ def test_a_storage_that_never_answers_is_given_up(s3: S3, address: Address, monk
         assert "127.0.0.1" in refusal(address)
 
 
-def test_a_write_whose_answer_was_lost_is_found(s3: S3, address: Address, tmp_path: Path) -> None:
+def test_a_write_whose_answer_was_lost_is_found(s3: S3, address: StorageAddress, tmp_path: Path) -> None:
     """The library tries again and is refused by its own write, which is then found to be there; once."""
     cache = BaselineCache(tmp_path / "copy")
     baseline_store = BaselineStore(cache.files / "cpu", here(commit=COMMIT), SharedFiles(address, cache))
@@ -229,7 +230,7 @@ def test_a_write_whose_answer_was_lost_is_found(s3: S3, address: Address, tmp_pa
 
 @pytest.mark.usefixtures("quick")
 def test_a_session_begins_with_what_it_needs(
-    s3: S3, address: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    s3: S3, address: StorageAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It fetches, or takes what it has when it is asked to; else it does not begin."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))

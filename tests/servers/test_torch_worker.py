@@ -17,8 +17,7 @@ from pytest_gpuserve.load.kserve import Inference, Output, decode_http, http_req
 from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import Endpoint, Plan
-from pytest_gpuserve.measure.counters import Counters, counted_between
-from pytest_gpuserve.measure.settings import differences
+from pytest_gpuserve.measure.counters import Counters, counted_between, differences
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.process.queue_format import ERROR, GOOD, ask_queue
 from pytest_gpuserve.servers.app import App

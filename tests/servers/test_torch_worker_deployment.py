@@ -14,8 +14,7 @@ import pytest
 
 import pytest_gpuserve
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.measure.counters import StageTime
-from pytest_gpuserve.measure.settings import Setting, differences
+from pytest_gpuserve.measure.counters import ServerSetting, StageTime, differences
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site
@@ -185,7 +184,7 @@ def test_whether_it_is_compiled_is_counted_not_believed(
     found = kind.read_settings(site)
     assert differences(found) == told
     assert (found["compile"].used is None) == (not executions)
-    assert found["device"] == Setting("cpu", "cpu")
+    assert found["device"] == ServerSetting("cpu", "cpu")
     assert kind.read_cold_start(site) == {"import torch": 1.5}
 
 

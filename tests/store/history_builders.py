@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 
-from pytest_gpuserve.gate.sequential import Seen
+from pytest_gpuserve.gate.sequential import LookResult
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.counters import Counters, StageTime
-from pytest_gpuserve.measure.rounds import ABBA, Block, Round, Side
-from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
+from pytest_gpuserve.measure.rounds import ABBA, ArmResult, Block, Round
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence, SequenceKey, Subject
 from tests.support.builders import window
@@ -38,14 +37,14 @@ def pair(candidate: str = "c" * 64, subject: Subject = SUBJECT) -> SequenceKey:
 def small_round(at: str = TODAY) -> Round:
     """A round of one block, which is quickly read."""
     part = Counters(20, 5, {"4": 5}, {"compute": StageTime(0.5, 5)}, requests=20)
-    side = Side(
+    side = ArmResult(
         (1.5,),
         Client(sending_seconds=0.25, receiving_seconds=0.0),
         batch_sizes={"4": 10},
         answers=20,
         answers_checked=20,
         cold_start_parts={"import": 1.25},
-        settings={"batch": Setting("32", None), "delay": Setting(None, "10")},
+        settings={"batch": ServerSetting("32", None), "delay": ServerSetting(None, "10")},
         counters=replace(part, parts={"model": part}),
     )
     return Round((Block(ABBA, (window((0.01, 0.02)),) * 4),), "base", {"base": side, "candidate": side}, at)
@@ -55,8 +54,11 @@ def small_sequence(*differences: tuple[float, ...], rounds: int = 1) -> KeptSequ
     """A sequence of one metric with a decision and one without."""
     metrics = {
         "throughput": KeptMetric(
-            0.05, (Seen(0, 0.4, 0.02, 0.6), Seen(1, 0.5, 0.001, 0.5)), Verdict.PASS, differences or ((0.01, -0.02),)
+            0.05,
+            (LookResult(0, 0.4, 0.02, 0.6), LookResult(1, 0.5, 0.001, 0.5)),
+            Verdict.PASS,
+            differences or ((0.01, -0.02),),
         ),
-        "latency.p99": KeptMetric(0.2, (Seen(1, 0.3, 0.2, 0.7),)),
+        "latency.p99": KeptMetric(0.2, (LookResult(1, 0.3, 0.2, 0.7),)),
     }
     return KeptSequence((small_round(),) * rounds, metrics, TODAY)

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import BaselineUnusable
-from pytest_gpuserve.measure.capacity import Finding, Objective, Probe, Search
-from pytest_gpuserve.measure.rounds import ARMS, Side
+from pytest_gpuserve.measure.capacity import Objective, Probe, ProbeOutcome, Search
+from pytest_gpuserve.measure.rounds import ARMS, ArmResult
 from pytest_gpuserve.report.exports.values import loads_of
 from pytest_gpuserve.report.html.page import document as page
 from pytest_gpuserve.report.result_json import document
@@ -34,9 +34,9 @@ P99 = Objective(0.99, 0.050)
 SEARCH = Search(
     P99,
     (
-        Probe(750.0, Finding.MET, 1.2, 900, 0, 530.2, 0.0312),
-        Probe(1125.0, Finding.MISSED, 1.2, 1300, 400, 61.5, 0.412, reason="overloaded: by a test"),
-        Probe(919.0, Finding.UNDECIDED, 9.6, 8800, 90, 101.0, None, client="client late: by a test"),
+        Probe(750.0, ProbeOutcome.MET, 1.2, 900, 0, 530.2, 0.0312),
+        Probe(1125.0, ProbeOutcome.MISSED, 1.2, 1300, 400, 61.5, 0.412, reason="overloaded: by a test"),
+        Probe(919.0, ProbeOutcome.UNDECIDED, 9.6, 8800, 90, 101.0, None, client="client late: by a test"),
     ),
 )
 NUMBERS = st.floats(1e-6, 1e9).map(lambda value: float(f"{value:.6g}"))
@@ -49,7 +49,7 @@ def probes(draw: st.DrawFn) -> Probe:
     requests = draw(st.integers(0, 10**9))
     return Probe(
         rate=draw(NUMBERS),
-        finding=draw(st.sampled_from(Finding)),
+        finding=draw(st.sampled_from(ProbeOutcome)),
         seconds=draw(NUMBERS),
         requests=requests,
         slow=draw(st.integers(0, requests)),
@@ -103,7 +103,7 @@ def test_a_baseline_has_the_probes_and_the_capacity(tmp_path: Path) -> None:
 
 def test_a_round_is_read_back_with_its_searches() -> None:
     """What is remembered from run to run has them of both servers; an older record has none."""
-    sides: dict[Arm, Side] = {arm: Side((1.0,), searches=(SEARCH,)) for arm in ARMS}
+    sides: dict[Arm, ArmResult] = {arm: ArmResult((1.0,), searches=(SEARCH,)) for arm in ARMS}
     measured = replace(scripted_round([0.0], by_turns=True), sides=sides)
     data = msgspec.json.encode(round_record(measured))
     found = round_of(msgspec.json.decode(data, type=RoundRecord), "here")

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.sequential import LOOKS, Seen
+from pytest_gpuserve.gate.sequential import LOOKS, LookResult
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, Block, Round, Side
+from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, ArmResult, Block, Round
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.store.checksummed import HistoryUnusable
-from pytest_gpuserve.store.history import KEPT, PAST_DAYS, ROUNDS_DAYS, History, Past
+from pytest_gpuserve.store.history import KEPT, PAST_DAYS, ROUNDS_DAYS, History, PastComparisons
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence
 from tests.store.copies import ended, forked
 from tests.store.drawn_windows import COUNT, HISTOGRAMS, SECONDS, windows
@@ -54,7 +54,7 @@ CLIENTS = st.builds(
     ceiling=SECONDS | st.none(),
 )
 SIDES = st.builds(
-    Side,
+    ArmResult,
     cold_start_seconds=st.lists(st.floats(0, 1e6), max_size=3).map(tuple),
     client=CLIENTS,
     batch_sizes=st.dictionaries(WORDS, COUNT, max_size=3),
@@ -79,7 +79,7 @@ DIFFERENCES = st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=6).map(
 def metrics(draw: st.DrawFn) -> KeptMetric:
     """A metric after any looks."""
     taken = sorted(draw(st.sets(st.integers(0, len(LOOKS) - 1))))
-    looks = tuple(Seen(look, draw(CHANCES), draw(CHANCES), draw(CHANCES)) for look in taken)
+    looks = tuple(LookResult(look, draw(CHANCES), draw(CHANCES), draw(CHANCES)) for look in taken)
     decision = draw(st.sampled_from(Verdict) | st.none())
     return KeptMetric(draw(st.floats(1e-4, 10)), looks, decision, draw(DIFFERENCES))
 
@@ -128,7 +128,7 @@ def test_a_later_save_replaces_an_earlier_one(history: History) -> None:
 def test_what_was_never_compared_is_not_remembered(history: History) -> None:
     """Without a folder, or without a file in it, a sequence begins, with the default prior; that is no error."""
     assert history.load(pair()) is None
-    assert history.past_rounds(SUBJECT) == Past()
+    assert history.past_rounds(SUBJECT) == PastComparisons()
     history.save(pair("other"), small_sequence())
     assert history.load(pair()) is None
 
@@ -232,7 +232,7 @@ def test_past_rounds_are_those_of_the_subject_newest_first(tmp_path: Path) -> No
 def test_a_metric_is_consistent(looks: tuple[int, ...], differences: tuple[tuple[float, ...], ...]) -> None:
     """A look is taken once and in order, and a round has differences."""
     with pytest.raises(ValueError, match=r"looks are taken|no round"):
-        KeptMetric(0.05, tuple(Seen(look, 0.5, 0.5, 0.5) for look in looks), differences=differences)
+        KeptMetric(0.05, tuple(LookResult(look, 0.5, 0.5, 0.5) for look in looks), differences=differences)
 
 
 def of_round(**changes: object) -> KeptSequence:
@@ -248,7 +248,7 @@ def of_round(**changes: object) -> KeptSequence:
         pytest.param(of_round(problems=because("it died")), id="problems"),
         pytest.param(replace(small_sequence(), metrics={"\ud800": KeptMetric(0.05)}), id="surrogate"),
         pytest.param(of_round(rejected=2**70), id="count"),
-        pytest.param(of_round(sides={"base": Side((), Client(ceiling=float("nan")))}), id="NaN for none"),
+        pytest.param(of_round(sides={"base": ArmResult((), Client(ceiling=float("nan")))}), id="NaN for none"),
         pytest.param(of_round(blocks=(Block(ABBA, (replace(window(), requests=3),) * 4),)), id="histogram"),
         pytest.param(replace(small_sequence(), began="2025"), id="began"),
         pytest.param(replace(small_sequence(), metrics={"throughput": KeptMetric(0.0)}), id="tolerance"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_gpuserve.device.names import device_name
+from pytest_gpuserve.device.card import device_name
 from pytest_gpuserve.store.published import UNNAMED, read_published, suites
 from tests.store.printed import READERS, Quotes
 

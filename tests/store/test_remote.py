@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.store.remote import folder as ours
-from pytest_gpuserve.store.remote.address import Address, copy_folder, is_address, parse_address
+from pytest_gpuserve.store.remote.address import StorageAddress, copy_folder, is_address, parse_address
 from pytest_gpuserve.store.remote.folder import (
     StorageProblem,
     cause_of,
@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 def test_an_address_is_read(text: str, scheme: str, url: str) -> None:
     """The scheme is in lower case, the rest is as it was typed but for slashes at its end."""
     assert is_address(text)
-    assert parse_address(text) == Address(scheme, url)
-    assert Address(scheme, url).of("cpu/x.json") == f"{url}/cpu/x.json"
+    assert parse_address(text) == StorageAddress(scheme, url)
+    assert StorageAddress(scheme, url).of("cpu/x.json") == f"{url}/cpu/x.json"
 
 
 @pytest.mark.parametrize("text", ["file:///data/baselines", "file:///data/baselines/", "FILE:///data/baselines"])
@@ -103,7 +103,7 @@ def test_a_token_is_refused_and_not_told(address: str) -> None:
 
 def test_copies_of_different_stores_are_apart() -> None:
     """The same address means another store with another endpoint or profile, and never shares its copy."""
-    address, other = Address("s3", "s3://bucket/folder"), Address("s3", "s3://bucket-folder")
+    address, other = StorageAddress("s3", "s3://bucket/folder"), StorageAddress("s3", "s3://bucket-folder")
     home = {"XDG_CACHE_HOME": "/caches"}
     folders = [
         copy_folder(address, home),
@@ -125,7 +125,7 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Path, "home", home)
     with pytest.raises(UsageProblem, match="XDG_CACHE_HOME"):
-        copy_folder(Address("s3", "s3://bucket"), {})
+        copy_folder(StorageAddress("s3", "s3://bucket"), {})
 
 
 def test_baseline_files_are_known_by_their_names() -> None:
@@ -152,17 +152,17 @@ def test_secrets_are_kept_out_of_causes(monkeypatch: pytest.MonkeyPatch) -> None
     assert cause_of(problem) == "OSError: cannot reach http://...@host/x with <AWS_SECRET_ACCESS_KEY> at all"
     slashes = OSError("proxy http://to/ken77@proxy:3128, then http://me:hunt@er/22@host/x, not http://host/y")
     assert cause_of(slashes) == "OSError: proxy http://...@proxy:3128, then http://...@host/x, not http://host/y"
-    denied = storage_problem(Address("s3", "s3://b"), "", PermissionError("Forbidden"))
+    denied = storage_problem(StorageAddress("s3", "s3://b"), "", PermissionError("Forbidden"))
     assert "s3:PutObject" in str(denied)
 
 
 @pytest.fixture
-def memory() -> Address:
+def memory() -> StorageAddress:
     """An empty folder in fsspec's memory, which has no writes with a condition."""
-    return Address("memory", f"memory://{uuid4().hex}")
+    return StorageAddress("memory", f"memory://{uuid4().hex}")
 
 
-def test_any_scheme_of_fsspec_is_read(memory: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_scheme_of_fsspec_is_read(memory: StorageAddress, monkeypatch: pytest.MonkeyPatch) -> None:
     """Listing and content come through fsspec; a file that is not there is none; too large or too many are refused."""
     import fsspec
 
@@ -186,7 +186,7 @@ def test_any_scheme_of_fsspec_is_read(memory: Address, monkeypatch: pytest.Monke
     filesystem.rm(root, recursive=True)
 
 
-def test_a_scheme_without_conditions_is_not_written(memory: Address) -> None:
+def test_a_scheme_without_conditions_is_not_written(memory: StorageAddress) -> None:
     """It is refused with the reason, and nothing is there afterwards; an unknown scheme is told by its address."""
     with closing(open_remote(memory)) as remote:
         with pytest.raises(UsageProblem, match="two runners could overwrite"):
@@ -195,7 +195,7 @@ def test_a_scheme_without_conditions_is_not_written(memory: Address) -> None:
             remote.put("cpu/x.json", b"one", over=None)
         assert remote.listing() == {}
     with pytest.raises(UsageProblem, match="nosuchthing://x"):
-        open_remote(Address("nosuchthing", "nosuchthing://x/y"))
+        open_remote(StorageAddress("nosuchthing", "nosuchthing://x/y"))
 
 
 class Pages(SimpleHTTPRequestHandler):
@@ -216,7 +216,7 @@ class Pages(SimpleHTTPRequestHandler):
 
 
 @pytest.fixture
-def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Address]:
+def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StorageAddress]:
     """A folder with two baselines and one of published numbers, behind a web server."""
     for name in ("cpu/x.json", "cpu/deep/y.json", "T4/published/z.json", "readme.txt"):
         path = tmp_path / "served" / "baselines" / name
@@ -226,11 +226,11 @@ def pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Address]:
     with in_a_thread(
         ThreadingHTTPServer(("127.0.0.1", 0), partial(Pages, directory=str(tmp_path / "served")))
     ) as server:
-        yield Address("http", f"http://127.0.0.1:{server.server_port}/baselines")
+        yield StorageAddress("http", f"http://127.0.0.1:{server.server_port}/baselines")
         gc.collect()
 
 
-def test_a_web_server_is_read(pages: Address) -> None:
+def test_a_web_server_is_read(pages: StorageAddress) -> None:
     """Its pages are walked as folders, and a file that is gone is none."""
     with closing(open_remote(pages)) as remote:
         assert sorted(remote.listing()) == ["T4/published/z.json", "cpu/deep/y.json", "cpu/x.json"]
@@ -241,20 +241,20 @@ def test_a_web_server_is_read(pages: Address) -> None:
 
 
 @pytest.mark.parametrize(("word", "status"), [("baselines", 404), ("baselines", 500), ("deep", 403), ("deep", 404)])
-def test_a_web_server_that_does_not_list_a_folder_is_told(pages: Address, word: str, status: int) -> None:
+def test_a_web_server_that_does_not_list_a_folder_is_told(pages: StorageAddress, word: str, status: int) -> None:
     """Neither of the folder nor of one in it an error is taken for there being nothing."""
     Pages.failing[word] = status
     with closing(open_remote(pages)) as remote, pytest.raises(StorageProblem, match="cannot be listed"):
         remote.listing()
 
 
-def test_a_page_without_baselines_is_no_folder(pages: Address) -> None:
+def test_a_page_without_baselines_is_no_folder(pages: StorageAddress) -> None:
     """It may be that of a login; nor is a server that is gone, and an error is no file that was removed."""
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         gone = f"http://127.0.0.1:{nobody.getsockname()[1]}/baselines"
         for url in (pages.of("cpu/deep/none"), pages.of("cpu/deep"), gone):
-            page = Address("http", url)
+            page = StorageAddress("http", url)
             with closing(open_remote(page)) as remote, pytest.raises(StorageProblem, match="cannot be listed"):
                 remote.listing()
     Pages.failing["x.json"] = 503
@@ -288,7 +288,7 @@ def endless(_: object, path: str, **__: object) -> list[dict[str, str]]:
     ],
 )
 def test_a_listing_that_is_not_whole_is_told(
-    memory: Address, monkeypatch: pytest.MonkeyPatch, ls: Callable[..., object], said: str
+    memory: StorageAddress, monkeypatch: pytest.MonkeyPatch, ls: Callable[..., object], said: str
 ) -> None:
     """Only the folder that was named may be absent, and only where the backend says no more than that."""
     from fsspec.implementations.memory import MemoryFileSystem
@@ -319,6 +319,6 @@ def test_a_library_that_is_absent_is_named(
     # What was imported before is known to fsspec by its class.
     monkeypatch.delitem(_registry, scheme, raising=False)
     with pytest.raises(UsageProblem) as problem:
-        open_remote(Address(scheme, f"{scheme}://bucket/folder"))
+        open_remote(StorageAddress(scheme, f"{scheme}://bucket/folder"))
     assert command in str(problem.value)
     assert f"{scheme}://bucket/folder" in str(problem.value)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.store.remote.cache import BaselineCache
-from pytest_gpuserve.store.remote.folder import Held, StorageProblem
+from pytest_gpuserve.store.remote.folder import RemoteFile, StorageProblem
+from pytest_gpuserve.store.remote.shared import BaselineCache
 from tests.fakes.memory_remote import MemoryRemote, version_of
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def test_only_what_has_changed_is_fetched_again(remote: MemoryRemote, cache: Bas
     remote.fetched.clear()
     remote.files.update({"cpu/a.json": b"other", "cpu/new.json": b"new", "cpu/mine.json": b"mine"})
     del remote.files["cpu/b/c.json"]
-    cache.keep("cpu/mine.json", Held(b"mine", version_of(b"mine")))
+    cache.keep("cpu/mine.json", RemoteFile(b"mine", version_of(b"mine")))
     again = BaselineCache(cache.files.parent)
     again.refresh(remote, "cpu")
     assert sorted(remote.fetched) == ["cpu/a.json", "cpu/new.json"]
@@ -116,4 +116,4 @@ def test_a_folder_that_cannot_be_written_is_told(remote: MemoryRemote, tmp_path:
     cache = BaselineCache(tmp_path / "file")
     with pytest.raises(StorageProblem, match="XDG_CACHE_HOME"):
         cache.refresh(remote, "cpu")
-    cache.keep("cpu/a.json", Held(b"one", version_of(b"one")))
+    cache.keep("cpu/a.json", RemoteFile(b"one", version_of(b"one")))

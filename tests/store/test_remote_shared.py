@@ -15,13 +15,13 @@ from pytest_gpuserve.comparison.baseline_store import BaselineStore, Place, Work
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.store.baseline import render
 from pytest_gpuserve.store.remote import shared
-from pytest_gpuserve.store.remote.address import Address
-from pytest_gpuserve.store.remote.cache import BaselineCache
+from pytest_gpuserve.store.remote.address import StorageAddress
 from pytest_gpuserve.store.remote.shared import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     MOST_TRIES,
     NOT_KEPT,
+    BaselineCache,
     SharedFiles,
 )
 from tests.fakes.memory_remote import MemoryRemote
@@ -30,7 +30,7 @@ from tests.support.builders import COMMIT, OTHER_COMMIT, here, session
 if TYPE_CHECKING:
     from pathlib import Path
 
-ADDRESS = Address("s3", "s3://bucket/folder")
+ADDRESS = StorageAddress("s3", "s3://bucket/folder")
 FILE = "cpu/x/test_y.json"
 WORKLOAD = Workload({"server": "mosec", "concurrency": "50"}, {"app_sha256": "ab"})
 

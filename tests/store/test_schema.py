@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.measure.counters import StageTime
-from pytest_gpuserve.measure.settings import Setting
+from pytest_gpuserve.measure.counters import ServerSetting, StageTime
 from pytest_gpuserve.measure.window import CardUse, Session, Start
 from pytest_gpuserve.store.schema import SessionRecord, WindowRecord, session_of, window_of, window_record
 from tests.store.drawn_windows import COUNT, SECONDS, windows
@@ -31,10 +30,10 @@ STARTS = st.builds(
     starts=st.lists(STARTS, min_size=2, max_size=3),
     answers=COUNT,
     sizes=st.dictionaries(st.text(), COUNT),
-    used=st.dictionaries(st.text(), st.builds(Setting, st.text())),
+    used=st.dictionaries(st.text(), st.builds(ServerSetting, st.text())),
 )
 def test_a_session_is_read_back_as_it_was(
-    starts: list[Start], answers: int, sizes: dict[str, int], used: dict[str, Setting]
+    starts: list[Start], answers: int, sizes: dict[str, int], used: dict[str, ServerSetting]
 ) -> None:
     """Through a record and JSON nothing changes but the seventh digit of a time."""
     starts = [replace(one, settings=used) for one in starts]

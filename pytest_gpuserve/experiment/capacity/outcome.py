@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.experiment.capacity.times import seconds_to_show
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.measure.capacity import Finding
+from pytest_gpuserve.measure.capacity import ProbeOutcome
 from pytest_gpuserve.units import format_fraction, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -63,8 +63,8 @@ def not_its_own(search: Search, taken: Sequence[Taken], replicas: ReplicaShares,
         replicas: Tells what each replica did in them.
         allowed_errors: Share of a replica's requests that may fail at a rate that met the objective.
     """
-    low = [each for each in taken if each.probe.rate == search.low and each.probe.finding is Finding.MET]
-    high = [each for each in taken if each.probe.rate == search.high and each.probe.finding is Finding.MISSED]
+    low = [each for each in taken if each.probe.rate == search.low and each.probe.finding is ProbeOutcome.MET]
+    high = [each for each in taken if each.probe.rate == search.high and each.probe.finding is ProbeOutcome.MISSED]
     lowest = [] if low else sorted(taken, key=lambda each: each.probe.rate)[:1]
     samples = [each for each in taken[len(taken) - len(search.samples) :] if each.doubts]
     found: list[Reason] = []
@@ -92,24 +92,24 @@ def _telling(taken: list[Taken], replicas: int) -> list[Taken]:
 
 def _never_met(search: Search) -> Reason:
     lowest = min(search.probes, key=lambda probe: probe.rate)
-    rates = sorted(probe.rate for probe in search.probes if probe.finding is Finding.MET)
+    rates = sorted(probe.rate for probe in search.probes if probe.finding is ProbeOutcome.MET)
     if rates:
         return Reason(
             ReasonKind.CONTRADICTORY,
             f"contradictory: {format_rate(rates[0])} met {_words(search)}, while {format_rate(lowest.rate)} missed it;"
             f" let nothing else use the host, or allow more time: load.capacity(..., seconds={_longer(search)})",
         )
-    what = "missed" if lowest.finding is Finding.MISSED else "not shown to be met"
+    what = "missed" if lowest.finding is ProbeOutcome.MISSED else "not shown to be met"
     name = search.objective.name
     more = ""
-    if lowest.finding is Finding.UNDECIDED:
+    if lowest.finding is ProbeOutcome.UNDECIDED:
         seconds = math.ceil(seconds_to_show(lowest, search.objective))
         more = f", or allow more time to show it, load.capacity(..., seconds={seconds})"
     text = (
         f"objective {what}: at {format_rate(lowest.rate)}, the lowest rate that was tried, {_seen(search, lowest)}, and"
         f" {_words(search)} was asked for; ask for less, load.capacity(..., {name}=...){more}"
     ) + (f"; {lowest.client or lowest.reason}" if lowest.client or lowest.reason else "")
-    is_missed = lowest.finding is Finding.MISSED
+    is_missed = lowest.finding is ProbeOutcome.MISSED
     return Reason(ReasonKind.OBJECTIVE_MISSED if is_missed else ReasonKind.OBJECTIVE_NOT_SHOWN, text)
 
 
@@ -120,10 +120,10 @@ def _longer(search: Search) -> int:
 
 def _limited_by_client(search: Search, low: float, high: float) -> Reason | None:
     """Whether at an end of the interval, or within it, the client may have been what was measured."""
-    ends = search.at(high, Finding.MISSED)
+    ends = search.at(high, ProbeOutcome.MISSED)
     if all(probe.client for probe in ends):
         return _told(ends[-1], "the lowest rate that missed the objective")
-    between = [probe for probe in search.probes if low < probe.rate < high and probe.finding is Finding.UNDECIDED]
+    between = [probe for probe in search.probes if low < probe.rate < high and probe.finding is ProbeOutcome.UNDECIDED]
     return next((_told(probe, "a rate that was not decided") for probe in between if probe.client), None)
 
 

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_gpuserve.measure.capacity import SAMPLES, Finding, Search
+from pytest_gpuserve.measure.capacity import SAMPLES, ProbeOutcome, Search
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +101,7 @@ class Planner:
         # Rates that contradict each other lie between the two gaps.
         gaps = [(low, inside[0]), (inside[-1], high)] if inside else [(low, high)]
         gap = max(gaps, key=lambda ends: ends[1] / ends[0])
-        undecided = any(probe.finding is Finding.UNDECIDED for probe in search.probes if low <= probe.rate <= high)
+        undecided = any(probe.finding is ProbeOutcome.UNDECIDED for probe in search.probes if low <= probe.rate <= high)
         if not undecided and gap[1] / gap[0] > 1 + self.precision:
             return math.sqrt(gap[0] * gap[1])
         tried = [probe for probe in search.probes if probe.rate == high]

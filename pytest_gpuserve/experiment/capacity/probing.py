@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.experiment.server_arm import OVERLOADED_SHARE
 from pytest_gpuserve.gate.reason import ReasonKind
-from pytest_gpuserve.gate.share import Batch, share_of
-from pytest_gpuserve.measure.capacity import Finding, Probe
+from pytest_gpuserve.gate.share import BatchCounts, share_of
+from pytest_gpuserve.measure.capacity import Probe, ProbeOutcome
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of, merge
 from pytest_gpuserve.units import format_seconds
 
@@ -96,19 +96,19 @@ class Probing:
         unsound = overload or self._unsound(totals, found)
         allowed = self.objective.allowed
         if self._fails(totals):
-            finding, reason = Finding.MISSED, found.get(ReasonKind.REQUEST_ERRORS, "")
+            finding, reason = ProbeOutcome.MISSED, found.get(ReasonKind.REQUEST_ERRORS, "")
         # What grows for a moment near the capacity is not yet too much for the server.
         elif overload and last:
-            finding, reason = Finding.MISSED, overload
+            finding, reason = ProbeOutcome.MISSED, overload
         elif self.is_sample:
-            finding, reason = Finding.UNDECIDED, unsound
+            finding, reason = ProbeOutcome.UNDECIDED, unsound
         elif share.chance_of_so_many(allowed) <= self.looks.level:
-            finding, reason = Finding.MISSED, ""
+            finding, reason = ProbeOutcome.MISSED, ""
         elif not unsound and share.chance_of_so_few(allowed) <= self.looks.level:
-            finding, reason = Finding.MET, ""
+            finding, reason = ProbeOutcome.MET, ""
         # Where hardly anything is answered, only the last look tells that.
         elif last or (not overload and self._is_vain(share)):
-            finding, reason = Finding.UNDECIDED, unsound
+            finding, reason = ProbeOutcome.UNDECIDED, unsound
         else:
             return None
         if not self._may_be_lateness(totals, finding):
@@ -135,7 +135,7 @@ class Probing:
         size = len(self._requests) // batches
         return [slice(number * size, (number + 1) * size) for number in range(batches)]
 
-    def _batches(self) -> list[Batch]:
+    def _batches(self) -> list[BatchCounts]:
         limit = _first_beyond(self.objective.seconds)
         pooled = merge(Histogram(counts) for counts in self._latencies)
         lower = min(limit, bucket_of(round(pooled.quantile(LOWER_QUANTILE) * 1e9)) + 1) if pooled.counts else limit
@@ -143,7 +143,7 @@ class Probing:
         for part in self._parts():
             failed, latencies = sum(self._failed[part]), self._latencies[part]
             beyond, beyond_lower = failed + _beyond(latencies, limit), failed + _beyond(latencies, lower)
-            batches.append(Batch(sum(self._requests[part]), beyond, beyond_lower))
+            batches.append(BatchCounts(sum(self._requests[part]), beyond, beyond_lower))
         return batches
 
     def _fails(self, totals: Totals) -> bool:
@@ -151,7 +151,7 @@ class Probing:
         if not self.allowed_errors or not totals.error_count:
             return totals.error_count > 0
         counts = [(sum(self._requests[part]), sum(self._failed[part])) for part in self._parts()]
-        share = share_of([Batch(requests, failed, failed) for requests, failed in counts], self.looks.level)
+        share = share_of([BatchCounts(requests, failed, failed) for requests, failed in counts], self.looks.level)
         return share.value > self.allowed_errors and share.chance_of_so_many(self.allowed_errors) <= self.looks.level
 
     def _is_vain(self, share: Share) -> bool:
@@ -176,12 +176,12 @@ class Probing:
             return ""
         return f"overloaded: only {answered} of {totals.due} requests were answered in the time in which they were due"
 
-    def _may_be_lateness(self, totals: Totals, finding: Finding) -> bool:
+    def _may_be_lateness(self, totals: Totals, finding: ProbeOutcome) -> bool:
         """Whether requests may be slow because they were sent late, and not by what they took from then on."""
         lag, service = totals.lag.quantile(0.99), totals.service.quantile(self.objective.quantile)
         if lag is None or service is None:
             return True
-        good = finding is Finding.MISSED and service <= self.objective.seconds
+        good = finding is ProbeOutcome.MISSED and service <= self.objective.seconds
         return good or lag > LATE_SHARE * self.objective.seconds
 
     def _unsound(self, totals: Totals, found: Mapping[ReasonKind, str]) -> str:

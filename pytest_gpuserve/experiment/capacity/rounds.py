@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.experiment.capacity.start import SearchedStart
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.run import answer_reasons
-from pytest_gpuserve.measure.rounds import ARMS, Block, Round, Side, of_arm
+from pytest_gpuserve.measure.rounds import ARMS, ArmResult, Block, Round, of_arm
 from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def round_of_searches(
     return Round(
         blocks=(Block(order, windows),) if whole else (),
         first=order[0],
-        sides={arm: _side(found[arm]) if arm in found else Side(()) for arm in ARMS},
+        sides={arm: _side(found[arm]) if arm in found else ArmResult(()) for arm in ARMS},
         at=at,
         by_turns=True,
         foreign_cores=max(searched.start.foreign_cores for searched in found.values()),
@@ -124,9 +124,9 @@ def _searched(
     return _Searched(start, check.answers, check.checked, problems)
 
 
-def _side(searched: _Searched) -> Side:
+def _side(searched: _Searched) -> ArmResult:
     start = searched.start
-    return Side(
+    return ArmResult(
         (start.cold_start_seconds,),
         start.client,
         answers=searched.answers,

@@ -24,7 +24,7 @@ from pytest_gpuserve.load.driver import Engines, most_under_way
 from pytest_gpuserve.load.shares import share_reasons, shares
 from pytest_gpuserve.load.totals import RunningTotals, total
 from pytest_gpuserve.load.validity import reasons
-from pytest_gpuserve.measure.capacity import Finding, Search
+from pytest_gpuserve.measure.capacity import ProbeOutcome, Search
 from pytest_gpuserve.measure.conditions import judge_windows
 from pytest_gpuserve.servers.remote import addresses_of
 from pytest_gpuserve.units import format_rate
@@ -126,7 +126,9 @@ class SearchedStart(OneStart):
         The windows of all probes together would say nothing: each was loaded otherwise.
         """
         search = self._search
-        met = [taken for taken in self._taken if taken.probe.rate == search.low and taken.probe.finding is Finding.MET]
+        met = [
+            taken for taken in self._taken if taken.probe.rate == search.low and taken.probe.finding is ProbeOutcome.MET
+        ]
         kept = met[-1:] or sorted(self._taken, key=lambda taken: taken.probe.rate)[:1]
         totals = total(tick for taken in kept for tick in taken.ticks)
         return replace(self._kept([taken.window for taken in kept], totals), search=search)

@@ -4,7 +4,7 @@ That shows in no lag: an answer that came meanwhile counts as come when the engi
 regular beats, and those that come late tell for how long it did not run.
 
 What it waited for a core is left out. Where others on the host had the core, the share of theirs tells
-(`device.contention`); where the server had it, as on a host of which it uses every core, that is how this server is on
+(`device.cpu`); where the server had it, as on a host of which it uses every core, that is how this server is on
 this host, for whichever build of it.
 """
 

@@ -41,13 +41,8 @@ _EXAMPLE: Final = "an address is SCHEME://PLACE/FOLDER without ?, #, \\, . and .
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """The address of a folder of baselines.
-
-    Args:
-        scheme: In lower case.
-        url: All of it, without a slash at its end. There is no secret in it.
-    """
+class StorageAddress:
+    """The address of a folder of baselines: scheme in lower case, URL without a slash at its end or a secret."""
 
     scheme: str
     url: str
@@ -65,7 +60,7 @@ def is_address(text: str) -> bool:
     return "://" in text
 
 
-def parse_address(text: str, *, called: str = OPTION) -> Address | Path:
+def parse_address(text: str, *, called: str = OPTION) -> StorageAddress | Path:
     """Read an address; one with ``file://`` is a folder of this machine.
 
     Args:
@@ -73,7 +68,7 @@ def parse_address(text: str, *, called: str = OPTION) -> Address | Path:
         called: What stands before it where it was typed, for errors.
 
     Raises:
-        UsageProblem: It is none that can be used. What may be a secret in it is not told.
+        UsageProblem: It cannot be used. The error does not show what may be a secret in it.
     """
     found = _ADDRESS.fullmatch(text)
     scheme, place = (found[1].lower(), found[2].rstrip("/")) if found else ("", "")
@@ -93,7 +88,7 @@ def parse_address(text: str, *, called: str = OPTION) -> Address | Path:
             f"{called}...: this is no address of a folder",
             remedies=[_EXAMPLE],
         )
-    return Path(place) if is_folder else Address(scheme, f"{scheme}://{place}")
+    return Path(place) if is_folder else StorageAddress(scheme, f"{scheme}://{place}")
 
 
 def _may_have_a_secret(scheme: str, place: str) -> bool:
@@ -103,7 +98,7 @@ def _may_have_a_secret(scheme: str, place: str) -> bool:
     return scheme not in _NAMES_A_USER and "@" in (place if scheme in _TAKES_A_TOKEN else place.partition("/")[0])
 
 
-def copy_folder(address: Address, environment: Mapping[str, str]) -> Path:
+def copy_folder(address: StorageAddress, environment: Mapping[str, str]) -> Path:
     """Where the copy of a folder is kept on this machine; there need be none yet.
 
     Args:

@@ -23,7 +23,7 @@ from pytest_gpuserve.store.remote.address import OPTION, S3_SCHEMES
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pytest_gpuserve.store.remote.address import Address
+    from pytest_gpuserve.store.remote.address import StorageAddress
 
 CONNECT_SECONDS: Final = 5
 READ_SECONDS: Final = 15
@@ -62,18 +62,13 @@ class StorageProblem(GpuserveError):
     """A storage did not do what it was asked for; says why in ``found``, without secrets."""
 
 
-class Changed(Exception):
+class VersionConflict(Exception):
     """A file is no longer what it was when it was read, so nothing was written."""
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A file as it was at one moment.
-
-    Args:
-        data: All of it.
-        version: Tells it from every other state of the file; empty where the storage has nothing that does.
-    """
+class RemoteFile:
+    """A file at one moment; the version is empty where the storage has nothing that tells states apart."""
 
     data: bytes = field(repr=False)
     version: str
@@ -91,8 +86,8 @@ def is_for(name: str, device: str) -> bool:
     return first == device or second == PUBLISHED
 
 
-def open_remote(address: Address, *, called: str = OPTION) -> RemoteFolder:
-    """Make ready to ask a storage; whoever does closes it.
+def open_remote(address: StorageAddress, *, called: str = OPTION) -> RemoteFolder:
+    """Prepare requests to a storage; the caller closes it.
 
     Args:
         address: Of a folder there.
@@ -122,17 +117,12 @@ def open_remote(address: Address, *, called: str = OPTION) -> RemoteFolder:
 
 
 class RemoteFolder:
-    """A folder behind any file system that fsspec knows, to be read alone. Names in it are relative, with ``/``.
+    """A folder behind any file system of fsspec, to be read alone; names in it are relative, with ``/``.
 
     Every method raises `StorageProblem` where the storage cannot be reached, refuses, or does not answer in time.
-
-    Args:
-        address: Of the folder.
-        filesystem: fsspec's.
-        root: Path of the folder there.
     """
 
-    def __init__(self, address: Address, filesystem: Any, root: str) -> None:  # noqa: ANN401 -- fsspec has no types
+    def __init__(self, address: StorageAddress, filesystem: Any, root: str) -> None:  # noqa: ANN401 -- fsspec has no types
         self.address = address
         self.filesystem = filesystem
         self.root = root.rstrip("/")
@@ -145,7 +135,7 @@ class RemoteFolder:
         return {}
 
     def listing(self) -> dict[str, str]:
-        """Names of all baseline files with their versions, as `Held.version`."""
+        """Names of all baseline files with their versions, as `RemoteFile.version`."""
         with self._told(f"{self.address} cannot be listed"):
             self.filesystem.invalidate_cache()
             below = {path.removeprefix(f"{self.root}/"): info for path, info in self._files().items()}
@@ -160,13 +150,8 @@ class RemoteFolder:
                 )
         return {name: _version_of(info) for name, info in found.items()}
 
-    def fetch(self, name: str, version: str | None = None) -> Held | None:
-        """A file; None if there is none.
-
-        Args:
-            name: Of the file.
-            version: What a listing has just said of it; asked for if not told.
-        """
+    def fetch(self, name: str, version: str | None = None) -> RemoteFile | None:
+        """A file, of a version that a listing has just named if given; None if there is none."""
         path = f"{self.root}/{name}"
         with self._told(f"{self.address.of(name)} cannot be read"):
             try:
@@ -181,14 +166,10 @@ class RemoteFolder:
                     raise
                 return None
             self._check_size(name, len(data))
-            return Held(data, version)
+            return RemoteFile(data, version)
 
     def check_writable(self) -> None:
-        """Find out, before hours are measured, whether files may be written, and only over what was read.
-
-        Raises:
-            UsageProblem: The storage has no such writes.
-        """
+        """Raise `UsageProblem`, before hours are measured, where the storage has no conditional writes."""
         raise self._unsafe(
             f"{self.address.scheme}:// has no write that replaces only what was read, as far as is known here",
             "record into s3://",
@@ -201,11 +182,11 @@ class RemoteFolder:
         Args:
             name: Of the file.
             data: All of it.
-            over: The version that it replaces; None for a file that must not be there yet.
+            over: The version that it replaces; None for a file that must not exist yet.
 
         Raises:
-            Changed: It is another by now.
-            UsageProblem: See `check_writable`.
+            VersionConflict: Another version is stored by now.
+            UsageProblem: The storage has no conditional writes.
         """
         self.check_writable()
         return ""
@@ -271,7 +252,7 @@ class RemoteFolder:
     def _told(self, what: str) -> Iterator[None]:
         try:
             yield
-        except (GpuserveError, Changed):
+        except (GpuserveError, VersionConflict):
             raise
         except Exception as problem:  # noqa: BLE001 -- backends raise whatever they like
             raise storage_problem(self.address, what, problem) from None
@@ -280,7 +261,7 @@ class RemoteFolder:
 class S3Folder(RemoteFolder):
     """A folder in a bucket, to be read and written."""
 
-    def __init__(self, address: Address, filesystem: Any, root: str) -> None:  # noqa: ANN401 -- fsspec has no types
+    def __init__(self, address: StorageAddress, filesystem: Any, root: str) -> None:  # noqa: ANN401 -- fsspec has no types
         super().__init__(address, filesystem, root)
         # botocore tries again by itself, and knows better when.
         filesystem.retries = 1
@@ -321,7 +302,7 @@ class S3Folder(RemoteFolder):
             except OSError as problem:
                 code = _error_code(problem)
                 if code in _CHANGED or (over is not None and code == "NoSuchKey"):
-                    raise Changed from None
+                    raise VersionConflict from None
                 raise
         return str((answer or {}).get("ETag", ""))
 
@@ -344,12 +325,12 @@ class S3Folder(RemoteFolder):
         """Whether the marker is not written over a version that it has not."""
         try:
             self.put(MARKER, MARKER_TEXT, over=over)
-        except Changed:
+        except VersionConflict:
             return True
         return False
 
 
-def storage_problem(address: Address, summary: str, problem: BaseException) -> StorageProblem:
+def storage_problem(address: StorageAddress, summary: str, problem: BaseException) -> StorageProblem:
     """The error of a storage, from what its backend raised."""
     remedies = []
     if isinstance(problem, PermissionError) or type(problem).__name__ in _NO_CREDENTIALS:

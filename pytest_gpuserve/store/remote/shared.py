@@ -1,24 +1,39 @@
 """Baseline files of a session that are kept in shared storage: read from a copy, written only over what was read.
 
-A change fetches the file anew, so that of entries that others have written meanwhile none is lost. Of the entry that
+A change fetches the file again, so that no entry that others have written meanwhile is lost. Of the entry that
 changes this session has judged one state; if another runner has replaced it since, the change is refused, but where
 both have measured the same build and the new entry holds the sessions of both. What is not written is not kept.
+
+Of the copy on this machine only what has changed is fetched again. fsspec's ``filecache`` cannot take its place. It
+lists nothing without asking the storage, names files by hashes, and writes them in place: another session, or a run
+offline after a transfer that was cut off, reads half a file. Sessions may share a copy: files are written whole, and a
+version counts only for the content that was noted with it.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import random
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError, UsageProblem
+from pytest_gpuserve.store.atomic import write_whole
 from pytest_gpuserve.store.baseline import Origin, checked_bytes, parse
 from pytest_gpuserve.store.files import changed
-from pytest_gpuserve.store.remote.address import copy_folder
-from pytest_gpuserve.store.remote.cache import BaselineCache
-from pytest_gpuserve.store.remote.folder import Changed, Held, StorageProblem, open_remote
+from pytest_gpuserve.store.remote.address import FILES, copy_folder
+from pytest_gpuserve.store.remote.folder import (
+    SUFFIX,
+    RemoteFile,
+    StorageProblem,
+    VersionConflict,
+    is_baseline_name,
+    is_for,
+    open_remote,
+)
+from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -26,9 +41,74 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.store.files import Decide
-    from pytest_gpuserve.store.remote.address import Address
+    from pytest_gpuserve.store.remote.address import StorageAddress
     from pytest_gpuserve.store.remote.folder import RemoteFolder
     from pytest_gpuserve.store.schema import Entry
+
+
+class BaselineCache:
+    """The copy of a folder of baselines on this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.files = folder / FILES
+        self._versions = folder / "versions"
+        self._as_of = folder / "as-of"
+
+    def refresh(self, remote: RemoteFolder, device: str) -> None:
+        """Make the copy of what a session on a device may need equal to the storage.
+
+        Raises:
+            StorageProblem: The storage cannot be read or holds other files, or the copy cannot be written.
+        """
+        versions = {name: version for name, version in remote.listing().items() if is_for(name, device)}
+        stale = {name: version for name, version in versions.items() if not self._has(name, version)}
+        # All of it before anything is replaced. Others may remove one after it was listed.
+        found = {name: remote.fetch(name, version) for name, version in stale.items()}
+        gone = {name for name, held in found.items() if held is None}
+        try:
+            for path in self.files.rglob(f"*{SUFFIX}"):
+                name = path.relative_to(self.files).as_posix()
+                if is_baseline_name(name) and is_for(name, device) and (name not in versions or name in gone):
+                    path.unlink(missing_ok=True)
+            for name, held in found.items():
+                if held is not None:
+                    self._write(name, held)
+            write_whole(self._as_of / device, utc_now().encode())
+        except OSError as problem:
+            raise StorageProblem(
+                f"the copy of the baselines in {self.files} cannot be written",
+                found=f"{type(problem).__name__}: {problem}",
+                remedies=["name another folder for caches with the variable XDG_CACHE_HOME"],
+            ) from None
+
+    def keep(self, name: str, held: RemoteFile) -> None:
+        """Take over a file that was just written to the storage; where it cannot, it is fetched again."""
+        with suppress(OSError):
+            self._write(name, held)
+
+    def refreshed_at(self, device: str) -> str | None:
+        """When what a device needs was last equal to the storage, ISO 8601 in UTC; None if it never was."""
+        try:
+            return (self._as_of / device).read_text("utf-8", "replace")
+        except OSError:
+            return None
+
+    def _write(self, name: str, held: RemoteFile) -> None:
+        write_whole(self.files / name, held.data)
+        write_whole(self._versions / name, _noted(held.version, held.data))
+
+    def _has(self, name: str, version: str) -> bool:
+        """Whether the copy of a file is of a version, and whole."""
+        try:
+            noted = _noted(version, (self.files / name).read_bytes())
+            return version != "" and (self._versions / name).read_bytes() == noted
+        except OSError:
+            return False
+
+
+def _noted(version: str, data: bytes) -> bytes:
+    return f"{version} {hashlib.sha256(data).hexdigest()}".encode()
+
 
 MOST_TRIES: Final = 12
 """Each is lost to another runner that wrote the same file in the second that a try takes."""
@@ -43,7 +123,7 @@ NOT_KEPT: Final = "what was to be written is not kept: run it again, so that it 
 _SHOWN_DIGITS: Final = 12
 
 
-def shared_files(address: Address, device: str, *, needed: bool, updates: bool, offline: bool) -> SharedFiles:
+def shared_files(address: StorageAddress, device: str, *, needed: bool, updates: bool, offline: bool) -> SharedFiles:
     """Fetch what a session needs, or take what was fetched before.
 
     Args:
@@ -84,15 +164,9 @@ def shared_files(address: Address, device: str, *, needed: bool, updates: bool, 
 
 
 class SharedFiles:
-    """See `BaselineFiles`.
+    """Baseline files in shared storage; ``as_of`` says how old the copy is, where it was not refreshed."""
 
-    Args:
-        address: Of the folder.
-        cache: Its copy, which has been refreshed.
-        as_of: Of when the copy is, where it was not refreshed for this session; empty else.
-    """
-
-    def __init__(self, address: Address, cache: BaselineCache, *, as_of: str = "") -> None:
+    def __init__(self, address: StorageAddress, cache: BaselineCache, *, as_of: str = "") -> None:
         self._address = address
         self._cache = cache
         self._random = random.SystemRandom()
@@ -143,11 +217,11 @@ class SharedFiles:
                 tried = _of(then, changes)
                 try:
                     version = remote.put(name, data, over=None if held is None else held.version)
-                except Changed:
+                except VersionConflict:
                     longest = min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**number)
                     time.sleep(self._random.uniform(0.0, longest))
                     continue
-                held, there = Held(data, version), then
+                held, there = RemoteFile(data, version), then
             self._cache.keep(name, held)
             return there
         raise BaselineUnusable(
@@ -193,7 +267,7 @@ def _of(entries: Mapping[str, Stored], keys: Iterable[str]) -> dict[str, Entry |
 
 
 def _by_whom(entry: Entry) -> str:
-    """Who has recorded an entry, as far as it says."""
+    """The commit and host that recorded an entry."""
     last = entry.sessions[-1]
     of = f"of commit {entry.commit[:_SHOWN_DIGITS]}" if entry.commit else "of no commit"
     why = f", because: {' '.join(entry.reason.split())}" if entry.reason else ""

@@ -9,12 +9,20 @@ import pytest
 
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.selftest import run
+from pytest_gpuserve.selftest import trials
 from pytest_gpuserve.selftest.kind import BuiltIn
-from pytest_gpuserve.selftest.plan import CASES, interleaved
-from pytest_gpuserve.selftest.run import METRICS, SHAPE, Made, comparisons
 from pytest_gpuserve.selftest.server import Options
-from pytest_gpuserve.selftest.trials import Outcome, Setting, Trial
+from pytest_gpuserve.selftest.trials import (
+    CASES,
+    GATED,
+    SHAPE,
+    FinishedTrial,
+    Trial,
+    TrialResult,
+    TrialSettings,
+    comparisons,
+    interleaved,
+)
 from tests.support.builders import judgement
 
 if TYPE_CHECKING:
@@ -23,11 +31,11 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
-    from pytest_gpuserve.selftest.plan import Planned
+    from pytest_gpuserve.selftest.trials import Planned
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
 
-SETTING = Setting(SHAPE, METRICS, "host", None, 1000.0, 60.0)
+SETTING = TrialSettings(SHAPE, GATED, "host", None, 1000.0, 60.0)
 
 
 class Watcher:
@@ -56,12 +64,14 @@ class Clock:
         """The time."""
         return self.now
 
-    def run_trial(self, trial: Trial, setting: Setting, progress: Watcher, note: Callable[[str], None]) -> Outcome:
+    def run_trial(
+        self, trial: Trial, setting: TrialSettings, progress: Watcher, note: Callable[[str], None]
+    ) -> TrialResult:
         """Let time pass."""
         seconds = self._lasting(trial.name)
         self.now += seconds
         self.trials.append(trial)
-        return Outcome(trial, Verdict.PASS, (judgement(Verdict.PASS),), (), seconds)
+        return TrialResult(trial, Verdict.PASS, (judgement(Verdict.PASS),), (), seconds)
 
 
 def nowhere(kind: ServerKind, ask: Ask, beside: object = None) -> AbstractContextManager[Instance]:
@@ -71,9 +81,9 @@ def nowhere(kind: ServerKind, ask: Ask, beside: object = None) -> AbstractContex
 
 def make(
     monkeypatch: pytest.MonkeyPatch, clock: Clock, *, seconds: float, times: int = 3
-) -> tuple[Iterator[Made], Watcher, list[Planned]]:
+) -> tuple[Iterator[FinishedTrial], Watcher, list[Planned]]:
     """The comparisons by this clock, who watches them, and those that were begun."""
-    monkeypatch.setattr(run, "run_trial", clock.run_trial)
+    monkeypatch.setattr(trials, "run_trial", clock.run_trial)
     monkeypatch.setattr(time, "monotonic", clock.monotonic)
     watcher = Watcher()
     begun: list[Planned] = []
@@ -119,7 +129,7 @@ def test_what_would_not_end_in_time_is_left_out(monkeypatch: pytest.MonkeyPatch)
     assert names.count("5 % slower") == 1
     assert all(names.count(case.name) == 3 for case in CASES if case.name != "5 % slower")
     assert clock.now - 1000.0 == 190.0
-    found, _, _ = make(monkeypatch, Clock(lambda name: 10.0), seconds=30.0 + run.TYPICAL_SECONDS - 1, times=1)
+    found, _, _ = make(monkeypatch, Clock(lambda name: 10.0), seconds=30.0 + trials.TYPICAL_SECONDS - 1, times=1)
     assert len(list(found)) == 3
     found, _, _ = make(monkeypatch, Clock(lambda name: 30.0), seconds=1e-3)
     assert [one.planned.case.name for one in found] == ["wrong answers"]
@@ -131,10 +141,10 @@ def test_ctrl_c_ends_it_with_what_is_known(monkeypatch: pytest.MonkeyPatch) -> N
     found, watcher, _ = make(monkeypatch, clock, seconds=1e6)
     assert next(found).planned.number == 1
 
-    def interrupted(*_: object) -> Outcome:
+    def interrupted(*_: object) -> TrialResult:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(run, "run_trial", interrupted)
+    monkeypatch.setattr(trials, "run_trial", interrupted)
     with pytest.raises(KeyboardInterrupt):
         next(found)
     assert watcher.cleared == 2
@@ -159,7 +169,7 @@ WRONG = Reason(ReasonKind.WRONG_ANSWERS, "1 of 2")
 def test_what_counts_as_an_alarm(name: str, verdict: Verdict, *, reason: Reason | None, alarmed: bool) -> None:
     """REGRESSED; where the candidate's answers are wrong, INVALID for just that and for nothing else."""
     (planned,) = [planned for planned in interleaved(1) if planned.case.name == name]
-    target = run._target(Options(turns=1), nowhere)
+    target = trials._target(Options(turns=1), nowhere)
     trial = Trial(name, 1, target, target)
-    outcome = Outcome(trial, verdict, (judgement(verdict, reasons=(reason,) if reason else ()),), (), 1.0)
-    assert Made(planned, outcome).alarmed is alarmed
+    outcome = TrialResult(trial, verdict, (judgement(verdict, reasons=(reason,) if reason else ()),), (), 1.0)
+    assert FinishedTrial(planned, outcome).alarmed is alarmed
