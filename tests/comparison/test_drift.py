@@ -76,7 +76,7 @@ class Creeping(World):
         self.paired = next((build for commit, build in self.beside.items() if commit[:12] in name), self.paired)
         failure = next((failure for commit, failure in self.failing.items() if commit[:12] in name), None)
         self.failures = {} if failure is None else {0: failure}
-        return super().pairing(base, candidate, terms, progress, rounds, **owner)
+        return super().pairing(base, candidate, terms, progress, rounds, **more)
 
     def at(self, commit: str, day: int, host: str = "host-a", software: str = "3.11.9") -> RunEnvironment:
         """The circumstances of a run of pytest."""
