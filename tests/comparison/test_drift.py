@@ -68,7 +68,7 @@ class Creeping(World):
         terms: Terms,
         progress: Progress,
         rounds: Iterable[Round],
-        **owner: object,
+        **more: object,
     ) -> ScriptedPairing:
         """Stand for `Pairing`."""
         name = cast("FakeKind", base.server.kind).revision

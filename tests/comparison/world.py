@@ -204,7 +204,7 @@ class World:
         terms: Terms,
         progress: Progress,
         rounds: Iterable[Round],
-        **owner: object,
+        **more: object,
     ) -> ScriptedPairing:
         """Stand for `Pairing`."""
         world = self
