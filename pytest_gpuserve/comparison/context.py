@@ -26,6 +26,7 @@ class TestMeasurements:
 
     Args:
         always_paired: Whether each of them is measured beside a base.
+        spent_before: Seconds that the test has measured on earlier starts, where it goes on with them.
 
     Attributes:
         measurements: Those that the test asked for, in that order.
@@ -33,11 +34,12 @@ class TestMeasurements:
         duels: Runs that are one server's against another's.
     """
 
-    def __init__(self, *, always_paired: bool) -> None:
+    def __init__(self, *, always_paired: bool, spent_before: float = 0.0) -> None:
         self.measurements: list[Measurement] = []
         self.confirmations: list[Measurement] = []
         self.duels: list[Run] = []
         self._always_paired = always_paired
+        self._spent_before = spent_before
 
     @property
     def all(self) -> list[Measurement]:
@@ -59,7 +61,7 @@ class TestMeasurements:
 
     def spent_seconds(self) -> float:
         """What the test has measured so far."""
-        return sum(measurement.all_seconds for measurement in self.all)
+        return self._spent_before + sum(measurement.all_seconds for measurement in self.all)
 
     def stop_other_servers(self, measurement: Measurement) -> None:
         """End the servers of all other loads, before more of one is measured."""
@@ -171,6 +173,18 @@ def unwatched(look: Look) -> None:
     """Where nobody watches."""
 
 
+class WaitsForStart(BaseException):
+    """A comparison is not decided, and goes on when the servers are started again, for other tests too.
+
+    It ends the test's function, which then runs once more; no ``except Exception`` of the test is meant to stop it.
+    """
+
+
+def waits_for_nobody() -> bool:
+    """Where no other test shares the servers, each comparison is decided at once."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class NextLook:
     """The look that would come next.
@@ -183,6 +197,7 @@ class NextLook:
         is_beyond: Whether the last look was taken already.
         seconds: How long it takes, as far as that is known.
         is_kept: Whether a re-run goes on where this run ends.
+        wants_start: Whether it takes a fresh start of servers that loads of other tests could use too.
     """
 
     unit: Literal["session", "round"]
@@ -192,6 +207,7 @@ class NextLook:
     is_beyond: bool
     seconds: float
     is_kept: bool
+    wants_start: bool = False
 
 
 @dataclass(frozen=True)
@@ -207,6 +223,8 @@ class ComparisonContext:
         on_verdict: Hears every judgement, with the label of its run.
         on_look: Hears of every look before it is taken.
         loads: The loads.
+        may_wait: Asked where a comparison wants a fresh start: whether the test ends here, and runs again on it.
+        goes_on: Whether the test has waited for a start, and runs again on it.
     """
 
     nodeid: str
@@ -217,6 +235,8 @@ class ComparisonContext:
     on_verdict: Callable[[str, Judgement], None]
     on_look: Callable[[Look], None]
     loads: TestMeasurements
+    may_wait: Callable[[], bool] = waits_for_nobody
+    goes_on: bool = False
 
     @property
     def requests_wanted(self) -> int:
@@ -244,6 +264,9 @@ class ComparisonContext:
             judge: Judges what was measured so far, and says whether another look may change that.
             next_look: The look that would come next.
             take: Measures to that look.
+
+        Raises:
+            WaitsForStart: The look wants a fresh start, and the test is to wait for it.
         """
         while True:
             judgement, is_open = judge()
@@ -253,6 +276,8 @@ class ComparisonContext:
             stop = self.why_not(following)
             if stop is not None:
                 return judgement.because(stop)
+            if following.wants_start and self.may_wait():
+                raise WaitsForStart
             self.loads.stop_other_servers(measurement)
             self.announce(following, judgement)
             take()

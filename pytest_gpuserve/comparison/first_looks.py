@@ -150,7 +150,9 @@ class FirstLooks:
         """Begin side by side with the baseline's commit where the stored numbers decide nothing here."""
         # Where that commit cannot be measured, the measurement notes why.
         stored = self._case.baseline_store.find(measurement.baseline_key)
-        if stored is None or self._recorder.wants(stored) or not self._stored.needs_pair(measurement, stored):
+        if stored is None or self._recorder.wants(stored):
+            return
+        if not self._was_paired(measurement) and not self._stored.needs_pair(measurement, stored):
             return
         try:
             measurement.paired = make_confirmation(
@@ -166,6 +168,14 @@ class FirstLooks:
             measurement.seconds += measurement.paired.seconds
             measurement.paired, measurement.is_paired = None, False
             measurement.absent = base_failed("it", problem)
+
+    def _was_paired(self, measurement: Measurement) -> bool:
+        """Whether the test goes on with a load that began side by side: the machine is not asked again."""
+        if self._earlier is None or not self._case.goes_on:
+            return False
+        return any(
+            other.is_paired and other.baseline_key == measurement.baseline_key for other in self._earlier.measurements
+        )
 
     def _look_first(self, measurement: Measurement) -> None:
         assert measurement.paired is not None

@@ -6,7 +6,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.comparison.assertions import Comparison, Duel, Run
-from pytest_gpuserve.comparison.context import ComparisonContext, Look, TestMeasurements, unwatched
+from pytest_gpuserve.comparison.context import (
+    ComparisonContext,
+    Look,
+    TestMeasurements,
+    unwatched,
+    waits_for_nobody,
+)
 from pytest_gpuserve.comparison.drift import DriftComparison
 from pytest_gpuserve.comparison.first_looks import FirstLooks
 from pytest_gpuserve.comparison.numbers import judge_limit, judge_published
@@ -53,8 +59,10 @@ class TestGate:
             same question, never another chance.
         on_verdict: Hears every judgement, with the label of its run.
         on_look: Hears of every look before it is taken.
+        may_wait: As for `ComparisonContext`.
 
     Attributes:
+        waits: Whether the test ended before it was decided, and is to run again on the next start of its servers.
         ended_early: Whether the test did not come to its end: reports then tell of what it did not come to as well.
     """
 
@@ -72,10 +80,17 @@ class TestGate:
         on_verdict: Callable[[str, Judgement], None],
         on_look: Callable[[Look], None] = unwatched,
         earlier: TestGate | None = None,
+        may_wait: Callable[[], bool] = waits_for_nobody,
     ) -> None:
         self.nodeid = nodeid
+        self.waits = False
         self.ended_early = False
-        self._loads = TestMeasurements(always_paired=paired_runner.against is not None)
+        self._may_wait = may_wait
+        waited = None if earlier is None or not earlier.waits else earlier
+        self._loads: TestMeasurements = TestMeasurements(
+            always_paired=paired_runner.against is not None,
+            spent_before=0.0 if waited is None else waited._loads.spent_seconds(),  # noqa: SLF001 -- of the same class
+        )
         self._case = ComparisonContext(
             nodeid=nodeid,
             baseline_store=baseline_store,
@@ -85,6 +100,8 @@ class TestGate:
             on_verdict=on_verdict,
             on_look=on_look,
             loads=self._loads,
+            may_wait=self._ask_to_wait,
+            goes_on=waited is not None,
         )
         self._recorder = Recorder(self._case)
         self._paired = PairedComparison(self._case)
@@ -101,8 +118,12 @@ class TestGate:
         self._skips: list[str] = []
         self._unheld: list[Judgement] = []
 
+    def _ask_to_wait(self) -> bool:
+        self.waits = self._may_wait()
+        return self.waits
+
     def close(self) -> None:
-        """End the servers that a comparison side by side has left running for its next look."""
+        """End the loads that a comparison side by side has left running for its next look."""
         self._loads.stop_servers()
         if self.ended_early:
             # Only now, for some trouble shows only at the servers' end.

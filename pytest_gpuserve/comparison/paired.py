@@ -233,4 +233,5 @@ def next_round(paired: SideBySide) -> NextLook:
         is_beyond=paired.exhausted,
         seconds=paired.next_seconds,
         is_kept=True,
+        wants_start=paired.wants_start,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.comparison.side_by_side import Memory, SideBySide
+from pytest_gpuserve.comparison.side_by_side import KEPT_IN_RUN, Memory, SideBySide
 from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.shape import Terms
 from pytest_gpuserve.gate.metric import log_cost
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.machine import Machine
     from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.shared_starts import SharedStarts
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.experiment.worktree import ReferenceBuild, ReferenceBuilds
     from pytest_gpuserve.gate.metric import Metric
@@ -46,6 +47,7 @@ class PairedSpec:
         foreign_cores: Cores that others may take of the host.
         stored: Its baseline, from which the spread between starts is learned.
         gates_cold_start: Whether it is compared how long a start takes.
+        goes_on: Whether the test has run on an earlier start, and runs again on the next one.
     """
 
     nodeid: str
@@ -58,6 +60,7 @@ class PairedSpec:
     foreign_cores: float
     stored: Stored | None
     gates_cold_start: bool = False
+    goes_on: bool = False
 
 
 class PairedRunner:
@@ -72,6 +75,7 @@ class PairedRunner:
         progress: Told how loads get on.
         machine: Measured beside each session.
         against: Whom every comparison is with, where that was asked for; None where baselines are stored.
+        starts: Owns the servers that comparisons share; whoever makes it ends it.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class PairedRunner:
         progress: Progress,
         machine: Machine,
         against: Callable[[], ReferenceBuild] | None,
+        starts: SharedStarts,
     ) -> None:
         self.here = here
         self.reference_builds = reference_builds
@@ -92,6 +97,7 @@ class PairedRunner:
         self.machine = machine
         self.progress = progress
         self.against = against
+        self.starts = starts
         self._history = history
         self._note = note
         self._memories: dict[tuple[str, str], Memory] = {}
@@ -135,7 +141,8 @@ class PairedRunner:
             starts_together=not spec.gates_cold_start,
         )
         # The candidate's telemetry source is the session's, and looks at all that both servers use.
-        pairing = Pairing(base, spec.candidate, terms, self.progress, memory.rounds)
+        pairing = Pairing(base, spec.candidate, terms, self.progress, memory.rounds, starts=self.starts)
+        in_run = KEPT_IN_RUN if memory.rounds and not spec.goes_on else None
         return SideBySide(
             pairing,
             kind=kind,
@@ -145,6 +152,7 @@ class PairedRunner:
             prior_of=_Priors(spec.stored, here.host.id, memory.past()),
             claims=self.claims,
             most_foreign_cores=spec.foreign_cores,
+            kept=memory.remark or in_run,
         )
 
 

@@ -33,6 +33,11 @@ if TYPE_CHECKING:
     from pytest_gpuserve.store.history import History
 
 
+KEPT_IN_RUN: Final = Reason(
+    ReasonKind.KEPT, "decided by an earlier try in this run, and kept: a retry goes on where it ended"
+)
+
+
 class Memory:
     """The sequence of one pair, from one try of a test to the next, and from one run of pytest to the next.
 
@@ -44,7 +49,8 @@ class Memory:
     Attributes:
         rounds: Of earlier tries of this pair.
         metrics: What they came to, by the metric's name.
-        remark: When that was, and how to forget it, for a verdict that stems from it; None where there is nothing.
+        remark: When that was, and how to forget it, for a verdict that stems from it; None where no run before has any.
+        round_seconds: How long the last round took in this run; 0 where none was taken.
     """
 
     def __init__(self, history: History | None, key: SequenceKey | None, note: Callable[[str], None]) -> None:
@@ -55,6 +61,7 @@ class Memory:
         self.metrics: Mapping[str, KeptMetric] = {}
         self._began = utc_now()
         self.remark: Reason | None = None
+        self.round_seconds = 0.0
         kept = self._load()
         if kept is not None:
             self.rounds, self.metrics, self._began = kept.rounds, kept.metrics, kept.began
@@ -67,15 +74,12 @@ class Memory:
     def detached(self) -> Memory:
         """Make a copy of what is known, of which nothing is kept."""
         made = Memory(None, None, self._note)
-        made.rounds, made.metrics, made.remark = self.rounds, self.metrics, self.remark
+        made.rounds, made.metrics = self.rounds, self.metrics
         return made
 
     def save(self, rounds: Sequence[Round], metrics: Mapping[str, KeptMetric]) -> None:
         """Remember how far it has come."""
         self.rounds, self.metrics = tuple(rounds), dict(metrics)
-        self.remark = self.remark or Reason(
-            ReasonKind.KEPT, "decided by an earlier try in this run, and kept: a retry goes on where it ended"
-        )
         if self._history is None or self._key is None:
             return
         try:
@@ -207,6 +211,7 @@ class SideBySide:
         prior_of: What is believed beforehand of each metric's spread between starts.
         claims: Upholds what this run claims.
         most_foreign_cores: A round in which others took more of the host is evidence, but teaches nothing about starts.
+        kept: What is said of a verdict that an earlier try has reached; None where there was none.
 
     Attributes:
         name: See above.
@@ -225,6 +230,7 @@ class SideBySide:
         prior_of: Callable[[Metric], Prior],
         claims: HolmCorrection,
         most_foreign_cores: float = math.inf,
+        kept: Reason | None = None,
     ) -> None:
         self.name = name
         self.options: tuple[str, ...] = ()
@@ -236,8 +242,9 @@ class SideBySide:
         self._prior_of = prior_of
         self._claims = claims
         self._most_foreign_cores = most_foreign_cores
+        self._kept_remark = () if kept is None else (kept,)
         self._last_seconds = 0.0
-        self._round_seconds = 0.0
+        self._round_seconds = memory.round_seconds
         self._courses = {name: LookSequence.of(kept) for name, kept in memory.metrics.items()}
 
     # -- measuring
@@ -263,6 +270,11 @@ class SideBySide:
         return len(self.rounds) + (0 if self._pairing.blocks_of_open_round else 1)
 
     @property
+    def wants_start(self) -> bool:
+        """Whether the next look takes a fresh start of both servers, after a round that this test has just taken."""
+        return self.seconds > 0 and not self._pairing.blocks_of_open_round and not self._pairing.by_turns
+
+    @property
     def next_seconds(self) -> float:
         """How long it will take to the next look, as far as the last one, or the last round, tells."""
         return self._last_seconds if self._pairing.blocks_of_open_round else self._round_seconds
@@ -279,6 +291,7 @@ class SideBySide:
         first = not self.rounds
         if not self._pairing.blocks_of_open_round:
             self._round_seconds = 0.0
+        self._pairing.on_late_trouble = self._save
         try:
             self._pairing.measure(FIRST_BLOCKS if first else BLOCKS)
         except BaseException:
@@ -289,14 +302,12 @@ class SideBySide:
             self._last_seconds = time.monotonic() - began
             self._round_seconds += self._last_seconds
             self.seconds += self._last_seconds
+            self._memory.round_seconds = self._round_seconds
         self._save()
 
     def stop_servers(self) -> None:
-        """End the servers; a further look starts them afresh. What trouble shows only then spoils their round too."""
-        known = self.problems
+        """End the load; a further look begins with a fresh round. Trouble at its servers' end spoils the last one."""
         self._pairing.close()
-        if self.problems != known:
-            self._save()
 
     def sessions(self, arm: Arm) -> list[Session]:
         """What was measured of one server, in the form of a load that was measured alone."""
@@ -319,6 +330,7 @@ class SideBySide:
             prior_of=self._prior_of,
             claims=claims,
             most_foreign_cores=self._most_foreign_cores,
+            kept=next(iter(self._kept_remark), None),
         )
 
     def judge(self, metric: Metric, tolerance: float) -> Judgement:
@@ -442,10 +454,6 @@ class SideBySide:
             reasons=(*remarks, *reasons),
             adjusted_p=adjusted_p(course.seen, improved=verdict is Verdict.IMPROVED) if verdict.is_claim else None,
         )
-
-    @property
-    def _kept_remark(self) -> tuple[Reason, ...]:
-        return () if self._memory.remark is None else (self._memory.remark,)
 
     def _undecided(self, metric: Metric, *, limit: float | None = None) -> Judgement:
         value, reference = self._value(metric, "candidate"), self._value(metric, "base")

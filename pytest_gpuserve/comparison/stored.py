@@ -351,6 +351,7 @@ class StoredComparison:
             stored=None if self.absent(measurement, stored) else stored,
             # Of a test whose code names no metric nobody knows beforehand what it compares.
             gates_cold_start=COLD_START in self._policy.metrics or self._policy.metrics == USUAL,
+            goes_on=self._case.goes_on,
         )
 
     def shared(self, measurement: Measurement) -> Reason | None:

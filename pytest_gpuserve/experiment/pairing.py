@@ -13,6 +13,7 @@ from pytest_gpuserve.errors import GpuserveError, ServerFailed
 from pytest_gpuserve.experiment.capacity.rounds import SearchedUp, round_of_searches
 from pytest_gpuserve.experiment.capacity.shape import SearchShape
 from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
+from pytest_gpuserve.experiment.shared_starts import SharedStarts, StartedPair
 from pytest_gpuserve.experiment.telemetry import side_with_telemetry
 from pytest_gpuserve.experiment.watch import our_processes
 from pytest_gpuserve.gate.metric import METRICS
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import Terms
-    from pytest_gpuserve.experiment.telemetry import TelemetryMonitor, TelemetrySource
+    from pytest_gpuserve.experiment.telemetry import TelemetrySource
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.measure.window import Window
+    from pytest_gpuserve.servers.instance import Instance
 
 MOST_AGAIN: Final = round(BLOCKS * MOST_REJECTED_SHARE / (1 - MOST_REJECTED_SHARE))
 """Blocks of a round that are measured again; with more of them too large a share of a whole round is lost."""
@@ -227,11 +229,10 @@ class _Dropped:
 
 @dataclass
 class _Open:
-    """A round whose servers still run."""
+    """A round that is under way; its stack ends the load, not the servers."""
 
+    pair: StartedPair
     server_arms: dict[Arm, ServerArm]
-    monitor: TelemetryMonitor
-    first: Arm
     at: str
     pace: Pace
     stack: ExitStack
@@ -244,7 +245,7 @@ class _Open:
 
 
 class Pairing:
-    """Two deployments under one load; whoever makes it closes it, so that no server outlives it.
+    """Two deployments under one load; whoever makes it closes it, so that no load outlives it.
 
     Args:
         base: What is compared with.
@@ -252,14 +253,23 @@ class Pairing:
         terms: How.
         progress: Told how its loads get on.
         rounds: Of the same pair, measured before.
+        starts: Owns the servers, which run on for other loads; None where this pairing alone uses them.
 
     Attributes:
         rounds: What was measured, the newest last; it may still grow.
         by_turns: Whether only one server runs at a time, from the beginning or since two did not fit.
+        on_late_trouble: Called when trouble has shown at the end of the servers, after the round was full.
     """
 
     def __init__(
-        self, base: Target, candidate: Target, terms: Terms, progress: Progress, rounds: Iterable[Round] = ()
+        self,
+        base: Target,
+        candidate: Target,
+        terms: Terms,
+        progress: Progress,
+        rounds: Iterable[Round] = (),
+        *,
+        starts: SharedStarts | None = None,
     ) -> None:
         self.rounds: list[Round] = list(rounds)
         # Each of two servers is searched with the host to itself: a search is as long as many windows.
@@ -268,20 +278,23 @@ class Pairing:
         self._terms = terms
         self._progress = progress
         self._telemetry_source = candidate.telemetry_source
+        self._starts = SharedStarts() if starts is None else starts
+        self._is_alone = starts is None
         self._open: _Open | None = None
         self._dropped: _Dropped | None = None
+        self.on_late_trouble: Callable[[], None] = lambda: None
 
     @property
     def blocks_of_open_round(self) -> int:
-        """Blocks of the round whose servers still run; 0 where none does."""
+        """Blocks of the round that is under way; 0 where none is."""
         return len(self._open.blocks) if self._open is not None else 0
 
     def measure(self, blocks: int) -> None:
-        """Measure until a round has so many blocks: the one whose servers still run, or a new one.
+        """Measure until a round has so many blocks: the one that is under way, or a new one.
 
-        A full round ends its servers. Trouble ends the round, and stands in its ``problems``; so does a load that was
-        lost after it had begun. A round that was disturbed as a whole, by a late client or by servers that still drift,
-        is dropped and taken again, with fresh servers; where another one after it is so too, that is trouble.
+        Trouble ends the round and its servers, and stands in its ``problems``; so does a load that was lost after it
+        had begun. A round that was disturbed as a whole, by a late client or by servers that still drift, is dropped
+        and taken again, with fresh servers; where another one after it is so too, that is trouble.
 
         Raises:
             BaseFailed: The base could not be started.
@@ -292,7 +305,7 @@ class Pairing:
             while not self._measured(blocks):
                 pass
         except BaseException:
-            self.close()
+            self._end_servers()
             if self.rounds and not self.rounds[-1].blocks and not self.rounds[-1].problems:
                 self.rounds.pop()
             raise
@@ -313,19 +326,31 @@ class Pairing:
         return self._fill(opened, blocks)
 
     def close(self) -> None:
-        """End the servers, if they still run."""
+        """End the load, and the servers where no other load uses them."""
+        if self._is_alone:
+            self._end_servers()
+        else:
+            self._end_load()
+
+    def _end_load(self) -> None:
         if self._open is not None:
             opened, self._open = self._open, None
             opened.stack.close()
-            late = opened.monitor.problems()
-            if late and self.rounds:
-                # A verdict may have been reached by the round already; then at least it is said.
-                for problem in late:
-                    opened.monitor.note(problem.text)
-                last = self.rounds[-1]
-                self.rounds[-1] = replace(last, problems=(*last.problems, *late))
+            opened.pair.in_use = False
+
+    def _end_servers(self) -> None:
+        self._end_load()
+        self._starts.end()
+
+    def _hear_late(self, problems: list[Reason]) -> None:
+        """Spoil the round of servers that have just ended: it is the last one."""
+        if self.rounds:
+            last = self.rounds[-1]
+            self.rounds[-1] = replace(last, problems=(*last.problems, *problems))
+            self.on_late_trouble()
 
     def _take_by_turns(self, problems: Iterable[Reason] = ()) -> None:
+        self._starts.end()
         number = len(self.rounds)
         if isinstance(self._terms.shape, SearchShape):
             measured = round_of_searches(self._up, self._terms, self._terms.shape, self._progress, number=number)
@@ -336,41 +361,49 @@ class Pairing:
     # -- two at a time
 
     def _opened(self) -> tuple[_Open | None, list[Reason]]:
-        """Start both servers; where the second does not find memory beside the first none, and what was left behind."""
-        number = len(self.rounds)
-        coin = random.Random(f"{self._terms.seed} {number}")  # noqa: S311 -- a fair coin, not a secret
-        order = ARMS if coin.random() < 0.5 else ARMS[::-1]
-        at = utc_now()
+        """Begin a round; none where the two servers do not find memory beside each other, and what was left behind."""
+        pair = self._starts.find(self._terms.seed, self._targets, starts_together=self._terms.starts_together)
+        if pair is None:
+            pair = self._starts.begin(self._start_both)
+        if not pair.instances:
+            left = pair.monitor.problems()
+            for problem in left:
+                pair.monitor.note(problem.text)
+            return None, left
+        at, pair.in_use = utc_now(), True
+        pair.loads[self._terms.seed] = self._hear_late
         with ExitStack() as stack:
-            monitor = stack.enter_context(self._telemetry_source.monitor())
-            server_arms = self._both(order, stack)
-            if server_arms:
-                for server_arm in server_arms.values():
-                    server_arm.warm_up(stack)
-                pace = _slower(*(server_arm.pace(self._terms.requests_wanted) for server_arm in server_arms.values()))
-                monitor.up(*(server_arm.instance for server_arm in server_arms.values()))
-                self._open = opened = _Open(server_arms, monitor, order[0], at, pace, stack.pop_all())
-                opened.before = self._dropped or opened.before
-                self.rounds.append(self._record(opened))
-                return opened, []
-        # Only now both have ended, and the card has been looked at.
-        left = monitor.problems()
-        for problem in left:
-            monitor.note(problem.text)
-        return None, left
+            server_arms = {
+                arm: ServerArm.of(arm, instance, self._targets[arm], self._terms.shape, self._progress)
+                for arm, instance in pair.instances.items()
+            }
+            for server_arm in server_arms.values():
+                server_arm.warm_up(stack)
+            pace = _slower(*(server_arm.pace(self._terms.requests_wanted) for server_arm in server_arms.values()))
+            if not pair.is_measured:
+                pair.monitor.up(*pair.instances.values())
+                pair.is_measured = True
+            self._open = opened = _Open(pair, server_arms, at, pace, stack.pop_all())
+        opened.before = self._dropped or opened.before
+        self.rounds.append(self._record(opened))
+        return opened, []
 
-    def _both(self, order: tuple[Arm, Arm], stack: ExitStack) -> dict[Arm, ServerArm]:
-        """Start both servers, at the same time where their cold starts are no matter."""
-        first, second = order
-        up: dict[Arm, ServerArm] = {}
+    def _start_both(self, stack: ExitStack) -> StartedPair:
+        """Start both servers, at the same time where their cold starts are no matter.
+
+        Returns:
+            Without servers where the two do not find memory together, so that they have to run by turns.
+        """
+        # Only after both have ended the card is looked at once more.
+        monitor = stack.enter_context(self._telemetry_source.monitor())
+        coin = random.Random(f"{self._terms.seed} {len(self.rounds)}")  # noqa: S311 -- a fair coin, not a secret
+        first, second = order = ARMS if coin.random() < 0.5 else ARMS[::-1]
+        up: dict[Arm, Instance] = {}
         failed: dict[Arm, GpuserveError] = {}
 
         def start(arm: Arm, beside: Callable[[], None] | None = None) -> None:
             try:
-                with _as_base_failure(arm):
-                    up[arm] = ServerArm.started(
-                        arm, self._targets[arm], self._terms.shape, self._progress, stack, beside=beside
-                    )
+                up[arm] = self._start(arm, stack, beside)
             except GpuserveError as problem:
                 failed[arm] = problem
 
@@ -381,17 +414,22 @@ class Pairing:
             if not failed:
                 start(second)
         if not failed:
-            return {arm: up[arm] for arm in order}
+            return StartedPair({arm: up[arm] for arm in order}, monitor, self._terms.starts_together)
         tried = len(up) + len(failed)
         if tried == len(order) and all(map(_lacks_memory, failed.values())):
             self.by_turns = True
-            return {}
+            return StartedPair({}, monitor, self._terms.starts_together)
         # The first that failed, for the other may have failed for it.
         raise next((problem for problem in failed.values() if not _lacks_memory(problem)), next(iter(failed.values())))
 
-    def _started(self, arm: Arm, stack: ExitStack) -> ServerArm:
+    def _start(self, arm: Arm, stack: ExitStack, beside: Callable[[], None] | None = None) -> Instance:
+        """Start a server, which ends with the stack."""
         with _as_base_failure(arm):
-            server_arm = ServerArm.started(arm, self._targets[arm], self._terms.shape, self._progress, stack)
+            return stack.enter_context(self._targets[arm].started(beside))
+
+    def _started(self, arm: Arm, stack: ExitStack) -> ServerArm:
+        instance = self._start(arm, stack)
+        server_arm = ServerArm.of(arm, instance, self._targets[arm], self._terms.shape, self._progress)
         server_arm.warm_up(stack)
         return server_arm
 
@@ -420,11 +458,15 @@ class Pairing:
         opened.server_arms["candidate"].problems.extend(drift)
         for server_arm in opened.server_arms.values():
             server_arm.problems.extend(server_arm.disturbances)
-        full = len(opened.blocks) >= BLOCKS or bool(self._problems(opened))
+        problems = self._problems(opened)
         self.rounds[-1] = self._record(opened)
-        if full:
+        if problems or len(opened.blocks) >= BLOCKS:
             self._dropped = None
-            self.close()
+            if problems:
+                # Another load would meet it too.
+                self._end_servers()
+            else:
+                self.close()
         return True
 
     def _take_blocks(self, opened: _Open, blocks: int) -> list[Reason]:
@@ -448,7 +490,7 @@ class Pairing:
     def _drop(self, opened: _Open, why: Iterable[Reason]) -> bool:
         """Drop a round, to be taken again; whether it stands, for something else is wrong with it too."""
         self.rounds[-1] = self._record(opened)
-        self.close()
+        self._end_servers()
         if self.rounds[-1].problems:
             return True
         self.rounds.pop()
@@ -492,9 +534,11 @@ class Pairing:
         # To wait for the next sample holds no load up: its ticks come meanwhile, and are counted from where they were.
         conditions = [
             replace(condition, client=opened.server_arms[arm].disturbed(window))
-            for arm, window, condition in zip(order, windows, opened.monitor.judge(windows, wait=True), strict=True)
+            for arm, window, condition in zip(
+                order, windows, opened.pair.monitor.judge(windows, wait=True), strict=True
+            )
         ]
-        opened.server_arms["candidate"].problems.extend(opened.monitor.problems())
+        opened.server_arms["candidate"].problems.extend(opened.pair.monitor.problems())
         if opened.disturbed.add(zip(order, conditions, strict=True)):
             opened.rejected += 1
             opened.server_arms["candidate"].problems.extend(opened.disturbed.invalid())
@@ -519,19 +563,19 @@ class Pairing:
 
     def _record(self, opened: _Open) -> Round:
         for text in opened.disturbed.unknown():
-            opened.monitor.note(text)
+            opened.pair.monitor.note(text)
         blocks = tuple(
-            Block(block.order, opened.monitor.with_cards(block.windows)) for block in opened.blocks[-BLOCKS:]
+            Block(block.order, opened.pair.monitor.with_cards(block.windows)) for block in opened.blocks[-BLOCKS:]
         )
         sides = {
             arm: side_with_telemetry(
-                server_arm.side(), opened.monitor, [window for block in blocks for window in block.of(arm)]
+                server_arm.side(), opened.pair.monitor, [window for block in blocks for window in block.of(arm)]
             )
             for arm, server_arm in opened.server_arms.items()
         }
         return Round(
             blocks=blocks,
-            first=opened.first,
+            first=next(iter(opened.pair.instances)),
             sides={
                 arm: replace(side, rejected=opened.before.reasons.get(arm, ()) + opened.disturbed.reasons(arm))
                 for arm, side in sides.items()

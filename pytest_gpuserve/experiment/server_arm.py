@@ -20,7 +20,7 @@ from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.rounds import Arm, ArmResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable
+    from collections.abc import Collection, Iterable
     from contextlib import ExitStack
 
     from pytest_gpuserve.experiment.another_client import CounterReading
@@ -90,30 +90,16 @@ class ServerArm:
     _loading: bool = False
 
     @classmethod
-    def started(
-        cls,
-        arm: Arm,
-        target: Target,
-        shape: LoadShape,
-        progress: Progress,
-        stack: ExitStack,
-        *,
-        beside: Callable[[], None] | None = None,
-    ) -> ServerArm:
-        """Start the server; it ends with the stack.
+    def of(cls, arm: Arm, instance: Instance, target: Target, shape: LoadShape, progress: Progress) -> ServerArm:
+        """Look after a running server under a load.
 
         Args:
             arm: See the class.
+            instance: The server.
             target: What is sent to it.
             shape: See the class.
             progress: Told how its loads get on.
-            stack: Ends it.
-            beside: Called once its process runs, and before it is waited for.
-
-        Raises:
-            ServerFailed: It could not be started.
         """
-        instance = stack.enter_context(target.started(beside))
         check = AnswerCheck((request.expect for request in target.requests), wants_all=shape.check == "all")
         return cls(arm, Watch(instance, target, shape, check, progress, lambda: None), shape)
 

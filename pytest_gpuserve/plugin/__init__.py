@@ -205,7 +205,10 @@ def _make_session(session: pytest.Session) -> None:
     made = _or_usage_error(lambda: GateSession(session, settings, measuring=measuring))
     config.pluginmanager.register(made, SESSION_NAME)
     if is_worker(config):
+        # A worker reports of the test under way alone, so each of its tests is decided before the next one begins.
         config.pluginmanager.register(XdistWorker(config, made.closing))
+    else:
+        config.pluginmanager.register(made.laps)
 
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_setup")

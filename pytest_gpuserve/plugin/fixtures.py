@@ -79,8 +79,7 @@ def _gpuserve_judge(
     try:
         yield judge
     finally:
-        judge.close()
-    problems = judge.unjudged_problems()
+        problems = _gpuserve_measuring.end_test(judge)
     if problems:
         text = "\n".join(["INVALID: nothing can be concluded from this test's load", *problems])
         pytest.fail(without_secrets(text, os.environ), pytrace=False)

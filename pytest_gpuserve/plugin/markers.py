@@ -23,6 +23,11 @@ FULL_HELP: Final = (
 
 ONE_AT_A_TIME: Final = "one_at_a_time"
 
+LAPS: Final = "laps"
+
+SWITCHES: Final = (ONE_AT_A_TIME, LAPS)
+"""Arguments of a marker that are no metrics, and True or False."""
+
 DEVICE: Final = "gpu"
 """Of a marker that is meant for one device alone."""
 
@@ -31,6 +36,7 @@ MARKER_HELP: Final = (
     " how much lower a throughput, how much higher a latency;"
     f" metrics: {', '.join(metric.option for metric in METRICS.values())}. {ONE_AT_A_TIME}=True: the two servers of a"
     " comparison do not fit into memory together, or each is to have the card to itself, so their starts alternate."
+    f" {LAPS}=False: the test's function is not run again where it waits for the next start of its servers."
     f" {DEVICE}='cpu': only on this device, where it comes before a marker of the same place that names none"
 )
 
@@ -56,7 +62,7 @@ def tolerances(item: pytest.Item, gpu: str | None) -> dict[str, float]:
     """
     found: dict[str, float] = {}
     for where, option, value in _marked(item, gpu):
-        if option != ONE_AT_A_TIME:
+        if option not in SWITCHES:
             metric = metric_by_option(option)
             found.setdefault(metric.name, _tolerance(f"{where}({option}=...)", metric, value))
     return found
@@ -75,6 +81,11 @@ def one_at_a_time(item: pytest.Item, gpu: str | None) -> bool:
     return next((bool(value) for _, option, value in _marked(item, gpu) if option == ONE_AT_A_TIME), False)
 
 
+def runs_in_laps(item: pytest.Item) -> bool:
+    """Whether the function of a test may run again for each start of its servers; the closest marker wins."""
+    return next((bool(value) for _, option, value in _marked(item, None) if option == LAPS), True)
+
+
 def tolerance_of(metric: Metric, set_by_markers: Mapping[str, float]) -> float:
     """The tolerance of a metric: the marker's, else its default."""
     return set_by_markers.get(metric.name, metric.default_tolerance)
@@ -82,15 +93,16 @@ def tolerance_of(metric: Metric, set_by_markers: Mapping[str, float]) -> float:
 
 def _marked(item: pytest.Item, gpu: str | None) -> list[tuple[str, str, object]]:
     """Where each argument of a test's markers stands, its name and its value, the closest marker's first."""
-    known = [*(metric.option for metric in METRICS.values()), ONE_AT_A_TIME, DEVICE]
+    known = [*(metric.option for metric in METRICS.values()), *SWITCHES, DEVICE]
     found: list[tuple[str, str, object]] = []
     for where, device, arguments in _in_order(item):
         unknown = sorted(set(arguments) - set(known))
         if unknown:
             raise pytest.UsageError(f"{where} does not know {', '.join(unknown)}; it knows {', '.join(known)}")
-        alone = arguments.get(ONE_AT_A_TIME, False)
-        if not isinstance(alone, bool):
-            raise pytest.UsageError(f"{where}({ONE_AT_A_TIME}=...): it is True or False, not {alone!r}")
+        for switch in SWITCHES:
+            value = arguments.get(switch, False)
+            if not isinstance(value, bool):
+                raise pytest.UsageError(f"{where}({switch}=...): it is True or False, not {value!r}")
         if gpu is None or device in {None, gpu}:
             found.extend((where, option, value) for option, value in arguments.items())
     return found

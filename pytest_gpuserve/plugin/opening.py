@@ -107,6 +107,7 @@ class Equipment:
         logs: Finds the folder of the logs.
         logged: Hears of the log of each server that is started, and by name of what it is given that may be secret.
         note: Hears, once each, what a report should say of the card.
+        make_room: Called before a server is started.
     """
 
     def __init__(
@@ -117,12 +118,14 @@ class Equipment:
         logs: Callable[[pytest.TempPathFactory], Path],
         logged: Callable[[Path, Mapping[str, str]], None],
         note: Callable[[str], None],
+        make_room: Callable[[], None],
     ) -> None:
         self._device = device
         self._engine = engine
         self._logs = logs
         self._logged = logged
         self._note = note
+        self._make_room = make_room
         self._telemetry_source = NOBODY
         self._starts = 0
 
@@ -132,6 +135,7 @@ class Equipment:
         def start(
             kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None
         ) -> AbstractContextManager[Instance]:
+            self._make_room()
             self._starts += 1
             log = self._logs(tmp_path_factory) / f"{self._starts:03d}-{LOG_NAME.sub('-', kind.name)}.log"
             if isinstance(kind, RemoteServer):

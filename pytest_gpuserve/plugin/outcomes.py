@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpuserve.comparison.measurement import Measurement
+    from pytest_gpuserve.servers.instance import Instance
 
 LOGS_SHOWN: Final = 2
 """Of the servers of a test, the last ones, whose logs' ends a report shows."""
@@ -67,6 +68,11 @@ class Outcomes:
         secrets = {name: value for name, value in environment.items() if SECRET_NAME.search(name)}
         if secrets not in self._secrets:
             self._secrets.append(secrets)
+
+    def joined(self, instance: Instance) -> None:
+        """Remember the log of a server that runs already, which the test under way loads too."""
+        if instance.process is not None:
+            self._logs.setdefault(self._under_way, []).append(instance.process.command.log)
 
     def keep(self, nodeid: str, report: pytest.TestReport) -> None:
         """Keep what a phase of a test came to."""

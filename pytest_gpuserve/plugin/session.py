@@ -11,13 +11,14 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.comparison.assertions import Measured, Ratio, Reference
-from pytest_gpuserve.comparison.context import Policy
+from pytest_gpuserve.comparison.context import Policy, WaitsForStart
 from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.comparison.judging import TestGate, attributed, other_changes
 from pytest_gpuserve.comparison.paired_runner import PairedRunner
 from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
 from pytest_gpuserve.experiment.machine import Machine
+from pytest_gpuserve.experiment.shared_starts import SharedStarts
 from pytest_gpuserve.plugin.collection import (
     all_was_run,
     asking_tests,
@@ -28,6 +29,7 @@ from pytest_gpuserve.plugin.collection import (
     planned_comparisons,
     settle_unused,
 )
+from pytest_gpuserve.plugin.laps import Laps, share_starts
 from pytest_gpuserve.plugin.markers import one_at_a_time, tolerance_of, tolerances
 from pytest_gpuserve.plugin.opening import Equipment, Folders, open_session
 from pytest_gpuserve.plugin.options import Update
@@ -46,7 +48,7 @@ from pytest_gpuserve.store.history import History
 from pytest_gpuserve.store.stock import stock_of
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable
     from pathlib import Path
 
     from pytest_gpuserve.comparison.measurement import Measurement
@@ -194,14 +196,19 @@ class TestGates:
         opened: What the session measures on and against.
         paired_runner: Where builds are compared side by side.
         progress: Shows how loads get on.
+        may_wait: Whether the test under way may end undecided, to run again on the next start of its servers.
     """
 
-    def __init__(self, opened: Opened, paired_runner: PairedRunner, progress: ProgressLine) -> None:
+    def __init__(
+        self, opened: Opened, paired_runner: PairedRunner, progress: ProgressLine, may_wait: Callable[[], bool]
+    ) -> None:
         self._settings = opened.settings
         self._here = opened.here
         self._baseline_store = opened.baseline_store
         self._paired_runner = paired_runner
         self._progress = progress
+        self._may_wait = may_wait
+        self._told: set[tuple[str, str]] = set()
         self._judges: dict[str, TestGate] = {}
 
     def begin(self, item: pytest.Item) -> TestGate:
@@ -215,6 +222,7 @@ class TestGates:
             paired_runner=self._paired_runner,
             policy=self._policy(item),
             tolerance_of=lambda metric: tolerance_of(metric, set_by_markers),
+            may_wait=self._may_wait,
             earlier=self._judges.get(nodeid),
             on_look=self._progress.look,
             on_verdict=lambda label, judgement: item.ihook.pytest_gpuserve_judged(
@@ -227,6 +235,27 @@ class TestGates:
     def find(self, nodeid: str) -> TestGate | None:
         """The judge of a test; None where it has none so far."""
         return self._judges.get(nodeid)
+
+    def unjudged_problems(self, own: TestGate) -> list[str]:
+        """Problems that no comparison has spoken of, each once: of a test that ends, and late ones of those before it.
+
+        Args:
+            own: Of the test that ends.
+        """
+        found = []
+        for nodeid, judge in self._judges.items():
+            if judge.waits:
+                # Its rounds that cannot be trusted are measured again.
+                continue
+            for problem in judge.unjudged_problems():
+                if (nodeid, problem) not in self._told:
+                    self._told.add((nodeid, problem))
+                    found.append(problem if judge is own else f"{nodeid}: {problem}")
+        return found
+
+    def waiting(self) -> list[str]:
+        """Tests that have ended undecided, and have not run again."""
+        return [nodeid for nodeid, judge in self._judges.items() if judge.waits]
 
     def measurements(self) -> dict[str, list[Measurement]]:
         """The loads that tests asked for, by their ids."""
@@ -286,22 +315,27 @@ class GateSession:
         # What could not be collected.
         self._unlisted_failures = session.testsfailed
         self._cut_short = False
+        self._goes_on = False
         self._notes = list(self._opened.notes)
         self._folders = Folders(settings, session.config)
+        self._starts = SharedStarts(self._outcomes.joined)
         self._equipment = Equipment(
             self.here.device,
             engine=self._opened.engine,
             logs=self._folders.logs,
             logged=self._outcomes.logged,
             note=self._note,
+            make_room=self._starts.make_room,
         )
         self._account = Account(session, self._opened, self._folders, measuring=measuring)
         # A worker of pytest-xdist collects all tests too, so that it reckons with the comparisons of all workers. What
         # others have upheld it does not know: its claims need be surer than they had to be, never less sure.
         self._claims = HolmCorrection(planned_comparisons(tests_of_all_runners(session)))
+        self.laps = Laps(session, self._waits)
         try:
             progress = ProgressLine(session.config, rewrites=not settings.ci)
-            self._judges = TestGates(self._opened, self._new_paired_runner(progress), progress)
+            paired_runner = self._new_paired_runner(progress)
+            self._judges = TestGates(self._opened, paired_runner, progress, self.laps.may_wait)
         except BaseException:
             self._opened.lock.release()
             raise
@@ -323,7 +357,12 @@ class GateSession:
             against=partial(reference_builds.find, revision=settings.against, python=settings.against_python)
             if settings.side_by_side
             else None,
+            starts=self._starts,
         )
+
+    def _waits(self, item: pytest.Item) -> bool:
+        judge = self._judges.find(plain_id(item))
+        return judge is not None and judge.waits
 
     def _note(self, line: str) -> None:
         if line not in self._notes:
@@ -334,6 +373,17 @@ class GateSession:
     def judge(self, item: pytest.Item) -> TestGate:
         """The judge of a test; one that is run again goes on with the sessions that it has."""
         return self._judges.begin(item)
+
+    def end_test(self, judge: TestGate) -> list[str]:
+        """End the loads of a test, and its servers where the next test has no use for them.
+
+        Returns:
+            Problems that nobody has been told of; also those of earlier tests that showed only at their servers' end.
+        """
+        judge.close()
+        if not self._goes_on:
+            self._starts.end()
+        return self._judges.unjudged_problems(judge)
 
     def starter(self, tmp_path_factory: pytest.TempPathFactory, start_timeout_seconds: float) -> Starter:
         """What starts servers on this session's device, each with a log file of its own."""
@@ -381,11 +431,20 @@ class GateSession:
         """Know whose servers are started from here on."""
         self._outcomes.begin(plain_id(item))
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """Know whether the next test may load the servers that run."""
+        self._goes_on = nextitem is not None and share_starts(item, nextitem)
+
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
         """A test that came to its end has not passed yet: nothing in it may have failed unnoticed, or be undecided."""
         try:
-            result = yield
+            with self.laps.in_call():
+                result = yield
+        except WaitsForStart:
+            # To others this run of it is one that was skipped; nobody is told of it.
+            pytest.skip("not decided yet: it goes on when its servers are started again")
         except BaseException as problem:
             judge = self._judges.find(plain_id(pyfuncitem))
             if judge is not None:
@@ -396,7 +455,7 @@ class GateSession:
                 _fail_unheld(judge)
             raise
         judge = self._judges.find(plain_id(pyfuncitem))
-        if judge is None:
+        if judge is None or judge.waits:
             return result
         _fail_unheld(judge)
         if judge.skip_reason():
@@ -472,6 +531,9 @@ class GateSession:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Look for unused baselines, write the results, and give the device back."""
+        for nodeid in self._judges.waiting():
+            self._outcomes.interrupt(nodeid)
+            self._notes.append(f"{nodeid}: not decided when the run ended; run it again, it goes on where it was")
         try:
             self._settle_unused(session)
             closing = self.closing()
@@ -509,6 +571,7 @@ class GateSession:
         with ExitStack() as stack:
             stack.callback(self._opened.close)
             stack.callback(self._equipment.close)
+            stack.callback(self._starts.end)
             # First of all, for after Ctrl-C a comparison's servers may still be up, and are looked at to their end.
             stack.callback(self._judges.close)
 

@@ -62,7 +62,13 @@ class Creeping(World):
     failing: dict[str, Exception] = field(default_factory=dict)
 
     def pairing(
-        self, base: Target, candidate: Target, terms: Terms, progress: Progress, rounds: Iterable[Round]
+        self,
+        base: Target,
+        candidate: Target,
+        terms: Terms,
+        progress: Progress,
+        rounds: Iterable[Round],
+        **more: object,
     ) -> ScriptedPairing:
         """Stand for `Pairing`."""
         name = cast("FakeKind", base.server.kind).revision
@@ -70,7 +76,7 @@ class Creeping(World):
         self.paired = next((build for commit, build in self.beside.items() if commit[:12] in name), self.paired)
         failure = next((failure for commit, failure in self.failing.items() if commit[:12] in name), None)
         self.failures = {} if failure is None else {0: failure}
-        return super().pairing(base, candidate, terms, progress, rounds)
+        return super().pairing(base, candidate, terms, progress, rounds, **more)
 
     def at(self, commit: str, day: int, host: str = "host-a", software: str = "3.11.9") -> RunEnvironment:
         """The circumstances of a run of pytest."""

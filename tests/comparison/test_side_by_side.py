@@ -416,6 +416,7 @@ class Leaking(ScriptedPairing):
         super().close()
         if was_open:
             self.rounds[-1] = replace(self.rounds[-1], problems=NOT_GIVEN_BACK)
+            self.on_late_trouble()
 
 
 class Interrupted(Leaking):

@@ -19,6 +19,7 @@ from pytest_gpuserve.errors import NotInRevision
 from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.experiment.shared_starts import SharedStarts
 from pytest_gpuserve.experiment.worktree import ReferenceBuild, ReferenceBuilds
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.gate.reason import ReasonKind
@@ -197,7 +198,13 @@ class World:
         keep(Session(starts, AT, answers=2, answers_checked=2))
 
     def pairing(
-        self, base: Target, candidate: Target, terms: Terms, progress: Progress, rounds: Iterable[Round]
+        self,
+        base: Target,
+        candidate: Target,
+        terms: Terms,
+        progress: Progress,
+        rounds: Iterable[Round],
+        **more: object,
     ) -> ScriptedPairing:
         """Stand for `Pairing`."""
         world = self
@@ -283,6 +290,7 @@ class World:
             progress=cast("Progress", None),
             machine=cast("Machine", SimpleNamespace(reading=self.reading)),
             against=against,
+            starts=SharedStarts(),
         )
 
 

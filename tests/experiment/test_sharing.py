@@ -166,7 +166,11 @@ def test_two_servers_side_by_side_have_memory_of_their_own() -> None:
     with memory_server() as one, memory_server() as other, ExitStack() as stack:
         shape = shape_of(Burst(6, max_in_flight=2))
         arms: dict[Arm, MemoryServer] = {"base": one, "candidate": other}
-        server_arms = [ServerArm.started(arm, doubling(there), shape, Unseen(), stack) for arm, there in arms.items()]
+        targets = {arm: doubling(there) for arm, there in arms.items()}
+        server_arms = [
+            ServerArm.of(arm, stack.enter_context(target.started()), target, shape, Unseen())
+            for arm, target in targets.items()
+        ]
         for server_arm in server_arms:
             server_arm.warm_up(stack)
         assert len(ours()) == 4

@@ -18,12 +18,11 @@ import pytest
 
 from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.plugin.fixtures import SESSION_NAME
-from tests.fakes.scripted_contender import ScriptedContender, ScriptedContenders
+from tests.fakes.scripted_contender import ScriptedContender, ScriptedContenders, ScriptedInstance
 from tests.fakes.scripted_sessions import SCRIPT_NAME, ScriptedSessions, kind_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import ExitStack
     from pathlib import Path
 
     from pytest_gpuserve.experiment.handle import Target
@@ -139,19 +138,11 @@ class _Contender(ScriptedContender):
 class _Contenders(ScriptedContenders):
     """Makes scripted contenders on a card."""
 
-    def started(
-        self,
-        arm: Arm,
-        target: Target,
-        shape: LoadShape,
-        progress: Progress,
-        stack: ExitStack,
-        *,
-        beside: Callable[[], None] | None = None,
+    def of(
+        self, arm: Arm, instance: ScriptedInstance, target: Target, shape: LoadShape, progress: Progress
     ) -> ScriptedContender:
-        made = super().started(arm, target, shape, progress, stack, beside=beside)
-        build = _Build.of(self.path, target, f"{arm} {sum(self._starts.values())}")
-        return _Contender.of(made, build)
+        made = super().of(arm, instance, target, shape, progress)
+        return _Contender.of(made, _Build.of(self.path, target, f"{arm} {sum(self._starts.values())}"))
 
 
 @pytest.hookimpl(trylast=True)
@@ -166,5 +157,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     path = config.rootpath / SCRIPT_NAME
     patch = pytest.MonkeyPatch()
     patch.setattr(measurement, "take_session", _Sessions(ScriptedSessions(path)).take)
-    patch.setattr(pairing, "ServerArm", _Contenders(path))
+    contenders = _Contenders(path)
+    patch.setattr(pairing.Pairing, "_start", contenders.start)
+    patch.setattr(pairing, "ServerArm", contenders)
     config.add_cleanup(patch.undo)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from pytest_gpuserve.errors import LoadFailed, ServerFailed
+from pytest_gpuserve.experiment.pairing import _as_base_failure
 from pytest_gpuserve.experiment.server_arm import Pace
 from pytest_gpuserve.load.run import lost_in_mid_load
 from pytest_gpuserve.measure.rounds import ArmResult
@@ -20,11 +21,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.pairing import Pairing
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.measure.window import Window
+    from pytest_gpuserve.servers.base import ServerKind
     from pytest_gpuserve.servers.instance import Instance
 
 BLOCK_NOISE: Final = 10.0
@@ -44,17 +47,29 @@ class ScriptedContenders:
     _starts: dict[tuple[str, Path], int] = field(default_factory=dict, init=False)
     _running: int = field(default=0, init=False)
 
-    def started(
-        self,
-        arm: Arm,
-        target: Target,
-        shape: LoadShape,
-        progress: Progress,
-        stack: ExitStack,
-        *,
-        beside: Callable[[], None] | None = None,
+    @property
+    def start(self) -> Callable[..., ScriptedInstance]:
+        """Stand for ``Pairing._start``."""
+
+        def start(
+            pairing: Pairing, arm: Arm, stack: ExitStack, beside: Callable[[], None] | None = None
+        ) -> ScriptedInstance:
+            with _as_base_failure(arm):
+                return self._started(arm, pairing._targets[arm], stack, beside)
+
+        return start
+
+    def of(
+        self, arm: Arm, instance: ScriptedInstance, target: Target, shape: LoadShape, progress: Progress
     ) -> ScriptedContender:
-        """Stand for ``ServerArm.started``.
+        """Stand for ``ServerArm.of``."""
+        del shape
+        return ScriptedContender(self, arm, target, instance.script, instance.speed, instance.noise, progress)
+
+    def _started(
+        self, arm: Arm, target: Target, stack: ExitStack, beside: Callable[[], None] | None
+    ) -> ScriptedInstance:
+        """Start none.
 
         Raises:
             ServerFailed: Where the script says so.
@@ -73,7 +88,7 @@ class ScriptedContenders:
         speed = script.speed * speed_of(target, script, start=number) * noise.factor()
         if beside is not None:
             beside()
-        return ScriptedContender(self, arm, target, script, speed, noise, progress)
+        return ScriptedInstance(target.server.kind, script, speed, noise)
 
     def _end(self, arm: Arm) -> None:
         self._running -= 1
@@ -84,9 +99,27 @@ class ScriptedContenders:
             log.write(f"{line}\n")
 
 
+@dataclass(frozen=True)
+class ScriptedInstance:
+    """A started server that is none.
+
+    Args:
+        kind: What it would be.
+        script: The script.
+        speed: Of this start.
+        noise: Of its windows.
+    """
+
+    kind: ServerKind
+    script: Script
+    speed: float
+    noise: Noise
+    process: None = None
+
+
 @dataclass
 class ScriptedContender:
-    """A started server that is none.
+    """A load on a started server that is none.
 
     Args:
         makers: Who made it, and counts the turns of all.

@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, cast
 
 from pytest_gpuserve.comparison.holm import HolmCorrection
-from pytest_gpuserve.comparison.side_by_side import Memory, SideBySide
+from pytest_gpuserve.comparison.side_by_side import KEPT_IN_RUN, Memory, SideBySide
 from pytest_gpuserve.gate.paired import default_prior
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
@@ -92,6 +92,9 @@ class ScriptedPairing:
             self.rounds.pop()
         self.rounds.append(self._round(number, 1 if self.by_turns else blocks))
         self._is_open = not self.by_turns and blocks < BLOCKS
+
+    def on_late_trouble(self) -> None:
+        """Replaced by whoever hears of it."""
 
     def close(self) -> None:
         """See `Pairing`."""
@@ -193,6 +196,7 @@ def a_comparison(
         prior_of=lambda metric: prior or default_prior(metric),
         claims=claims or HolmCorrection(1),
         most_foreign_cores=0.25,
+        kept=memory.remark or (KEPT_IN_RUN if memory.rounds else None),
     )
 
 

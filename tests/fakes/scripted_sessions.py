@@ -281,7 +281,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     if config.pluginmanager.get_plugin(SESSION_NAME) is None:
         return
     from pytest_gpuserve.comparison import measurement
-    from pytest_gpuserve.experiment import pairing
+    from pytest_gpuserve.experiment import pairing, shared_starts
     from pytest_gpuserve.experiment.capacity import rounds
     from pytest_gpuserve.experiment.machine import Machine
     from pytest_gpuserve.experiment.telemetry import NOBODY
@@ -292,7 +292,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     path = config.rootpath / SCRIPT_NAME
     patch = pytest.MonkeyPatch()
     patch.setattr(measurement, "take_session", ScriptedSessions(path).take)
-    patch.setattr(pairing, "ServerArm", ScriptedContenders(path))
+    contenders = ScriptedContenders(path)
+    patch.setattr(pairing.Pairing, "_start", contenders.start)
+    patch.setattr(shared_starts, "_answers", lambda *_: True)
+    patch.setattr(pairing, "ServerArm", contenders)
     searches = ScriptedSearches(path)
     patch.setattr(pairing.Pairing, "_up", searches.up)
     patch.setattr(rounds, "SearchedStart", searches.start)

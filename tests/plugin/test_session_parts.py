@@ -90,7 +90,10 @@ def test_a_folder_is_made_and_named_when_there_is_something_in_it(tmp_path: Path
 
 
 def test_every_start_has_a_log_and_its_secrets_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Logs are numbered and fit to be files; of what a server is given, and of what it is asked with, all is told."""
+    """Logs are numbered and fit to be files; of what a server is given, and of what it is asked with, all is told.
+
+    Before each start other servers make room.
+    """
     logged: list[tuple[str, Mapping[str, str]]] = []
 
     def started(*_: object, log: Path, launched: Any, **__: object) -> AbstractContextManager[None]:  # noqa: ANN401 -- a callback
@@ -104,18 +107,19 @@ def test_every_start_has_a_log_and_its_secrets_are_known(tmp_path: Path, monkeyp
         logs=lambda _: tmp_path,
         logged=lambda log, given: logged.append((log.name, given)),
         note=pytest.fail,
+        make_room=lambda: logged.append(("", {})),
     )
     start = made.starter(NEVER, 1.0)
     ask: Any = SimpleNamespace(headers={"Authorization": "Bearer hunter22", "Accept": "*/*"})
     for name in ("mosec", "my server/2"):
         start(SimpleNamespace(name=name), ask)
     given = {"PORT": "8000", "Authorization": "hunter22"}
-    assert logged == [("001-mosec.log", given), ("002-my-server-2.log", given)]
+    assert logged == [("", {}), ("001-mosec.log", given), ("", {}), ("002-my-server-2.log", given)]
 
 
 def test_nobody_looks_where_there_is_no_card(tmp_path: Path) -> None:
     """On ``cpu`` a sampler would use a part of what is measured."""
-    made = Equipment(here().device, engine=None, logs=lambda _: tmp_path, logged=lambda *_: None, note=lambda _: None)
+    made = Equipment(here().device, engine=None, logs=NEVER, logged=NEVER, note=lambda _: None, make_room=NEVER)
     assert made.telemetry_source(NEVER) is NOBODY
 
 
@@ -136,7 +140,7 @@ def test_what_was_opened_is_all_given_back_the_device_last(tmp_path: Path, monke
     assert ended == ["opponents", "lock"]
     monkeypatch.setattr(TelemetrySource, "close", Part("telemetry_source", ended).close)
     engine: Any = Part("engine", ended, fails=True)
-    made = Equipment(here().device, engine=engine, logs=NEVER, logged=NEVER, note=NEVER)
+    made = Equipment(here().device, engine=engine, logs=NEVER, logged=NEVER, note=NEVER, make_room=NEVER)
     with pytest.raises(UsageProblem, match="engine cannot be ended"):
         made.close()
     assert ended[2:] == ["engine", "telemetry_source"]

@@ -130,7 +130,8 @@ def test_each_is_warmed_up_and_called_by_its_own_name(tmp_path: Path) -> None:
         target, shape = fox(servers), LoadShape(Burst(40, 8), warmup_seconds=0.3)
         with ExitStack() as stack:
             # Before a comparison, too, whose load has not begun yet.
-            ServerArm.started("candidate", target, for_replicas(shape, target), Unseen(), stack).warm_up(stack)
+            instance = stack.enter_context(target.started())
+            ServerArm.of("candidate", instance, target, for_replicas(shape, target), Unseen()).warm_up(stack)
         before = [sum(seen(server)["bodies"].values()) for server in servers]
         start, problems = loaded(target, Burst(40, 8))
         sent = [seen(server) for server in servers]
@@ -193,7 +194,7 @@ def test_they_are_compared_side_by_side_as_one_server_is(tmp_path: Path, monkeyp
     with replicas(tmp_path, "ms=20", "ms=20") as servers, ExitStack() as stack:
         target, names = fox(servers, counters=COUNTERS), [address(server) for server in servers]
         shape = for_replicas(LoadShape(Closed(USERS), warmup_seconds=0.3), target)
-        one = ServerArm.started("candidate", target, shape, Unseen(), stack)
+        one = ServerArm.of("candidate", stack.enter_context(target.started()), target, shape, Unseen())
         one.warm_up(stack)
         for seed in (1, 2):
             window = one.turn(Pace(2, 5), seed=seed)

@@ -1,0 +1,169 @@
+"""Tests of one module share the starts of their servers, by laps, and only the last run of each is reported."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.fakes.scripted_sessions import Script
+from tests.plugin.conftest import text_of
+
+if TYPE_CHECKING:
+    from tests.plugin.conftest import Checkout, Project
+
+JSON = "--gpuserve-json=out.json"
+
+TESTS = """
+import pytest
+
+{marker}
+
+@pytest.fixture(scope="module")
+def server(mosec_server):
+    print("module begins")
+    yield mosec_server("app.py")
+    print("module ends")
+
+@pytest.mark.parametrize("users", [1, 2, 3])
+def test_it(server, load, baseline, users):
+    with open("bodies.txt", "a") as bodies:
+        print(users, file=bodies)
+    run = load(server.post("/inference", body=b"fox"), concurrency=users)
+    {assertion}
+"""
+
+ASSERTION = "assert run.throughput >= baseline.throughput"
+
+
+@pytest.fixture
+def sweep(project: Project, checkout: Checkout) -> Project:
+    """A module of three loads of one server, whose starts lie so far apart that one round decides nothing."""
+    project.script = Script(noise=0.012)
+    write(project)
+    checkout.commit("a sweep")
+    project.speed(0.975)
+    return project
+
+
+def write(project: Project, assertion: str = ASSERTION, marker: str = "") -> None:
+    """Write the module."""
+    project.test_file.write_text(TESTS.format(assertion=assertion, marker=marker))
+
+
+def bodies(project: Project) -> list[int]:
+    """Which tests' functions ran, in order."""
+    path = project.path / "bodies.txt"
+    lines = path.read_text().split()
+    path.unlink()
+    return list(map(int, lines))
+
+
+def results(project: Project) -> dict[str, Any]:
+    """What the JSON result has of each test, by its parameter."""
+    tests = json.loads((project.path / "out.json").read_text())["tests"]
+    return {test["nodeid"].split("[")[1][:-1]: test for test in tests}
+
+
+def rounds(project: Project) -> list[int]:
+    """Rounds of each test."""
+    return [results(project)[users]["verdicts"][0]["rounds"] for users in ("1", "2", "3")]
+
+
+def starts(checkout: Checkout) -> int:
+    """How often a pair of servers was started; all of them have ended."""
+    lines = [line.split()[0] for line in checkout.servers()]
+    assert lines.count("start") == lines.count("end")
+    return lines.count("start") // 2
+
+
+def test_the_starts_of_a_module_are_those_of_its_slowest_decision(sweep: Project, checkout: Checkout) -> None:
+    """Not the sum over its tests, which run in the opposite order on each next start; each is reported once.
+
+    What its module has set up lasts to its end.
+    """
+    result = sweep.run("--against=HEAD", JSON, "-v", "-s", "--junitxml=junit.xml")
+    result.assert_outcomes(passed=3)
+    counts, ran, text = rounds(sweep), bodies(sweep), text_of(result)
+    assert sorted(counts)[1] > 1
+    assert starts(checkout) == max(counts) < sum(counts)
+    assert ran[:3] == [1, 2, 3]
+    second = [users for users in (3, 2, 1) if counts[users - 1] > 1]
+    assert ran[3 : 3 + len(second)] == second
+    assert text.count("PASSED") == 3
+    assert "SKIPPED" not in text
+    assert (text.count("module begins"), text.count("module ends")) == (1, 1)
+    assert (sweep.path / "junit.xml").read_text().count("<testcase") == 3
+    assert "an earlier try" not in text
+
+
+@pytest.mark.parametrize(
+    ("marker", "arguments"),
+    [("pytestmark = pytest.mark.gpuserve(laps=False)", ()), ("pytestmark = pytest.mark.flaky", ())],
+)
+def test_a_test_that_is_not_to_run_twice_is_decided_in_one_go(
+    sweep: Project, checkout: Checkout, marker: str, arguments: tuple[str, ...]
+) -> None:
+    """By the module's marker, or as another plugin runs it again itself; its first round is on the servers that run."""
+    write(sweep, marker=marker)
+    checkout.commit("marked")
+    sweep.speed(0.974)
+    sweep.run("--against=HEAD", JSON, *arguments).assert_outcomes(passed=3)
+    assert bodies(sweep) == [1, 2, 3]
+    assert starts(checkout) == 1 + sum(count - 1 for count in rounds(sweep))
+
+
+def test_one_that_fails_ends_the_run_and_those_that_wait_are_told(sweep: Project, checkout: Checkout) -> None:
+    """With ``-x`` nothing is left running, nothing passes undecided, and the next run goes on with their rounds."""
+    write(sweep, f"{ASSERTION}\n    assert users != 3")
+    result = sweep.run("--against=HEAD", JSON, "-x")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert bodies(sweep)[:3] == [1, 2, 3]
+    found = results(sweep)
+    assert checkout.left_behind() == []
+    waited = [users for users, test in found.items() if test["outcome"] == "interrupted"]
+    assert waited
+    for users in waited:
+        assert f"test_it[{users}]: not decided when the run ended" in text_of(result)
+
+
+def test_ctrl_c_tells_those_that_wait(sweep: Project, checkout: Checkout) -> None:
+    """Ctrl-C while others wait: they are named, and no server is left."""
+    write(sweep, f"if users == 3: raise KeyboardInterrupt\n    {ASSERTION}")
+    result = sweep.run("--against=HEAD", JSON)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert "not decided when the run ended" in text_of(result)
+    assert checkout.left_behind() == []
+
+
+def test_a_teardown_that_fails_while_its_test_waits_is_an_error(sweep: Project, checkout: Checkout) -> None:
+    """It is reported at once, and the test does not run again; the others go on."""
+    sweep.test_file.write_text(
+        sweep.test_file.read_text()
+        + """
+@pytest.fixture(autouse=True)
+def broken(users):
+    yield
+    assert users != 2, "torn"
+"""
+    )
+    result = sweep.run("--against=HEAD", JSON)
+    result.assert_outcomes(passed=2, errors=1, skipped=1)
+    assert bodies(sweep).count(2) == 1
+    assert checkout.left_behind() == []
+
+
+def test_a_test_that_catches_everything_is_not_passed_undecided(sweep: Project) -> None:
+    """``except BaseException`` in a test's function stops no lap: it runs again until it is decided."""
+    body = f"try:\n        {ASSERTION}\n    except BaseException:\n        pass"
+    write(sweep, body)
+    sweep.run("--against=HEAD", JSON).assert_outcomes(passed=3)
+    assert {test["verdicts"][0]["verdict"] for test in results(sweep).values()} == {"PASS"}
+
+
+def test_the_budget_counts_all_laps(sweep: Project) -> None:
+    """A test whose time is spent ends undecided, though each of its runs was shorter."""
+    result = sweep.run("--against=HEAD", JSON, "--gpuserve-budget=0.000001")
+    result.assert_outcomes(failed=3)
+    assert "would exceed the test's budget" in text_of(result)
