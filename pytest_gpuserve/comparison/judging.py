@@ -6,7 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.comparison.assertions import Comparison, Duel, Run
-from pytest_gpuserve.comparison.context import ComparisonContext, Look, TestMeasurements, unwatched
+from pytest_gpuserve.comparison.context import ComparisonContext, Look, TestMeasurements, ignore_look
 from pytest_gpuserve.comparison.drift import DriftComparison
 from pytest_gpuserve.comparison.first_looks import FirstLooks
 from pytest_gpuserve.comparison.numbers import judge_limit, judge_published
@@ -70,7 +70,7 @@ class TestGate:
         policy: Policy,
         tolerance_of: Callable[[Metric], float],
         on_verdict: Callable[[str, Judgement], None],
-        on_look: Callable[[Look], None] = unwatched,
+        on_look: Callable[[Look], None] = ignore_look,
         earlier: TestGate | None = None,
     ) -> None:
         self.nodeid = nodeid
