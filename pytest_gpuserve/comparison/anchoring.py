@@ -141,7 +141,7 @@ class AnchorUpdater:
         if anchored is None or why:
             return self._set(metric, now, anchored, why)
         if self._now is not None and not is_as_fast(yardstick_of(anchored.of.yardstick), self._now):
-            return self._elsewhere(metric, anchored, own, before, now)
+            return self._at_another_speed(metric, anchored, own, before, now)
         return self._compared(gated, anchored, own, before, now)
 
     def _compared(
@@ -180,7 +180,7 @@ class AnchorUpdater:
         kept = None if own else msgspec.structs.replace(anchored.of, metrics=[anchored.line])
         return _Decision(kept, None, f"{text}, {stays}, anchor stays at {was}")
 
-    def _elsewhere(
+    def _at_another_speed(
         self,
         metric: Metric,
         anchored: Anchored,

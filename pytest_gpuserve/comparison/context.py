@@ -169,7 +169,7 @@ class Look:
         return f"{self.unit} {self.number} of {max(self.number, self.most)}"
 
 
-def unwatched(look: Look) -> None:
+def ignore_look(look: Look) -> None:
     """Where nobody watches."""
 
 

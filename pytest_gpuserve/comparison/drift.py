@@ -329,8 +329,8 @@ class DriftComparison:
             self._decided[key] = confirmation
             # Why it was not enough stands with the verdict that counts.
             self._case.tell(measurement, drift.claim.overrule())
-            told = side_by_side(f"{drift.where} it is REGRESSED too, and that counts")
-            return paired.because(told, *drift.claim.reasons)
+            counts = side_by_side(f"{drift.where} it is REGRESSED too, and that counts")
+            return paired.because(counts, *drift.claim.reasons)
         unsettled = self._unsettled(drift, paired)
         if unsettled:
             return self._stored.final(measurement, drift.claim.because(*unsettled))

@@ -10,7 +10,7 @@ from pytest_gpuserve.comparison.context import (
     ComparisonContext,
     Look,
     TestMeasurements,
-    unwatched,
+    ignore_look,
     waits_for_nobody,
 )
 from pytest_gpuserve.comparison.drift import DriftComparison
@@ -78,7 +78,7 @@ class TestGate:
         policy: Policy,
         tolerance_of: Callable[[Metric], float],
         on_verdict: Callable[[str, Judgement], None],
-        on_look: Callable[[Look], None] = unwatched,
+        on_look: Callable[[Look], None] = ignore_look,
         earlier: TestGate | None = None,
         may_wait: Callable[[], bool] = waits_for_nobody,
     ) -> None:

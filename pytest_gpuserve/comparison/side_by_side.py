@@ -245,7 +245,7 @@ class SideBySide:
         self._kept_remark = () if kept is None else (kept,)
         self._last_seconds = 0.0
         self._round_seconds = memory.round_seconds
-        self._courses = {name: LookSequence.of(kept) for name, kept in memory.metrics.items()}
+        self._sequences = {name: LookSequence.of(kept) for name, kept in memory.metrics.items()}
 
     # -- measuring
 
@@ -338,11 +338,11 @@ class SideBySide:
         self._claims.count((*self._comparison, metric.name))
         if self.problems:
             return Judgement.invalid(metric, self._kind, *self.problems, value=self._value(metric, "candidate"))
-        course = self._courses.setdefault(metric.name, LookSequence(tolerance, []))
-        if course.tolerance != tolerance:
+        sequence = self._sequences.setdefault(metric.name, LookSequence(tolerance, []))
+        if sequence.tolerance != tolerance:
             # Another question: its looks begin anew, on the same data.
-            course = self._courses[metric.name] = LookSequence(tolerance, [])
-        look = course.decided_at if course.decided_at is not None else self._look()
+            sequence = self._sequences[metric.name] = LookSequence(tolerance, [])
+        look = sequence.decided_at if sequence.decided_at is not None else self._look()
         if look is None or look < first_look(metric):
             return self._undecided(metric)
         rounds = rounds_until(self.rounds, look)
@@ -354,7 +354,7 @@ class SideBySide:
             return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reasons=(problem.reason,))
         except NotMeasured as problem:
             return Judgement.invalid(metric, self._kind, problem.reason)
-        return self._judged(metric, points, rounds, course, look)
+        return self._judged(metric, points, rounds, sequence, look)
 
     def judge_limit(self, metric: Metric, limit: float) -> Judgement:
         """Judge whether the ratio of the candidate's value to the base's is shown to hold a limit, or to miss it.
@@ -405,35 +405,35 @@ class SideBySide:
         return look_index(len(self.rounds), BLOCKS if last.by_turns else len(last.blocks))
 
     def _judged(
-        self, metric: Metric, points: Sequence[RoundPoint], rounds: Sequence[Round], course: LookSequence, look: int
+        self, metric: Metric, points: Sequence[RoundPoint], rounds: Sequence[Round], sequence: LookSequence, look: int
     ) -> Judgement:
         prior, level = self._prior_of(metric), levels()[look]
-        most_growth = metric.growth(course.tolerance)
+        most_growth = metric.growth(sequence.tolerance)
         verdict, evidence, reasons = paired_verdict(metric, points, prior, most_growth=most_growth, level=level)
         claim = paired_claim(points, prior, most_growth=most_growth, level=level)
-        taken = next((seen for seen in course.seen if seen.look == look), None)
-        is_told = False
+        taken = next((seen for seen in sequence.seen if seen.look == look), None)
+        is_explained = False
         if taken is None:
-            course.seen.append(LookResult.of(look, evidence, claim))
-        elif course.decision is None and verdict is not said_alone(taken):
+            sequence.seen.append(LookResult.of(look, evidence, claim))
+        elif sequence.decision is None and verdict is not said_alone(taken):
             # What was learned since then about other starts must not decide a look that is over.
             verdict, reasons = said_alone(taken), (LOOKED_BEFORE,)
-        if course.decision is not None:
-            verdict, reasons = course.decision, self._kept_remark if course.is_kept else ()
+        if sequence.decision is not None:
+            verdict, reasons = sequence.decision, self._kept_remark if sequence.is_kept else ()
         elif verdict.is_claim:
-            p = adjusted_p(course.seen, improved=verdict is Verdict.IMPROVED)
+            p = adjusted_p(sequence.seen, improved=verdict is Verdict.IMPROVED)
             if not self._claims.uphold((*self._comparison, metric.name), p, verdict):
-                course.remark = (
+                sequence.remark = (
                     f"{verdict} by itself after {in_rounds(len(rounds))} (p = {p:.2g}), but not among the"
                     f" {self._claims.planned} comparisons of this run"
                 )
-                verdict, is_told = verdict.without_claim, True
-                reasons = (Reason(ReasonKind.CHANCE, f"{course.remark}: one of so many looks like that by chance"),)
-        if course.remark and not is_told:
-            reasons = (*reasons, Reason(ReasonKind.CHANCE, f"{course.remark}; measured on, it is {verdict}"))
-        decides = verdict is not Verdict.INCONCLUSIVE and course.decision is None
+                verdict, is_explained = verdict.without_claim, True
+                reasons = (Reason(ReasonKind.CHANCE, f"{sequence.remark}: one of so many looks like that by chance"),)
+        if sequence.remark and not is_explained:
+            reasons = (*reasons, Reason(ReasonKind.CHANCE, f"{sequence.remark}; measured on, it is {verdict}"))
+        decides = verdict is not Verdict.INCONCLUSIVE and sequence.decision is None
         if decides:
-            course.decision, course.decided_at = verdict, look
+            sequence.decision, sequence.decided_at = verdict, look
         if taken is None or decides:
             self._save()
         judgement = Judgement.from_evidence(
@@ -452,7 +452,7 @@ class SideBySide:
         return replace(
             judgement,
             reasons=(*remarks, *reasons),
-            adjusted_p=adjusted_p(course.seen, improved=verdict is Verdict.IMPROVED) if verdict.is_claim else None,
+            adjusted_p=adjusted_p(sequence.seen, improved=verdict is Verdict.IMPROVED) if verdict.is_claim else None,
         )
 
     def _undecided(self, metric: Metric, *, limit: float | None = None) -> Judgement:
@@ -490,22 +490,22 @@ class SideBySide:
         if sound or self._memory.rounds:
             self._memory.save(
                 [measured for measured in sound if measured.blocks],
-                {name: self._kept(name, sound) for name in self._courses},
+                {name: self._kept(name, sound) for name in self._sequences},
             )
 
     def _kept(self, name: str, sound: Sequence[Round]) -> KeptMetric:
-        course = self._courses[name]
-        looks = tuple(seen for seen in course.seen if LOOKS[seen.look][0] <= len(sound))
-        is_decided = course.decided_at is not None and LOOKS[course.decided_at][0] <= len(sound)
+        sequence = self._sequences[name]
+        looks = tuple(seen for seen in sequence.seen if LOOKS[seen.look][0] <= len(sound))
+        is_decided = sequence.decided_at is not None and LOOKS[sequence.decided_at][0] <= len(sound)
         differences = []
         for measured in judged_rounds(METRICS[name], sound):
             if measured.foreign_cores > self._most_foreign_cores:
                 continue
             try:
-                differences.append(round_point(METRICS[name], measured, course.tolerance).differences)
+                differences.append(round_point(METRICS[name], measured, sequence.tolerance).differences)
             except NotMeasured:
                 continue
-        return KeptMetric(course.tolerance, looks, course.decision if is_decided else None, tuple(differences))
+        return KeptMetric(sequence.tolerance, looks, sequence.decision if is_decided else None, tuple(differences))
 
 
 def session_of(measured: Round, arm: Arm) -> Session:

@@ -72,7 +72,7 @@ def stored_judgement(
     return withstand_drift(result, occasions).judgement()
 
 
-def undecided_elsewhere(metric: Metric, stored: Stored, now: Yardstick, *, value: float | None) -> Judgement:
+def undecided_at_another_speed(metric: Metric, stored: Stored, now: Yardstick, *, value: float | None) -> Judgement:
     """The judgement where the machine is not as fast as it was, or not known to be: the numbers decide nothing.
 
     Args:
@@ -249,7 +249,7 @@ class StoredComparison:
             reason = Reason(ReasonKind.OTHER_HOST, text)
             return Judgement.missing(metric, "baseline", reason, value=measurement.value(metric))
         if evidence is None:
-            return undecided_elsewhere(metric, stored, measurement.yardstick, value=measurement.value(metric))
+            return undecided_at_another_speed(metric, stored, measurement.yardstick, value=measurement.value(metric))
         return stored_judgement(
             metric, evidence, run.sessions, host=self._here.host.id, tolerance=self._case.tolerance_of(metric)
         )

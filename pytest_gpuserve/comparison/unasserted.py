@@ -70,9 +70,9 @@ class UnassertedMetrics:
         stored = self._case.baseline_store.find(measurement.baseline_key)
         if self._recorder.wants(stored):
             judged = self._stored.judge(measurement, metric, stored)
-            told = self._recorder.judge(measurement, metric, stored, judged, self._stored.shared(measurement))
+            recorded = self._recorder.judge(measurement, metric, stored, judged, self._stored.shared(measurement))
             # What is missing would be recorded if the test passed, and it has not.
-            return judged if told.verdict is Verdict.MISSING else told
+            return judged if recorded.verdict is Verdict.MISSING else recorded
         judgement = self._stored.settle_without_measuring(measurement, metric, stored, claims)
         return self._reviewed(measurement, stored, judgement, claims)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.asking import ANSWER_SECONDS, Answer, ask_once
-from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
+from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.load.driver import most_under_way
 from pytest_gpuserve.load.kserve import Inference, OutputRequest, http_request, inputs_of
 from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
@@ -298,7 +298,7 @@ class Target:
     protocol: Protocol = "http"
     messages: tuple[bytes, ...] = ()
     sharing: Sharing | None = None
-    telemetry_source: TelemetrySource = field(default=NOBODY, repr=False, compare=False)
+    telemetry_source: TelemetrySource = field(default=NO_TELEMETRY, repr=False, compare=False)
 
     def __repr__(self) -> str:
         """What is sent, without headers and bodies; as for `ServerHandle`."""

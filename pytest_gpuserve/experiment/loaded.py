@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from pytest_gpuserve.device.cpu import cores_taken_by_others, cpu_share, read_cpu
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.shape import LEAST_WINDOWS, TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SECONDS, windows_wanted
-from pytest_gpuserve.experiment.telemetry import TelemetryMonitor, nobody
+from pytest_gpuserve.experiment.telemetry import TelemetryMonitor, no_monitor
 from pytest_gpuserve.experiment.watch import Watch, client_of, our_processes
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.ceiling import load_ceiling
@@ -58,7 +58,7 @@ class OneStart(ABC):
     shape: LoadShape
     check: AnswerCheck
     progress: Progress
-    monitor: TelemetryMonitor = field(default_factory=nobody)
+    monitor: TelemetryMonitor = field(default_factory=no_monitor)
     interrupted: bool = False
     _watch: Watch = field(init=False, repr=False)
     _conditions: list[WindowCondition] = field(default_factory=list)

@@ -57,7 +57,7 @@ LOOK_NS: Final = (SLOW_EVERY + 1) * SAMPLE_NS
 """Within so long the processes on a card are seen once."""
 
 
-class Eyes(Protocol):
+class CardSampler(Protocol):
     """What looks at cards and processes; `pytest_gpuserve.device.telemetry.Sampling` is one."""
 
     def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
@@ -76,7 +76,7 @@ class Eyes(Protocol):
         """Look no more."""
 
 
-class NoEyes:
+class NoSampler:
     """Looks at nothing, where there is no card."""
 
     def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
@@ -103,7 +103,7 @@ class TelemetryMonitor:
     """Looks after the cards from before a server's start until after its end; where there is none, all is well.
 
     Args:
-        eyes: What looks.
+        sampler: Samples the cards and the processes on them.
         uuids: Of the cards that the server may use; none where there is none.
         since_ns: From when on what was seen belongs to this start.
         server_began_ns: When the server was started.
@@ -117,7 +117,7 @@ class TelemetryMonitor:
             then.
     """
 
-    eyes: Eyes
+    sampler: CardSampler
     uuids: tuple[str, ...]
     since_ns: int
     server_began_ns: int
@@ -130,11 +130,11 @@ class TelemetryMonitor:
     _memory_before: Mapping[str, int | None] = field(default_factory=dict)
     _up_ns: int | None = None
     _server_pids: tuple[int, ...] = ()
-    _told: set[tuple[ReasonKind, str]] = field(default_factory=set)
+    _reported: set[tuple[ReasonKind, str]] = field(default_factory=set)
     _problems: list[Reason] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._memory_before = self._memory(self.eyes.seen())
+        self._memory_before = self._memory(self.sampler.seen())
 
     def up(self, *instances: Instance) -> None:
         """Hear that the server answers and is at rest: for a second, look at what the cards take then.
@@ -152,9 +152,9 @@ class TelemetryMonitor:
             for instance in instances
             for pid in (*((instance.process.pid,) if instance.process is not None else ()), *instance.members())
         )
-        self.eyes.watch(server=self._server_pids)
+        self.sampler.watch(server=self._server_pids)
         began_ns = self.clock()
-        seen = self.eyes.seen_until(began_ns + IDLE_NS)
+        seen = self.sampler.seen_until(began_ns + IDLE_NS)
         self.idle_watts = telemetry_between(seen.samples, began_ns, began_ns + IDLE_NS).watts
         # A container's processes were not known for ours before they were told.
         self._up_ns = began_ns + IDLE_NS
@@ -162,7 +162,7 @@ class TelemetryMonitor:
     def loaded_by(self, pids: Iterable[int]) -> None:
         """Hear which processes are the client's."""
         if self.uuids:
-            self.eyes.watch(client=pids, server=self._server_pids)
+            self.sampler.watch(client=pids, server=self._server_pids)
 
     def judge(self, windows: Sequence[Window], *, wait: bool) -> list[WindowCondition]:
         """Say how the cards were in windows, and look for what makes the whole run invalid.
@@ -177,7 +177,7 @@ class TelemetryMonitor:
         """
         if not self.uuids:
             return [WindowCondition()] * len(windows)
-        seen = self.eyes.seen_until(windows[-1].end_ns) if wait and windows else self.eyes.seen()
+        seen = self.sampler.seen_until(windows[-1].end_ns) if wait and windows else self.sampler.seen()
         self._check(seen)
         last_ns = seen.samples[-1].at_ns if seen.samples else self.since_ns
         ready = [window for window in windows if wait or window.end_ns <= last_ns]
@@ -195,14 +195,14 @@ class TelemetryMonitor:
         """Add to windows what the cards did in them, as far as it was seen."""
         if not self.uuids:
             return tuple(windows)
-        samples = self.eyes.seen().samples
+        samples = self.sampler.seen().samples
         return tuple(replace(window, cards=card_use(_telemetry(samples, window))) for window in windows)
 
     def telemetry(self, windows: Iterable[Window]) -> Telemetry | None:
         """Sum up what was seen in windows; None where nobody looked, or there is no window."""
         if not self.uuids:
             return None
-        samples = self.eyes.seen().samples
+        samples = self.sampler.seen().samples
         return merged(_telemetry(samples, window) for window in windows)
 
     def down(self) -> None:
@@ -215,7 +215,7 @@ class TelemetryMonitor:
             return
         ended_ns = self.clock()
         while True:
-            seen = self.eyes.seen_until(self.clock() + SAMPLE_NS)
+            seen = self.sampler.seen_until(self.clock() + SAMPLE_NS)
             after = self._memory(seen)
             memory = RunCondition.together(
                 judge_memory(uuid, self._memory_before.get(uuid), after.get(uuid)) for uuid in self.uuids
@@ -224,9 +224,9 @@ class TelemetryMonitor:
                 break
         self.free_ns = self.clock()
         if not seen.problem:
-            seen = self.eyes.seen_until(self.free_ns + LOOK_NS)
+            seen = self.sampler.seen_until(self.free_ns + LOOK_NS)
         self._check(seen)
-        self._tell((*memory.invalid, *self._known(seen.samples).invalid))
+        self._report((*memory.invalid, *self._known(seen.samples).invalid))
         processes, ecc = self._processes(seen.samples), self._ecc(seen.samples)
         for text in dict.fromkeys((*memory.unknown, *processes.unknown, *ecc.unknown)):
             self.note(f"telemetry unknown: {text}")
@@ -244,13 +244,13 @@ class TelemetryMonitor:
         ]
         found = RunCondition.together(parts).invalid
         blind = (Reason(ReasonKind.CARD_UNKNOWN, seen.problem),) if seen.problem else ()
-        self._tell((*found, *blind))
+        self._report((*found, *blind))
 
-    def _tell(self, problems: Iterable[Reason]) -> None:
+    def _report(self, problems: Iterable[Reason]) -> None:
         for problem in problems:
             which = problem.kind, problem.about
-            if which not in self._told:
-                self._told.add(which)
+            if which not in self._reported:
+                self._reported.add(which)
                 self._problems.append(problem)
 
     def _ecc(self, samples: Sequence[TelemetrySample]) -> RunCondition:
@@ -280,9 +280,9 @@ class TelemetryMonitor:
         return {uuid: None if card is None else card.memory_used_bytes for uuid, card in cards.items()}
 
 
-def nobody() -> TelemetryMonitor:
+def no_monitor() -> TelemetryMonitor:
     """Look after nothing, where a load is not a session's."""
-    return TelemetryMonitor(NoEyes(), (), 0, 0, lambda _: None, lambda: 0)
+    return TelemetryMonitor(NoSampler(), (), 0, 0, lambda _: None, lambda: 0)
 
 
 def card_use(telemetry: Telemetry) -> CardUse:
@@ -335,7 +335,7 @@ class TelemetrySource:
 
     Args:
         uuids: Of the cards that are measured on; none where there is none.
-        open_eyes: Makes what looks at them, when it is first needed.
+        open_sampler: Starts what samples them, when it is first needed.
         note: Hears what could not be seen; of texts that differ in counts alone only the first.
         without_ecc: Those of the cards that count no memory errors.
         clock: Of the samples, in ns.
@@ -344,18 +344,18 @@ class TelemetrySource:
     def __init__(
         self,
         uuids: Iterable[str] = (),
-        open_eyes: Callable[[], Eyes] = NoEyes,
+        open_sampler: Callable[[], CardSampler] = NoSampler,
         note: Callable[[str], None] = lambda _: None,
         *,
         without_ecc: Collection[str] = (),
         clock: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._uuids = tuple(uuids)
-        self._open_eyes = open_eyes
+        self._open_sampler = open_sampler
         self._note = note
         self._without_ecc = without_ecc
         self._clock = clock
-        self._eyes: Eyes | None = None
+        self._sampler: CardSampler | None = None
         self._free_ns: int | None = None
         self._noted: set[str] = set()
         self._open: list[TelemetryMonitor] = []
@@ -370,18 +370,18 @@ class TelemetrySource:
         Raises:
             ServerFailed: There can be no more processes, or no temporary files.
         """
-        if self._eyes is None:
-            self._eyes = self._open_eyes() if self._uuids else NoEyes()
-        eyes = self._eyes
+        if self._sampler is None:
+            self._sampler = self._open_sampler() if self._uuids else NoSampler()
+        sampler = self._sampler
         if self._free_ns is not None:
             # Long enough to see who else is on the card while nobody is who was started here.
-            eyes.seen_until(self._free_ns + LOOK_NS)
+            sampler.seen_until(self._free_ns + LOOK_NS)
             needed_ns = min((self._free_ns, *(monitor.since_ns for monitor in self._open)))
-            eyes.forget_before(needed_ns - SLOW_GAP_NS)
+            sampler.forget_before(needed_ns - SLOW_GAP_NS)
         server_began_ns = self._clock()
-        eyes.seen_until(server_began_ns)
+        sampler.seen_until(server_began_ns)
         monitor = TelemetryMonitor(
-            eyes,
+            sampler,
             self._uuids,
             since_ns=self._free_ns or 0,
             server_began_ns=server_began_ns,
@@ -410,10 +410,10 @@ class TelemetrySource:
         Raises:
             ServerFailed: It survives SIGKILL.
         """
-        eyes, self._eyes = self._eyes, None
-        if eyes is not None:
-            eyes.close()
+        sampler, self._sampler = self._sampler, None
+        if sampler is not None:
+            sampler.close()
 
 
-NOBODY = TelemetrySource()
+NO_TELEMETRY = TelemetrySource()
 """Looks at nothing."""

@@ -14,7 +14,7 @@ from pytest_gpuserve.device import DeviceLock, read_software
 from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.device.telemetry import SamplerProcess
 from pytest_gpuserve.experiment.environment import RunEnvironment, read_revision
-from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
+from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.experiment.worktree import ReferenceBuilds, resolve_revision
 from pytest_gpuserve.load.ray.address import ClusterAddress
 from pytest_gpuserve.load.ray.source import RayEngine
@@ -126,7 +126,7 @@ class Equipment:
         self._logged = logged
         self._note = note
         self._make_room = make_room
-        self._telemetry_source = NOBODY
+        self._telemetry_source = NO_TELEMETRY
         self._starts = 0
 
     def starter(self, tmp_path_factory: pytest.TempPathFactory, start_timeout_seconds: float) -> Starter:
@@ -155,7 +155,7 @@ class Equipment:
     def telemetry_source(self, tmp_path_factory: pytest.TempPathFactory) -> TelemetrySource:
         """Who looks at the card while servers are loaded on it: from the first load to the session's end."""
         card = self._device.card
-        if self._telemetry_source is NOBODY and card is not None:
+        if self._telemetry_source is NO_TELEMETRY and card is not None:
             lacks_ecc = card.ecc is False or card.unknown.get("ecc") == UNSUPPORTED
             self._telemetry_source = TelemetrySource(
                 [card.uuid],

@@ -15,7 +15,7 @@ from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.server_arm import SETTLE_TICKS
 from pytest_gpuserve.experiment.shape import TICKS_A_WINDOW, LoadShape, Terms
-from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
+from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed
@@ -102,7 +102,7 @@ class Stage:
         def target(arm: Arm) -> Target:
             handle = ServerHandle(cast("ServerKind", None), _Starter(self, arm).start)
             sent = (Request("GET", "/"),) * requests
-            return Target(handle, sent, telemetry_source=source if on_card else NOBODY)
+            return Target(handle, sent, telemetry_source=source if on_card else NO_TELEMETRY)
 
         return Pairing(target("base"), target("candidate"), terms, Seen())
 

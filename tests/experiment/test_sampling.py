@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuserve.experiment import sampling
 from pytest_gpuserve.experiment.shape import LoadShape
-from pytest_gpuserve.experiment.telemetry import NOBODY
+from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.measure.counters import Counters
@@ -58,7 +58,7 @@ class FakeTarget:
     """A server, and what is measured in its starts; where that is nothing Ctrl-C comes as it starts."""
 
     loads: list[Load | None]
-    telemetry_source: object = NOBODY
+    telemetry_source: object = NO_TELEMETRY
     requests: tuple[()] = field(default=())
 
     @contextmanager

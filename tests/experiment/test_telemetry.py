@@ -16,7 +16,7 @@ from pytest_gpuserve.experiment import loaded
 from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.shape import LoadShape
-from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
+from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.request import Request
@@ -479,4 +479,4 @@ def test_the_sampler_is_begun_once_and_ended_once(server: Alone) -> None:
     telemetry_source.close()
     telemetry_source.close()
     assert (begun, server.eyes.closed) == ([1], 1)
-    NOBODY.close()
+    NO_TELEMETRY.close()

@@ -69,11 +69,11 @@ class ScriptedEyes:
             self._look()
 
     def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
-        """See `Eyes`."""
+        """See `CardSampler`."""
         self.watched = tuple(client), tuple(server)
 
     def seen(self) -> SamplerOutput:
-        """See `Eyes`."""
+        """See `CardSampler`."""
         happened = tuple(event for event in self.events if event.at_ns <= self.now_ns)
         # The last sample before is kept, as nothing could be interpolated without it.
         begin_ns = self.needed_ns - SAMPLE_NS
@@ -81,17 +81,17 @@ class ScriptedEyes:
         return SamplerOutput(samples, happened, tuple(self.unknown), self.problem)
 
     def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> SamplerOutput:
-        """See `Eyes`."""
+        """See `CardSampler`."""
         del timeout_seconds
         self.live_until(-(-at_ns // SAMPLE_NS) * SAMPLE_NS + LATE_NS)
         return self.seen()
 
     def forget_before(self, at_ns: int) -> None:
-        """See `Eyes`."""
+        """See `CardSampler`."""
         self.needed_ns = max(self.needed_ns, at_ns)
 
     def close(self) -> None:
-        """See `Eyes`."""
+        """See `CardSampler`."""
         self.closed += 1
 
     def _look(self) -> None:

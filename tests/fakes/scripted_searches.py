@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, cast
 import msgspec
 
 from pytest_gpuserve.experiment.capacity.rounds import SearchedUp
-from pytest_gpuserve.experiment.telemetry import nobody
+from pytest_gpuserve.experiment.telemetry import no_monitor
 from pytest_gpuserve.measure.capacity import Probe, ProbeOutcome, Search
 from pytest_gpuserve.measure.window import Start
 from tests.fakes.scripted_sessions import STARTS_NAME, Noise, Script, client_of, kind_of, speed_of, window_of
@@ -85,7 +85,7 @@ class ScriptedSearches:
             target = pairing._targets[arm]
             _tell(log, f"start {arm} {target.server}")
             try:
-                yield SearchedUp(target, cast("Instance", None), nobody())
+                yield SearchedUp(target, cast("Instance", None), no_monitor())
             finally:
                 _tell(log, f"end {arm}")
 

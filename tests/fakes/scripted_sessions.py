@@ -284,7 +284,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     from pytest_gpuserve.experiment import pairing, shared_starts
     from pytest_gpuserve.experiment.capacity import rounds
     from pytest_gpuserve.experiment.machine import Machine
-    from pytest_gpuserve.experiment.telemetry import NOBODY
+    from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
     from pytest_gpuserve.plugin.session import GateSession
     from tests.fakes.scripted_contender import ScriptedContenders
     from tests.fakes.scripted_searches import ScriptedSearches
@@ -302,5 +302,5 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # What is made up is as fast as the script says, on every machine.
     patch.setattr(Machine, "reading", lambda *_: reading(path))
     # What is made up needs nobody to look at the card meanwhile.
-    patch.setattr(GateSession, "telemetry_source", lambda *_: NOBODY)
+    patch.setattr(GateSession, "telemetry_source", lambda *_: NO_TELEMETRY)
     config.add_cleanup(patch.undo)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.experiment.telemetry import NOBODY, TelemetrySource
+from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.plugin import opening
 from pytest_gpuserve.plugin.opening import Equipment, Folders, Opened
 from pytest_gpuserve.plugin.options import Settings, Update
@@ -120,7 +120,7 @@ def test_every_start_has_a_log_and_its_secrets_are_known(tmp_path: Path, monkeyp
 def test_nobody_looks_where_there_is_no_card(tmp_path: Path) -> None:
     """On ``cpu`` a sampler would use a part of what is measured."""
     made = Equipment(here().device, engine=None, logs=NEVER, logged=NEVER, note=lambda _: None, make_room=NEVER)
-    assert made.telemetry_source(NEVER) is NOBODY
+    assert made.telemetry_source(NEVER) is NO_TELEMETRY
 
 
 # -- its end

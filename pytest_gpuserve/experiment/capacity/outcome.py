@@ -58,7 +58,7 @@ def problem_of(search: Search) -> Reason | None:
     return _limited_by_client(search, search.low, search.high)
 
 
-def untold(search: Search) -> Reason | None:
+def not_precise(search: Search) -> Reason | None:
     """Say why a search that has found a capacity is not known well enough to be compared; None where it is."""
     if search.low is None or search.high is None or search.parts:
         return None
@@ -142,12 +142,12 @@ def _limited_by_client(search: Search, low: float, high: float) -> Reason | None
     """Whether at an end of the interval, or within it, the client may have been what was measured."""
     ends = search.at(high, ProbeOutcome.MISSED)
     if all(probe.client for probe in ends):
-        return _told(ends[-1], "the lowest rate that missed the objective")
+        return _limited_at(ends[-1], "the lowest rate that missed the objective")
     between = [probe for probe in search.probes if low < probe.rate < high and probe.finding is ProbeOutcome.UNDECIDED]
-    return next((_told(probe, "a rate that was not decided") for probe in between if probe.client), None)
+    return next((_limited_at(probe, "a rate that was not decided") for probe in between if probe.client), None)
 
 
-def _told(probe: Probe, which: str) -> Reason:
+def _limited_at(probe: Probe, which: str) -> Reason:
     return Reason(
         ReasonKind.CAPACITY_OF_CLIENT,
         f"{probe.client}; so it was at {format_rate(probe.rate)}, {which}, and the capacity may be the client's: share"

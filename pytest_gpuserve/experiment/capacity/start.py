@@ -11,7 +11,7 @@ import msgspec
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.another_client import OTHERS_SHARE
-from pytest_gpuserve.experiment.capacity.outcome import MeasuredProbe, not_its_own, problem_of, untold
+from pytest_gpuserve.experiment.capacity.outcome import MeasuredProbe, not_its_own, not_precise, problem_of
 from pytest_gpuserve.experiment.capacity.planning import Looks, Planner, Try, least_rate, search_for, settle_seconds
 from pytest_gpuserve.experiment.capacity.probing import Probing
 from pytest_gpuserve.experiment.loaded import OneStart
@@ -187,7 +187,7 @@ class SearchedStart(OneStart):
         """Why nothing may be concluded from the search, now that its probes are known."""
         replicas = ReplicaShares(addresses_of(self.instance))
         search, allowed_errors = self._search, self.shape.allowed_errors
-        problem = problem_of(search) or untold(search)
+        problem = problem_of(search) or not_precise(search)
         return [*not_its_own(search, self._taken, replicas, allowed_errors), *([problem] if problem else [])]
 
     def _start(self) -> Start:
