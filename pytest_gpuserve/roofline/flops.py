@@ -12,8 +12,7 @@ from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.process.child import Command, Process
 from pytest_gpuserve.process.kept import kept_folder
 from pytest_gpuserve.roofline.work import Work
-from pytest_gpuserve.servers.base import Site, with_own_package
-from pytest_gpuserve.servers.inherited import inherited_environment
+from pytest_gpuserve.servers.base import Site, inherited_environment, with_own_package
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from pytest_gpuserve.servers.inside.torch_execution import Execution, chosen
+from pytest_gpuserve.servers.inside.torch_model import Execution, chosen
 from pytest_gpuserve.servers.inside.torch_queue import RequestQueue, Waiting
 from pytest_gpuserve.servers.inside.torch_wire import BadRequest, Tensor, read_request, write_answer
 
