@@ -12,7 +12,7 @@ from urllib.parse import quote
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.plugin.server_factory import ServerFactory
 from pytest_gpuserve.servers.instance import started
-from pytest_gpuserve.servers.triton_http import ask_triton, choose_roles, read_configs
+from pytest_gpuserve.servers.triton_api import ask_triton, choose_roles, read_configs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -16,10 +16,9 @@ from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.experiment.replicas import RemoteOptions, remote_of
 from pytest_gpuserve.plugin.callers import calling_file
 from pytest_gpuserve.roofline import count_flops
-from pytest_gpuserve.servers.app import App, metric_names, named_arguments, seconds, variables, words
+from pytest_gpuserve.servers.app import App, like_named, metric_names, named_arguments, seconds, variables, words
 from pytest_gpuserve.servers.base import ServerKind
 from pytest_gpuserve.servers.command import CommandServer
-from pytest_gpuserve.servers.like_named import like_named
 from pytest_gpuserve.servers.litserve import LitServe
 from pytest_gpuserve.servers.mosec import Mosec
 from pytest_gpuserve.servers.pytriton import PyTriton

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.process.child import Command, Process, owned_folder
 from pytest_gpuserve.roofline.share import Work
-from pytest_gpuserve.servers.base import Site, with_own_package
-from pytest_gpuserve.servers.inherited import inherited_environment
+from pytest_gpuserve.servers.base import Site, inherited_environment, with_own_package
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import sys
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from os import fspath
-from pathlib import PurePath
-from typing import TYPE_CHECKING
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
-from pytest_gpuserve.errors import NotInRevision, UsageProblem
+from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
-from pytest_gpuserve.servers.base import TellsNothing
-from pytest_gpuserve.servers.inherited import digests, inherited_environment
+from pytest_gpuserve.servers.base import TellsNothing, digests, inherited_environment
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.relocation import installed_versions, telling
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
     from collections.abc import Collection
-    from pathlib import Path
 
     from typing_extensions import Self
 
@@ -265,3 +266,74 @@ class AppServer(TellsNothing):
     def relocated(self, relocation: Relocation) -> Self:
         """See ``ServerKind``; an interpreter of its own is kept."""
         return replace(self, app=self.app.relocated(relocation))
+
+
+def read_facts(place: Path, *, who: str, remedy: str) -> dict[str, Any]:
+    """Read what a server that runs our code wrote of itself at its start.
+
+    Args:
+        place: The file, JSON.
+        who: Should have written it, for the message.
+        remedy: What helps where it did not.
+
+    Raises:
+        ServerFailed: There is no such file, or no JSON object in it.
+    """
+    try:
+        facts = json.loads(place.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise _unsaid(place, who, remedy, str(problem)) from None
+    if not isinstance(facts, dict):
+        raise _unsaid(place, who, remedy, repr(facts))
+    return facts
+
+
+def _unsaid(place: Path, who: str, remedy: str, found: str) -> ServerFailed:
+    return ServerFailed(f"{who} does not say how it was set up", found=found, looked=[str(place)], remedies=[remedy])
+
+
+ENTRIES: Final = 20_000
+"""Looked at before the search is given up: an error is told at once, also in a huge checkout or on a slow disk."""
+
+NEVER_MEANT: Final = frozenset({"__pycache__", "node_modules", "site-packages"})
+"""Folders in which nobody's own files lie, beside hidden ones and virtual environments."""
+
+
+def like_named(root: Path, name: str, *, folder: bool, most: int, entries: int = ENTRIES) -> list[Path]:
+    """Find files of a name, or folders, those that lie the least deep first.
+
+    Args:
+        root: Below which to look.
+        name: The last part of the path.
+        folder: Whether a folder is looked for.
+        most: How many are enough.
+        entries: How many entries of folders are looked at.
+    """
+    found: list[Path] = []
+    waiting = deque([root])
+    left = entries
+    while waiting and left > 0 and len(found) < most:
+        listed = _listed(waiting.popleft(), left)
+        left -= len(listed)
+        for entry in listed:
+            if entry.name == name and (entry.is_dir() if folder else entry.is_file()):
+                found.append(Path(entry.path))
+            elif entry.is_dir(follow_symlinks=False) and not _is_left_out(entry):
+                waiting.append(Path(entry.path))
+    return found[:most]
+
+
+def _listed(folder: Path, most: int) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as listed:
+            return sorted(islice(listed, most), key=lambda entry: entry.name)
+    except OSError:
+        # Somebody else's, or gone meanwhile: a hint is not worth another error.
+        return []
+
+
+def _is_left_out(folder: os.DirEntry[str]) -> bool:
+    if folder.name.startswith(".") or folder.name in NEVER_MEANT:
+        return True
+    # Unlike pathlib's it answers for a folder that may not be entered too.
+    return os.path.exists(os.path.join(folder.path, "pyvenv.cfg"))  # noqa: PTH110, PTH118

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
 import pytest_gpuserve
 from pytest_gpuserve.servers.relocation import PYTHONPATH
+from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -215,3 +216,17 @@ def with_own_package(site: Site, environment: Mapping[str, str]) -> dict[str, st
     (place / package.name).symlink_to(package)
     before = environment.get(PYTHONPATH) or os.environ.get(PYTHONPATH, "")
     return {**environment, PYTHONPATH: os.pathsep.join(filter(None, (str(place), before)))}
+
+
+STRIPPED_PREFIXES: Final = ("MOSEC_", "PYTRITON_", "TRITONSERVER_", "LITSERVE_", "LIT_")
+"""Inherited variables of these names would change a server behind the baseline's back; ``env=`` may set them."""
+
+
+def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables of this process that a server gets too."""
+    return {name: value for name, value in environment.items() if not name.startswith(STRIPPED_PREFIXES)}
+
+
+def digests(environment: Mapping[str, str]) -> str:
+    """Variables as a baseline names them: in the order of their names, without what they say."""
+    return " ".join(f"{name}={digest(environment[name])}" for name in sorted(environment))

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import NotInRevision, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
-from pytest_gpuserve.servers.base import Launch, TellsNothing
-from pytest_gpuserve.servers.inherited import digests, inherited_environment
+from pytest_gpuserve.servers.base import Launch, TellsNothing, digests, inherited_environment
 from pytest_gpuserve.servers.relocation import PYTHONPATH
 from pytest_gpuserve.units import digest
 

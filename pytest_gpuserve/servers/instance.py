@@ -21,8 +21,7 @@ from pytest_gpuserve.process.logs import SHOWN_CHARACTERS, excerpt
 from pytest_gpuserve.process.ports import claimed_ports, port_owner
 from pytest_gpuserve.process.ready import HttpRequest, Probe, all_of, http_probe, owned_port_probe, socket_probe, wait
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
-from pytest_gpuserve.servers.base import Launch, Site
-from pytest_gpuserve.servers.inherited import inherited_environment
+from pytest_gpuserve.servers.base import Launch, Site, inherited_environment
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime, added
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
-from pytest_gpuserve.servers.app import AppServer
+from pytest_gpuserve.servers.app import AppServer, read_facts
 from pytest_gpuserve.servers.base import Launch, with_own_package
-from pytest_gpuserve.servers.facts import read_facts
 from pytest_gpuserve.servers.inside.batch_tally import SUFFIX, BatchCounts, read_tally
 from pytest_gpuserve.servers.inside.litserve_app import MODULE
 from pytest_gpuserve.servers.inside.litserve_worker import ANSWERS, EXECUTIONS, FACTS, READY_PATH

@@ -9,14 +9,11 @@ from urllib.parse import quote
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import ServerSetting
-from pytest_gpuserve.servers.app import AppServer
-from pytest_gpuserve.servers.base import Launch, with_own_package
-from pytest_gpuserve.servers.facts import read_facts
-from pytest_gpuserve.servers.inherited import inherited_environment
+from pytest_gpuserve.servers.app import AppServer, read_facts
+from pytest_gpuserve.servers.base import Launch, inherited_environment, with_own_package
 from pytest_gpuserve.servers.inside.pytriton_app import FACTS, MODULE, PORTS
+from pytest_gpuserve.servers.triton_api import STATISTICS, Roles, ask_triton, counters_of
 from pytest_gpuserve.servers.triton_config import used_settings
-from pytest_gpuserve.servers.triton_counters import STATISTICS, counters_of
-from pytest_gpuserve.servers.triton_http import Roles, ask_triton
 from pytest_gpuserve.servers.triton_install import find_triton
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.process.container import Container, find_engine, image_id
 from pytest_gpuserve.process.secrets import without_secret_values
-from pytest_gpuserve.servers.base import ContainerLaunch, Launch
-from pytest_gpuserve.servers.inherited import digests, inherited_environment
+from pytest_gpuserve.servers.base import ContainerLaunch, Launch, digests, inherited_environment
 from pytest_gpuserve.servers.relocation import PYTHONPATH, installed_versions, telling
+from pytest_gpuserve.servers.triton_api import STATISTICS, ask_triton, counters_of, read_configs, roles_of
 from pytest_gpuserve.servers.triton_config import (
     asked_settings,
     check_files,
@@ -30,8 +30,6 @@ from pytest_gpuserve.servers.triton_config import (
     untracked_data,
     used_settings,
 )
-from pytest_gpuserve.servers.triton_counters import STATISTICS, counters_of
-from pytest_gpuserve.servers.triton_http import ask_triton, read_configs, roles_of
 from pytest_gpuserve.servers.triton_install import find_triton
 from pytest_gpuserve.units import digest
 
@@ -43,7 +41,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.process.container import Engine
     from pytest_gpuserve.servers.base import Argument, Site, Transport
     from pytest_gpuserve.servers.relocation import Relocation
-    from pytest_gpuserve.servers.triton_http import Roles
+    from pytest_gpuserve.servers.triton_api import Roles
 
 EXIT_SECONDS: Final = 0
 """How long Triton waits at its end for its models, each of which takes more than a second; what they leave is cleared
@@ -93,7 +91,7 @@ class Triton:
         repository: The folder of the models; it is served from where it is.
         shown: How it is named in a baseline: relative to the project, so that a checkout may move.
         models: The models to load, with those that ensembles among them are made of; empty: all.
-        model: The model whose batches are counted; None takes the one that batches, see `triton_http.choose_roles`.
+        model: The model whose batches are counted; None takes the one that batches, see `triton_api.choose_roles`.
         asked: The model that requests name; None takes the one ensemble, else ``model``.
         arguments: Options of Triton by name: ``http_thread_count=4`` is ``--http-thread-count=4``, True and False are
             ``true`` and ``false``, None is left out.

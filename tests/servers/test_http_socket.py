@@ -22,7 +22,7 @@ from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.servers.inside import http_socket
-from pytest_gpuserve.servers.inside.http_socket import Connection, HttpSocket
+from pytest_gpuserve.servers.inside.http_socket import ClientConnection, HttpSocket
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 GUARD_SECONDS = 20.0
 
 
-def echo(client: Connection, body: bytes | bytearray) -> None:
+def echo(client: ClientConnection, body: bytes | bytearray) -> None:
     """Answer with what was sent."""
     client.answer(HTTPStatus.OK, bytes(body))
 
 
 @contextmanager
-def listening(path: Path, handle: Callable[[Connection, bytes | bytearray], object] = echo) -> Iterator[Path]:
+def listening(path: Path, handle: Callable[[ClientConnection, bytes | bytearray], object] = echo) -> Iterator[Path]:
     """A server at this path."""
     with HttpSocket(path) as listener:
         thread = threading.Thread(target=listener.serve, args=(handle,), daemon=True)
@@ -93,7 +93,7 @@ def test_requests_are_read_however_they_come(tmp_path: Path) -> None:
 
 def test_answers_come_in_any_order_and_from_any_thread(tmp_path: Path) -> None:
     """Each client has its own answer, with its status."""
-    asked: queue.SimpleQueue[tuple[Connection, bytes]] = queue.SimpleQueue()
+    asked: queue.SimpleQueue[tuple[ClientConnection, bytes]] = queue.SimpleQueue()
     with listening(tmp_path / "socket", lambda client, body: asked.put((client, bytes(body)))) as path:
         with connected(path) as one, connected(path) as other:
             one.sendall(post(b"1"))
@@ -132,7 +132,7 @@ def test_what_cannot_be_read_is_refused(tmp_path: Path, sent: bytes, status: int
 
 def test_who_does_not_wait_for_the_answer_is_hung_up_on(tmp_path: Path) -> None:
     """A second request before the answer to the first could not be told from it."""
-    asked: queue.SimpleQueue[Connection] = queue.SimpleQueue()
+    asked: queue.SimpleQueue[ClientConnection] = queue.SimpleQueue()
     with listening(tmp_path / "socket", lambda client, _: asked.put(client)) as path, connected(path) as link:
         link.sendall(post(b"1"))
         asked.get(timeout=GUARD_SECONDS)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.servers.like_named import like_named
+from pytest_gpuserve.servers.app import like_named
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ from pytest_gpuserve.process.ready import HttpRequest, http_probe
 from pytest_gpuserve.servers.base import Ask
 from pytest_gpuserve.servers.instance import FAILING_SECONDS, QUEUE_CHARACTERS, _Accept, verdict_on_status
 from pytest_gpuserve.servers.metric_names import MetricNames, MetricSample
-from pytest_gpuserve.servers.triton_http import ask_triton, read_configs
+from pytest_gpuserve.servers.triton_api import ask_triton, read_configs
 from tests.fakes.threads import in_a_thread
 from tests.servers.pages import Pages
 

@@ -16,7 +16,7 @@ from pytest_gpuserve.servers.inside.torch_wire import ITEM_BYTES, BadRequest, In
 
 torch = pytest.importorskip("torch")
 
-from pytest_gpuserve.servers.inside import torch_execution, torch_model  # noqa: E402 -- they import torch
+from pytest_gpuserve.servers.inside import torch_model  # noqa: E402 -- they import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,9 +39,9 @@ def executed(module: Torch, *requests: InferenceRequest, batching: bool = True) 
     if not isinstance(module, torch.nn.Module):
         forward, module = module, torch.nn.Module()
         module.forward = forward
-    names = torch_execution.parameter_names(module)
+    names = torch_model.parameter_names(module)
     with torch.no_grad():
-        return torch_execution.Execution(module, names, CPU, batching=batching)(requests)
+        return torch_model.Execution(module, names, CPU, batching=batching)(requests)
 
 
 def rows_of(*rows: float) -> InferenceRequest:
@@ -230,7 +230,7 @@ def test_inputs_are_passed_by_name_where_forward_has_them() -> None:
 )
 def test_outputs_that_cannot_be_sent_are_named(returned: Callable[..., object], words: str) -> None:
     """One that cannot be cut into the requests' rows is no answer to any of them."""
-    with pytest.raises(torch_execution.BadOutput) as problem:
+    with pytest.raises(torch_model.BadOutput) as problem:
         executed(returned, rows_of(1, 2), rows_of(3))
     assert words in str(problem.value)
 
@@ -238,10 +238,10 @@ def test_outputs_that_cannot_be_sent_are_named(returned: Callable[..., object], 
 def test_outputs_that_are_asked_for() -> None:
     """Only they are sent, in their order; an unknown one is the request's fault."""
     outputs = [Tensor(name, "UINT8", (1,), b"1") for name in "abc"]
-    assert [tensor.name for tensor in torch_execution.chosen(outputs, ("c", "a"))] == ["c", "a"]
-    assert torch_execution.chosen(outputs, ()) == outputs
+    assert [tensor.name for tensor in torch_model.chosen(outputs, ("c", "a"))] == ["c", "a"]
+    assert torch_model.chosen(outputs, ()) == outputs
     with pytest.raises(BadRequest, match="the model has no output 'd'; it has a, b, c"):
-        torch_execution.chosen(outputs, ("d",))
+        torch_model.chosen(outputs, ("d",))
 
 
 def test_precision_is_read_from_the_parameters(small: Callable[..., Any]) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.servers.inside import torch_queue
-from pytest_gpuserve.servers.inside.http_socket import Connection
+from pytest_gpuserve.servers.inside.http_socket import ClientConnection
 from pytest_gpuserve.servers.inside.torch_queue import RequestQueue, Waiting
 from pytest_gpuserve.servers.inside.torch_tally import FIELDS, MOST_SIZES, WorkerCounters, read_tally
 from pytest_gpuserve.servers.inside.torch_wire import InferenceRequest, Tensor
@@ -28,7 +28,7 @@ GUARD_SECONDS = 20.0
 LONG_NS = round(1e9 * GUARD_SECONDS)
 
 
-class Client(Connection):
+class Client(ClientConnection):
     """Somebody to answer, who never is."""
 
     def __init__(self, number: int) -> None:

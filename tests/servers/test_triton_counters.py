@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import StageTime
 from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
-from pytest_gpuserve.servers.triton_counters import counters_of
-from pytest_gpuserve.servers.triton_http import Roles, choose_roles
+from pytest_gpuserve.servers.triton_api import Roles, choose_roles, counters_of
 
 MS = 1_000_000
 CHAIN = Roles(asked="chain", counted="core", pipeline=("pre", "core"))

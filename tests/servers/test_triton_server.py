@@ -20,8 +20,8 @@ from pytest_gpuserve.measure.counters import counted_between
 from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.servers.base import Ask
 from pytest_gpuserve.servers.triton import Triton
+from pytest_gpuserve.servers.triton_api import ask_triton, read_configs
 from pytest_gpuserve.servers.triton_config import write_model
-from pytest_gpuserve.servers.triton_http import ask_triton, read_configs
 from tests.fakes.children.toolkit import eventually
 from tests.servers.deployments import Starts
 from tests.servers.processes import listening, running

@@ -35,7 +35,7 @@ _PAUSE_SECONDS: Final = 0.001
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
-class Connection:
+class ClientConnection:
     """A client's connection; `answer` may be called from any thread.
 
     Args:
@@ -156,7 +156,7 @@ class HttpSocket:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._closed = False
-        self._connections: dict[int, Connection] = {}
+        self._connections: dict[int, ClientConnection] = {}
         self._heads: dict[bytes, int] = {}
         self._listener = socket.socket(socket.AF_UNIX)
         try:
@@ -183,7 +183,7 @@ class HttpSocket:
     ) -> None:
         self.close()
 
-    def serve(self, handle: Callable[[Connection, bytes | bytearray], object]) -> None:
+    def serve(self, handle: Callable[[ClientConnection, bytes | bytearray], object]) -> None:
         """Hand out requests until `close`, in the order in which they are complete.
 
         Args:
@@ -225,7 +225,7 @@ class HttpSocket:
             while not self._closed:
                 accepted, _ = self._listener.accept()
                 accepted.setblocking(True)  # noqa: FBT003 -- the socket's own
-                self._connections[accepted.fileno()] = Connection(accepted, self._heads)
+                self._connections[accepted.fileno()] = ClientConnection(accepted, self._heads)
                 poll.register(accepted.fileno(), select.EPOLLIN)
         except BlockingIOError:
             return

@@ -17,8 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.servers.inside.torch_execution import parameter_names
-from pytest_gpuserve.servers.inside.torch_model import load_callable, random_model
+from pytest_gpuserve.servers.inside.torch_model import load_callable, parameter_names, random_model
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator, Mapping, Sequence

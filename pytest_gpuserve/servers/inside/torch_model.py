@@ -1,18 +1,24 @@
-"""Building a model of a user's file: on the meta device and filled from a state dict, or at random from a seed."""
+"""A model of a user's file: built on the meta device and filled, or at random from a seed; and its executions."""
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
+import inspect
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import torch
 
 from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.servers.inside.torch_wire import BadRequest, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
+
+    from pytest_gpuserve.servers.inside.torch_wire import InferenceRequest
 
 
 def load_callable(file: Path, name: str) -> Callable[..., Any]:
@@ -173,3 +179,195 @@ def _first_line(problem: BaseException) -> str:
 
 def _say(text: str) -> None:
     print(f"torch_worker: {text}", flush=True)  # noqa: T201 -- its log
+
+
+DTYPES: Final = {
+    "BOOL": torch.bool,
+    "UINT8": torch.uint8,
+    "INT8": torch.int8,
+    "INT16": torch.int16,
+    "INT32": torch.int32,
+    "INT64": torch.int64,
+    "FP16": torch.float16,
+    "BF16": torch.bfloat16,
+    "FP32": torch.float32,
+    "FP64": torch.float64,
+}
+"""torch's names of KServe's datatypes."""
+
+DATATYPES: Final = {dtype: datatype for datatype, dtype in DTYPES.items()}
+
+
+class BadOutput(TypeError):
+    """The model returned what cannot be an answer; its text is for whoever asked."""
+
+
+class Execution:
+    """Executes a model for batches of requests; one for each thread that does.
+
+    On a CUDA device inputs are put together in pinned memory, copied from there and back on a stream of its own, and
+    all is waited for: what a request costs is all in the time of its execution.
+
+    Args:
+        module: The model, as it is called.
+        names: Names of the parameters of its ``forward``: inputs that are all among them are passed by name, others
+            in the order of the request.
+        device: Where it is.
+        batching: Whether requests are put together; then each output has a row for each row of the inputs.
+    """
+
+    def __init__(self, module: Any, names: frozenset[str], device: Any, *, batching: bool) -> None:  # noqa: ANN401 -- torch's
+        self._module = module
+        self._names = names
+        self._device = device
+        self._batching = batching
+        self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+
+    def __call__(self, requests: Sequence[InferenceRequest]) -> list[list[Tensor]]:
+        """Execute requests that fit together; gradients are off in the calling thread.
+
+        Returns:
+            For each request its outputs, all of them, in the model's order.
+
+        Raises:
+            BadOutput: An output is none that can be sent, or has not one row for each row of the inputs.
+            Exception: What the model raised.
+        """
+        rows = [request.rows for request in requests]
+        if self._stream is None:
+            return self._answers(self._outputs(requests, sum(rows)), rows)
+        with torch.cuda.stream(self._stream):
+            outputs = self._outputs(requests, sum(rows))
+            left = {name: _to_host(output) for name, output in outputs.items()}
+            self._stream.synchronize()
+            return self._answers(left, rows)
+
+    def check_device(self) -> None:
+        """See after a failure whether the device can still be used: some of CUDA's errors end all that follows.
+
+        Raises:
+            Exception: What the device says.
+        """
+        if self._stream is not None:
+            self._stream.synchronize()
+
+    def _outputs(self, requests: Sequence[InferenceRequest], rows: int) -> dict[str, Any]:
+        """Run the model; named outputs, on its device."""
+        inputs = {}
+        for place, first in enumerate(requests[0].inputs):
+            host = _joined([request.inputs[place] for request in requests], rows, pinned=self._stream is not None)
+            inputs[first.name] = host if self._stream is None else host.to(self._device, non_blocking=True)
+        by_name = self._names.issuperset(inputs)
+        if not by_name and len(inputs) > 1:
+            # Of one input there is no doubt what it is; several in the order of a request may be anything.
+            unknown = sorted(inputs.keys() - self._names)
+            raise BadRequest(
+                f"forward() has no {unknown[0]!r}; it takes {', '.join(sorted(self._names)) or 'no names'}"
+            )
+        returned = self._module(**inputs) if by_name else self._module(*inputs.values())
+        outputs = named(returned)
+        for name, output in outputs.items():
+            _check(name, output, rows if self._batching else None)
+        return outputs
+
+    def _answers(self, outputs: Mapping[str, Any], rows: Sequence[int]) -> list[list[Tensor]]:
+        """Cut outputs on the host into those of each request."""
+        dense = {name: output.contiguous() for name, output in outputs.items()}
+        answers = []
+        begin = 0
+        for count in rows:
+            answers.append([self._part(name, output, begin, count) for name, output in dense.items()])
+            begin += count
+        return answers
+
+    def _part(self, name: str, output: Any, begin: int, rows: int) -> Tensor:  # noqa: ANN401 -- a tensor
+        shape = tuple(output.shape)
+        size = output.element_size() * output.numel()
+        offset = 0
+        if self._batching:
+            row_bytes = size // shape[0]
+            offset, size, shape = begin * row_bytes, rows * row_bytes, (rows, *shape[1:])
+        data = ctypes.string_at(output.data_ptr() + offset, size) if size else b""
+        return Tensor(name, DATATYPES[output.dtype], shape, data)
+
+
+def parameter_names(module: Any) -> frozenset[str]:  # noqa: ANN401 -- a module of torch
+    """Names by which ``forward`` takes inputs."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    parameters = inspect.signature(module.forward).parameters
+    return frozenset(name for name, parameter in parameters.items() if parameter.kind in kinds)
+
+
+def named(returned: object) -> dict[str, Any]:
+    """Name what a model returned: ``output``, ``output_0`` and so on for a tuple or list, or by the keys of a mapping.
+
+    Raises:
+        BadOutput: It is none of these, or without a tensor.
+    """
+    if isinstance(returned, torch.Tensor):
+        return {"output": returned}
+    if isinstance(returned, Mapping):
+        outputs = {str(name): output for name, output in returned.items()}
+    elif isinstance(returned, (tuple, list)):
+        outputs = {f"output_{place}": output for place, output in enumerate(returned)}
+    else:
+        raise BadOutput(
+            f"the model returned {type(returned).__name__}; a tensor, or a tuple or dict of them, is needed"
+        )
+    if not outputs:
+        raise BadOutput("the model returned no tensor")
+    return outputs
+
+
+def chosen(outputs: Sequence[Tensor], wanted: Sequence[str]) -> Sequence[Tensor]:
+    """The outputs that a request asks for, in its order; all of them if it names none.
+
+    Raises:
+        BadRequest: There is no such output.
+    """
+    if not wanted:
+        return outputs
+    known = {tensor.name: tensor for tensor in outputs}
+    missing = [name for name in wanted if name not in known]
+    if missing:
+        raise BadRequest(f"the model has no output {missing[0]!r}; it has {', '.join(known)}")
+    return [known[name] for name in wanted]
+
+
+def _check(name: str, output: object, rows: int | None) -> None:
+    if not isinstance(output, torch.Tensor):
+        raise BadOutput(f"output {name!r} is a {type(output).__name__}; return tensors only")
+    if output.dtype not in DATATYPES or output.layout is not torch.strided:
+        raise BadOutput(f"output {name!r} is {output.dtype}, {output.layout}, which cannot be sent")
+    if rows is not None and (output.dim() == 0 or output.shape[0] != rows):
+        raise BadOutput(
+            f"output {name!r} has the shape {list(output.shape)} for a batch of {rows}: with max_batch_size above 1"
+            f" each output has a row for each row of the inputs"
+        )
+
+
+def _joined(parts: Sequence[Tensor], rows: int, *, pinned: bool) -> Any:  # noqa: ANN401 -- a tensor
+    """Put the same input of several requests together, in memory of its own: a model may change what it is given."""
+    first = parts[0]
+    shape = (rows, *first.shape[1:])
+    dtype = DTYPES[first.datatype]
+    size = sum(len(part.data) for part in parts)
+    if not size:
+        return torch.empty(shape, dtype=dtype)
+    # As bytes, for those in a body may begin at any address.
+    if pinned:
+        data = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+        begin = 0
+        for part in parts:
+            end = begin + len(part.data)
+            data[begin:end].copy_(torch.frombuffer(part.data, dtype=torch.uint8))
+            begin = end
+    else:
+        data = torch.frombuffer(bytearray().join(part.data for part in parts), dtype=torch.uint8)
+    # A byte that is neither 0 nor 1 makes no truth value of torch's.
+    return (data.ne(0) if dtype == torch.bool else data.view(dtype)).view(shape)
+
+
+def _to_host(output: Any) -> Any:  # noqa: ANN401 -- a tensor
+    host = torch.empty(output.shape, dtype=output.dtype, pin_memory=True)
+    return host.copy_(output, non_blocking=True)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.servers.inside.http_socket import Connection
+    from pytest_gpuserve.servers.inside.http_socket import ClientConnection
     from pytest_gpuserve.servers.inside.torch_wire import InferenceRequest
 
 MOST_WAITING: Final = 4096
@@ -32,7 +32,7 @@ class Waiting:
         arrived_ns: When it was read, by `time.perf_counter_ns`.
     """
 
-    client: Connection
+    client: ClientConnection
     asked: InferenceRequest
     arrived_ns: int
 

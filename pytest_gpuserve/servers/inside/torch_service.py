@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import torch
 
-from pytest_gpuserve.servers.inside.torch_execution import Execution, chosen
+from pytest_gpuserve.servers.inside.torch_model import Execution, chosen
 from pytest_gpuserve.servers.inside.torch_queue import RequestQueue, Waiting
 from pytest_gpuserve.servers.inside.torch_wire import BadRequest, Tensor, read_request, write_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpuserve.servers.inside.http_socket import Connection, HttpSocket
+    from pytest_gpuserve.servers.inside.http_socket import ClientConnection, HttpSocket
     from pytest_gpuserve.servers.inside.torch_tally import WorkerCounters
 
 END_SECONDS: Final = 2.0
@@ -87,7 +87,7 @@ class Service:
         """End `run` as soon as what is being executed is answered."""
         self._queue.close()
 
-    def _take(self, client: Connection, body: bytes | bytearray) -> None:
+    def _take(self, client: ClientConnection, body: bytes | bytearray) -> None:
         arrived_ns = time.perf_counter_ns()
         try:
             asked = read_request(body)
@@ -97,7 +97,7 @@ class Service:
         self._tally.arrived()
         self._queue.put(Waiting(client, asked, arrived_ns))
 
-    def _refuse(self, client: Connection, problem: BadRequest) -> None:
+    def _refuse(self, client: ClientConnection, problem: BadRequest) -> None:
         self._tally.failed(1)
         client.answer(HTTPStatus.BAD_REQUEST, str(problem).encode(errors="replace"))
 

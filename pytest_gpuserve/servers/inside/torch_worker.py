@@ -55,12 +55,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> None:  # noqa: ANN401 -- a module
     # Their imports are torch's.
-    from pytest_gpuserve.servers.inside.torch_execution import Execution, parameter_names  # noqa: PLC0415
-    from pytest_gpuserve.servers.inside.torch_model import (  # noqa: PLC0415
+    from pytest_gpuserve.servers.inside.torch_model import (  # noqa: PLC0415  # noqa: PLC0415
+        Execution,
         empty_model,
         fill,
         load_callable,
         parameter_facts,
+        parameter_names,
         random_model,
     )
     from pytest_gpuserve.servers.inside.torch_service import Service, on_termination  # noqa: PLC0415
