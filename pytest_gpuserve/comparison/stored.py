@@ -320,13 +320,15 @@ class StoredComparison:
         if measurement.shape.requests is not None or measurement.shape.until is not None:
             return False
         measurement.read_machine()
-        if is_clearly_other(stored, measurement.yardstick):
-            return True
-        evidence = self.evidence(measurement, stored)
-        if evidence is None:
-            return True
+        return is_clearly_other(stored, measurement.yardstick) or not self._could_decide(measurement, stored)
+
+    def _could_decide(self, measurement: Measurement, stored: Stored) -> bool:
+        """Whether a session that is about to be measured alone may decide all that the test compares."""
         compared = [metric for name, metric in METRICS.items() if name in self._policy.metrics]
         host, starts = self._here.host.id, measurement.shape.starts
+        evidence = self.evidence(measurement, stored)
+        if evidence is None:
+            return False
         anchors = [find(stored.entry.anchors, host, metric.name) for metric in compared]
         if (
             # Its commit would share what has changed.
@@ -336,8 +338,8 @@ class StoredComparison:
             # Whether it has drifted from its anchor a session alone has to tell.
             or any(anchored is not None and is_since(anchored, stored.entry) for anchored in anchors)
         ):
-            return False
-        return not all(
+            return True
+        return all(
             could_pass(metric, evidence, host=host, starts=starts, tolerance=self._case.tolerance_of(metric))
             for metric in compared
         )

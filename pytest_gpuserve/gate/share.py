@@ -46,7 +46,7 @@ LEAST_SQUARES: Final = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
-class BatchCounts:
+class RequestCounts:
     """The requests of a stretch of time.
 
     Args:
@@ -85,7 +85,7 @@ class Share:
         return 1.0 if beyond <= 0 else _beta(limit, beyond, self.effective - beyond + 1)
 
 
-def share_of(batches: Sequence[BatchCounts], level: float) -> Share:
+def share_of(batches: Sequence[RequestCounts], level: float) -> Share:
     """Return the share of requests beyond the limit.
 
     Args:

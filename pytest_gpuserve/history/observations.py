@@ -87,7 +87,7 @@ def walk(repository: Repository, folder: str, since: str | None) -> Walk:
     return walker.found
 
 
-class _BaselineFile(msgspec.Struct):
+class _CommittedBaseline(msgspec.Struct):
     # Newer files may have more, but not what we read of them otherwise.
     schema: int
     entries: dict[str, msgspec.Raw]
@@ -141,7 +141,7 @@ class _Walker:
     def _read(self, commit: Commit, path: str, blob: str) -> dict[str, bytes]:
         """The entries of a file as they stand there; none where it cannot be read."""
         try:
-            file = msgspec.json.decode(self._repository.content(blob), type=_BaselineFile)
+            file = msgspec.json.decode(self._repository.content(blob), type=_CommittedBaseline)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
             self._note(commit, path, str(problem))
             return {}

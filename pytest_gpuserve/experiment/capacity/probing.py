@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.experiment.server_arm import OVERLOADED_SHARE
 from pytest_gpuserve.gate.reason import ReasonKind
-from pytest_gpuserve.gate.share import BatchCounts, share_of
+from pytest_gpuserve.gate.share import RequestCounts, share_of
 from pytest_gpuserve.measure.capacity import Probe, ProbeOutcome
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of, merge
 from pytest_gpuserve.units import format_seconds
@@ -135,7 +135,7 @@ class Probing:
         size = len(self._requests) // batches
         return [slice(number * size, (number + 1) * size) for number in range(batches)]
 
-    def _batches(self) -> list[BatchCounts]:
+    def _batches(self) -> list[RequestCounts]:
         limit = _first_beyond(self.objective.seconds)
         pooled = merge(Histogram(counts) for counts in self._latencies)
         lower = min(limit, bucket_of(round(pooled.quantile(LOWER_QUANTILE) * 1e9)) + 1) if pooled.counts else limit
@@ -143,7 +143,7 @@ class Probing:
         for part in self._parts():
             failed, latencies = sum(self._failed[part]), self._latencies[part]
             beyond, beyond_lower = failed + _beyond(latencies, limit), failed + _beyond(latencies, lower)
-            batches.append(BatchCounts(sum(self._requests[part]), beyond, beyond_lower))
+            batches.append(RequestCounts(sum(self._requests[part]), beyond, beyond_lower))
         return batches
 
     def _fails(self, totals: Totals) -> bool:
@@ -151,7 +151,7 @@ class Probing:
         if not self.allowed_errors or not totals.error_count:
             return totals.error_count > 0
         counts = [(sum(self._requests[part]), sum(self._failed[part])) for part in self._parts()]
-        share = share_of([BatchCounts(requests, failed, failed) for requests, failed in counts], self.looks.level)
+        share = share_of([RequestCounts(requests, failed, failed) for requests, failed in counts], self.looks.level)
         return share.value > self.allowed_errors and share.chance_of_so_many(self.allowed_errors) <= self.looks.level
 
     def _is_vain(self, share: Share) -> bool:
