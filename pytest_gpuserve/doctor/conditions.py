@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.doctor.look import SHARED_MEMORY
 from pytest_gpuserve.measure.conditions import SLOWDOWNS
 from pytest_gpuserve.measure.telemetry import describe_xid
 from pytest_gpuserve.units import format_fraction, format_seconds
@@ -55,8 +56,6 @@ class Condition:
     remedy: str = ""
     subject: str = MACHINE
 
-
-SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 -- a name
 
 MIB: Final = 2**20
 GIB: Final = 2**30

@@ -27,7 +27,6 @@ from pytest_gpuserve.device.lock import DeviceLock
 from pytest_gpuserve.device.sample import Unknown
 from pytest_gpuserve.device.select import select_devices, visible_cards
 from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
-from pytest_gpuserve.doctor.conditions import SHARED_MEMORY
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.container import examine
 from pytest_gpuserve.process.logs import printable
@@ -42,6 +41,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.device.cpu import CpuReading, Stat
     from pytest_gpuserve.device.host import Boost, Host
     from pytest_gpuserve.device.sample import CardEvent, CardSample
+
+
+SHARED_MEMORY: Final = "/dev/shm"  # noqa: S108 -- a name
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,10 +8,9 @@ meets fresh servers. Only the last run of a test is reported. A test that waits 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pytest
-from _pytest.runner import call_and_report
 
 from pytest_gpuserve.plugin.collection import measures
 from pytest_gpuserve.plugin.markers import runs_in_laps
@@ -105,9 +104,10 @@ class Laps:
         """Set a test up and call it, as pytest does; nobody is told of it yet."""
         if not getattr(item, "_request", True):
             item._initrequest()  # type: ignore[attr-defined] # noqa: SLF001 -- as pytest's own loop
-        reports = [call_and_report(item, "setup", log=False)]
+        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        reports = [_phase(item, "setup", item.ihook.pytest_runtest_setup)]
         if reports[0].passed:
-            reports.append(call_and_report(item, "call", log=False))
+            reports.append(_phase(item, "call", item.ihook.pytest_runtest_call))
         return reports
 
     def _finish(
@@ -121,7 +121,7 @@ class Laps:
         if self._session.shouldfail or self._session.shouldstop:
             upcoming = None
         try:
-            last = call_and_report(item, "teardown", log=False, nextitem=upcoming)
+            last = _phase(item, "teardown", item.ihook.pytest_runtest_teardown, nextitem=upcoming)
         finally:
             if hasattr(item, "_request"):
                 item._request = False  # noqa: SLF001 -- as pytest's own loop
@@ -136,6 +136,17 @@ class Laps:
 
     @staticmethod
     def _report(item: pytest.Item, reports: list[pytest.TestReport]) -> None:
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
+
+
+def _phase(
+    item: pytest.Item, when: Literal["setup", "call", "teardown"], hook: Callable[..., object], **more: object
+) -> pytest.TestReport:
+    """Run a phase of a test as pytest does, and make its report; nobody is told of it yet."""
+    stops = (pytest.exit.Exception,) if item.config.option.usepdb else (pytest.exit.Exception, KeyboardInterrupt)
+    call = pytest.CallInfo.from_call(lambda: hook(item=item, **more), when=when, reraise=stops)
+    report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)
+    if report.failed and not hasattr(report, "wasxfail"):
+        item.ihook.pytest_exception_interact(node=item, call=call, report=report)
+    return report
