@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, get_args
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.roofline.products import PRODUCTS, Precision, Product
-from pytest_gpuserve.roofline.share import is_positive
 
 PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 """The precisions that a peak rate can be asked for."""
@@ -18,6 +18,11 @@ in the appendix on compute capabilities of NVIDIA's CUDA C++ Programming Guide).
 its library computes in another precision and converts."""
 
 _VENDOR: Final = "NVIDIA "  # older drivers name most cards without it
+
+
+def is_positive(number: object) -> bool:
+    """Whether it is a finite number above 0."""
+    return isinstance(number, (int, float)) and not isinstance(number, bool) and 0 < number < math.inf
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.roofline.peak import is_positive
 from pytest_gpuserve.units import format_rate, format_ratio
 
 if TYPE_CHECKING:
@@ -20,11 +21,6 @@ if TYPE_CHECKING:
 
 FLOPS_PER_MAC: Final = 2
 """A multiply-add is a multiplication and an addition."""
-
-
-def is_positive(number: object) -> bool:
-    """Whether it is a finite number above 0."""
-    return isinstance(number, (int, float)) and not isinstance(number, bool) and 0 < number < math.inf
 
 
 @dataclass(frozen=True, kw_only=True)

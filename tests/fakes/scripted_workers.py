@@ -12,9 +12,9 @@ import msgspec
 
 from pytest_gpuserve.load.ray.cluster import Versions
 from pytest_gpuserve.load.ray.coordinator import Coordinator
-from pytest_gpuserve.load.ray.placing import PIDS, identity
+from pytest_gpuserve.load.ray.placing import PIDS, WorkerLocation, identity
 from pytest_gpuserve.load.ray.pool import WorkerLost, WorkerPool
-from pytest_gpuserve.load.ray.worker import WorkerLocation, WorkerReport
+from pytest_gpuserve.load.ray.worker import WorkerReport
 from pytest_gpuserve.load.wire import Again, Begin, HostProcess, Ready, Tick
 from tests.fakes.http_server import plan
 

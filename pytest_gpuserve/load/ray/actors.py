@@ -14,8 +14,9 @@ from pytest_gpuserve import __version__
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.ray.address import CLIENT
 from pytest_gpuserve.load.ray.cluster import QUIET, Versions, not_importable, plain
+from pytest_gpuserve.load.ray.placing import WorkerLocation
 from pytest_gpuserve.load.ray.pool import WorkerLost
-from pytest_gpuserve.load.ray.worker import RayWorker, WorkerLocation, WorkerReport
+from pytest_gpuserve.load.ray.worker import RayWorker, WorkerReport
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:

@@ -12,15 +12,27 @@ import msgspec
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.ray.cluster import difference, remedies
+from pytest_gpuserve.load.wire import HostProcess  # noqa: TC001 -- msgspec reads the annotations
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.ray.cluster import Versions
-    from pytest_gpuserve.load.ray.worker import WorkerLocation
-    from pytest_gpuserve.load.wire import Endpoint, HostProcess, Plan, Tick
+    from pytest_gpuserve.load.wire import Endpoint, Plan, Tick
 
 MOST_BYTES: Final = 1 << 25
 """Of the answers that all workers together report in a tick: half of what a message may hold. Beyond it comes what the
 worker reports whose turn it is: one answer of any size, and small ones (``engine.tick_counters``)."""
+
+
+class WorkerLocation(msgspec.Struct, frozen=True):
+    """Where a worker runs.
+
+    Args:
+        pids: Which numbers its processes have: the same for all who see the same processes, see ``identity``.
+        processes: The worker itself and its engine.
+    """
+
+    pids: str
+    processes: list[HostProcess] = []
 
 
 def fitted(tick: Tick, plan: Plan) -> Tick:

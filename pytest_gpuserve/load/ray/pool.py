@@ -16,6 +16,7 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.ray.clock import Exchange, Track
 from pytest_gpuserve.load.ray.placing import (
     Replacements,
+    WorkerLocation,
     needed_here,
     processes_here,
     unreachable_problem,
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from pytest_gpuserve.load.ray.cluster import Versions
-    from pytest_gpuserve.load.ray.worker import WorkerLocation, WorkerReport
+    from pytest_gpuserve.load.ray.worker import WorkerReport
     from pytest_gpuserve.load.wire import HostProcess, Plan
 
 _Result = TypeVar("_Result")

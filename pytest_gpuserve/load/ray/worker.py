@@ -18,10 +18,10 @@ import msgspec
 from pytest_gpuserve import __version__
 from pytest_gpuserve.errors import GpuserveError, LoadFailed
 from pytest_gpuserve.load.driver import EngineProcess, check_users, host_process
-from pytest_gpuserve.load.ray.placing import PIDS, fitted, identity
+from pytest_gpuserve.load.ray.placing import PIDS, WorkerLocation, fitted, identity
 from pytest_gpuserve.load.source import END_SECONDS, LOCAL
 from pytest_gpuserve.load.validity import one_line
-from pytest_gpuserve.load.wire import Again, Begin, HostProcess, Plan, Tick
+from pytest_gpuserve.load.wire import Again, Begin, Plan, Tick
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -47,18 +47,6 @@ class WorkerReport(msgspec.Struct, frozen=True):
     ticks: list[Tick] = []
     ready: bool = False
     problem: str = ""
-
-
-class WorkerLocation(msgspec.Struct, frozen=True):
-    """Where a worker runs.
-
-    Args:
-        pids: Which numbers its processes have: the same for all who see the same processes, see ``placing.identity``.
-        processes: The worker itself and its engine.
-    """
-
-    pids: str
-    processes: list[HostProcess] = []
 
 
 MOST_UNCERTAIN_NS: Final = 5_000_000

@@ -16,12 +16,13 @@ from pytest_gpuserve.load.ray.cluster import MOST_CHARACTERS, not_importable, pl
 from pytest_gpuserve.load.ray.placing import (
     NET,
     PIDS,
+    WorkerLocation,
     identity,
     needed_here,
     processes_here,
     unreachable_problem,
 )
-from pytest_gpuserve.load.ray.worker import WorkerLocation, in_one_line
+from pytest_gpuserve.load.ray.worker import in_one_line
 from pytest_gpuserve.load.wire import Endpoint, HostProcess, Outputs, Tls
 from tests.fakes.http_server import plan
 

@@ -13,8 +13,8 @@ import pytest
 
 from pytest_gpuserve.load.driver import host_process
 from pytest_gpuserve.load.ray import worker as worker_module
-from pytest_gpuserve.load.ray.placing import NET, PIDS, identity
-from pytest_gpuserve.load.ray.worker import RayWorker, WorkerLocation, WorkerReport
+from pytest_gpuserve.load.ray.placing import NET, PIDS, WorkerLocation, identity
+from pytest_gpuserve.load.ray.worker import RayWorker, WorkerReport
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import Again, Endpoint
 from tests.fakes.children.toolkit import eventually
