@@ -111,6 +111,7 @@ class FirstLooks:
             self._case.baseline_store.key_of(self._case.nodeid, label),
             paired_runner.progress,
             paired_runner.machine,
+            make_room=paired_runner.starts.make_room,
         )
         loads.stop_other_servers(measurement)
         loads.measurements.append(measurement)

@@ -15,7 +15,7 @@ from pytest_gpuserve.report.results import RunResult
 from pytest_gpuserve.units import format_value
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from pytest_gpuserve.comparison.assertions import Run
     from pytest_gpuserve.comparison.baseline_store import BaselineKey, Workload
@@ -52,6 +52,7 @@ class Measurement:
         settles: As in `RunResult`.
         before: The last reading of the machine that no session has had yet; None where it has to be taken.
         is_paired: Whether its first look was beside the baseline's commit, as the stored numbers decide nothing here.
+        make_room: Ends servers that run for other loads, before it is measured alone; says whether there were any.
     """
 
     run: Run
@@ -72,6 +73,7 @@ class Measurement:
     settles: str | None = None
     before: Mapping[str, float] | None = None
     is_paired: bool = False
+    make_room: Callable[[], bool] = lambda: False
 
     def take(self, requests_wanted: int, foreign_cores: float, baseline_clock_mhz: float | None = None) -> None:
         """Measure another session.
@@ -93,6 +95,9 @@ class Measurement:
             after = [self.machine.reading(self.python)] if self.python and not session.problems else []
             self.run.sessions.append(replace(session, yardstick=Yardstick.of([*before, *after])))
 
+        if self.make_room():
+            # It was read beside servers that ran.
+            self.before = None
         try:
             if self.python:
                 before.append(self.read_machine())

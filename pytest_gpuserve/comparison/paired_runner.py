@@ -140,6 +140,10 @@ class PairedRunner:
             seed=f"{spec.nodeid} {spec.label} {content or here.occasion}",
             starts_together=not spec.gates_cold_start,
         )
+        # What shows at the end of servers that this load was measured on is known before it goes on.
+        self.starts.end_used(terms.seed)
+        if not spec.goes_on:
+            memory.late, memory.limits = (), {}
         # The candidate's telemetry source is the session's, and looks at all that both servers use.
         pairing = Pairing(base, spec.candidate, terms, self.progress, memory.rounds, starts=self.starts)
         in_run = KEPT_IN_RUN if memory.rounds and not spec.goes_on else None

@@ -51,6 +51,8 @@ class Memory:
         metrics: What they came to, by the metric's name.
         remark: When that was, and how to forget it, for a verdict that stems from it; None where no run before has any.
         round_seconds: How long the last round took in this run; 0 where none was taken.
+        late: Trouble that showed at the end of the servers of a round, which was forgotten for it; in this try.
+        limits: What ratios have been shown to hold a limit or to miss it, in this try.
     """
 
     def __init__(self, history: History | None, key: SequenceKey | None, note: Callable[[str], None]) -> None:
@@ -62,6 +64,8 @@ class Memory:
         self._began = utc_now()
         self.remark: Reason | None = None
         self.round_seconds = 0.0
+        self.late: tuple[Reason, ...] = ()
+        self.limits: dict[tuple[str, float], Judgement] = {}
         kept = self._load()
         if kept is not None:
             self.rounds, self.metrics, self._began = kept.rounds, kept.metrics, kept.began
@@ -74,7 +78,7 @@ class Memory:
     def detached(self) -> Memory:
         """Make a copy of what is known, of which nothing is kept."""
         made = Memory(None, None, self._note)
-        made.rounds, made.metrics = self.rounds, self.metrics
+        made.rounds, made.metrics, made.late = self.rounds, self.metrics, self.late
         return made
 
     def save(self, rounds: Sequence[Round], metrics: Mapping[str, KeptMetric]) -> None:
@@ -243,6 +247,8 @@ class SideBySide:
         self._claims = claims
         self._most_foreign_cores = most_foreign_cores
         self._kept_remark = () if kept is None else (kept,)
+        # Of its rounds before this one: what these have of it is in their own problems.
+        self._late = memory.late
         self._last_seconds = 0.0
         self._round_seconds = memory.round_seconds
         self._sequences = {name: LookSequence.of(kept) for name, kept in memory.metrics.items()}
@@ -257,7 +263,7 @@ class SideBySide:
     @property
     def problems(self) -> tuple[Reason, ...]:
         """Why nothing may be concluded from it; empty when all is well."""
-        return tuple(problem for measured in self.rounds for problem in measured.problems)
+        return (*self._late, *(problem for measured in self.rounds for problem in measured.problems))
 
     @property
     def exhausted(self) -> bool:
@@ -291,7 +297,7 @@ class SideBySide:
         first = not self.rounds
         if not self._pairing.blocks_of_open_round:
             self._round_seconds = 0.0
-        self._pairing.on_late_trouble = self._save
+        self._pairing.on_late_trouble = self._hear_late
         try:
             self._pairing.measure(FIRST_BLOCKS if first else BLOCKS)
         except BaseException:
@@ -303,6 +309,10 @@ class SideBySide:
             self._round_seconds += self._last_seconds
             self.seconds += self._last_seconds
             self._memory.round_seconds = self._round_seconds
+        self._save()
+
+    def _hear_late(self) -> None:
+        self._memory.late = self.problems
         self._save()
 
     def stop_servers(self) -> None:
@@ -365,6 +375,14 @@ class SideBySide:
         """
         if self.problems:
             return Judgement.invalid(metric, self._kind, *self.problems, reference=limit)
+        known = self._memory.limits.get((metric.name, limit))
+        if known is None:
+            known = self._judged_limit(metric, limit)
+            if known.verdict in {Verdict.PASS, Verdict.REGRESSED}:
+                self._memory.limits[metric.name, limit] = known
+        return known
+
+    def _judged_limit(self, metric: Metric, limit: float) -> Judgement:
         look = self._look()
         if look is None or look < first_look(metric):
             return self._undecided(metric, limit=limit)

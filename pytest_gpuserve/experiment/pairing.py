@@ -327,20 +327,30 @@ class Pairing:
 
     def close(self) -> None:
         """End the load, and the servers where no other load uses them."""
+        opened = self._open
         if self._is_alone:
             self._end_servers()
-        else:
+        elif opened is not None:
             self._end_load()
+            opened.pair.monitor.look_past()
+            late = opened.pair.monitor.problems()
+            if late:
+                self._hear_late(late)
+                self._starts.end()
 
     def _end_load(self) -> None:
         if self._open is not None:
             opened, self._open = self._open, None
-            opened.stack.close()
-            opened.pair.in_use = False
+            try:
+                opened.stack.close()
+            finally:
+                opened.pair.in_use = False
 
     def _end_servers(self) -> None:
-        self._end_load()
-        self._starts.end()
+        try:
+            self._end_load()
+        finally:
+            self._starts.end()
 
     def _hear_late(self, problems: list[Reason]) -> None:
         """Spoil the round of servers that have just ended: it is the last one."""
@@ -364,14 +374,13 @@ class Pairing:
         """Begin a round; none where the two servers do not find memory beside each other, and what was left behind."""
         pair = self._starts.find(self._terms.seed, self._targets, starts_together=self._terms.starts_together)
         if pair is None:
-            pair = self._starts.begin(self._start_both)
+            pair = self._starts.begin(self._targets, self._start_both)
         if not pair.instances:
             left = pair.monitor.problems()
             for problem in left:
                 pair.monitor.note(problem.text)
             return None, left
         at, pair.in_use = utc_now(), True
-        pair.loads[self._terms.seed] = self._hear_late
         with ExitStack() as stack:
             server_arms = {
                 arm: ServerArm.of(arm, instance, self._targets[arm], self._terms.shape, self._progress)
@@ -386,6 +395,7 @@ class Pairing:
             self._open = opened = _Open(pair, server_arms, at, pace, stack.pop_all())
         opened.before = self._dropped or opened.before
         self.rounds.append(self._record(opened))
+        pair.loads[self._terms.seed] = self._hear_late
         return opened, []
 
     def _start_both(self, stack: ExitStack) -> StartedPair:

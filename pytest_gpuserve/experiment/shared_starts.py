@@ -6,11 +6,16 @@ round it wants a fresh one, on which the other loads can take their next rounds 
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import GpuserveError
+
+VOLATILE: Final = frozenset({"PYTEST_CURRENT_TEST"})
+"""Variables that differ from test to test."""
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -33,6 +38,7 @@ class StartedPair:
 
     Attributes:
         stack: Ends both.
+        circumstances: What else than their kinds made them what they are.
         is_measured: Whether the monitor has seen them at rest.
         in_use: Whether a load is under way.
         loads: Those that have taken a round, each with what hears of trouble that shows at the servers' end.
@@ -42,6 +48,7 @@ class StartedPair:
     monitor: TelemetryMonitor
     starts_together: bool
     stack: ExitStack = field(default_factory=ExitStack)
+    circumstances: object = None
     is_measured: bool = False
     in_use: bool = False
     loads: dict[str, Callable[[list[Reason]], None]] = field(default_factory=dict)
@@ -72,16 +79,19 @@ class SharedStarts:
             return None
         if any(pair.instances[arm].kind != target.server.kind for arm, target in targets.items()):
             return None
+        if pair.circumstances != _circumstances(targets):
+            return None
         if not all(_answers(target, pair.instances[arm]) for arm, target in targets.items()):
             return None
         for instance in pair.instances.values():
             self._joined(instance)
         return pair
 
-    def begin(self, start: Callable[[ExitStack], StartedPair]) -> StartedPair:
+    def begin(self, targets: Mapping[Arm, Target], start: Callable[[ExitStack], StartedPair]) -> StartedPair:
         """End the pair that runs, and start another, which is kept if it has servers.
 
         Args:
+            targets: What will be sent, where.
             start: Starts both servers, which end with the stack.
 
         Raises:
@@ -90,17 +100,29 @@ class SharedStarts:
         self.end()
         self._is_starting = True
         try:
+            circumstances = _circumstances(targets)
             with ExitStack() as stack:
                 pair = start(stack)
                 if pair.instances:
-                    pair.stack, self._pair = stack.pop_all(), pair
+                    pair.stack, pair.circumstances, self._pair = stack.pop_all(), circumstances, pair
         finally:
             self._is_starting = False
         return pair
 
-    def make_room(self) -> None:
-        """End the pair before another server starts, unless that is one of its own or a load is under way."""
-        if not self._is_starting and self._pair is not None and not self._pair.in_use:
+    def make_room(self) -> bool:
+        """End the pair before another server starts, unless that is one of its own or a load is under way.
+
+        Returns:
+            Whether there was one that has ended.
+        """
+        if self._is_starting or self._pair is None or self._pair.in_use:
+            return False
+        self.end()
+        return True
+
+    def end_used(self, load: str) -> None:
+        """End the pair if a load has taken a round on it: whatever goes on with that load knows of its late trouble."""
+        if self._pair is not None and load in self._pair.loads and not self._pair.in_use:
             self.end()
 
     def end(self) -> None:
@@ -115,6 +137,13 @@ class SharedStarts:
                 pair.monitor.note(problem.text)
             for on_trouble in pair.loads.values():
                 on_trouble(late)
+
+
+def _circumstances(targets: Mapping[Arm, Target]) -> object:
+    """What servers take from the outside: variables, the working folder, and the files that their kinds know of."""
+    kinds = [(target.server.kind.workload(), target.server.kind.information()) for target in targets.values()]
+    variables = {name: value for name, value in os.environ.items() if name not in VOLATILE}
+    return kinds, variables, str(Path.cwd())
 
 
 def _answers(target: Target, instance: Instance) -> bool:

@@ -191,6 +191,11 @@ class TelemetryMonitor:
         found, self._problems = self._problems, []
         return found
 
+    def look_past(self) -> None:
+        """Look so long at what came after a load that what is seen only so often was seen once: it is that load's."""
+        if self.uuids:
+            self._check(self.sampler.seen_until(self.clock() + LOOK_NS))
+
     def with_cards(self, windows: Iterable[Window]) -> tuple[Window, ...]:
         """Add to windows what the cards did in them, as far as it was seen."""
         if not self.uuids:

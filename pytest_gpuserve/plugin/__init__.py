@@ -191,6 +191,7 @@ def _make_session(session: pytest.Session) -> None:
     ours = [item for item in session.items if needs_device(item)]
     if not ours or config.option.collectonly:
         return
+    from pytest_gpuserve.plugin.laps import LAPS_NAME
     from pytest_gpuserve.plugin.session import GateSession
 
     settings = read_settings(config)
@@ -208,7 +209,7 @@ def _make_session(session: pytest.Session) -> None:
         # A worker reports of the test under way alone, so each of its tests is decided before the next one begins.
         config.pluginmanager.register(XdistWorker(config, made.closing))
     else:
-        config.pluginmanager.register(made.laps)
+        config.pluginmanager.register(made.laps, LAPS_NAME)
 
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_setup")

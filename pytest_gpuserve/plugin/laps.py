@@ -8,7 +8,7 @@ meets fresh servers. Only the last run of a test is reported. A test that waits 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 import pytest
 
@@ -16,14 +16,29 @@ from pytest_gpuserve.plugin.collection import measures
 from pytest_gpuserve.plugin.markers import runs_in_laps
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Generator, Iterator
 
-RETRIES = ("reruns", "retries", "timeout")
-"""Options of plugins that run a test again themselves, or end it after a time: of such a run each test is one run."""
+NOT_WITH: Final = ("setupshow", "setuponly", "setupplan", "stepwise")
+"""Options of pytest with which each test is one run: they show each phase, or go on where the last run ended."""
 
-RETRY_MARKERS = ("flaky", "timeout")
+SUBTESTS: Final = "subtests"
+"""A fixture of pytest's whose blocks keep every error, also the one by which a test ends to wait."""
 
-SHOWS_SETUP = ("setupshow", "setuponly", "setupplan")
+LAPS_NAME: Final = "gpuserve-laps"
+"""Name under which it is registered as a plugin."""
+
+RUNNERS: Final = frozenset({"runner", LAPS_NAME})
+"""What runs tests; where another plugin does, as those that run a failed one again, each test is one run."""
+
+
+class WaitingTests(Protocol):
+    """What the session has to do for tests that wait."""
+
+    def end_starts(self) -> None:
+        """End the servers that run: all that wait have had their round on them."""
+
+    def settled(self, item: pytest.Item) -> None:
+        """Hear that a test is reported, and waits no more."""
 
 
 def share_starts(one: pytest.Item, other: pytest.Item) -> bool:
@@ -37,19 +52,25 @@ class Laps:
 
     Args:
         session: pytest's.
-        waits: Whether a test has ended undecided.
+        tests: See `WaitingTests`.
     """
 
-    def __init__(self, session: pytest.Session, waits: Callable[[pytest.Item], bool]) -> None:
+    def __init__(self, session: pytest.Session, tests: WaitingTests) -> None:
         self._session = session
-        self._waits = waits
+        self._tests = tests
+        # What waits since this lap, and what is still to run in it.
         self._waiting: list[pytest.Item] = []
+        self._lap: list[pytest.Item] = []
+        self._is_last = False
+        self._is_running = False
         self._others_wait = False
         self._is_called = False
+        self._has_asked = False
 
     def may_wait(self) -> bool:
-        """Whether the test under way may end undecided: others of its module use the next start too."""
-        return self._others_wait and self._is_called
+        """Whether the test under way ends undecided, to run again: others of its module use the next start too."""
+        self._has_asked = self._others_wait and self._is_called
+        return self._has_asked
 
     @contextmanager
     def in_call(self) -> Iterator[None]:
@@ -60,84 +81,101 @@ class Laps:
         finally:
             self._is_called = False
 
+    @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_runtest_protocol")
+    def pytest_gpuserve_run_laps(self, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+        """After the last test of a module, run all that wait, each within all that other plugins wrap a test in."""
+        result = yield
+        if self._is_running or not self._is_last:
+            return result
+        self._is_running = True
+        try:
+            while self._waiting and not self._stops():
+                self._tests.end_starts()
+                self._lap, self._waiting = self._waiting[::-1], []
+                while self._lap and not self._stops():
+                    current = self._lap.pop(0)
+                    current.ihook.pytest_runtest_protocol(item=current, nextitem=nextitem)
+        finally:
+            self._waiting, self._lap = [], []
+            self._is_last = self._is_running = False
+        return result
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Run a test whose module has others that measure; of the last one of them, all that wait to their ends."""
-        if not self._takes_laps(item):
-            return None
-        is_last = nextitem is None or not share_starts(item, nextitem) or not self._takes_laps(nextitem)
-        if is_last and not self._waiting:
-            return None
-        lap = [item]
-        while lap:
-            current = lap.pop(0)
-            self._others_wait = not is_last or bool(lap or self._waiting)
-            try:
-                reports = self._run(current)
-            finally:
-                self._others_wait = False
-            waits = self._waits(current) and not any(report.failed for report in reports)
-            waiting = [*self._waiting, current] if waits else self._waiting
-            upcoming = lap or (waiting[::-1] if is_last else [])
-            if self._finish(current, reports, upcoming[0] if upcoming else nextitem, waits=waits):
-                self._waiting.append(current)
-            if self._session.shouldfail or self._session.shouldstop:
-                return True
-            if is_last and not lap:
-                lap, self._waiting = self._waiting[::-1], []
-        if is_last:
-            # Of a test whose teardown failed while it waited the module was to be kept.
-            self._session._setupstate.teardown_exact(nextitem)  # noqa: SLF001 -- as pytest's own loop
+        """Run a test whose module has others that measure, and report of it unless it waits."""
+        if not self._is_running:
+            if not self._takes_laps(item):
+                return None
+            self._is_last = nextitem is None or not share_starts(item, nextitem) or not self._takes_laps(nextitem)
+            if self._is_last and not self._waiting:
+                self._is_last = False
+                return None
+        self._run(item, nextitem)
         return True
 
     def _takes_laps(self, item: pytest.Item) -> bool:
-        option = item.config.option
+        others = {
+            impl.plugin_name
+            for impl in item.ihook.pytest_runtest_protocol.get_hookimpls()
+            if not (impl.hookwrapper or impl.wrapper)
+        } - RUNNERS
         return (
             measures(item)
             and runs_in_laps(item)
-            and not any(getattr(option, name, None) for name in (*RETRIES, *SHOWS_SETUP))
-            and not any(item.get_closest_marker(name) for name in RETRY_MARKERS)
+            and not others
+            and SUBTESTS not in getattr(item, "fixturenames", ())
+            and not any(getattr(item.config.option, name, None) for name in NOT_WITH)
         )
 
-    @staticmethod
-    def _run(item: pytest.Item) -> list[pytest.TestReport]:
-        """Set a test up and call it, as pytest does; nobody is told of it yet."""
+    def _run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        hook = item.ihook
         if not getattr(item, "_request", True):
+            # It runs again: what its last run has left on it would be reported twice.
             item._initrequest()  # type: ignore[attr-defined] # noqa: SLF001 -- as pytest's own loop
-        item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
-        reports = [_phase(item, "setup", item.ihook.pytest_runtest_setup)]
-        if reports[0].passed:
-            reports.append(_phase(item, "call", item.ihook.pytest_runtest_call))
-        return reports
-
-    def _finish(
-        self, item: pytest.Item, reports: list[pytest.TestReport], following: pytest.Item | None, *, waits: bool
-    ) -> bool:
-        """Tear a test down, and report of it unless it waits; whether it still does."""
-        if not waits:
-            self._report(item, reports)
-        # Before itself a test is torn down but for what its module and class have set up.
-        upcoming = item.parent if following is item else following
-        if self._session.shouldfail or self._session.shouldstop:
-            upcoming = None
+            item.user_properties.clear()
+            item._report_sections.clear()  # noqa: SLF001 -- pytest has no other way
+        self._has_asked, self._others_wait = False, not self._is_last or bool(self._lap or self._waiting)
+        hook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         try:
-            last = _phase(item, "teardown", item.ihook.pytest_runtest_teardown, nextitem=upcoming)
+            reports = [_phase(item, "setup", hook.pytest_runtest_setup)]
+            if reports[0].passed:
+                reports.append(_phase(item, "call", hook.pytest_runtest_call))
+            waits = self._has_asked and not any(report.failed for report in reports)
+            if not waits:
+                for report in reports:
+                    hook.pytest_runtest_logreport(report=report)
+            following = self._following(item, nextitem, waits=waits)
+            reports.append(_phase(item, "teardown", hook.pytest_runtest_teardown, nextitem=following))
         finally:
+            self._others_wait = False
             if hasattr(item, "_request"):
                 item._request = False  # noqa: SLF001 -- as pytest's own loop
                 item.funcargs = None  # type: ignore[attr-defined]
-        if waits and not last.failed:
-            return True
-        if waits:
-            self._report(item, reports)
-        item.ihook.pytest_runtest_logreport(report=last)
-        item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
-        return False
+        if waits and not reports[-1].failed:
+            self._waiting.append(item)
+            return
+        self._tests.settled(item)
+        for report in reports if waits else reports[-1:]:
+            hook.pytest_runtest_logreport(report=report)
+        hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+        if waits and self._is_last and not self._lap and not self._waiting:
+            # Its module was to be kept for its next run, which there is not.
+            self._session._setupstate.teardown_exact(nextitem)  # noqa: SLF001 -- as pytest's own loop
 
-    @staticmethod
-    def _report(item: pytest.Item, reports: list[pytest.TestReport]) -> None:
-        for report in reports:
-            item.ihook.pytest_runtest_logreport(report=report)
+    def _following(self, item: pytest.Item, nextitem: pytest.Item | None, *, waits: bool) -> pytest.Item | None:
+        """What runs next, so that what both need is not torn down."""
+        if self._stops():
+            return None
+        if not self._is_last:
+            return nextitem
+        waiting = [*self._waiting, item] if waits else self._waiting
+        to_run = self._lap or waiting[::-1]
+        upcoming = to_run[0] if to_run else nextitem
+        # Before itself a test is torn down but for what its module and class have set up.
+        return item.parent if upcoming is item else upcoming  # type: ignore[return-value]
+
+    def _stops(self) -> bool:
+        return bool(self._session.shouldfail or self._session.shouldstop)
 
 
 def _phase(

@@ -118,7 +118,7 @@ class Equipment:
         logs: Callable[[pytest.TempPathFactory], Path],
         logged: Callable[[Path, Mapping[str, str]], None],
         note: Callable[[str], None],
-        make_room: Callable[[], None],
+        make_room: Callable[[], object],
     ) -> None:
         self._device = device
         self._engine = engine

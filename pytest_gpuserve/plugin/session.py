@@ -185,6 +185,8 @@ class Account:
         ]
 
 
+NOTHING_CONCLUDED: Final = "INVALID: nothing can be concluded from these loads"
+
 FOREIGN_SHARE: Final = 0.05
 """Share of a host's cores that others may always take: a large machine is never quite idle."""
 
@@ -236,16 +238,16 @@ class TestGates:
         """The judge of a test; None where it has none so far."""
         return self._judges.get(nodeid)
 
-    def unjudged_problems(self, own: TestGate) -> list[str]:
+    def unjudged_problems(self, own: TestGate | None = None) -> list[str]:
         """Problems that no comparison has spoken of, each once: of a test that ends, and late ones of those before it.
 
         Args:
-            own: Of the test that ends.
+            own: Of the test that ends; None where none does.
         """
         found = []
         for nodeid, judge in self._judges.items():
             if judge.waits:
-                # Its rounds that cannot be trusted are measured again.
+                # It runs again, and is INVALID then.
                 continue
             for problem in judge.unjudged_problems():
                 if (nodeid, problem) not in self._told:
@@ -331,7 +333,7 @@ class GateSession:
         # A worker of pytest-xdist collects all tests too, so that it reckons with the comparisons of all workers. What
         # others have upheld it does not know: its claims need be surer than they had to be, never less sure.
         self._claims = HolmCorrection(planned_comparisons(tests_of_all_runners(session)))
-        self.laps = Laps(session, self._waits)
+        self.laps = Laps(session, self)
         try:
             progress = ProgressLine(session.config, rewrites=not settings.ci)
             paired_runner = self._new_paired_runner(progress)
@@ -360,10 +362,6 @@ class GateSession:
             starts=self._starts,
         )
 
-    def _waits(self, item: pytest.Item) -> bool:
-        judge = self._judges.find(plain_id(item))
-        return judge is not None and judge.waits
-
     def _note(self, line: str) -> None:
         if line not in self._notes:
             self._notes.append(line)
@@ -380,10 +378,22 @@ class GateSession:
         Returns:
             Problems that nobody has been told of; also those of earlier tests that showed only at their servers' end.
         """
-        judge.close()
-        if not self._goes_on:
-            self._starts.end()
+        try:
+            judge.close()
+        finally:
+            if not self._goes_on:
+                self._starts.end()
         return self._judges.unjudged_problems(judge)
+
+    def end_starts(self) -> None:
+        """End the servers that run for the loads of several tests."""
+        self._starts.end()
+
+    def settled(self, item: pytest.Item) -> None:
+        """Hear that a test is reported, and waits no more."""
+        judge = self._judges.find(plain_id(item))
+        if judge is not None:
+            judge.waits = False
 
     def starter(self, tmp_path_factory: pytest.TempPathFactory, start_timeout_seconds: float) -> Starter:
         """What starts servers on this session's device, each with a log file of its own."""
@@ -431,10 +441,21 @@ class GateSession:
         """Know whose servers are started from here on."""
         self._outcomes.begin(plain_id(item))
 
-    @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_teardown(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
-        """Know whether the next test may load the servers that run."""
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_teardown(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, object, object]:
+        """End the servers that run where the next test has no use for them, also if this one never came to a load."""
         self._goes_on = nextitem is not None and share_starts(item, nextitem)
+        try:
+            result = yield
+        finally:
+            if not self._goes_on:
+                self._starts.end()
+        late = [] if self._goes_on else self._judges.unjudged_problems()
+        if late:
+            pytest.fail(without_secrets("\n".join([NOTHING_CONCLUDED, *late]), os.environ), pytrace=False)
+        return result
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
@@ -531,9 +552,7 @@ class GateSession:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Look for unused baselines, write the results, and give the device back."""
-        for nodeid in self._judges.waiting():
-            self._outcomes.interrupt(nodeid)
-            self._notes.append(f"{nodeid}: not decided when the run ended; run it again, it goes on where it was")
+        self._settle_undecided(session)
         try:
             self._settle_unused(session)
             closing = self.closing()
@@ -548,6 +567,18 @@ class GateSession:
             )
         finally:
             self._end()
+
+    def _settle_undecided(self, session: pytest.Session) -> None:
+        """Tell of tests that wait, and of trouble at the end of servers that still ran; neither lets a run pass."""
+        self._starts.end()
+        undecided, late = self._judges.waiting(), self._judges.unjudged_problems()
+        for nodeid in undecided:
+            self._outcomes.interrupt(nodeid)
+            self._note(f"{nodeid}: not decided when the run ended; run it again, it goes on where it was")
+        if late:
+            self._note("; ".join([NOTHING_CONCLUDED, *late]))
+        if (undecided or late) and session.exitstatus == pytest.ExitCode.OK:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _settle_unused(self, session: pytest.Session) -> None:
         if not all_was_run(session):

@@ -98,20 +98,153 @@ def test_the_starts_of_a_module_are_those_of_its_slowest_decision(sweep: Project
     assert "an earlier try" not in text
 
 
+RUNS_THEM = """
+import pytest
+
+
+class Reruns:
+    @pytest.hookimpl
+    def pytest_runtest_protocol(self, item, nextitem):
+        return None
+
+def pytest_configure(config):
+    config.pluginmanager.register(Reruns(), "reruns")
+"""
+
+
 @pytest.mark.parametrize(
-    ("marker", "arguments"),
-    [("pytestmark = pytest.mark.gpuserve(laps=False)", ()), ("pytestmark = pytest.mark.flaky", ())],
+    ("marker", "conftest", "arguments"),
+    [
+        ("pytestmark = pytest.mark.gpuserve(laps=False)", "", ()),
+        ("pytestmark = pytest.mark.usefixtures('subtests')", "", ()),
+        ("", RUNS_THEM, ()),
+        ("", "", ("--stepwise",)),
+    ],
+    ids=["marker", "subtests", "another plugin runs tests", "stepwise"],
 )
 def test_a_test_that_is_not_to_run_twice_is_decided_in_one_go(
-    sweep: Project, checkout: Checkout, marker: str, arguments: tuple[str, ...]
+    sweep: Project, checkout: Checkout, marker: str, conftest: str, arguments: tuple[str, ...]
 ) -> None:
-    """By the module's marker, or as another plugin runs it again itself; its first round is on the servers that run."""
+    """Its first round is on the servers that run all the same."""
+    (sweep.path / "conftest.py").write_text(conftest)
     write(sweep, marker=marker)
     checkout.commit("marked")
     sweep.speed(0.974)
     sweep.run("--against=HEAD", JSON, *arguments).assert_outcomes(passed=3)
     assert bodies(sweep) == [1, 2, 3]
     assert starts(checkout) == 1 + sum(count - 1 for count in rounds(sweep))
+
+
+def test_servers_that_would_be_others_now_are_not_shared(sweep: Project, checkout: Checkout) -> None:
+    """What a server inherits, such as a variable that a test sets, makes it what it is."""
+    write(sweep, f"{ASSERTION}")
+    text = sweep.test_file.read_text().replace("def test_it(server", "def test_it(monkeypatch, server")
+    sweep.test_file.write_text(
+        text.replace("    run = load", "    monkeypatch.setenv('SIZE', str(users))\n    run = load")
+    )
+    sweep.run("--against=HEAD", JSON).assert_outcomes(passed=3)
+    assert starts(checkout) == sum(rounds(sweep))
+
+
+SKIPPED = """
+@pytest.mark.skip
+def test_last(server, load):
+    pass
+"""
+
+
+def test_servers_end_with_their_module_though_its_last_test_is_skipped(sweep: Project, checkout: Checkout) -> None:
+    """No other module's test runs beside them."""
+    sweep.test_file.write_text(sweep.test_file.read_text() + SKIPPED)
+    other = "def test_other():\n    lines = [line.split()[0] for line in open('starts.log')]\n"
+    other += "    assert lines and lines.count('start') == lines.count('end')\n"
+    (sweep.test_file.parent / "test_z.py").write_text(other)
+    sweep.run("--against=HEAD", JSON).assert_outcomes(passed=4, skipped=1)
+    assert starts(checkout) >= 1
+
+
+@pytest.mark.parametrize(
+    ("ending", "outcomes"),
+    [('pytest.skip("not again")', {"skipped": 3}), ('assert not "again"', {"errors": 3})],
+    ids=["skips", "fails"],
+)
+def test_a_setup_that_differs_in_a_later_lap_is_the_outcome(
+    sweep: Project, checkout: Checkout, ending: str, outcomes: dict[str, int]
+) -> None:
+    """What a fixture does the second time is reported, and the test waits no more."""
+    once = f"""
+SEEN = set()
+
+@pytest.fixture(autouse=True)
+def once(users):
+    if users in SEEN:
+        {ending}
+    SEEN.add(users)
+"""
+    write(sweep, f"assert users and not baseline.throughput is None\n    {ASSERTION}")
+    sweep.script = Script(noise=0.012, speed=1.0)
+    sweep.test_file.write_text(sweep.test_file.read_text().replace("[1, 2, 3]", "[1, 2, 7]") + once)
+    found = sweep.run("--against=HEAD", JSON).parseoutcomes()
+    again = sum(found.get(name, 0) for name in outcomes)
+    assert again >= 1
+    assert again + found.get("passed", 0) == 3
+    assert "not decided when the run ended" not in json.dumps(json.loads((sweep.path / "out.json").read_text()))
+    assert checkout.left_behind() == []
+
+
+LATE = """
+import contextlib
+import pytest
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish(session):
+    from pytest_gpuserve.experiment.telemetry import TelemetrySource
+    from pytest_gpuserve.gate.reason import Reason, ReasonKind
+    real = TelemetrySource.monitor
+
+    @contextlib.contextmanager
+    def monitor(self, **more):
+        with real(self, **more) as made:
+            yield made
+        made._problems.append(Reason(ReasonKind.MEMORY_NOT_GIVEN_BACK, "memory not given back"))
+
+    TelemetrySource.monitor = monitor
+"""
+
+
+@pytest.mark.parametrize("laps", [True, False])
+def test_trouble_at_the_servers_end_lets_nobody_pass(sweep: Project, checkout: Checkout, *, laps: bool) -> None:
+    """A test that waits is INVALID when it runs again; one that is over fails who is under way."""
+    (sweep.path / "conftest.py").write_text(LATE)
+    write(sweep, marker="" if laps else "pytestmark = pytest.mark.gpuserve(laps=False)")
+    checkout.commit("late")
+    sweep.speed(0.974)
+    result = sweep.run("--against=HEAD", JSON)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "memory not given back" in text_of(result)
+    assert len(bodies(sweep)) <= 6
+    assert checkout.left_behind() == []
+
+
+def test_a_session_that_ends_well_while_tests_wait_fails(sweep: Project) -> None:
+    """``pytest.exit(..., returncode=0)`` too: what is not decided has not passed."""
+    write(sweep, f"if users == 3: pytest.exit('enough', returncode=0)\n    {ASSERTION}")
+    result = sweep.run("--against=HEAD", JSON)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "not decided when the run ended" in text_of(result)
+
+
+def test_each_run_has_its_own_filters_and_properties(sweep: Project) -> None:
+    """Other plugins wrap a later run of a test as its first; what it recorded before is not recorded twice."""
+    text = sweep.test_file.read_text().replace("load, baseline, users)", "load, baseline, users, record_property)")
+    text = text.replace("[1, 2, 3]", "[1, 2, pytest.param(3, marks=pytest.mark.filterwarnings('error'))]")
+    body = (
+        "    import warnings\n    record_property('who', users)\n    if users < 3: warnings.warn('w')\n    run = load"
+    )
+    sweep.test_file.write_text(text.replace("    run = load", body))
+    sweep.run("--against=HEAD", JSON, "--junitxml=junit.xml").assert_outcomes(passed=3, warnings=None)
+    assert len(bodies(sweep)) > 3
+    assert (sweep.path / "junit.xml").read_text().count('name="who"') == 3
 
 
 def test_one_that_fails_ends_the_run_and_those_that_wait_are_told(sweep: Project, checkout: Checkout) -> None:
