@@ -1,4 +1,4 @@
-"""The load of a run, as its test asked for it."""
+"""The load of a run, as its test asked for it, and how long it is measured for what is asked of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A running server under load, watched: ticks and windows, and what is wrong with them."""
+"""A server under load, watched: its ticks become windows, and what shows that they measured something else."""
 
 from __future__ import annotations
 

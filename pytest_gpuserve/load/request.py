@@ -1,4 +1,4 @@
-"""Requests, and the checks of their answers."""
+"""HTTP requests as bytes, with their headers, and the checks of their answers."""
 
 from __future__ import annotations
 
