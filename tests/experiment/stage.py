@@ -100,7 +100,9 @@ class Stage:
         source = TelemetrySource([UUID], lambda: self.eyes, self.notes.append, clock=self.eyes.clock)
 
         def target(arm: Arm) -> Target:
-            handle = ServerHandle(cast("ServerKind", None), _Starter(self, arm).start)
+            handle = ServerHandle(
+                cast("ServerKind", SimpleNamespace(workload=dict, information=dict)), _Starter(self, arm).start
+            )
             sent = (Request("GET", "/"),) * requests
             return Target(handle, sent, telemetry_source=source if on_card else NO_TELEMETRY)
 
