@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.comparison.baseline_store import comparability, differences
@@ -26,7 +25,6 @@ from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored, withs
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, mean_sm_clock_mhz, point, pooled_value
 from pytest_gpuserve.measure.rounds import OF_ONE_SERVER
-from pytest_gpuserve.store.anchor import find, is_since
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,28 +70,6 @@ def stored_judgement(
     # A recording may have taken more sessions than a gate ever looks at.
     result = judge_stored(metric, then, now, most_growth=metric.growth(tolerance), looks=max(LOOKS, len(now)))
     return withstand_drift(result, occasions).judgement()
-
-
-def could_pass(metric: Metric, stored: Stored, *, host: str, starts: int, tolerance: float) -> bool:
-    """Whether a session that came out just as this host's did would PASS; if not, it would be measured in vain.
-
-    Args:
-        metric: What is judged; of one that the baseline does not have there is nothing to decide.
-        stored: The baseline.
-        host: This host.
-        starts: Of a session.
-        tolerance: How much worse it may be.
-    """
-    try:
-        then = [
-            _session_point(metric, session, record.host.id, tolerance)
-            for session, record in zip(stored.sessions, stored.entry.sessions, strict=True)
-        ]
-    except NotMeasured:
-        return True
-    own = [known for known in then if known.host == host] or then
-    alike = SessionPoint(host, fmean(known.y for known in own), fmean(known.u for known in own), starts)
-    return judge_stored(metric, then, [alike], most_growth=metric.growth(tolerance)).verdict is Verdict.PASS
 
 
 def undecided_at_another_speed(metric: Metric, stored: Stored, now: Yardstick, *, value: float | None) -> Judgement:
@@ -320,29 +296,7 @@ class StoredComparison:
         if measurement.shape.requests is not None or measurement.shape.until is not None:
             return False
         measurement.read_machine()
-        return is_clearly_other(stored, measurement.yardstick) or not self._could_decide(measurement, stored)
-
-    def _could_decide(self, measurement: Measurement, stored: Stored) -> bool:
-        """Whether a session that is about to be measured alone may decide all that the test compares."""
-        compared = [metric for name, metric in METRICS.items() if name in self._policy.metrics]
-        host, starts = self._here.host.id, measurement.shape.starts
-        evidence = self.evidence(measurement, stored)
-        if evidence is None:
-            return False
-        anchors = [find(stored.entry.anchors, host, metric.name) for metric in compared]
-        if (
-            # Its commit would share what has changed.
-            changes_since(stored, self._here)
-            # A search is decided by sessions sooner than by rounds.
-            or any(metric.own_error for metric in compared)
-            # Whether it has drifted from its anchor a session alone has to tell.
-            or any(anchored is not None and is_since(anchored, stored.entry) for anchored in anchors)
-        ):
-            return True
-        return all(
-            could_pass(metric, evidence, host=host, starts=starts, tolerance=self._case.tolerance_of(metric))
-            for metric in compared
-        )
+        return is_clearly_other(stored, measurement.yardstick)
 
     def absent(self, measurement: Measurement, stored: Stored | None) -> tuple[Reason, ...]:
         """Why there is nothing to compare with; empty if there is."""

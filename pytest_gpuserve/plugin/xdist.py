@@ -320,7 +320,8 @@ def _with_texts(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401
     if isinstance(value, (Enum, Metric)):
         return value
     if isinstance(value, str):
-        return shown(value)
+        # A path need not be text in UTF-8.
+        return shown(value).encode(errors="backslashreplace").decode()
     if isinstance(value, dict):
         return {name: _with_texts(each, shown) for name, each in value.items()}
     if isinstance(value, (list, tuple)):

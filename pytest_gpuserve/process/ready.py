@@ -12,6 +12,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
@@ -143,7 +144,9 @@ def socket_probe(
     def probe() -> NotReady | None:
         connection = UnixConnection(path, timeout_seconds)
         try:
-            connection.request(request.method, request.path, request.body, dict(request.headers))
+            # Who refuses a request may hang up before it is sent to its end, and has answered.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(request.method, request.path, request.body, dict(request.headers))
             response = connection.getresponse()
             status, body = response.status, response.read(_MOST_BODY_BYTES)
         except TimeoutError:

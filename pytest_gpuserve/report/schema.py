@@ -84,10 +84,10 @@ class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
     unit: str = ""
     reference: Number | None = None
     reference_kind: ReferenceKind
-    change: Number | None = None
-    interval: tuple[Number, Number] | None = None
+    change: float | None = None
+    interval: tuple[float, float] | None = None
     tolerance: Annotated[float, msgspec.Meta(gt=0, lt=1e9)] | None
-    detectable: Number | None = None
+    detectable: float | None = None
     rounds: Count = 0
     reasons: list[str] = []
     why: list[ReasonRecord] = []

@@ -56,6 +56,8 @@ def parse_config(text: str, origin: str) -> ModelConfig:
         ) from problem
     try:
         return text_format.Parse(text, schema.ModelConfig(), allow_unknown_field=True)
+    except RecursionError:
+        raise UsageProblem(f"{origin}: it is nested too deeply for Triton's ModelConfig") from None
     except text_format.ParseError as problem:
         raise UsageProblem(
             f"{origin}: line {problem.GetLine()} does not fit Triton's ModelConfig",
@@ -76,8 +78,12 @@ def read_config(model: Path) -> ModelConfig:
     file = model / CONFIG_FILE
     try:
         text = file.read_text(encoding="utf-8")
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError):
         text = ""
+    except (OSError, ValueError) as problem:
+        raise UsageProblem(
+            f"{file} cannot be read", found=str(problem), remedies=["it is text in UTF-8, readable for this user"]
+        ) from None
     return parse_config(text, str(file))
 
 
@@ -91,7 +97,7 @@ def model_folders(repository: Path, models: Iterable[str]) -> list[Path]:
         if name in found or not folder.is_dir():
             continue
         found[name] = folder
-        names += [step.model_name for step in read_config(folder).ensemble_scheduling.step]
+        names += [step.model_name for step in read_config(folder).ensemble_scheduling.step if step.model_name]
     return [found[name] for name in sorted(found)]
 
 
@@ -197,12 +203,17 @@ def asked_settings(config: ModelConfig) -> dict[str, str]:
         if batching.preferred_batch_size:
             asked["preferred_batch_size"] = _sizes_text(batching.preferred_batch_size)
         asked["max_queue_delay_us"] = str(batching.max_queue_delay_microseconds)
-    groups = [
-        (group.count, group.Kind.Name(group.kind).removeprefix("KIND_"), group.gpus) for group in config.instance_group
-    ]
+    groups = [(group.count, _kind_name(group), group.gpus) for group in config.instance_group]
     if groups and all(count and kind != "AUTO" and (kind != "GPU" or gpus) for count, kind, gpus in groups):
         asked["instances"] = ", ".join(_group_text(*group) for group in groups)
     return asked
+
+
+def _kind_name(group: Any) -> str:  # noqa: ANN401 -- a message of protobuf
+    try:
+        return str(group.Kind.Name(group.kind)).removeprefix("KIND_")
+    except ValueError:
+        return str(group.kind)
 
 
 def used_settings(config: Mapping[str, object]) -> dict[str, str]:

@@ -50,17 +50,6 @@ def test_what_will_not_be_recorded_is_not_measured_to_its_end(world: World) -> N
     assert len(world.judge().measure(target(), SHAPE, None).sessions) == 1
 
 
-@pytest.mark.parametrize(("noise", "alone"), [(0.003, 1), (0.05, 0)], ids=["sessions agree", "sessions scatter"])
-def test_a_session_that_could_not_decide_is_not_measured(world: World, noise: float, alone: int) -> None:
-    """Where one just like those recorded would not PASS, the pair decides at once, and is as sure of a slower build."""
-    world.noise = world.start_noise = noise
-    world.recorded()
-    before = world.sessions
-    world.paired = WORSE
-    assert loaded(world).verdict is (Verdict.PASS if alone else Verdict.REGRESSED)
-    assert world.sessions == before + alone
-
-
 @pytest.mark.parametrize("is_comparable", [True, False])
 def test_the_baselines_clock_is_told_to_who_measures(world: World, *, is_comparable: bool) -> None:
     """So that slower windows are measured again; not while it is recorded, nor of a card of another kind."""

@@ -116,6 +116,7 @@ def test_answers_come_in_any_order_and_from_any_thread(tmp_path: Path) -> None:
         (b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
         (b"POST / HTTP/1.1\r\nContent-Length: many\r\n\r\n", 411),
         (b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (http_socket.MAX_BODY_BYTES + 1), 413),
+        (b"POST / HTTP/1.1\r\nContent-Length: " + b"9" * 5000 + b"\r\n\r\n", 413),
         (b"x" * (http_socket.MAX_HEAD_BYTES + 1), 431),
         (post(b"") + post(b""), 400),
     ],
@@ -139,6 +140,31 @@ def test_who_does_not_wait_for_the_answer_is_hung_up_on(tmp_path: Path) -> None:
         link.sendall(post(b"2"))
         with contextlib.suppress(ConnectionResetError):
             assert link.recv(1) == b""
+
+
+def test_who_does_not_read_holds_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One thread answers all: after a while it hangs up on a client that does not read, also while that asks on."""
+    monkeypatch.setattr(http_socket, "ANSWER_SECONDS", 1)
+    answers: queue.SimpleQueue[tuple[ClientConnection, bytes] | None] = queue.SimpleQueue()
+
+    def answer_all() -> None:
+        while (asked := answers.get()) is not None:
+            asked[0].answer(HTTPStatus.OK, bytes(8 << 20) if asked[1] == b"much" else b"little")
+
+    answering = threading.Thread(target=answer_all, daemon=True)
+    answering.start()
+    with (
+        listening(tmp_path / "socket", lambda client, body: answers.put((client, bytes(body)))) as path,
+        connected(path) as idle,
+        connected(path) as other,
+    ):
+        idle.sendall(post(b"much"))
+        idle.sendall(b"POST / HTTP/1.1\r\nContent-Length: many\r\n\r\n")
+        other.sendall(post(b"fox"))
+        assert read(other).body == b"little"
+    answers.put(None)
+    answering.join(GUARD_SECONDS)
+    assert not answering.is_alive()
 
 
 def test_there_can_be_no_second_socket(tmp_path: Path) -> None:

@@ -7,9 +7,12 @@ answer to the first is hung up on. Method, path and headers are not looked at, b
 from __future__ import annotations
 
 import contextlib
+import errno
 import http
 import select
 import socket
+import struct
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Final, final
@@ -24,6 +27,15 @@ if TYPE_CHECKING:
 MAX_HEAD_BYTES: Final = 1 << 14
 MAX_BODY_BYTES: Final = 1 << 28
 
+ANSWER_SECONDS: Final = 5
+"""How long a client may not read its answer: meanwhile nobody else is answered by that thread."""
+
+FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+"""Why no more connections can be accepted until one has ended."""
+
+FULL_SECONDS: Final = 0.1
+"""After which it is tried again."""
+
 KNOWN_HEADS: Final = 1024
 """Request heads whose length of body is remembered: those of a load are few, and parsing one takes long."""
 
@@ -31,7 +43,8 @@ _RECEIVED_BYTES: Final = 1 << 16
 # A copy of so little costs less than a second system call.
 _JOINED_BYTES: Final = 1 << 14
 _BACKLOG: Final = 4096
-_PAUSE_SECONDS: Final = 0.001
+# Longer than any length that is allowed.
+_MOST_DIGITS: Final = 12
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
 
@@ -44,6 +57,8 @@ class ClientConnection:
     """
 
     def __init__(self, accepted: socket.socket, heads: dict[bytes, int]) -> None:
+        accepted.setblocking(True)  # noqa: FBT003 -- the socket's own
+        accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", ANSWER_SECONDS, 0))
         self._socket = accepted
         self._heads = heads
         self._lock = threading.Lock()
@@ -86,16 +101,24 @@ class ClientConnection:
         return self._complete(len(data) - begin)
 
     def answer(self, status: http.HTTPStatus, body: bytes) -> None:
-        """Answer the request under way, once; a client that has gone meanwhile is no error."""
+        """Answer the request under way, once; a client that has gone or does not read is hung up on."""
+        with self._lock:
+            self._send(status, body)
+
+    def _send(self, status: http.HTTPStatus, body: bytes) -> None:
         head = b"HTTP/1.1 %d %b\r\nContent-Length: %d\r\n\r\n" % (status, status.phrase.encode(), len(body))
         # Before the answer goes out: its client may send the next request at once.
         self._busy = False
-        with self._lock, contextlib.suppress(OSError):
+        try:
             if len(body) <= _JOINED_BYTES:
                 self._socket.sendall(head + body)
             else:
                 self._socket.sendall(head)
                 self._socket.sendall(body)
+        except OSError:
+            # Half an answer may be out.
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Hang up."""
@@ -115,14 +138,13 @@ class ClientConnection:
         return body
 
     def _body_length(self, head: bytes) -> int:
-        length = self._heads.get(head)
-        if length is None:
+        length = self._heads.get(head, -1)
+        if length < 0:
             fields = dict(_field(line) for line in head.split(b"\r\n")[1:])
             text = fields.get(b"content-length", b"0")
             if b"transfer-encoding" in fields or not text.isdigit():
                 raise self._refused(http.HTTPStatus.LENGTH_REQUIRED)
-            length = int(text)
-            if length > MAX_BODY_BYTES:
+            if len(text) > _MOST_DIGITS or (length := int(text)) > MAX_BODY_BYTES:
                 raise self._refused(http.HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             if len(self._heads) >= KNOWN_HEADS:
                 self._heads.clear()
@@ -131,7 +153,12 @@ class ClientConnection:
 
     def _refused(self, status: http.HTTPStatus) -> ConnectionError:
         """Answer what cannot be read on from, and return what ends the connection."""
-        self.answer(status, b"")
+        # Who reads must not wait for an answer that its client does not read.
+        if self._lock.acquire(blocking=False):
+            try:
+                self._send(status, f"{status.phrase}: a body has {MAX_BODY_BYTES} bytes at most".encode())
+            finally:
+                self._lock.release()
         return ConnectionError(status.phrase)
 
 
@@ -156,6 +183,8 @@ class HttpSocket:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._closed = False
+        self._full_until: float | None = None
+        self._has_told = False
         self._connections: dict[int, ClientConnection] = {}
         self._heads: dict[bytes, int] = {}
         self._listener = socket.socket(socket.AF_UNIX)
@@ -194,7 +223,11 @@ class HttpSocket:
             listener = self._listener.fileno()
             poll.register(listener, select.EPOLLIN)
             while not self._closed:
-                for descriptor, _ in poll.poll():
+                events = poll.poll(None if self._full_until is None else FULL_SECONDS)
+                if self._full_until is not None and time.monotonic() >= self._full_until:
+                    self._full_until = None
+                    poll.register(listener, select.EPOLLIN)
+                for descriptor, _ in events:
                     if descriptor == listener:
                         self._accept(poll)
                         continue
@@ -203,7 +236,7 @@ class HttpSocket:
                         body = connection.receive()
                     except BlockingIOError:
                         continue
-                    except OSError:
+                    except (OSError, ValueError, MemoryError):
                         poll.unregister(descriptor)
                         self._connections.pop(descriptor).close()
                         continue
@@ -216,19 +249,30 @@ class HttpSocket:
     def close(self) -> None:
         """End `serve`, hang up, and remove the socket."""
         self._closed = True
-        # Wakes `serve`.
-        self._listener.shutdown(socket.SHUT_RDWR)
+        # Wakes `serve`, if it has not ended by itself.
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
         self._path.unlink(missing_ok=True)
 
     def _accept(self, poll: select.epoll) -> None:
         try:
             while not self._closed:
                 accepted, _ = self._listener.accept()
-                accepted.setblocking(True)  # noqa: FBT003 -- the socket's own
                 self._connections[accepted.fileno()] = ClientConnection(accepted, self._heads)
                 poll.register(accepted.fileno(), select.EPOLLIN)
         except BlockingIOError:
             return
-        except OSError:
-            # Such as too many open files, which may pass.
-            time.sleep(_PAUSE_SECONDS)
+        except OSError as problem:
+            if problem.errno not in FULL or self._closed:
+                return
+            # Asked on and on, it would hold up those that are connected.
+            self._full_until = time.monotonic() + FULL_SECONDS
+            poll.unregister(self._listener.fileno())
+            if not self._has_told:
+                self._has_told = True
+                print(  # noqa: T201 -- the worker's log
+                    f"no more than {len(self._connections)} connections: {problem}; the rest waits until one ends."
+                    " Raise the limit of open files (ulimit -n), or load it with fewer users",
+                    file=sys.stderr,
+                    flush=True,
+                )
