@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.servers.triton_config import asked_settings, parse_config, read_config, used_settings, write_model
+from pytest_gpuserve.servers.triton_config import (
+    asked_settings,
+    model_folders,
+    parse_config,
+    read_config,
+    used_settings,
+    write_model,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,6 +58,18 @@ def test_fields_of_a_newer_triton_are_passed_over() -> None:
     """They do not hide the known ones, wherever they stand."""
     config = parse_config('new { a: [1, 2] b { c: FOO } } name: "m" instance_group { count: 2 new: "x" }', ORIGIN)
     assert (config.name, config.instance_group[0].count) == ("m", 2)
+
+
+def test_a_configuration_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    """Only one that is not there is an empty one; a step that names no model names no folder, and kinds may be new."""
+    assert not read_config(tmp_path).backend
+    (tmp_path / "config.pbtxt").write_bytes(b"# caf\xe9\nbackend: 'python'")
+    with pytest.raises(UsageProblem, match=r"config\.pbtxt cannot be read[\s\S]*UTF-8"):
+        read_config(tmp_path)
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.pbtxt").write_text("ensemble_scheduling { step { } }")
+    assert model_folders(tmp_path, ["m"]) == [tmp_path / "m"]
+    assert asked_settings(parse_config("instance_group { count: 1 kind: 17 }", "it"))["instances"]
 
 
 def test_a_missing_tritonclient_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
