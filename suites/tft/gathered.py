@@ -69,7 +69,9 @@ class Gathered:
     def add(self, run: Run, *, dataset: str, batch: int, concurrency: int) -> None:
         """Add what was measured; asserts nothing, so that a gate that fails leaves its row."""
         row = row_of(run.summary, run.breakdown, batch=batch, concurrency=concurrency)
-        self.tables.setdefault(dataset, []).append(row)
+        # A test that waits for the next start of its servers comes here again.
+        others = [known for known in self.tables.get(dataset, []) if _place(known) != _place(row)]
+        self.tables[dataset] = [*others, row]
         self.sweep.add(
             run,
             dataset=dataset,
@@ -114,6 +116,10 @@ class Gathered:
 
     def _rows(self, wanted: Iterable[Place]) -> list[Row]:
         return self.sweep.points([{"dataset": dataset, self.swept: value} for dataset, value in wanted])
+
+
+def _place(row: Mapping[str, float]) -> tuple[float, float]:
+    return row[BATCH], row[CONCURRENCY]
 
 
 def check_identities(run: Run, *, batch: int, concurrency: int) -> None:

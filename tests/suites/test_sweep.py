@@ -51,6 +51,17 @@ def test_a_row_has_what_was_measured_and_nothing_else() -> None:
         known(lambda: 1 / 0)
 
 
+def test_a_test_that_runs_again_has_its_last_rows_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each run of its function has a judge of its own; rows of other tests stay."""
+    sweep = Sweep(tmp_path / "table.csv")
+    for test, judge, point in (("a", 1, 1), ("b", 2, 2), ("b", 2, 3), ("b", 4, 4), ("b", 4, 5), ("a", 5, 6)):
+        monkeypatch.setenv("PYTEST_CURRENT_TEST", test)
+        measured_now = run()
+        measured_now.judge = cast("Any", judge)
+        sweep.add(measured_now, point=point)
+    assert [row["point"] for row in sweep.rows] == [4, 5, 6]
+
+
 def test_tables_are_sorted_and_have_all_columns(tmp_path: Path) -> None:
     """Rows come in the order of their values, numbers as numbers; where every point was skipped there is no table."""
     Sweep(tmp_path / "table.csv").save("concurrency")
