@@ -8,7 +8,7 @@ meets fresh servers. Only the last run of a test is reported. A test that waits 
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
 import pytest
 
@@ -31,16 +31,6 @@ RUNNERS: Final = frozenset({"runner", LAPS_NAME})
 """What runs tests; where another plugin does, as those that run a failed one again, each test is one run."""
 
 
-class WaitingTests(Protocol):
-    """What the session has to do for tests that wait."""
-
-    def end_starts(self) -> None:
-        """End the servers that run: all that wait have had their round on them."""
-
-    def settled(self, item: pytest.Item) -> None:
-        """Hear that a test is reported, and waits no more."""
-
-
 def share_starts(one: pytest.Item, other: pytest.Item) -> bool:
     """Whether two tests that follow each other may load the same start of a server: those of one module do."""
     module = one.getparent(pytest.Module)
@@ -52,12 +42,16 @@ class Laps:
 
     Args:
         session: pytest's.
-        tests: See `WaitingTests`.
+        end_starts: Ends the servers that run, on which all that wait have had their round.
+        settled: Hears that a test is reported, and waits no more.
     """
 
-    def __init__(self, session: pytest.Session, tests: WaitingTests) -> None:
+    def __init__(
+        self, session: pytest.Session, *, end_starts: Callable[[], None], settled: Callable[[pytest.Item], None]
+    ) -> None:
         self._session = session
-        self._tests = tests
+        self._end_starts = end_starts
+        self._settled = settled
         # What waits since this lap, and what is still to run in it.
         self._waiting: list[pytest.Item] = []
         self._lap: list[pytest.Item] = []
@@ -90,7 +84,7 @@ class Laps:
         self._is_running = True
         try:
             while self._waiting and not self._stops():
-                self._tests.end_starts()
+                self._end_starts()
                 self._lap, self._waiting = self._waiting[::-1], []
                 while self._lap and not self._stops():
                     current = self._lap.pop(0)
@@ -154,7 +148,7 @@ class Laps:
         if waits and not reports[-1].failed:
             self._waiting.append(item)
             return
-        self._tests.settled(item)
+        self._settled(item)
         for report in reports if waits else reports[-1:]:
             hook.pytest_runtest_logreport(report=report)
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)

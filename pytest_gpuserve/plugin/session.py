@@ -333,7 +333,7 @@ class GateSession:
         # A worker of pytest-xdist collects all tests too, so that it reckons with the comparisons of all workers. What
         # others have upheld it does not know: its claims need be surer than they had to be, never less sure.
         self._claims = HolmCorrection(planned_comparisons(tests_of_all_runners(session)))
-        self.laps = Laps(session, self)
+        self.laps = Laps(session, end_starts=self._starts.end, settled=self._settled)
         try:
             progress = ProgressLine(session.config, rewrites=not settings.ci)
             paired_runner = self._new_paired_runner(progress)
@@ -385,12 +385,7 @@ class GateSession:
                 self._starts.end()
         return self._judges.unjudged_problems(judge)
 
-    def end_starts(self) -> None:
-        """End the servers that run for the loads of several tests."""
-        self._starts.end()
-
-    def settled(self, item: pytest.Item) -> None:
-        """Hear that a test is reported, and waits no more."""
+    def _settled(self, item: pytest.Item) -> None:
         judge = self._judges.find(plain_id(item))
         if judge is not None:
             judge.waits = False
