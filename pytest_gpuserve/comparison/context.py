@@ -63,22 +63,22 @@ class TestMeasurements:
         """What the test has measured so far."""
         return self._spent_before + sum(measurement.all_seconds for measurement in self.all)
 
-    def stop_other_servers(self, measurement: Measurement) -> None:
-        """End the servers of all other loads, before more of one is measured."""
+    def stop_other_loads(self, measurement: Measurement) -> None:
+        """End all other loads, before more of one is measured."""
         for other in self.all:
             if other is not measurement:
                 self._stop(other)
 
-    def stop_servers(self) -> None:
-        """End the servers that a comparison side by side has left running for its next look."""
+    def stop_loads(self) -> None:
+        """End the loads that a comparison side by side has left running for its next look."""
         for measurement in self.all:
             self._stop(measurement)
 
     def _stop(self, measurement: Measurement) -> None:
         if measurement.paired is not None:
-            measurement.paired.stop_servers()
+            measurement.paired.stop_load()
         if self.rounds_of(measurement):
-            # Some trouble shows only at the servers' end.
+            # Some trouble shows only at its end, or that of its servers.
             measurement.show()
 
     def rounds_of(self, measurement: Measurement) -> Sequence[Round]:
@@ -278,7 +278,7 @@ class ComparisonContext:
                 return judgement.because(stop)
             if following.wants_start and self.may_wait():
                 raise WaitsForStart
-            self.loads.stop_other_servers(measurement)
+            self.loads.stop_other_loads(measurement)
             self.announce(following, judgement)
             take()
 

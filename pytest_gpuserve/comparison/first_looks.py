@@ -113,7 +113,7 @@ class FirstLooks:
             paired_runner.machine,
             make_room=paired_runner.starts.make_room,
         )
-        loads.stop_other_servers(measurement)
+        loads.stop_other_loads(measurement)
         loads.measurements.append(measurement)
         return measurement
 

@@ -124,7 +124,7 @@ class TestGate:
 
     def close(self) -> None:
         """End the loads that a comparison side by side has left running for its next look."""
-        self._loads.stop_servers()
+        self._loads.stop_loads()
         if self.ended_early:
             # Only now, for some trouble shows only at the servers' end.
             for measurement, judgement in self._unasserted.judgements(self.measurements):

@@ -315,7 +315,7 @@ class SideBySide:
         self._memory.late = self.problems
         self._save()
 
-    def stop_servers(self) -> None:
+    def stop_load(self) -> None:
         """End the load; a further look begins with a fresh round. Trouble at its servers' end spoils the last one."""
         self._pairing.close()
 

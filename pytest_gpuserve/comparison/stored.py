@@ -185,7 +185,7 @@ class StoredComparison:
     def _take(self, measurement: Measurement, stored: Stored | None) -> None:
         """Measure another session, alone on the machine."""
         if measurement.paired is not None:
-            measurement.paired.stop_servers()
+            measurement.paired.stop_load()
         clock_mhz = self.clock_mhz(measurement, stored)
         measurement.take(self._case.requests_wanted, self._policy.foreign_cores, clock_mhz)
 
@@ -280,7 +280,7 @@ class StoredComparison:
         """
         if not measurement.is_paired:
             return
-        self._case.loads.stop_servers()
+        self._case.loads.stop_loads()
         measurement.is_paired = False
         measurement.run.sessions.clear()
         self._case.announce(next_session(measurement))

@@ -214,7 +214,7 @@ def test_a_first_round_that_was_cut_short_does_not_block_a_quantile() -> None:
     """Three blocks without enough requests for a p99 are left out of it: with them no later round was ever judged."""
     paired = a_comparison(ScriptedPairing(Build(requests=250)))
     paired.more()
-    paired.stop_servers()
+    paired.stop_load()
     paired.more()
     assert place(paired) == (2, 6)
     judgement = paired.judge(P99, 0.2)
@@ -447,7 +447,7 @@ def test_a_pass_is_not_remembered_of_servers_that_left_memory_behind(*, is_inter
     if is_interrupted:
         with pytest.raises(KeyboardInterrupt):
             first.more()
-    first.stop_servers()
+    first.stop_load()
     assert first.judge(THROUGHPUT, TOLERANCE).reasons == NOT_GIVEN_BACK
     (kept,) = history.kept.values()
     assert kept.rounds == ()
