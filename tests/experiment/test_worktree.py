@@ -28,13 +28,13 @@ OWNER = """
 import json, signal, sys
 from pathlib import Path
 from pytest_gpuserve.experiment.worktree import Worktree
-from tests.fakes.children.toolkit import put_report
+from tests.fakes.children.toolkit import put_report, stay
 
 # A test run in the background has Ctrl-C ignored, and what it starts as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with Worktree(Path(sys.argv[1]), sys.argv[2]) as worktree:
     put_report(sys.argv[3], str(worktree.path))
-    signal.pause()
+    stay()
 """
 """Arguments: ROOT, COMMIT, REPORT. Holds a worktree until it is ended."""
 

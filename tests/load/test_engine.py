@@ -283,10 +283,11 @@ def test_a_large_plan_is_read_in_a_time_that_its_size_explains() -> None:
 
 
 OWNER = """
-import msgspec, os, sys, time
+import msgspec, os, sys
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.driver import EngineProcess
 from pytest_gpuserve.load.source import LOCAL, LocalEngines
+from tests.fakes.children.toolkit import stay
 from tests.fakes.http_server import plan
 port, fork, halted_alone = map(int, sys.argv[1:])
 pids, loads = [], []
@@ -309,7 +310,7 @@ with Engines(plan(port, "/ok?ms=5"), source=LocalEngines(end_seconds=0.5)) as ha
         print(copy, *pids, flush=True)
         while loads:
             loads[0].next_tick()
-    time.sleep(600)
+    stay()
 """
 
 

@@ -22,6 +22,7 @@ from pytest_gpuserve.load import shared_memory
 from pytest_gpuserve.load.kserve import Inference, OutputRequest, inputs_of
 from pytest_gpuserve.load.shared_memory import ALIGNMENT, FOLDER, PREFIX, SharedTensors, share, sweep
 from pytest_gpuserve.load.wire import unwritten
+from tests.fakes.children.toolkit import ROOT
 from tests.fakes.threads import in_a_thread
 
 np = pytest.importorskip("numpy")
@@ -40,13 +41,14 @@ END_SECONDS = 20.0
 """Of a supervisor; only one that hangs takes so long."""
 
 OWNER = """
-import sys, time
+import sys
 from pytest_gpuserve.load.kserve import Inference, InputTensor
 from pytest_gpuserve.load.shared_memory import share
+from tests.fakes.children.toolkit import stay
 inference = Inference("m", (InputTensor("A", "INT8", (1,), b"x"),))
 with share([inference], {"Y": 8}, slots=1, host="127.0.0.1", port=int(sys.argv[1])):
     print("up", flush=True)
-    time.sleep(60)
+    stay()
 """
 
 
@@ -246,7 +248,7 @@ def test_nothing_is_left_of_a_killed_owner(registry: Registry, how: signal.Signa
     """Its supervisor removes the files at once, however it ended; another owner leaves those of a living one alone."""
     port = str(registry.server_address[1])
     with subprocess.Popen(
-        [sys.executable, "-c", OWNER, port], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [sys.executable, "-c", OWNER, port], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
     ) as owner:
         try:
             assert owner.stdout is not None

@@ -12,7 +12,6 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import signal
 import sys
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,7 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from pytest_gpuserve.process.child import Command, Process
-from tests.fakes.children.toolkit import put_report
+from tests.fakes.children.toolkit import put_report, stay
 
 order = json.loads(Path(sys.argv[1]).read_text())
 folder = Path(order["folder"])
@@ -32,13 +31,11 @@ with ExitStack() as stack:
         processes.append(stack.enter_context(Process.start(command, owned_folders=owned, after=order["after"])))
     copy = os.fork() if order["fork"] else 0
     if copy == 0 and order["fork"]:
-        while True:
-            signal.pause()
+        stay()
     supervisors = [process._supervisor.pid for process in processes]
     put_report(sys.argv[2], {"children": [each.pid for each in processes], "supervisors": supervisors, "copy": copy})
     try:
-        while True:
-            signal.pause()
+        stay()
     except KeyboardInterrupt:
         connection = http.client.HTTPConnection("127.0.0.1", int(order["commands"][0][-1]), timeout=20)
         connection.request("GET", "/")

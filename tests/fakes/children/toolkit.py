@@ -9,7 +9,7 @@ import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import psutil
 
@@ -49,6 +49,15 @@ def printed(code: str, *arguments: str, env: Mapping[str, str], seconds: float =
     )
     assert (done.returncode, done.stderr) == (0, "")
     return done.stdout
+
+
+def stay() -> NoReturn:
+    """Wait until a signal ends this process or its handler raises.
+
+    In short naps: Python misses a signal that comes just before one long sleep until that sleep is over.
+    """
+    while True:
+        time.sleep(0.05)
 
 
 @contextmanager
