@@ -239,7 +239,7 @@ def test_what_cannot_be_settled_stays_regressed(
     """The reason is told, nothing passes for the want of the anchor's commit, and to accept it is all that is left."""
     revisions = {"dirty": Revision(FIRST, clean=False, code=FIRST), "no commit": Revision(None, clean=False, code=None)}
     world = creeping(tmp_path, monkeypatch, revisions.get(why))
-    world.beside[FIRST] = Build(0.0306, start_sd=0.002, window_sd=0.01)
+    world.beside[FIRST] = Build(0.042, start_sd=0.002, window_sd=0.01)
     if why == "no start":
         world.failing = {FIRST: BaseFailed("the base could not be started: no such flag")}
     final, judge = world.gate(world.at(NOW, 3), DRIFT, budget_seconds=25.0)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +20,14 @@ import numpy as np
 import pytest
 
 from pytest_gpuserve.gate.metric import METRICS, Growth
-from pytest_gpuserve.gate.paired import Prior, RoundPoint, paired_claim, paired_evidence, paired_verdict
+from pytest_gpuserve.gate.paired import (
+    Prior,
+    RoundPoint,
+    learn_prior,
+    paired_claim,
+    paired_evidence,
+    paired_verdict,
+)
 from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, Family, LookResult, adjusted_p, levels
 from pytest_gpuserve.gate.verdict import INDIFFERENT_SHARE, Verdict
 from tests.fakes.noise_model import NOISES, NOISY, QUIET, TYPICAL, Noise
@@ -115,6 +122,24 @@ def comparisons(noise: Noise, count: int, *, believed: Noise | None = None) -> l
     return [
         Comparison(rounds, Prior(variance, PRIOR_DOF, learned=True))
         for rounds, variance in zip(differences, variances.tolist(), strict=True)
+    ]
+
+
+def with_history(noise: Noise, count: int, *, sessions: int, past: int) -> list[Comparison]:
+    """Comparisons of identical builds whose priors were learned on the same machine.
+
+    Args:
+        noise: The machine.
+        count: How many.
+        sessions: Stored sessions of two starts each.
+        past: Past comparisons of two rounds each.
+    """
+    random = np.random.default_rng(20240502)
+    stored = random.normal(0.0, noise.start_sd, (count, sessions, 2)).tolist()
+    before = noise.block_differences(random, count * past, rounds=2, blocks=BLOCKS).reshape(count, past, 2, BLOCKS)
+    return [
+        replace(comparison, prior=learn_prior(THROUGHPUT, costs, [[RoundPoint(tuple(r)) for r in c] for c in rounds]))
+        for comparison, costs, rounds in zip(comparisons(noise, count), stored, before.tolist(), strict=True)
     ]
 
 
@@ -221,6 +246,28 @@ def test_starts_that_differ_more_than_is_believed(noise: Noise, most: float, cou
     rate = share([outcome(pair, Growth(0.05)).verdict is Verdict.REGRESSED for pair in pairs])
     LOG.info("rate %.4f of %d", rate, count)
     assert rate <= most + chance(most, count)
+
+
+@short_and_long(200, 5_000)
+@of_each_noise()
+@pytest.mark.parametrize(("sessions", "past"), [(1, 0), (3, 0), (0, 1), (0, 4), (3, 2)])
+def test_a_little_history_errs_no_more_and_saves_a_round(noise: Noise, sessions: int, past: int, count: int) -> None:
+    """With 1 to 5 degrees of freedom at most 5 of 100 pass at the edge, and 1 of 300 identical builds is REGRESSED.
+
+    Of identical builds 4 of 10 pass in their first round, on the noisy machine a quarter.
+    """
+    pairs = with_history(noise, count, sessions=sessions, past=past)
+    edge = [outcome(pair.slowed(math.log1p(0.05)), Growth(0.05)) for pair in pairs]
+    same = [outcome(pair, Growth(0.05)) for pair in pairs]
+    passed = share([end.verdict.passes for end in edge])
+    wrong = share([end.verdict is Verdict.REGRESSED for end in same])
+    one_round = WINDOWS_OF_A_ROUND_START + BLOCKS * WINDOWS_OF_A_BLOCK
+    quick = share([end.verdict.passes and end.windows <= one_round for end in same])
+    LOG.info("passed %.4f at the edge, REGRESSED %.4f, in one round %.3f", passed, wrong, quick)
+    assert passed <= 0.05 + chance(0.05, count)
+    assert wrong <= 1 / 300 + chance(1 / 300, count)
+    least = 0.25 if noise is NOISY else 0.4
+    assert quick >= least - chance(least, count)
 
 
 def family_claims(members: Sequence[Comparison], family: Family) -> list[int]:
