@@ -10,9 +10,25 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.metric import COLD_START, METRICS
-from pytest_gpuserve.gate.paired import RoundPoint, paired_claim, paired_limit_verdict, paired_verdict
+from pytest_gpuserve.gate.paired import (
+    RoundPoint,
+    blocks_worth_a_start,
+    paired_claim,
+    paired_limit_verdict,
+    paired_verdict,
+)
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, LookResult, adjusted_p, first_look, levels, look_index
+from pytest_gpuserve.gate.sequential import (
+    BLOCKS,
+    LOOKS,
+    SHORT_BLOCKS,
+    SHORT_WORTH,
+    LookResult,
+    adjusted_p,
+    first_look,
+    levels,
+    look_index,
+)
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
 from pytest_gpuserve.measure.rounds import paired_value, round_point
@@ -51,6 +67,7 @@ class Memory:
         metrics: What they came to, by the metric's name.
         remark: When that was, and how to forget it, for a verdict that stems from it; None where no run before has any.
         round_seconds: How long the last round took in this run; 0 where none was taken.
+        start_in_blocks: As in `Pairing`, of the last round in this run.
         late: Trouble that showed at the end of the servers of a round, which was forgotten for it; in this try.
         limits: What ratios have been shown to hold a limit or to miss it, in this try.
     """
@@ -64,6 +81,7 @@ class Memory:
         self._began = utc_now()
         self.remark: Reason | None = None
         self.round_seconds = 0.0
+        self.start_in_blocks: float | None = None
         self.late: tuple[Reason, ...] = ()
         self.limits: dict[tuple[str, float], Judgement] = {}
         kept = self._load()
@@ -113,9 +131,6 @@ class Memory:
             self._note(f"{problem.line}; so this comparison begins anew")
             return None
 
-
-FIRST_BLOCKS: Final = LOOKS[0][1]
-"""Blocks before the first look."""
 
 NOT_LOOKED_AT: Final = Reason(ReasonKind.NOT_LOOKED_AT, "not looked at yet: it takes a full round")
 LOOKED_BEFORE: Final = Reason(ReasonKind.LOOKED_BEFORE, "this look was taken before, and did not decide it")
@@ -179,18 +194,27 @@ def judged_rounds(metric: Metric, rounds: Sequence[Round]) -> Sequence[Round]:
 def points_of(metric: Metric, rounds: Sequence[Round], tolerance: float) -> list[RoundPoint]:
     """The rounds as they are judged.
 
-    A first round that ended after three blocks, because its servers had to make room or the run ended, has too few
-    requests for many a quantile; that must not keep all later rounds from being judged.
+    A round of three blocks has too few requests for many a quantile; that must not keep others from being judged.
+
+    Raises:
+        NotMeasured: The metric is not known of a round.
+        TooFewRequests: A whole round, or all of them, have too few requests for it.
     """
-    rounds = judged_rounds(metric, rounds)
-    points = []
-    for measured in rounds:
+    points, missed = [], None
+    for measured in judged_rounds(metric, rounds):
         try:
             points.append(round_point(metric, measured, tolerance))
-        except TooFewRequests:
-            if len(rounds) == 1 or len(measured.blocks) != FIRST_BLOCKS:
+        except TooFewRequests as problem:
+            if not _is_short(measured):
                 raise
+            missed = problem
+    if not points and missed is not None:
+        raise missed
     return points
+
+
+def _is_short(measured: Round) -> bool:
+    return len(measured.blocks) == SHORT_BLOCKS
 
 
 def windows_of(rounds: Sequence[Round]) -> int:
@@ -273,17 +297,45 @@ class SideBySide:
     @property
     def next_round(self) -> int:
         """Number, from 1, of the round that the next look measures: the one whose servers still run, or a new one."""
-        return len(self.rounds) + (0 if self._pairing.blocks_of_open_round else 1)
+        return len(self.rounds) + (0 if self._goes_on else 1)
 
     @property
     def wants_start(self) -> bool:
         """Whether the next look takes a fresh start of both servers, after a round that this test has just taken."""
-        return self.seconds > 0 and not self._pairing.blocks_of_open_round and not self._pairing.by_turns
+        return self.seconds > 0 and not self._goes_on and not self._pairing.by_turns
 
     @property
     def next_seconds(self) -> float:
         """How long it will take to the next look, as far as the last one, or the last round, tells."""
-        return self._last_seconds if self._pairing.blocks_of_open_round else self._round_seconds
+        return self._last_seconds if self._goes_on else self._round_seconds
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the next look takes more blocks of servers that run."""
+        return bool(self._pairing.blocks_of_open_round) and not self._are_short_rounds_enough
+
+    @property
+    def _are_short_rounds_enough(self) -> bool:
+        """Whether another start tells more of what is not decided yet than more blocks of one do, in the same time."""
+        undecided = {
+            METRICS[name]: sequence for name, sequence in self._sequences.items() if sequence.decision is None
+        }
+        start_in_blocks = self._memory.start_in_blocks
+        # Whoever has not been looked at may be decided by the blocks that its first look still wants.
+        if start_in_blocks is None or not undecided or not all(sequence.seen for sequence in undecided.values()):
+            return False
+        try:
+            worth = [
+                blocks_worth_a_start(
+                    points_of(metric, self.rounds, sequence.tolerance),
+                    self._prior_of(metric),
+                    start_in_blocks=start_in_blocks,
+                )
+                for metric, sequence in undecided.items()
+            ]
+        except NotMeasured:
+            return False
+        return max(worth) <= SHORT_WORTH
 
     def more(self) -> None:
         """Measure to the next look, and remember it.
@@ -294,12 +346,17 @@ class SideBySide:
             LoadFailed: A load could not be begun.
         """
         began = time.monotonic()
-        first = not self.rounds
-        if not self._pairing.blocks_of_open_round:
-            self._round_seconds = 0.0
+        goes_on, is_short = self._goes_on, not self.rounds or self._are_short_rounds_enough
         self._pairing.on_late_trouble = self._hear_late
+        is_first = not self.rounds
+        if not goes_on:
+            self._round_seconds = 0.0
+            if self._pairing.blocks_of_open_round:
+                self._pairing.close()
         try:
-            self._pairing.measure(FIRST_BLOCKS if first else BLOCKS)
+            self._pairing.measure(SHORT_BLOCKS if is_short else BLOCKS)
+            if is_short and not is_first:
+                self._pairing.close()
         except BaseException:
             if self.problems:
                 self._save()
@@ -309,6 +366,7 @@ class SideBySide:
             self._round_seconds += self._last_seconds
             self.seconds += self._last_seconds
             self._memory.round_seconds = self._round_seconds
+            self._memory.start_in_blocks = self._pairing.start_in_blocks
         self._save()
 
     def _hear_late(self) -> None:
@@ -359,7 +417,7 @@ class SideBySide:
         try:
             points = points_of(metric, rounds, tolerance)
         except TooFewRequests as problem:
-            if look == 0:
+            if _is_short(self.rounds[-1]):
                 return self._undecided(metric)
             return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reasons=(problem.reason,))
         except NotMeasured as problem:
@@ -391,7 +449,7 @@ class SideBySide:
             points = points_of(metric, rounds, metric.default_tolerance)
             ratio = self._ratio(metric, rounds)
         except TooFewRequests as problem:
-            if look == 0:
+            if _is_short(self.rounds[-1]):
                 return self._undecided(metric, limit=limit)
             return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reference=limit, reasons=(problem.reason,))
         except NotMeasured as problem:

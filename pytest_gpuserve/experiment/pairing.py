@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import re
+import time
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -236,6 +237,8 @@ class _Open:
     at: str
     pace: Pace
     stack: ExitStack
+    start_seconds: float
+    ready_ns: int
     blocks: list[Block] = field(default_factory=list)
     rejected: int = 0
     disturbed: Disturbed = field(default_factory=Disturbed)
@@ -258,6 +261,8 @@ class Pairing:
     Attributes:
         rounds: What was measured, the newest last; it may still grow.
         by_turns: Whether only one server runs at a time, from the beginning or since two did not fit.
+        start_in_blocks: What it took to start the servers of the last round and to warm them up, as a multiple of the
+            time of a block; of servers that ran for another load the warm-up. None where no round was measured.
         on_late_trouble: Called when trouble has shown at the end of the servers, after the round was full.
     """
 
@@ -282,6 +287,7 @@ class Pairing:
         self._is_alone = starts is None
         self._open: _Open | None = None
         self._dropped: _Dropped | None = None
+        self.start_in_blocks: float | None = None
         self.on_late_trouble: Callable[[], None] = lambda: None
 
     @property
@@ -372,6 +378,7 @@ class Pairing:
 
     def _opened(self) -> tuple[_Open | None, list[Reason]]:
         """Begin a round; none where the two servers do not find memory beside each other, and what was left behind."""
+        began_ns = time.monotonic_ns()
         pair = self._starts.find(self._terms.seed, self._targets, starts_together=self._terms.starts_together)
         if pair is None:
             pair = self._starts.begin(self._targets, self._start_both)
@@ -392,7 +399,9 @@ class Pairing:
             if not pair.is_measured:
                 pair.monitor.up(*pair.instances.values())
                 pair.is_measured = True
-            self._open = opened = _Open(pair, server_arms, at, pace, stack.pop_all())
+            ready_ns = time.monotonic_ns()
+            start_seconds = (ready_ns - began_ns) / 1e9
+            self._open = opened = _Open(pair, server_arms, at, pace, stack.pop_all(), start_seconds, ready_ns)
         opened.before = self._dropped or opened.before
         self.rounds.append(self._record(opened))
         pair.loads[self._terms.seed] = self._hear_late
@@ -455,6 +464,9 @@ class Pairing:
     def _fill(self, opened: _Open, blocks: int) -> bool:
         """Measure until the round has so many blocks; whether it does, and was not dropped."""
         drift = self._take_blocks(opened, blocks)
+        if opened.blocks:
+            block_seconds = (time.monotonic_ns() - opened.ready_ns) / 1e9 / (len(opened.blocks) + opened.rejected)
+            self.start_in_blocks = opened.start_seconds / block_seconds
         for server_arm in opened.server_arms.values():
             server_arm.rest()
             server_arm.discard(window for block in opened.blocks[:-BLOCKS] for window in block.windows)

@@ -63,6 +63,7 @@ class ScriptedPairing:
         by_turns: Whether only one server runs at a time.
         problems: Why nothing may be concluded, in words, by the number of the round, from 0.
         failures: What is raised instead of a round, by its number.
+        start_in_blocks: See `Pairing`; by default it is not known, and every round whole.
         measured: How often `measure` was called.
         closed: How often `close` was.
     """
@@ -73,6 +74,7 @@ class ScriptedPairing:
     by_turns: bool = False
     problems: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     failures: Mapping[int, Exception] = field(default_factory=dict)
+    start_in_blocks: float | None = None
     measured: int = 0
     closed: int = 0
     _is_open: bool = False

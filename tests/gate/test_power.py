@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import math
 from dataclasses import dataclass, replace
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -23,12 +23,23 @@ from pytest_gpuserve.gate.metric import METRICS, Growth
 from pytest_gpuserve.gate.paired import (
     Prior,
     RoundPoint,
+    blocks_worth_a_start,
+    default_prior,
     learn_prior,
     paired_claim,
     paired_evidence,
     paired_verdict,
 )
-from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, Family, LookResult, adjusted_p, levels
+from pytest_gpuserve.gate.sequential import (
+    BLOCKS,
+    LOOKS,
+    SHORT_BLOCKS,
+    SHORT_WORTH,
+    Family,
+    LookResult,
+    adjusted_p,
+    levels,
+)
 from pytest_gpuserve.gate.verdict import INDIFFERENT_SHARE, Verdict
 from tests.fakes.noise_model import NOISES, NOISY, QUIET, TYPICAL, Noise
 from tests.support.counting import chance, short_and_long
@@ -143,11 +154,11 @@ def with_history(noise: Noise, count: int, *, sessions: int, past: int) -> list[
     ]
 
 
-def outcome(comparison: Comparison, growth: Growth) -> End:
-    """Look until it is decided."""
+def outcome(comparison: Comparison, growth: Growth, start_windows: int = WINDOWS_OF_A_ROUND_START) -> End:
+    """Look until it is decided, at whole rounds."""
     verdict, slower, windows = Verdict.INCONCLUSIVE, False, 0
     for (rounds, blocks), (points, level) in zip(LOOKS, comparison.looks(), strict=True):
-        windows = rounds * WINDOWS_OF_A_ROUND_START + ((rounds - 1) * BLOCKS + blocks) * WINDOWS_OF_A_BLOCK
+        windows = rounds * start_windows + ((rounds - 1) * BLOCKS + blocks) * WINDOWS_OF_A_BLOCK
         verdict, _, _ = paired_verdict(THROUGHPUT, points, comparison.prior, most_growth=growth, level=level)
         if verdict is not Verdict.INCONCLUSIVE:
             claim = paired_claim(points, comparison.prior, most_growth=growth, level=level)
@@ -219,6 +230,57 @@ def test_the_published_table(noise: Noise, count: int, growth: Growth) -> None:
             assert windows == WINDOWS_IDENTICAL[noise.name]
         if slowdown == growth == 0.05:
             assert windows == WINDOWS_SLOWED
+
+
+def with_short_rounds(comparison: Comparison, growth: Growth, start_windows: int) -> End:
+    """Look until it is decided; rounds are ended early where another start tells more."""
+    points: list[RoundPoint] = []
+    verdict, windows, last = Verdict.INCONCLUSIVE, 0, (0, 0)
+    for (rounds, blocks), level in zip(LOOKS, levels(), strict=True):
+        worth = (
+            math.inf
+            if not points
+            else blocks_worth_a_start(points, comparison.prior, start_in_blocks=start_windows / WINDOWS_OF_A_BLOCK)
+        )
+        is_short = worth <= SHORT_WORTH
+        if (rounds, blocks) == (1, BLOCKS):
+            if is_short:
+                continue
+            points.clear()
+        taken = SHORT_BLOCKS if is_short else blocks
+        windows += (start_windows if rounds > last[0] else -last[1] * WINDOWS_OF_A_BLOCK) + taken * WINDOWS_OF_A_BLOCK
+        last = (rounds, taken)
+        points.append(RoundPoint(tuple(comparison.differences[rounds - 1][:taken])))
+        verdict, _, _ = paired_verdict(THROUGHPUT, points, comparison.prior, most_growth=growth, level=level)
+        if verdict is not Verdict.INCONCLUSIVE:
+            break
+    return End(verdict, verdict is Verdict.REGRESSED, windows)
+
+
+@short_and_long(200, 5_000)
+@of_each_noise()
+@pytest.mark.parametrize("start_windows", [6, 20])
+def test_rounds_that_end_early_save_time_and_cost_little_power(noise: Noise, start_windows: int, count: int) -> None:
+    """With the default prior levels hold, 5 % slower builds are found in 94 of 100, and it takes no longer.
+
+    Where starts are cheap, identical builds pass in four fifths of the time that whole rounds take on a typical
+    machine, and in two thirds on a quiet one; with dear starts or on a noisy machine it takes as long.
+    """
+    pairs = [replace(pair, prior=default_prior(THROUGHPUT)) for pair in comparisons(noise, count)]
+    same, slower = (
+        [with_short_rounds(pair.slowed(math.log1p(change)), Growth(0.05), start_windows) for pair in pairs]
+        for change in (0.0, 0.05)
+    )
+    whole = [outcome(pair, Growth(0.05), start_windows) for pair in pairs]
+    wrong = share([end.verdict is Verdict.REGRESSED for end in same])
+    passed = share([end.verdict.passes for end in slower])
+    found = share([end.slower for end in slower])
+    saved = fmean(end.windows for end in same) / fmean(end.windows for end in whole)
+    LOG.info("wrong %.4f, passed %.4f at the edge, found %.4f, time %.2f", wrong, passed, found, saved)
+    assert wrong <= 1 / 300 + chance(1 / 300, count)
+    assert passed <= 0.05 + chance(0.05, count)
+    assert found >= 0.94 - chance(0.94, count)
+    assert saved <= ({"quiet": 0.7, "typical": 0.9}.get(noise.name, 1.05) if start_windows == 6 else 1.05)
 
 
 @short_and_long(300, 20_000)
