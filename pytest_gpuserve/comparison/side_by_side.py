@@ -317,9 +317,7 @@ class SideBySide:
     @property
     def _are_short_rounds_enough(self) -> bool:
         """Whether another start tells more of what is not decided yet than more blocks of one do, in the same time."""
-        undecided = {
-            METRICS[name]: sequence for name, sequence in self._sequences.items() if sequence.decision is None
-        }
+        undecided = {METRICS[name]: sequence for name, sequence in self._sequences.items() if sequence.decision is None}
         start_in_blocks = self._memory.start_in_blocks
         # Whoever has not been looked at may be decided by the blocks that its first look still wants.
         if start_in_blocks is None or not undecided or not all(sequence.seen for sequence in undecided.values()):

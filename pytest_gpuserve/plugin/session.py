@@ -29,6 +29,7 @@ from pytest_gpuserve.plugin.collection import (
     planned_comparisons,
     settle_unused,
 )
+from pytest_gpuserve.plugin.expected import ExpectedDurations
 from pytest_gpuserve.plugin.laps import Laps, share_starts
 from pytest_gpuserve.plugin.markers import one_at_a_time, tolerance_of, tolerances
 from pytest_gpuserve.plugin.opening import Equipment, Folders, open_session
@@ -38,6 +39,7 @@ from pytest_gpuserve.plugin.outputs import Written
 from pytest_gpuserve.plugin.progress import ProgressLine
 from pytest_gpuserve.plugin.sharding import part_of, tests_of_all_runners
 from pytest_gpuserve.plugin.terminal import print_closing, write_results
+from pytest_gpuserve.plugin.xdist import is_worker
 from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.report.explain import explain, headline
 from pytest_gpuserve.report.junit import PROBLEM, properties
@@ -98,11 +100,21 @@ class Account:
         session: pytest's, after its collection.
         opened: What it measures on and against.
         folders: Those that it makes.
+        expected: What its tests took before.
         measuring: Whether tests will measure.
     """
 
-    def __init__(self, session: pytest.Session, opened: Opened, folders: Folders, *, measuring: bool) -> None:
+    def __init__(
+        self,
+        session: pytest.Session,
+        opened: Opened,
+        folders: Folders,
+        expected: ExpectedDurations,
+        *,
+        measuring: bool,
+    ) -> None:
         self._session = session
+        self._expected = expected
         self._opened = opened
         self._settings = opened.settings
         self._folders = folders
@@ -127,6 +139,7 @@ class Account:
             what,
             budget_seconds=settings.budget_seconds,
             comparisons=planned_comparisons(self._session.items),
+            takes=self._expected.text(list(measuring_ids(self._session.items))),
             stock=""
             if opened.against_name or not self._measuring
             else str(stock_of(settings.baseline_dir / device.name)),
@@ -329,7 +342,9 @@ class GateSession:
             note=self._note,
             make_room=self._starts.make_room,
         )
-        self._account = Account(session, self._opened, self._folders, measuring=measuring)
+        mode = "against" if settings.side_by_side else settings.update.name.lower()
+        self._expected = ExpectedDurations(self._folders.remembered(), mode)
+        self._account = Account(session, self._opened, self._folders, self._expected, measuring=measuring)
         # A worker of pytest-xdist collects all tests too, so that it reckons with the comparisons of all workers. What
         # others have upheld it does not know: its claims need be surer than they had to be, never less sure.
         self._claims = HolmCorrection(planned_comparisons(tests_of_all_runners(session)))
@@ -494,12 +509,15 @@ class GateSession:
         return lines
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Keep the outcome of a test that loads, and write what a recording measured once it has passed to its end."""
         report = yield
         if not measures(item):
             return report
         nodeid = plain_id(item)
+        self._expected.add(nodeid, call.duration)
         self._outcomes.keep(nodeid, report)
         report.user_properties += properties(
             (measurement.result() for measurement in self._judges.reported(nodeid)),
@@ -553,6 +571,8 @@ class GateSession:
             closing = self.closing()
             stopped = self._cut_short or session.shouldfail or session.shouldstop
             complete = not stopped and {test.nodeid for test in closing.tests}.issuperset(measuring_ids(session.items))
+            if not stopped and not is_worker(session.config):
+                self._expected.save([nodeid for nodeid, loads in self._judges.measurements().items() if _took(loads)])
             self._written = write_results(
                 session,
                 self._settings.outputs,
@@ -600,6 +620,11 @@ class GateSession:
             stack.callback(self._starts.end)
             # First of all, for after Ctrl-C a comparison's servers may still be up, and are looked at to their end.
             stack.callback(self._judges.close)
+
+
+def _took(measurements: Iterable[Measurement]) -> bool:
+    """Whether anything was measured in this run, and not only remembered."""
+    return any(measurement.all_seconds for measurement in measurements)
 
 
 def _fail_unheld(judge: TestGate | None) -> None:

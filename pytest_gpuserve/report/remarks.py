@@ -61,6 +61,7 @@ def header_line(
     *,
     budget_seconds: float,
     comparisons: int,
+    takes: str = "",
     stock: str = "",
     engine: str = "",
 ) -> str:
@@ -72,10 +73,11 @@ def header_line(
         mode: What is done, with whom: ``gating against /.../baselines/T4``.
         budget_seconds: Most measuring time of one test.
         comparisons: How many the collected tests will make, as far as their code tells.
+        takes: How long all of them take, in words; empty where it is not known.
         stock: The baselines that are there, in words; empty where they are not asked.
         engine: What makes the loads; empty where processes of this host do.
     """
-    planned = f"{comparisons} comparison{'s' if comparisons != 1 else ''} planned"
+    planned = f"{comparisons} comparison{'s' if comparisons != 1 else ''} planned{takes and f', {takes}'}"
     there = f" ({stock})" if stock else ""
     budget = f"at most {format_seconds(budget_seconds)} of measuring a test"
     made = f", loads made by {engine}" if engine else ""
