@@ -158,6 +158,7 @@ def test_servers_end_with_their_module_though_its_last_test_is_skipped(sweep: Pr
     other = "def test_other():\n    lines = [line.split()[0] for line in open('starts.log')]\n"
     other += "    assert lines and lines.count('start') == lines.count('end')\n"
     (sweep.test_file.parent / "test_z.py").write_text(other)
+    sweep.speed(0.99)
     sweep.run("--against=HEAD", JSON).assert_outcomes(passed=4, skipped=1)
     assert starts(checkout) >= 1
 
