@@ -20,9 +20,9 @@ from pytest_gpuserve.gate.paired import (
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import (
     BLOCKS,
+    FIRST_BLOCKS,
+    FIRST_WORTH,
     LOOKS,
-    SHORT_BLOCKS,
-    SHORT_WORTH,
     LookResult,
     adjusted_p,
     first_look,
@@ -32,6 +32,7 @@ from pytest_gpuserve.gate.sequential import (
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
 from pytest_gpuserve.measure.rounds import paired_value, round_point
+from pytest_gpuserve.measure.steady import MATERIAL_CHANGE
 from pytest_gpuserve.measure.window import Session, Start
 from pytest_gpuserve.store.checksummed import HistoryUnusable
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence, SequenceKey
@@ -67,7 +68,6 @@ class Memory:
         metrics: What they came to, by the metric's name.
         remark: When that was, and how to forget it, for a verdict that stems from it; None where no run before has any.
         round_seconds: How long the last round took in this run; 0 where none was taken.
-        start_in_blocks: As in `Pairing`, of the last round in this run.
         late: Trouble that showed at the end of the servers of a round, which was forgotten for it; in this try.
         limits: What ratios have been shown to hold a limit or to miss it, in this try.
     """
@@ -81,7 +81,6 @@ class Memory:
         self._began = utc_now()
         self.remark: Reason | None = None
         self.round_seconds = 0.0
-        self.start_in_blocks: float | None = None
         self.late: tuple[Reason, ...] = ()
         self.limits: dict[tuple[str, float], Judgement] = {}
         kept = self._load()
@@ -194,27 +193,31 @@ def judged_rounds(metric: Metric, rounds: Sequence[Round]) -> Sequence[Round]:
 def points_of(metric: Metric, rounds: Sequence[Round], tolerance: float) -> list[RoundPoint]:
     """The rounds as they are judged.
 
-    A round of three blocks has too few requests for many a quantile; that must not keep others from being judged.
-
-    Raises:
-        NotMeasured: The metric is not known of a round.
-        TooFewRequests: A whole round, or all of them, have too few requests for it.
+    A first round that ended after three blocks has too few requests for many a quantile; that must not keep all later
+    rounds from being judged.
     """
-    points, missed = [], None
-    for measured in judged_rounds(metric, rounds):
+    rounds = judged_rounds(metric, rounds)
+    points = []
+    for measured in rounds:
         try:
             points.append(round_point(metric, measured, tolerance))
-        except TooFewRequests as problem:
-            if not _is_short(measured):
+        except TooFewRequests:
+            if len(rounds) == 1 or len(measured.blocks) != FIRST_BLOCKS:
                 raise
-            missed = problem
-    if not points and missed is not None:
-        raise missed
     return points
 
 
-def _is_short(measured: Round) -> bool:
-    return len(measured.blocks) == SHORT_BLOCKS
+def _worth(metric: Metric, measured: Round, tolerance: float, prior: Prior, start_in_blocks: float) -> float:
+    """How many blocks of a start are worth their time; infinitely many where that cannot be told of these."""
+    try:
+        point = round_point(metric, measured, tolerance)
+    except NotMeasured:
+        return math.inf
+    # Only a whole round tells whether one server changes beside the other.
+    change = (point.differences[-1] - point.differences[0]) * (BLOCKS - 1) / (FIRST_BLOCKS - 1)
+    if len(point.differences) < FIRST_BLOCKS or abs(change) > MATERIAL_CHANGE:
+        return math.inf
+    return blocks_worth_a_start([point], prior, start_in_blocks=start_in_blocks)
 
 
 def windows_of(rounds: Sequence[Round]) -> int:
@@ -312,28 +315,20 @@ class SideBySide:
     @property
     def _goes_on(self) -> bool:
         """Whether the next look takes more blocks of servers that run."""
-        return bool(self._pairing.blocks_of_open_round) and not self._are_short_rounds_enough
+        return bool(self._pairing.blocks_of_open_round) and not self._is_half_enough
 
     @property
-    def _are_short_rounds_enough(self) -> bool:
-        """Whether another start tells more of what is not decided yet than more blocks of one do, in the same time."""
+    def _is_half_enough(self) -> bool:
+        """Whether another start tells more of what is not decided yet than the rest of the first round, in its time."""
         undecided = {METRICS[name]: sequence for name, sequence in self._sequences.items() if sequence.decision is None}
-        start_in_blocks = self._memory.start_in_blocks
         # Whoever has not been looked at may be decided by the blocks that its first look still wants.
-        if start_in_blocks is None or not undecided or not all(sequence.seen for sequence in undecided.values()):
+        if not undecided or not all(sequence.seen for sequence in undecided.values()):
             return False
-        try:
-            worth = [
-                blocks_worth_a_start(
-                    points_of(metric, self.rounds, sequence.tolerance),
-                    self._prior_of(metric),
-                    start_in_blocks=start_in_blocks,
-                )
-                for metric, sequence in undecided.items()
-            ]
-        except NotMeasured:
-            return False
-        return max(worth) <= SHORT_WORTH
+        start_in_blocks = self._pairing.start_in_blocks
+        return all(
+            _worth(metric, self.rounds[0], sequence.tolerance, self._prior_of(metric), start_in_blocks) <= FIRST_WORTH
+            for metric, sequence in undecided.items()
+        )
 
     def more(self) -> None:
         """Measure to the next look, and remember it.
@@ -344,17 +339,17 @@ class SideBySide:
             LoadFailed: A load could not be begun.
         """
         began = time.monotonic()
-        goes_on, is_short = self._goes_on, not self.rounds or self._are_short_rounds_enough
+        first = not self.rounds
+        goes_on, is_open = self._goes_on, self._pairing.blocks_of_open_round
         self._pairing.on_late_trouble = self._hear_late
-        is_first = not self.rounds
-        if not goes_on:
-            self._round_seconds = 0.0
-            if self._pairing.blocks_of_open_round:
-                self._pairing.close()
         try:
-            self._pairing.measure(SHORT_BLOCKS if is_short else BLOCKS)
-            if is_short and not is_first:
-                self._pairing.close()
+            if not goes_on:
+                self._round_seconds = 0.0
+                if is_open:
+                    self._pairing.close()
+                    if self.problems:
+                        return
+            self._pairing.measure(FIRST_BLOCKS if first else BLOCKS)
         except BaseException:
             if self.problems:
                 self._save()
@@ -364,7 +359,6 @@ class SideBySide:
             self._round_seconds += self._last_seconds
             self.seconds += self._last_seconds
             self._memory.round_seconds = self._round_seconds
-            self._memory.start_in_blocks = self._pairing.start_in_blocks
         self._save()
 
     def _hear_late(self) -> None:
@@ -415,7 +409,7 @@ class SideBySide:
         try:
             points = points_of(metric, rounds, tolerance)
         except TooFewRequests as problem:
-            if _is_short(self.rounds[-1]):
+            if look == 0:
                 return self._undecided(metric)
             return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reasons=(problem.reason,))
         except NotMeasured as problem:
@@ -447,7 +441,7 @@ class SideBySide:
             points = points_of(metric, rounds, metric.default_tolerance)
             ratio = self._ratio(metric, rounds)
         except TooFewRequests as problem:
-            if _is_short(self.rounds[-1]):
+            if look == 0:
                 return self._undecided(metric, limit=limit)
             return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reference=limit, reasons=(problem.reason,))
         except NotMeasured as problem:

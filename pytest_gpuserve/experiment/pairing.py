@@ -237,8 +237,6 @@ class _Open:
     at: str
     pace: Pace
     stack: ExitStack
-    start_seconds: float
-    ready_ns: int
     blocks: list[Block] = field(default_factory=list)
     rejected: int = 0
     disturbed: Disturbed = field(default_factory=Disturbed)
@@ -261,8 +259,6 @@ class Pairing:
     Attributes:
         rounds: What was measured, the newest last; it may still grow.
         by_turns: Whether only one server runs at a time, from the beginning or since two did not fit.
-        start_in_blocks: What it took to start the servers of the last round and to warm them up, as a multiple of the
-            time of a block; of servers that ran for another load the warm-up. None where no round was measured.
         on_late_trouble: Called when trouble has shown at the end of the servers, after the round was full.
     """
 
@@ -287,13 +283,25 @@ class Pairing:
         self._is_alone = starts is None
         self._open: _Open | None = None
         self._dropped: _Dropped | None = None
-        self.start_in_blocks: float | None = None
         self.on_late_trouble: Callable[[], None] = lambda: None
 
     @property
     def blocks_of_open_round(self) -> int:
         """Blocks of the round that is under way; 0 where none is."""
         return len(self._open.blocks) if self._open is not None else 0
+
+    @property
+    def start_in_blocks(self) -> float:
+        """What the round that is under way took before its first block, as a multiple of a block.
+
+        Of servers that other loads use too it counts its part of their start.
+        """
+        opened = self._open
+        assert opened is not None
+        start_seconds = opened.pair.start_seconds / len(opened.pair.loads)
+        warmup_seconds = len(ARMS) * self._terms.shape.warmup_seconds
+        measured_seconds = sum(window.seconds for block in opened.blocks for window in block.windows)
+        return (start_seconds + warmup_seconds) * len(opened.blocks) / measured_seconds
 
     def measure(self, blocks: int) -> None:
         """Measure until a round has so many blocks: the one that is under way, or a new one.
@@ -333,7 +341,7 @@ class Pairing:
 
     def close(self) -> None:
         """End the load, and the servers where no other load uses them."""
-        opened = self._open
+        opened, self._dropped = self._open, None
         if self._is_alone:
             self._end_servers()
         elif opened is not None:
@@ -378,7 +386,6 @@ class Pairing:
 
     def _opened(self) -> tuple[_Open | None, list[Reason]]:
         """Begin a round; none where the two servers do not find memory beside each other, and what was left behind."""
-        began_ns = time.monotonic_ns()
         pair = self._starts.find(self._terms.seed, self._targets, starts_together=self._terms.starts_together)
         if pair is None:
             pair = self._starts.begin(self._targets, self._start_both)
@@ -399,9 +406,7 @@ class Pairing:
             if not pair.is_measured:
                 pair.monitor.up(*pair.instances.values())
                 pair.is_measured = True
-            ready_ns = time.monotonic_ns()
-            start_seconds = (ready_ns - began_ns) / 1e9
-            self._open = opened = _Open(pair, server_arms, at, pace, stack.pop_all(), start_seconds, ready_ns)
+            self._open = opened = _Open(pair, server_arms, at, pace, stack.pop_all())
         opened.before = self._dropped or opened.before
         self.rounds.append(self._record(opened))
         pair.loads[self._terms.seed] = self._hear_late
@@ -417,6 +422,7 @@ class Pairing:
         monitor = stack.enter_context(self._telemetry_source.monitor())
         coin = random.Random(f"{self._terms.seed} {len(self.rounds)}")  # noqa: S311 -- a fair coin, not a secret
         first, second = order = ARMS if coin.random() < 0.5 else ARMS[::-1]
+        began = time.monotonic()
         up: dict[Arm, Instance] = {}
         failed: dict[Arm, GpuserveError] = {}
 
@@ -433,7 +439,8 @@ class Pairing:
             if not failed:
                 start(second)
         if not failed:
-            return StartedPair({arm: up[arm] for arm in order}, monitor, self._terms.starts_together)
+            start_seconds = time.monotonic() - began
+            return StartedPair({arm: up[arm] for arm in order}, monitor, self._terms.starts_together, start_seconds)
         tried = len(up) + len(failed)
         if tried == len(order) and all(map(_lacks_memory, failed.values())):
             self.by_turns = True
@@ -464,9 +471,6 @@ class Pairing:
     def _fill(self, opened: _Open, blocks: int) -> bool:
         """Measure until the round has so many blocks; whether it does, and was not dropped."""
         drift = self._take_blocks(opened, blocks)
-        if opened.blocks:
-            block_seconds = (time.monotonic_ns() - opened.ready_ns) / 1e9 / (len(opened.blocks) + opened.rejected)
-            self.start_in_blocks = opened.start_seconds / block_seconds
         for server_arm in opened.server_arms.values():
             server_arm.rest()
             server_arm.discard(window for block in opened.blocks[:-BLOCKS] for window in block.windows)

@@ -35,6 +35,7 @@ class StartedPair:
         instances: The servers, in the order of their starts; none where they do not fit beside each other.
         monitor: Looks after the cards until both have ended.
         starts_together: Whether both started at the same time.
+        start_seconds: How long it took until both answered.
 
     Attributes:
         stack: Ends both.
@@ -47,6 +48,7 @@ class StartedPair:
     instances: Mapping[Arm, Instance]
     monitor: TelemetryMonitor
     starts_together: bool
+    start_seconds: float = 0.0
     stack: ExitStack = field(default_factory=ExitStack)
     circumstances: object = None
     is_measured: bool = False

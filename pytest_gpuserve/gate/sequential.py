@@ -35,17 +35,17 @@ ALPHA: Final = 0.05
 BLOCKS: Final = 6
 """Blocks of a full round."""
 
-SHORT_BLOCKS: Final = 3
-"""Blocks before the first look, and of a round that is ended early."""
+FIRST_BLOCKS: Final = 3
+"""Blocks of the first round before the first look."""
 
-SHORT_WORTH: Final = 2.0
-"""A round is ended early where at most so many blocks are worth a start (`paired.blocks_worth_a_start`).
+FIRST_WORTH: Final = 2.0
+"""The first round ends with its first look where at most so many blocks are worth a start.
 
-Fewer than are measured, for three blocks tell little of their spread: simulated on the noisy machine, 5 % slower builds
-are found in .95 of comparisons with it, in .94 with 3, in .83 where every round is short, and in .98 where none is."""
+See `paired.blocks_worth_a_start`. Fewer than were measured, for so few tell little of their own spread.
+"""
 
-LOOKS: Final[tuple[tuple[int, int], ...]] = ((1, SHORT_BLOCKS), *((rounds, BLOCKS) for rounds in range(1, 9)))
-"""Each look, as the rounds begun and the blocks measured of the last of them; a round may be ended early."""
+LOOKS: Final[tuple[tuple[int, int], ...]] = ((1, FIRST_BLOCKS), *((rounds, BLOCKS) for rounds in range(1, 9)))
+"""Each look, as the rounds begun and the blocks measured of the last; the first round may end with the first look."""
 
 _LEVELS: Final[Mapping[float, tuple[float, ...]]] = {
     0.05: (0.01289, 0.01073, 0.01114, 0.01091, 0.01118, 0.01111, 0.01217, 0.01219, 0.01249),
@@ -92,8 +92,7 @@ class LookResult:
 
 def look_index(rounds: int, blocks_in_last_round: int) -> int | None:
     """Which look is due after so many rounds and so many blocks of the last one; None between looks."""
-    is_whole = blocks_in_last_round in (BLOCKS, SHORT_BLOCKS)
-    place = (rounds, BLOCKS if is_whole and rounds > 1 else blocks_in_last_round)
+    place = (rounds, blocks_in_last_round)
     return LOOKS.index(place) if place in LOOKS else None
 
 

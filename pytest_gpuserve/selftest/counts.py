@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.gate.metric import METRICS as ALL_METRICS
 from pytest_gpuserve.gate.metric import Growth
 from pytest_gpuserve.gate.paired import learn_prior, paired_evidence
-from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, levels, look_index
+from pytest_gpuserve.gate.sequential import BLOCKS, FIRST_BLOCKS, LOOKS, levels, look_index
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.rounds import ABBA, round_point
@@ -153,8 +153,8 @@ def _reaches(metric: Metric, made: Sequence[FinishedTrial]) -> list[Reach]:
     lie apart is learned from the comparisons of other builds, as it would be by now for a comparison of a project.
     """
     alike = [one for one in made if one.planned.case.truth is Truth.ALIKE]
-    points = [point for one in alike for point in _full_rounds(metric, one)]
-    prior = learn_prior(metric, (), [_full_rounds(metric, one) for one in made if one not in alike])
+    points = [point for one in alike for point in _rounds(metric, one)]
+    prior = learn_prior(metric, (), [_rounds(metric, one) for one in made if one not in alike])
     found = []
     for rounds in REACH_ROUNDS:
         whole = len(points) // rounds
@@ -173,10 +173,10 @@ def _reaches(metric: Metric, made: Sequence[FinishedTrial]) -> list[Reach]:
     return found
 
 
-def _full_rounds(metric: Metric, one: FinishedTrial) -> list[RoundPoint]:
+def _rounds(metric: Metric, one: FinishedTrial) -> list[RoundPoint]:
     points = []
     for measured in one.outcome.rounds:
-        if len(measured.blocks) == BLOCKS and not measured.problems:
+        if len(measured.blocks) >= FIRST_BLOCKS and not measured.problems:
             with suppress(NotMeasured):
                 points.append(round_point(metric, measured, metric.default_tolerance))
     return points

@@ -44,12 +44,14 @@ class Build:
         start_sd: Between two starts of one build.
         window_sd: Between two windows of one start.
         requests: Answers in a window.
+        drift: What the candidate's grows by from block to block.
     """
 
     change: float = 0.0
     start_sd: float = 0.004
     window_sd: float = 0.004
     requests: int = 1000
+    drift: float = 0.0
 
 
 @dataclass
@@ -63,7 +65,7 @@ class ScriptedPairing:
         by_turns: Whether only one server runs at a time.
         problems: Why nothing may be concluded, in words, by the number of the round, from 0.
         failures: What is raised instead of a round, by its number.
-        start_in_blocks: See `Pairing`; by default it is not known, and every round whole.
+        start_in_blocks: See `Pairing`; by default so dear that every round is whole.
         measured: How often `measure` was called.
         closed: How often `close` was.
     """
@@ -74,7 +76,7 @@ class ScriptedPairing:
     by_turns: bool = False
     problems: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     failures: Mapping[int, Exception] = field(default_factory=dict)
-    start_in_blocks: float | None = None
+    start_in_blocks: float = math.inf
     measured: int = 0
     closed: int = 0
     _is_open: bool = False
@@ -107,9 +109,10 @@ class ScriptedPairing:
         random = Random(f"{self.seed} {number}")
         starts = {"base": 0.0, "candidate": self.build.change + random.gauss(0.0, self.build.start_sd * math.sqrt(2))}
         measured = []
-        for _ in range(blocks):
+        for block in range(blocks):
             order = random.choice((ABBA, BAAB))
-            costs = [starts[arm] + random.gauss(0.0, self.build.window_sd) for arm in order]
+            drift = {"base": 0.0, "candidate": block * self.build.drift}
+            costs = [starts[arm] + drift[arm] + random.gauss(0.0, self.build.window_sd) for arm in order]
             measured.append(Block(order, tuple(window_at(cost, requests=self.build.requests) for cost in costs)))
         side = ArmResult((1.5,), answers=blocks, answers_checked=blocks)
         return Round(

@@ -13,16 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.metric import METRICS, Growth
-from pytest_gpuserve.gate.sequential import (
-    BLOCKS,
-    LOOKS,
-    Family,
-    LookResult,
-    adjusted_p,
-    first_look,
-    levels,
-    look_index,
-)
+from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, Family, LookResult, adjusted_p, first_look, levels
 from pytest_gpuserve.gate.verdict import Evidence
 from tests.support.holm import holm
 
@@ -48,19 +39,6 @@ def test_a_p99_is_not_looked_at_after_half_a_round() -> None:
     late = {name: first_look(metric) for name, metric in METRICS.items() if first_look(metric)}
     second = LOOKS.index((2, BLOCKS))
     assert late == {"latency.p99": 1, "cold_start": second, "capacity": 1}
-
-
-def test_a_round_that_is_ended_early_counts_as_a_round() -> None:
-    """Three blocks of a later round are its look; any other part of a round is none."""
-    due = {(rounds, blocks): look_index(rounds, blocks) for rounds in (1, 2, 8, 9) for blocks in range(7)}
-    assert {place: look for place, look in due.items() if look is not None} == {
-        (1, 3): 0,
-        (1, 6): 1,
-        (2, 3): 2,
-        (2, 6): 2,
-        (8, 3): 8,
-        (8, 6): 8,
-    }
 
 
 @pytest.mark.parametrize(
