@@ -333,8 +333,11 @@ def client_of(totals: Totals, ceiling: float | None) -> Client:
         service=totals.service.histogram,
         first_token=totals.first_token.histogram,
         between_tokens=totals.between_tokens.histogram,
-        tokens=totals.tokens,
+        # Of an answer that began before this stretch only the correction may be in it.
+        tokens=max(0, totals.tokens),
+        tokens_from_usage=totals.tokens_from_usage,
         seconds=totals.seconds,
+        resent=totals.resent,
         ceiling=ceiling,
         sending_seconds=None if totals.sending_ns is None else totals.sending_ns / 1e9,
         receiving_seconds=None if totals.receiving_ns is None else totals.receiving_ns / 1e9,

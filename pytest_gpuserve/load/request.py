@@ -66,14 +66,7 @@ class Request:
                 remedies=["quote other characters with urllib.parse.quote"],
             )
         for name, value in self.headers.items():
-            if not isinstance(value, str):
-                raise UsageProblem(f"header {name!r} has a text as its value, not {value!r}")
-            if not name or not set(name) <= _TOKEN or not value.isprintable() or not value.isascii():
-                raise UsageProblem(f"header {name!r}: {value!r} cannot stand in an HTTP request")
-            if name.lower() in {"host", "content-length", "transfer-encoding", "connection"}:
-                raise UsageProblem(
-                    f"header {name!r} is set by the load engine", remedies=["leave it out of headers={...}"]
-                )
+            _check_header(name, value)
 
     def to_bytes(self, host: str, port: int) -> bytes:
         """Serialise the request once; the engine sends these bytes repeatedly."""
@@ -92,6 +85,24 @@ class Request:
             "body_sha256": hashlib.sha256(self.body).hexdigest(),
             "body_bytes": str(len(self.body)),
         }
+
+
+def _check_header(name: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise UsageProblem(f"header {name!r} has a text as its value, not {value!r}")
+    if not name or not set(name) <= _TOKEN or not value.isprintable() or not value.isascii():
+        raise UsageProblem(f"header {name!r}: {value!r} cannot stand in an HTTP request")
+    lowered = name.lower()
+    if lowered in {"host", "content-length", "transfer-encoding"} or (
+        lowered == "connection" and value.lower() != "close"
+    ):
+        raise UsageProblem(f"header {name!r} is set by the load engine", remedies=["leave it out of headers={...}"])
+
+
+def asks_to_close(payload: bytes) -> bool:
+    """Whether a serialised request asks the server to close the connection after its answer."""
+    head, _, _ = payload.partition(b"\r\n\r\n")
+    return b"\r\nconnection: close" in head.lower()
 
 
 def check_answer(expect: Expect | None, body: bytes) -> str | None:

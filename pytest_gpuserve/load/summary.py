@@ -8,6 +8,7 @@ from pytest_gpuserve.load.durations import requests_to_know
 from pytest_gpuserve.load.schedule import is_open
 from pytest_gpuserve.load.validity import one_line
 from pytest_gpuserve.measure.histogram import seconds_of
+from pytest_gpuserve.measure.window import gaps_within_one_read, is_gap_known
 from pytest_gpuserve.units import format_fraction, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -84,8 +85,10 @@ def summary_json(
         "processes": processes,
         "error_kinds": dict(sorted(totals.errors.items())),
         "first_token": _values(totals.first_token) if streams else None,
-        "between_tokens": _values(totals.between_tokens) if streams else None,
+        "between_tokens": _gaps(totals.between_tokens) if streams else None,
         "tokens_per_second": totals.tokens_per_second,
+        "resent": totals.resent,
+        "tokens_from_usage": totals.tokens_from_usage if streams else None,
     }
 
 
@@ -95,6 +98,11 @@ def _values(durations: Durations) -> dict[str, float | None]:
         **{name: durations.quantile(q) for name, q in _QUANTILES.items()},
         "max": durations.maximum,
     }
+
+
+def _gaps(between_tokens: Durations) -> dict[str, float | None]:
+    unknown = [name for name, q in _QUANTILES.items() if not is_gap_known(between_tokens.histogram, q)]
+    return {**_values(between_tokens), **dict.fromkeys(unknown)}
 
 
 def _summary(totals: Totals) -> list[str]:
@@ -156,20 +164,26 @@ def _open_loop(totals: Totals) -> list[str]:
     share = "" if achieved is None else f" ({format_fraction(achieved)})"
     return [
         "Open loop (latency counts from the intended send, service time from the actual one):",
-        f"  Service time:  {_line(totals.service)}",
-        f"  Send lag:      {_line(totals.lag)}",
+        f"  Service time:  {_line(_values(totals.service))}",
+        f"  Send lag:      {_line(_values(totals.lag))}",
         f"  Sent:          {totals.sent} of {totals.due} due{share}, {totals.held} after waiting for max_in_flight",
     ]
 
 
 def _streams(totals: Totals) -> list[str]:
-    rate = totals.tokens_per_second
-    return [
+    rate = UNKNOWN if totals.tokens_per_second is None else format_rate(totals.tokens_per_second)
+    within = gaps_within_one_read(totals.between_tokens.histogram)
+    lines = [
         "Streams:",
-        f"  First token:     {_line(totals.first_token)}",
-        f"  Between tokens:  {_line(totals.between_tokens)}",
-        f"  Tokens:          {totals.tokens}, {UNKNOWN if rate is None else format_rate(rate)}",
+        f"  First token:     {_line(_values(totals.first_token))}",
+        f"  Between chunks:  {_line(_gaps(totals.between_tokens))}",
     ]
+    if not is_gap_known(totals.between_tokens.histogram, 0.99):
+        lines.append(f"  In one read:     {format_fraction(within)} of these gaps, which blur the quantiles shown as -")
+    if totals.tokens_from_usage:
+        return [*lines, f"  Tokens:          {totals.tokens}, {rate}"]
+    known = f"{totals.with_usage} of {totals.requests} answers say how many tokens they have"
+    return [*lines, f"  Chunks:          {totals.tokens}, {rate} ({known})"]
 
 
 def _answers(totals: Totals, checked: int | None) -> list[str]:
@@ -178,6 +192,9 @@ def _answers(totals: Totals, checked: int | None) -> list[str]:
     for kind, count in sorted(totals.errors.items(), key=lambda item: (-item[1], item[0])):
         sample = totals.error_samples.get(kind)
         lines.append(f"  [{kind}]  {count}" + (f", the first: {one_line(sample)}" if sample else ""))
+    if totals.resent:
+        why = "the server closed connections that it had kept open"
+        lines.append(f"  {totals.resent} requests were sent again, on new connections: {why}")
     return lines
 
 
@@ -194,8 +211,7 @@ def _verdict(reasons: Sequence[Reason]) -> list[str]:
     return ["INVALID:", *(f"  {reason.text}" for reason in reasons)] if reasons else ["VALID"]
 
 
-def _line(durations: Durations) -> str:
-    values = _values(durations)
+def _line(values: dict[str, float | None]) -> str:
     return ", ".join(f"{name} {_seconds(values[name])}" for name in ("mean", "p50", "p99", "max"))
 
 

@@ -46,8 +46,10 @@ def merge_ticks(ticks: Sequence[Tick]) -> Tick:
         first_token=Durations.pooled(tick.first_token for tick in ticks),
         between_tokens=Durations.pooled(tick.between_tokens for tick in ticks),
         tokens=sum(tick.tokens for tick in ticks),
+        with_usage=sum(tick.with_usage for tick in ticks),
         due=sum(tick.due for tick in ticks),
         sent=sum(tick.sent for tick in ticks),
+        resent=sum(tick.resent for tick in ticks),
         held=sum(tick.held for tick in ticks),
         errors=added(tick.errors for tick in ticks),
         error_samples=samples,
@@ -153,8 +155,10 @@ class Totals:
     first_token: Durations = field(default_factory=Durations)
     between_tokens: Durations = field(default_factory=Durations)
     tokens: int = 0
+    with_usage: int = 0
     due: int = 0
     sent: int = 0
+    resent: int = 0
     held: int = 0
     unchecked: int = 0
     in_flight_ns: int = 0
@@ -191,7 +195,12 @@ class Totals:
     @property
     def tokens_per_second(self) -> float | None:
         """Tokens that arrived, a second; None of a stretch without length, or without tokens."""
-        return _over(self.tokens, self.seconds) if self.tokens else None
+        return _over(self.tokens, self.seconds) if self.tokens > 0 else None
+
+    @property
+    def tokens_from_usage(self) -> bool:
+        """Whether every answer said how many tokens it has; else ``tokens`` has chunks in it."""
+        return self.with_usage >= self.requests > 0
 
     @property
     def achieved(self) -> float | None:
@@ -290,8 +299,10 @@ def _add_sums(totals: Totals, tick: Tick) -> Totals:
         errors=added([totals.errors, tick.errors]),
         error_samples={**tick.error_samples, **totals.error_samples},
         tokens=totals.tokens + tick.tokens,
+        with_usage=totals.with_usage + tick.with_usage,
         due=totals.due + tick.due,
         sent=totals.sent + tick.sent,
+        resent=totals.resent + tick.resent,
         held=totals.held + tick.held,
         unchecked=totals.unchecked + tick.unchecked,
         in_flight_ns=totals.in_flight_ns + tick.in_flight_ns,

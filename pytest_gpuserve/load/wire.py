@@ -178,11 +178,15 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
         latency: Their latencies: of a closed loop from the send, of an open loop from the intended send.
         service: Of an open loop, their latencies from the actual send; of a closed loop empty, being the same.
         lag: How late requests were sent, counted when they are sent; waiting for ``max_in_flight`` is none of it.
-        first_token: Of streams, time to the first token.
-        between_tokens: Of streams, the gaps between tokens.
-        tokens: Tokens that arrived.
+        first_token: Of streams, time to the first chunk with content.
+        between_tokens: Of streams, the gaps between such chunks; those of chunks that came in one read are 0.
+        tokens: Tokens that arrived: of an answer with ``usage.completion_tokens`` so many, else its chunks with
+            content. These are counted when they come, and corrected when the answer ends, to fewer as well.
+        with_usage: Answers with ``usage.completion_tokens``.
         due: Requests that were due in it; of a closed loop those that were sent.
         sent: Requests that were sent in it.
+        resent: Requests that were sent once more, on a new connection, for the server had closed the one that it had
+            kept open; they are counted as sent once, and their clocks run from the first send.
         held: Requests that had to wait for ``max_in_flight`` before they were sent.
         errors: Failed requests by kind.
         error_samples: For each kind, the first sight of it in this tick, in words.
@@ -224,8 +228,10 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
     first_token: Durations = Durations()
     between_tokens: Durations = Durations()
     tokens: int = 0
+    with_usage: int = 0
     due: int = 0
     sent: int = 0
+    resent: int = 0
     held: int = 0
     errors: dict[str, int] = {}
     error_samples: dict[str, str] = {}

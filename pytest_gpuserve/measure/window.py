@@ -98,6 +98,28 @@ class Window:
         return self.requests / self.seconds
 
 
+ONE_READ_SHARE: Final = 0.2
+"""Of the gaps beyond a quantile, on its smaller side, as many at most may lie within one read: a fifth."""
+
+
+def gaps_within_one_read(gaps: Histogram) -> float:
+    """Return which share of the gaps between a stream's chunks lies within one read.
+
+    Chunks that come in one read have one time of arrival, and in no other way are two a nanosecond apart.
+    """
+    return gaps.counts.get(0, 0) / gaps.total if gaps.total else 0.0
+
+
+def is_gap_known(gaps: Histogram, q: float) -> bool:
+    """Whether a quantile of the gaps between chunks is known.
+
+    A gap within one read counts as nothing, and the one before it as longer than it was. Their sum, and so the mean, is
+    right all the same.
+    """
+    # Rounded: 1 - 0.9 is not quite 0.1.
+    return gaps_within_one_read(gaps) <= round(ONE_READ_SHARE * min(q, 1 - q), 9)
+
+
 @dataclass(frozen=True, slots=True)
 class Client:
     """What the load engine saw beside the latencies; not kept in baselines.
@@ -105,10 +127,12 @@ class Client:
     Args:
         lag: How late requests were sent.
         service: Latencies from the actual send, of an open loop; of a closed loop empty, being the latencies.
-        first_token: Of streams, time to the first token.
-        between_tokens: Of streams, the gaps between tokens.
-        tokens: Tokens that arrived.
+        first_token: Of streams, time to the first chunk with content.
+        between_tokens: Of streams, the gaps between such chunks; see ``is_gap_known``.
+        tokens: Tokens that arrived, or chunks where ``tokens_from_usage`` is false.
+        tokens_from_usage: Whether every answer said how many tokens it has (``usage.completion_tokens``).
         seconds: The time in which they did.
+        resent: Requests that were sent once more, for the server had closed a connection that it had kept open.
         ceiling: Requests a second that the engine itself reaches on this host; None where it is not known.
         sending_seconds: Over all requests, from the begin of a send until its last byte was handed to the kernel; small
             requests count nothing. None where the protocol's slots do not time it.
@@ -120,7 +144,9 @@ class Client:
     first_token: Histogram = field(default_factory=lambda: Histogram({}))
     between_tokens: Histogram = field(default_factory=lambda: Histogram({}))
     tokens: int = 0
+    tokens_from_usage: bool = False
     seconds: float = 0.0
+    resent: int = 0
     ceiling: float | None = None
     sending_seconds: float | None = None
     receiving_seconds: float | None = None
@@ -135,7 +161,10 @@ class Client:
             first_token=merge(part.first_token for part in known),
             between_tokens=merge(part.between_tokens for part in known),
             tokens=sum(part.tokens for part in known),
+            tokens_from_usage=all(part.tokens_from_usage for part in known if part.tokens)
+            and any(part.tokens for part in known),
             seconds=sum(part.seconds for part in known),
+            resent=sum(part.resent for part in known),
             ceiling=min((part.ceiling for part in known if part.ceiling is not None), default=None),
             sending_seconds=_sum_if_known(part.sending_seconds for part in known),
             receiving_seconds=_sum_if_known(part.receiving_seconds for part in known),

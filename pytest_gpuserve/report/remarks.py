@@ -211,7 +211,9 @@ def client_lines(tests: Iterable[TestResult]) -> list[str]:
     if not lags or not seconds:
         return []
     share = format_fraction(sum(window.client_cpu_seconds for window in windows) / seconds)
-    return [f"load engine: send lag p99 {format_seconds(max(lags))} at most, {share} of a core on average"]
+    resent = sum(client.resent for client in clients)
+    again = f", {resent} requests sent again: the server closed connections that it had kept open" if resent else ""
+    return [f"load engine: send lag p99 {format_seconds(max(lags))} at most, {share} of a core on average{again}"]
 
 
 def machine_lines(tests: Iterable[TestResult]) -> list[str]:

@@ -150,9 +150,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         points: For each metric what is known of each session.
         send_lag_p99: How late requests were sent.
         service: Quantiles of latencies from the actual send, of an open loop.
-        first_token: Quantiles of the time to the first token.
-        between_tokens: Quantiles of the gaps between tokens.
-        tokens_per_second: Tokens that arrived a second.
+        first_token: Quantiles of the time to the first chunk with content.
+        between_tokens: Quantiles of the gaps between such chunks; null where too many came in one read.
+        tokens_per_second: Tokens that arrived a second, or chunks.
+        tokens_from_usage: Whether every answer said how many tokens it has; else chunks were counted.
         client_ceiling: Requests a second that the load engine itself reaches.
         telemetry: What cards and processes did.
         windows_measured_again: Why, a text for each.
@@ -194,6 +195,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     first_token: Plain | None = None
     between_tokens: Plain | None = None
     tokens_per_second: float | None = None
+    tokens_from_usage: bool | msgspec.UnsetType = msgspec.UNSET
     client_ceiling: float | None = None
     telemetry: Plain | None = None
     windows_measured_again: list[str] = []

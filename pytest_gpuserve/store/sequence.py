@@ -36,9 +36,12 @@ from pytest_gpuserve.store.schema import (
 HISTOGRAMS = ("lag", "service", "first_token", "between_tokens")
 """Fields of a ``Client`` that are histograms."""
 
+UNSET_BY_DEFAULT = ("tokens_from_usage", "resent")
+"""Fields of a ``Client`` that are written only where they say something: older versions know no such fields."""
+
 
 class ClientRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A ``Client``; histograms as ``Histogram.to_text`` writes them."""
+    """A ``Client``; histograms as ``Histogram.to_text`` writes them, and what is unset has its default."""
 
     lag: str
     service: str
@@ -49,6 +52,8 @@ class ClientRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ceiling: Positive | None
     sending_seconds: NotNegative | None = None
     receiving_seconds: NotNegative | None = None
+    tokens_from_usage: bool | msgspec.UnsetType = msgspec.UNSET
+    resent: Count | msgspec.UnsetType = msgspec.UNSET
 
 
 class ArmResultRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -120,7 +125,13 @@ def _side_record(side: ArmResult) -> ArmResultRecord:
     client = {each.name: getattr(side.client, each.name) for each in fields(Client)}
     return ArmResultRecord(
         cold_start_seconds=side.cold_start_seconds,
-        client=ClientRecord(**{**client, **{name: client[name].to_text() for name in HISTOGRAMS}}),
+        client=ClientRecord(
+            **{
+                **client,
+                **{name: client[name].to_text() for name in HISTOGRAMS},
+                **{name: client[name] or msgspec.UNSET for name in UNSET_BY_DEFAULT},
+            }
+        ),
         batch_sizes=dict(side.batch_sizes),
         answers=side.answers,
         answers_checked=side.answers_checked,
@@ -132,7 +143,9 @@ def _side_record(side: ArmResult) -> ArmResultRecord:
 
 
 def _side_of(record: ArmResultRecord, path: str) -> ArmResult:
-    client = msgspec.structs.asdict(record.client)
+    client = {
+        name: value for name, value in msgspec.structs.asdict(record.client).items() if value is not msgspec.UNSET
+    }
     for name in HISTOGRAMS:
         try:
             client[name] = Histogram.from_text(client[name])

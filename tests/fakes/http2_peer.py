@@ -212,6 +212,14 @@ class Recorder:
         """No streams here."""
         raise AssertionError
 
+    def resent(self, slot: Slot) -> bytes:
+        """Nothing is sent again."""
+        raise AssertionError
+
+    def usage(self, more: int) -> None:
+        """No streams here."""
+        raise AssertionError
+
     def _ended(self, slot: Slot, *, keep: bool) -> None:
         assert slot not in self.gone
         self.busy.remove(slot)

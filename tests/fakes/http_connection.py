@@ -11,8 +11,9 @@ from pytest_gpuserve.load.engine.transport import text_of
 from pytest_gpuserve.load.wire import Endpoint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from pytest_gpuserve.load.engine.opening import Connected
     from pytest_gpuserve.load.engine.transport import Sample, Slot
 
 PAYLOAD = b"request"
@@ -41,7 +42,9 @@ class FakeReactor:
 class FakeOpening:
     """A connection that opens when the test says so."""
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, *args: object) -> None:
+        self.opened = cast("Callable[[Connected], None]", args[3])
+        self.failed = cast("Callable[[str, str], None]", args[4])
         self.cancelled = False
 
     def cancel(self) -> None:
@@ -99,6 +102,9 @@ class User:
         remembers: Whether answers are remembered at all.
         room: Of its socket.
         goes_on: Whether the next request follows an answer.
+        payload: What is sent.
+        transport: The slot's.
+        asks_to_close: Whether the payload asks the server to close the connection.
     """
 
     def __init__(
@@ -110,13 +116,18 @@ class User:
         room: Iterable[int | OSError] = (),
         goes_on: bool = True,
         payload: bytes = PAYLOAD,
+        transport: type[Http1] = Http1,
+        asks_to_close: bool = False,
     ) -> None:
         self.events: list[Event] = []
+        self.samples: list[str] = []
         self.requests = 0
         self._goes_on = goes_on
         self._payload = payload
         self.reactor = FakeReactor()
-        self.transport = Http1(Endpoint("http", "127.0.0.1", 1), cast("Any", self.reactor), self, 1, head=head)
+        endpoint = Endpoint("http", "127.0.0.1", 1)
+        reactor = cast("Any", self.reactor)
+        self.transport = transport(endpoint, reactor, self, 1, head=head, asks_to_close=asks_to_close)
         if known is not None:
             self.transport.known = known
         if not remembers:
@@ -152,8 +163,18 @@ class User:
     def lost(self, slot: Slot, kind: str, sample: str) -> None:
         """Note it."""
         self.events.append(("lost", kind))
+        self.samples.append(sample)
+
+    def resent(self, slot: Slot) -> bytes:
+        """Note it."""
+        self.events.append(("resent",))
+        return self._payload
 
     def token(self, slot: Slot, now_ns: int, before_ns: int) -> None:
+        """There are no streams here."""
+        raise AssertionError
+
+    def usage(self, more: int) -> None:
         """There are no streams here."""
         raise AssertionError
 
@@ -171,7 +192,13 @@ class User:
             self.event(READABLE)
         return self.events
 
+    def reopen(self) -> None:
+        """Open the connection on which a request is to be sent again."""
+        assert self.socket.closed
+        self.socket = FakeSocket()
+        cast("FakeOpening", self.slot._opening).opened(cast("Any", self.socket))
+
     @property
     def ended(self) -> int:
         """Requests that have ended."""
-        return len(self.events)
+        return len(self.events) - self.events.count(("resent",))

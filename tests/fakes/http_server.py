@@ -74,6 +74,7 @@ ANSWERS: Final[Mapping[str, bytes]] = {
     "/drip": CHUNKED,
     "/continue": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n" + ok(),
     "/close": ok(BODY, "Connection: close"),
+    "/leave": ok(),
     "/until-close": b"HTTP/1.1 200 OK\r\n\r\n" + BODY,
     "/big": ok(BIG),
     "/empty": b"HTTP/1.1 204 No Content\r\n\r\n",
@@ -100,7 +101,7 @@ EARLY: Final[Mapping[str, bytes]] = {"/early": ok(), "/too-large": ok(b"", statu
 IDLE_SECONDS: Final = 0.03
 """After so long an idle connection gets its ``idle``."""
 
-CLOSING: Final = frozenset({"/close", "/until-close", "/half-header", "/cut-body", "/cut-chunk", "/hang-up"})
+CLOSING: Final = frozenset({"/close", "/leave", "/until-close", "/half-header", "/cut-body", "/cut-chunk", "/hang-up"})
 RESETTING: Final = frozenset({"/reset"})
 
 
@@ -302,6 +303,7 @@ class Totals:
     ticks: list[Tick] = field(default_factory=list)
     requests: int = 0
     sent: int = 0
+    resent: int = 0
     due: int = 0
     errors: Counter[str] = field(default_factory=Counter)
     samples: dict[str, str] = field(default_factory=dict)
@@ -315,6 +317,7 @@ class Totals:
         self.ticks.append(tick)
         self.requests += tick.requests
         self.sent += tick.sent
+        self.resent += tick.resent
         self.due += tick.due
         self.errors.update(tick.errors)
         self.samples = {**tick.error_samples, **self.samples}

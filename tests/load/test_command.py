@@ -617,7 +617,7 @@ FIRST_SECONDS = 0.15
 
 
 class Stream(BaseHTTPRequestHandler):
-    """Answers with tokens at known times."""
+    """Answers with events at known times; on ``/chat`` with chunks of OpenAI's API, of three tokens each."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
@@ -627,9 +627,15 @@ class Stream(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
+        chat = self.path == "/chat"
+        if chat:
+            self._chunk(b'data: {"choices": [{"delta": {"role": "assistant", "content": ""}}]}\n\n')
         for number in range(TOKENS):
             time.sleep(GAP_SECONDS if number else FIRST_SECONDS)
-            self._chunk(b'data: {"token": %d}\n\n' % number)
+            event = b'{"choices": [{"delta": {"content": "%d"}}]}' if chat else b'{"token": %d}'
+            self._chunk(b"data: " + event % number + b"\n\n")
+        if chat:
+            self._chunk(b'data: {"choices": [], "usage": {"completion_tokens": %d}}\n\n' % (3 * TOKENS))
         self._chunk(b"data: [DONE]\n\n")
         self._chunk(b"")
 
@@ -640,15 +646,17 @@ class Stream(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-def test_streams_are_timed_by_their_tokens(run: Command) -> None:
-    """First token and gaps are those of the server; the end mark is no token."""
+@pytest.mark.parametrize(("path", "tokens"), [("", TOKENS), ("chat", 3 * TOKENS)])
+def test_streams_are_timed_by_their_content(run: Command, path: str, tokens: int) -> None:
+    """First token and gaps are those of the server; chunks without content are none, and tokens as many as it says."""
     with in_a_thread(ThreadingHTTPServer(("127.0.0.1", 0), Stream)) as server:
-        url = f"http://127.0.0.1:{server.server_address[1]}/"
+        url = f"http://127.0.0.1:{server.server_address[1]}/{path}"
         status, out, err = run.text(url, "--stream", "--requests", 4, "--concurrency", 2, "--json")
     values = json.loads(out)
     assert [reason for reason in values["reasons"] if not reason.startswith(NOISE)] == []
     assert (status == 0, err, values["requests"]) == (values["valid"], "", 4)
-    assert values["tokens_per_second"] == pytest.approx(4 * TOKENS / values["seconds"])
+    assert values["tokens_per_second"] == pytest.approx(4 * tokens / values["seconds"])
+    assert values["tokens_from_usage"] is (path == "chat")
     last = values["first_token"]["mean"] + (TOKENS - 1) * values["between_tokens"]["mean"]
     assert values["first_token"]["mean"] >= FIRST_SECONDS
     # With the last token ends an answer that is a moment longer, or as long but for the last digit.

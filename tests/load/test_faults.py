@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+import msgspec
 import psutil
 import pytest
 
 from pytest_gpuserve.load.driver import Engines
+from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Constant, Trace
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.http_server import BIG, BODY, Serving, Totals, plan, serving
@@ -39,7 +41,10 @@ FAULTS = {
 
 @pytest.mark.parametrize("schedule", [None, Constant(1000)], ids=["closed", "open"])
 def test_every_fault_is_counted_once_by_its_kind(server: Serving, schedule: Schedule | None) -> None:
-    """Of N requests answered wrongly N fail with the fault's kind and a sight of it, and the server saw N."""
+    """Of N requests answered wrongly N fail with the fault's kind and a sight of it, and the server saw N.
+
+    It saw once more what got no answer on a connection that had carried one, as some errors are.
+    """
     before = {path: server.seen(path).requests for path in FAULTS}
     totals = load(server.port, *FAULTS, schedule=schedule, connections=len(FAULTS))
     assert (totals.requests, totals.sent, totals.in_flight) == (0, EACH * len(FAULTS), 0)
@@ -47,7 +52,10 @@ def test_every_fault_is_counted_once_by_its_kind(server: Serving, schedule: Sche
     found = Counter("incomplete answer" if kind == "connection reset" else kind for kind in totals.errors.elements())
     assert found == {kind: EACH * count for kind, count in Counter(FAULTS.values()).items()}
     assert all(totals.samples[kind].startswith("request ") for kind in totals.errors)
-    assert {path: server.seen(path).requests - before[path] for path in FAULTS} == dict.fromkeys(FAULTS, EACH)
+    seen = {path: server.seen(path).requests - before[path] for path in FAULTS}
+    assert sum(seen.values()) == totals.sent + totals.resent
+    unanswered = {"/hang-up", "/reset"}
+    assert all(count == EACH or (path in unanswered and count > EACH) for path, count in seen.items())
 
 
 @pytest.mark.parametrize(
@@ -72,6 +80,26 @@ def test_every_form_of_a_right_answer_is_understood(
     assert (totals.requests, totals.errors, totals.sent) == (EACH * len(forms), {}, EACH * len(forms))
     assert bodies_of(totals) == dict.fromkeys(enumerate(forms.values()), EACH)
     assert connections(server, *forms) - before == opened
+
+
+def test_connections_that_end_without_notice_cost_no_request(server: Serving) -> None:
+    """A server that announces to keep each connection and closes it: all is answered, and what was sent again told."""
+    before = server.seen("/leave").requests
+    totals = load(server.port, "/leave", requests=200)
+    assert (totals.requests, totals.errors, totals.sent) == (200, {}, 200)
+    # What is sent on a connection that is closed already, nobody reads.
+    assert server.seen("/leave").requests - before == 200
+    assert totals.resent <= 200
+
+
+def test_requests_that_ask_for_it_have_connections_of_their_own(server: Serving) -> None:
+    """With ``Connection: close`` each is answered on one, also by a server that keeps it open."""
+    asks = Request("POST", "/ok", b"input", {"connection": "Close"}).to_bytes("127.0.0.1", server.port)
+    before = server.seen("/ok").connections
+    with Engines(msgspec.structs.replace(plan(server.port, requests=20), payloads=((asks,),))) as engine:
+        totals = Totals(engine).take_to_end()
+    assert (totals.requests, totals.errors, totals.resent) == (20, {}, 0)
+    assert server.seen("/ok").connections - before == 20
 
 
 def test_an_answer_before_the_request_was_read_counts_and_ends_the_connection(server: Serving) -> None:

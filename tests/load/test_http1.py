@@ -16,7 +16,7 @@ from pytest_gpuserve.load.engine.http1 import (
     HttpConnection,
     ResponseParser,
 )
-from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE
+from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE, WRITABLE
 from pytest_gpuserve.load.engine.transport import Transfer
 from tests.fakes.http_connection import PAYLOAD, Event, FakeOpening, User
 from tests.fakes.http_server import ANSWERS, BIG, BODY, ok
@@ -39,6 +39,7 @@ def no_network() -> Iterator[None]:
 
 
 CUTS = st.lists(st.integers(0, 10_000), max_size=20)
+WATCHED = READABLE | PEER_CLOSED
 KINDS = {"protocol", "incomplete answer", "connection closed", "connection reset"}
 
 
@@ -62,6 +63,9 @@ def test_nothing_that_arrives_can_raise(pieces: list[bytes], head: bool, reset: 
     """Every request ends exactly once, as an answer or a failure of a known kind, and the connection is closed."""
     user = User(head=head)
     events = user.receive(*pieces, end=ConnectionResetError() if reset else True)
+    if ("resent",) in events:
+        user.reopen()
+        user.receive(end=True)
     assert user.ended == user.requests
     assert {event[1] for event in events if event[0] == "lost"} <= KINDS
     assert user.socket.closed
@@ -156,18 +160,84 @@ def test_anything_after_an_answer_in_its_own_packet_is_a_fault(ending: bytes) ->
         (b"HTTP/1.1 100 Continue\r\n\r\n", True, [("lost", "incomplete answer")]),
         (b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nright", False, [("answered", BODY, False)]),
         # The end comes after an answer, when the next request is under way: nothing of the last one may be left.
-        (ok(), True, [("answered", BODY, True), ("lost", "connection closed")]),
-        (ANSWERS["/empty"], True, [("answered", b"", True), ("lost", "connection closed")]),
-        (
-            ANSWERS["/unavailable"],
-            True,
-            [("refused", "status 503", repr(b"busy"), True), ("lost", "connection closed")],
-        ),
+        (ok(), True, [("answered", BODY, True), ("resent",)]),
+        (ok(), ConnectionResetError("reset by peer"), [("answered", BODY, True), ("resent",)]),
+        (ANSWERS["/empty"], True, [("answered", b"", True), ("resent",)]),
+        (ANSWERS["/unavailable"], True, [("refused", "status 503", repr(b"busy"), True), ("resent",)]),
     ],
 )
 def test_what_the_end_of_a_connection_means(received: bytes, end: bool | OSError, told: list[Event]) -> None:  # noqa: FBT001 -- a table
     """An orderly end completes an answer without length, and nothing else; what it cuts off is a failure."""
     assert User().receive(*filter(None, [received]), end=end) == told
+
+
+@pytest.mark.parametrize("end", [True, ConnectionResetError("reset by peer")])
+@pytest.mark.parametrize("taken", [3, len(PAYLOAD)])
+def test_a_request_on_a_connection_that_the_server_had_closed_is_sent_again(
+    end: bool | OSError,  # noqa: FBT001 -- a table
+    taken: int,
+) -> None:
+    """Whole, on a new connection, and as sent when it first was; its answer counts, and the next one follows it."""
+    user = User(room=[len(PAYLOAD), taken])
+    user.receive(ok())
+    sent_ns = user.slot.sent_ns
+    assert user.receive(end=end) == [("answered", BODY, True), ("resent",)]
+    old = user.socket
+    user.reopen()
+    assert (old.closed, bytes(user.socket.sent), user.requests, user.slot.sent_ns) == (True, PAYLOAD, 2, sent_ns)
+    assert user.receive(ok(), ok())[2:] == [("answered", BODY, True)] * 2
+    assert (user.requests, user.socket.closed) == (4, False)
+
+
+@pytest.mark.parametrize(
+    ("received", "kind"), [(b"", "connection closed"), (ok()[:9], "incomplete answer"), (b"x", "protocol")]
+)
+def test_a_request_is_sent_again_once_and_only_without_an_answer(received: bytes, kind: str) -> None:
+    """On a new connection its end is a failure, and on an old one it is as soon as a byte of the answer came."""
+    again = User()
+    again.receive(ok(), end=True)
+    again.reopen()
+    assert again.receive(*filter(None, [received]), end=True)[2:] == [("lost", kind)]
+    if received:
+        assert User().receive(ok(), received, end=True)[1:] == [("lost", kind)]
+
+
+def test_a_request_that_waits_to_be_sent_again_expires_and_closes() -> None:
+    """Its new connection is given up with it; where there is none, it fails as it did at first, with both causes."""
+    for close in (False, True):
+        user = User()
+        user.receive(ok(), end=True)
+        attempt = cast("FakeOpening", user.slot._opening)
+        if close:
+            user.slot.close()
+        else:
+            user.slot.expire(0.25)
+        assert attempt.cancelled
+        assert user.events[2:] == [] if close else [("lost", "timeout")]
+    refused = User()
+    refused.receive(ok(), end=True)
+    cast("FakeOpening", refused.slot._opening).failed("connection refused", "[Errno 111]")
+    assert refused.events[2:] == [("lost", "connection closed")]
+    assert refused.samples == ["before any answer; on a new connection: [Errno 111]"]
+
+
+@pytest.mark.parametrize("recognised", [False, True])
+@pytest.mark.parametrize("answers", [1, 2])
+def test_a_connection_that_the_server_has_closed_is_not_used_again(*, recognised: bool, answers: int) -> None:
+    """Where its end is known when an answer is read, nothing more is sent on it, recognised or not."""
+    user = User(known={ok(): BODY} if recognised else None)
+    for number in range(answers):
+        user.socket.incoming.append(ok())
+        user.event(READABLE | (PEER_CLOSED if number == answers - 1 else 0))
+    assert user.events == [("answered", BODY, number < answers - 1) for number in range(answers)]
+    assert (user.socket.closed, user.requests) == (True, answers)
+
+
+def test_requests_that_ask_to_close_have_a_connection_each() -> None:
+    """Also where the server keeps it open: nothing is sent on it after such a request (RFC 9112, 9.6)."""
+    user = User(asks_to_close=True, known={ok(): BODY})
+    assert user.receive(ok()) == [("answered", BODY, False)]
+    assert (user.socket.closed, user.requests) == (True, 1)
 
 
 @pytest.mark.parametrize("end", [True, ConnectionResetError("reset by peer")])
@@ -193,7 +263,7 @@ def test_a_request_is_written_in_whatever_pieces_there_is_room_for(payload: byte
     """The socket hears of room only while something is left, and what it took is the request, once."""
     user = User(room=room, payload=payload, goes_on=False)
     for _ in range(len(room) + 1):
-        assert user.reactor.events == (READABLE if user.socket.sent == payload else READABLE | WRITABLE)
+        assert user.reactor.events == (WATCHED if user.socket.sent == payload else WATCHED | WRITABLE)
         if user.reactor.events & WRITABLE:
             user.event(WRITABLE)
     assert user.socket.sent == payload

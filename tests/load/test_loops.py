@@ -393,6 +393,24 @@ def test_what_could_not_be_sent_ends_like_what_was() -> None:
     assert dead.ended_ns is not None
 
 
+@pytest.mark.parametrize("schedule", [Closed(1), Constant(10.0)])
+def test_a_request_that_is_sent_again_is_one_request_from_its_first_send_on(schedule: Schedule) -> None:
+    """Its slot gets the payload that it sent, and it is counted beside: not as sent, failed or begun anew."""
+    simulation = Simulation(plan(schedule, requests=2, payloads=TWO))
+
+    def serve(sent: Sent) -> Reply:
+        (slot,) = simulation.slots
+        if sent.number:
+            simulation.at(sent.at_ns + 5 * MS, lambda: again.append(simulation.loop.resent(slot)))
+        return Reply(10 * MS)
+
+    again: list[bytes] = []
+    simulation.serve = serve
+    (tick,) = simulation.run().ticks
+    assert (again, tick.resent, tick.sent, tick.requests, tick.errors) == ([b"1"], 1, 2, 2, {})
+    assert counted(tick.latency) == latencies(10 * MS, 10 * MS)
+
+
 def test_what_was_due_before_the_end_is_sent_after_it() -> None:
     """A time limit ends the arrivals, not the queue, nor what was due while the engine stood still."""
     waiting = Simulation(plan(Constant(100.0, max_in_flight=1), ms=100), lambda _: Reply(30 * MS)).run()

@@ -87,6 +87,7 @@ OURS = "set by the load engine"
         ("headers", [{"": "x"}, {"A B": "x"}, {"A:": "x"}, {"A": "x\r\nB: y"}, {"A": "é"}, {"A": 1}], "header"),
         # The engine's own reading of answers depends on these.
         ("headers", [{"Host": "x"}, {"content-length": "1"}, {"Transfer-Encoding": "x"}, {"CONNECTION": "x"}], OURS),
+        ("headers", [{"Connection": "keep-alive"}, {"Connection": "close, x"}], OURS),
     ],
 )
 def test_what_cannot_stand_in_a_request_is_a_usage_problem(part: str, values: list[Any], words: str) -> None:

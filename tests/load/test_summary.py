@@ -59,8 +59,14 @@ OPENED = replace(
     error_samples={"status 503": "503 Busy\n\x1b[2J"},
 )
 STREAMED = replace(
-    STEPPED, first_token=durations([5 * MS] * 100), between_tokens=durations([2 * MS] * 1900), tokens=2000
+    STEPPED,
+    first_token=durations([5 * MS] * 100),
+    between_tokens=durations([2 * MS] * 1900),
+    tokens=2000,
+    with_usage=100,
 )
+CHUNKED = replace(STREAMED, with_usage=99, between_tokens=durations([2 * MS] * 950 + [0] * 50), resent=3)
+"""Chunks of which each twentieth came with the one before it."""
 
 
 def text(totals: Totals, schedule: Schedule = CLOSED, *, processes: int = 1, reasons: Sequence[Reason] = ()) -> str:
@@ -147,10 +153,20 @@ VALID"""
             text(STREAMED),
             [
                 "  First token:     mean 5.00 ms, p50 5.00 ms, p99 5.00 ms, max 5.00 ms\n",
-                "  Between tokens:  mean 2.00 ms, p50 2.00 ms, p99 2.00 ms, max 2.00 ms\n",
+                "  Between chunks:  mean 2.00 ms, p50 2.00 ms, p99 2.00 ms, max 2.00 ms\n",
                 "  Tokens:          2000, 1000/s\n",
             ],
             id="streams",
+        ),
+        pytest.param(
+            text(CHUNKED),
+            [
+                "  Between chunks:  mean 1.90 ms, p50 2.00 ms, p99 -, max 2.00 ms\n",
+                "  In one read:     5 % of these gaps, which blur the quantiles shown as -\n",
+                "  Chunks:          2000, 1000/s (99 of 100 answers say how many tokens they have)\n",
+                "\n  3 requests were sent again, on new connections: the server closed connections that",
+            ],
+            id="chunks",
         ),
         # Without answers no time, no bar and no quantile is made up.
         pytest.param(
@@ -210,7 +226,7 @@ def test_every_request_is_in_the_histogram(values: list[int]) -> None:
 
 JSON_KEYS = """
 requests errors answers_checked seconds throughput latency service send_lag_p50 send_lag_p99 cpu_seconds client_ceiling
-valid reasons schedule processes error_kinds first_token between_tokens tokens_per_second
+valid reasons schedule processes error_kinds first_token between_tokens tokens_per_second resent tokens_from_usage
 """
 
 
@@ -240,7 +256,13 @@ def test_json_of_an_open_loop_of_streams_and_of_nothing() -> None:
     values = plain(STREAMED)
     assert values["first_token"] == pytest.approx(dict.fromkeys(UNKNOWN_TIMES, 0.005), rel=0.0005)
     assert values["between_tokens"] == pytest.approx(dict.fromkeys(UNKNOWN_TIMES, 0.002), rel=0.0005)
-    assert values["tokens_per_second"] == 1000
+    assert (values["tokens_per_second"], values["tokens_from_usage"], values["resent"]) == (1000, True, 0)
+    values = plain(CHUNKED)
+    assert (values["tokens_per_second"], values["tokens_from_usage"], values["resent"]) == (1000, False, 3)
+    gaps = values["between_tokens"]
+    assert isinstance(gaps, dict)
+    assert [gaps[name] for name in ("mean", "p50", "max")] == pytest.approx([0.0019, 0.002, 0.002], rel=0.0005)
+    assert [gaps[name] for name in ("p90", "p95", "p99")] == [None] * 3
     values = plain(Totals(), Poisson(5.0), reasons=[REASON])
     assert (values["requests"], values["throughput"], values["send_lag_p99"]) == (0, None, None)
     assert values["latency"] == values["service"] == UNKNOWN_TIMES

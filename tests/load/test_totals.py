@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -21,7 +22,7 @@ from tests.load.ticks import taken
 UNHURRIED = settings(deadline=None, max_examples=40)  # a busy machine may stall any example
 
 COUNTED = ("requests", "tokens", "due", "sent", "held", "unchecked", "in_flight_ns", "cpu_ns", "bytes_received")
-SUMS = (*COUNTED, "sending_ns", "receiving_ns")
+SUMS = (*COUNTED, "with_usage", "resent", "sending_ns", "receiving_ns")
 """Fields of a tick that are plain counts, both over engines and over time."""
 
 HISTOGRAMS = ("latency", "service", "lag", "first_token", "between_tokens")
@@ -182,6 +183,9 @@ def test_rates_are_by_hand() -> None:
     assert (totals.seconds, totals.throughput, totals.achieved) == (2, 49, 0.5)
     assert (totals.tokens_per_second, totals.in_flight, totals.cpu_seconds) == (25, 1.5, 0.01)
     assert totals.cpu_seconds_a_request == pytest.approx(1e-4, rel=1e-12)
+    assert not totals.tokens_from_usage
+    assert [replace(totals, with_usage=count).tokens_from_usage for count in (97, 98)] == [False, True]
+    assert replace(totals, tokens=-1).tokens_per_second is None
     empty = Totals()
     derived = ("throughput", "achieved", "tokens_per_second", "in_flight", "cpu_seconds_a_request")
     assert [getattr(empty, name) for name in derived] == [None] * len(derived)

@@ -10,8 +10,9 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.gate.verdict import NOT_ASSERTED, Verdict
+from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.telemetry import CardTelemetry, Telemetry
-from pytest_gpuserve.measure.window import Session
+from pytest_gpuserve.measure.window import Client, Session
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import Ending, RunResult, SessionResult, TestResult
 from pytest_gpuserve.report.schema import read_result
@@ -120,6 +121,18 @@ def test_a_run_has_every_promised_field() -> None:
     assert (plain["load"], plain["server"]) == ({"load": "closed loop"}, {"server": "mosec"})
     assert (plain["sessions"], plain["starts"], plain["cold_start_seconds"]) == (2, 4, [1.5] * 4)
     assert (plain["answers"], plain["answers_checked"]) == (160, 160)
+
+
+def test_a_run_of_streams_says_what_was_counted() -> None:
+    """Tokens, or chunks; quantiles of gaps are null where too many lie within one read; without streams neither."""
+    gaps = Histogram({0: 5, bucket_of(2_000_000): 95})
+    for known in (True, False):
+        client = Client(between_tokens=gaps, tokens=200, tokens_from_usage=known, seconds=2.0)
+        plain = read(result_of("t", sessions=(session(replace(start(), client=client)),)))["tests"][0]["run"]
+        assert (plain["tokens_per_second"], plain["tokens_from_usage"]) == (100, known)
+        assert plain["between_tokens"].pop("p50") == pytest.approx(2e-3, rel=6e-4)
+        assert plain["between_tokens"] == {"p90": None, "p95": None, "p99": None}
+    assert "tokens_from_usage" not in read(result_of("t", sessions=(session(),)))["tests"][0]["run"]
 
 
 def test_a_run_says_what_it_must_have_in_common_with_others() -> None:

@@ -151,14 +151,18 @@ def test_bases_are_told_once() -> None:
 
 
 def test_the_load_engine_tells_how_it_did() -> None:
-    """The worst send lag of all loads and its share of a core; nothing where nothing was loaded."""
+    """The worst send lag of all loads, its share of a core and what it sent again; nothing where nothing was loaded."""
     lag = Client(lag=Histogram({bucket_of(50_000): 100}))
     late = Client(lag=Histogram({bucket_of(3_000_000): 100}))
+    again = Client(lag=late.lag, resent=7)
     results = [
         result_of(name, sessions=(session(replace(start(), client=client)),))
         for name, client in (("a", lag), ("b", late))
     ]
     assert client_lines(results) == ["load engine: send lag p99 3.00 ms at most, 2 % of a core on average"]
+    resent = result_of("c", sessions=(session(replace(start(), client=again)),))
+    (line,) = client_lines([resent])
+    assert line.endswith(", 7 requests sent again: the server closed connections that it had kept open")
     assert client_lines([result_of("a", sessions=(session(),))]) == []
     assert client_lines([]) == []
 

@@ -38,6 +38,7 @@ from pytest_gpuserve.load.engine.pipes import (
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.engine.streams import Streams
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
+from pytest_gpuserve.load.request import asks_to_close
 from pytest_gpuserve.load.schedule import Closed, Steps, is_open
 from pytest_gpuserve.load.url import addressed
 from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, Tick, frame
@@ -250,9 +251,10 @@ def make_transport(plan: Plan, reactor: Reactor, issuer: Issuer) -> Transport:
     endpoint, timeout_ns = plan.own_endpoint(), plan.timeout_ns
     if endpoint.protocol == "grpc":
         return Http2(endpoint, reactor, issuer, timeout_ns)
+    closes = any(asks_to_close(forms[0]) for forms in plan.payloads)
     if endpoint.protocol == "sse":
-        return Streams(endpoint, reactor, issuer, timeout_ns)
-    return Http1(endpoint, reactor, issuer, timeout_ns, head=plan.head)
+        return Streams(endpoint, reactor, issuer, timeout_ns, asks_to_close=closes)
+    return Http1(endpoint, reactor, issuer, timeout_ns, head=plan.head, asks_to_close=closes)
 
 
 def _raise_file_limit() -> int:

@@ -3,6 +3,10 @@
 They time the transfer of what is large, with no look at the clock for what is small: a request of up to
 ``UNTIMED_BYTES`` that the kernel takes at once, and an answer that comes in one piece, count 0. Of an answer that comes
 in several pieces the clock is read anyway.
+
+A server may close a connection that it has kept open, at any time (RFC 9112, 9.3.1 and 9.6). Where that is known when
+an answer is read, the connection is not used again. A request that was sent meanwhile, and of whose answer no byte
+came, is sent once more on a new connection; on a connection that has carried no answer yet it fails.
 """
 
 from __future__ import annotations
@@ -13,11 +17,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import httptools
 
 from pytest_gpuserve.load.engine.opening import Opening, ResolvedAddress, TlsSocket, resolve
-from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE, Reactor
+from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE, WRITABLE, Reactor
 from pytest_gpuserve.load.engine.transport import MAX_ANSWER_BYTES, Slot, Transfer
 from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from pytest_gpuserve.load.engine.opening import Connected
     from pytest_gpuserve.load.engine.transport import Issuer
     from pytest_gpuserve.load.wire import Endpoint
@@ -158,12 +164,17 @@ KNOWN_ANSWER_BYTES: Final = 1 << 12
 """How many answers, and how long ones, are recognised byte for byte instead of being parsed again."""
 
 
+_NOTHING_KNOWN: Final[dict[bytes, bytes]] = {}
+"""By a connection that has carried no answer yet, or that the server has closed: their next answer is parsed."""
+
+
 class HttpConnection(Slot):
     """One connection."""
 
     __slots__ = (
         "_answered",
         "_busy",
+        "_closing",
         "_first_ns",
         "_handler",
         "_known",
@@ -174,6 +185,7 @@ class HttpConnection(Slot):
         "_send",
         "_socket",
         "_transport",
+        "_used",
     )
 
     def __init__(self, place: int, transport: Http1) -> None:
@@ -181,26 +193,33 @@ class HttpConnection(Slot):
         self._transport = transport
         self._socket: Connected | None = None
         self._busy = False
+        self._closing = False
+        self._used = False
         self._rest: memoryview | None = None
         self._first_ns = 0
-        self._known = transport.known
+        self._known = _NOTHING_KNOWN
         self._answered = transport.issuer.answered
         self._parser = self._new_parser()
-        self._opening: Opening | None = Opening(
-            transport.address, transport.reactor, transport.connect_timeout_ns, self._opened, self._not_opened
-        )
+        self._opening: Opening | None = self._begin_opening(self._opened, self._not_opened)
+
+    def _begin_opening(self, on_open: Callable[[Connected], None], on_failure: Callable[[str, str], None]) -> Opening:
+        transport = self._transport
+        return Opening(transport.address, transport.reactor, transport.connect_timeout_ns, on_open, on_failure)
 
     def _new_parser(self) -> ResponseParser:
         return ResponseParser(head=self._transport.head)
 
     def _opened(self, connected: Connected) -> None:
+        self._use(connected)
+        self._transport.issuer.ready(self)
+
+    def _use(self, connected: Connected) -> None:
         self._opening = None
         self._socket = connected
         self._send = connected.send
         self._recv = connected.recv
         self._handler = self._readable_tls if isinstance(connected, TlsSocket) else self._readable
-        self._transport.reactor.watch(connected.fileno(), self._handler, READABLE)
-        self._transport.issuer.ready(self)
+        self._transport.reactor.watch(connected.fileno(), self._handler, READABLE | PEER_CLOSED)
 
     def _not_opened(self, kind: str, sample: str) -> None:
         self._opening = None
@@ -222,7 +241,7 @@ class HttpConnection(Slot):
         if count != len(payload):
             assert self._socket is not None
             self._rest = memoryview(payload)[count:]
-            self._transport.reactor.change(self._socket.fileno(), self._handler, READABLE | WRITABLE)
+            self._transport.reactor.change(self._socket.fileno(), self._handler, READABLE | WRITABLE | PEER_CLOSED)
         elif count > UNTIMED_BYTES:
             self._sent()
 
@@ -302,8 +321,11 @@ class HttpConnection(Slot):
         self._busy = False
         self._transport.transfer.receiving_ns += now_ns - self._first_ns
         # A server that answers before it has read all of the request will take the rest for another one.
-        keep = parsed.reusable and self._rest is None
-        if not keep:
+        keep = parsed.reusable and self._rest is None and not self._closing and not self._transport.asks_to_close
+        if keep:
+            self._used = True
+            self._known = self._transport.known
+        else:
             self.close()
         fault = self._fault(parsed)
         if not fault:
@@ -334,9 +356,33 @@ class HttpConnection(Slot):
         if not parser.resting:
             status = f" after status {parser.status}" if parser.status else ""
             self._lose("incomplete answer", f"connection closed in mid-answer{status}")
+            return
+        kind, sample = (
+            "connection closed" if problem is None else "connection reset",
+            str(problem or "before any answer"),
+        )
+        if self._used:
+            self._send_again(kind, sample)
         else:
-            kind = "connection closed" if problem is None else "connection reset"
-            self._lose(kind, str(problem or "before any answer"))
+            self._lose(kind, sample)
+
+    def _send_again(self, kind: str, sample: str) -> None:
+        """Send the request under way on a new connection, where it fails if that ends or cannot be opened as well."""
+        self.close()
+        self._closing = self._used = False
+        self._rest = None
+        self._known = _NOTHING_KNOWN
+        self._parser = self._new_parser()
+        payload = self._transport.issuer.resent(self)
+
+        def opened(connected: Connected) -> None:
+            self._use(connected)
+            self.send(payload)
+
+        def not_opened(_kind: str, why: str) -> None:
+            self._not_opened(kind, f"{sample}; on a new connection: {why}")
+
+        self._opening = self._begin_opening(opened, not_opened)
 
     def _lose(self, kind: str, sample: str) -> None:
         self._busy = False
@@ -347,6 +393,9 @@ class HttpConnection(Slot):
         """Send the rest of a request; returns whether there is something to receive as well."""
         if self._socket is None:
             return False
+        if mask & PEER_CLOSED:
+            self._closing = True
+            self._known = _NOTHING_KNOWN
         if self._rest is not None and mask & WRITABLE:
             try:
                 self._rest = self._rest[self._send(self._rest) :] or None
@@ -357,19 +406,35 @@ class HttpConnection(Slot):
                 return True
             if self._rest is None:
                 self._sent()
-                self._transport.reactor.change(self._socket.fileno(), self._handler, READABLE)
+                self._transport.reactor.change(self._socket.fileno(), self._handler, READABLE | PEER_CLOSED)
         return mask != WRITABLE
 
 
 class Http1:
-    """The transport of HTTP/1.1; with ``head`` answers have no body though they announce one.
+    """The transport of HTTP/1.1.
+
+    Args:
+        endpoint: Where the server listens.
+        reactor: Waits for its slots.
+        issuer: Sends on them.
+        connect_timeout_ns: After which a connection attempt fails.
+        head: Whether answers have no body though they announce one.
+        asks_to_close: Whether requests ask the server to close the connection: each is sent on its own, also where the
+            server does not close it.
 
     Raises:
         OSError: The host is unknown.
     """
 
     def __init__(
-        self, endpoint: Endpoint, reactor: Reactor, issuer: Issuer, connect_timeout_ns: int, *, head: bool = False
+        self,
+        endpoint: Endpoint,
+        reactor: Reactor,
+        issuer: Issuer,
+        connect_timeout_ns: int,
+        *,
+        head: bool = False,
+        asks_to_close: bool = False,
     ) -> None:
         self.reactor = reactor
         self.issuer = issuer
@@ -377,6 +442,7 @@ class Http1:
         self.address: ResolvedAddress = resolve(endpoint)
         self.known: dict[bytes, bytes] = {}
         self.head = head
+        self.asks_to_close = asks_to_close
         self.transfer = Transfer()
 
     def open(self, place: int) -> Slot:

@@ -227,13 +227,23 @@ class Loop:
             self._replace(max(now_ns, slot.intended_ns))
         self._check_end()
 
+    def resent(self, slot: Slot) -> bytes:
+        """The request under way is sent once more."""
+        self._counters.resent += 1
+        return self._payload_of(slot)
+
     def token(self, slot: Slot, now_ns: int, before_ns: int) -> None:
-        """A token arrived."""
+        """A chunk with content arrived."""
         self._counters.tokens += 1
         if before_ns == IDLE:
             self._counters.first_token.note(now_ns - self._clock_begin(slot))
         else:
             self._counters.between_tokens.note(now_ns - before_ns)
+
+    def usage(self, more: int) -> None:
+        """An answer said how many tokens it has."""
+        self._counters.tokens += more
+        self._counters.with_usage += 1
 
     # -- for the loops
 
@@ -242,14 +252,17 @@ class Loop:
         if index is None:
             turn = number // self._shifted_every if self._shifted_every else 0
             index = self._order[(number + turn) % len(self._order)]
-        forms = self._forms[index]
         slot.number = number
         slot.index = index
         slot.intended_ns = intended_ns
         slot.sent_ns = sent_ns = time.perf_counter_ns()
         self._under_way[slot] = sent_ns
-        slot.send(forms[0] if len(forms) == 1 else forms[self._place(slot)])
+        slot.send(self._payload_of(slot))
         return sent_ns
+
+    def _payload_of(self, slot: Slot) -> bytes:
+        forms = self._forms[slot.index]
+        return forms[0] if len(forms) == 1 else forms[self._place(slot)]
 
     def _place(self, slot: Slot) -> int:
         """Return the slot's place among those of all engines."""

@@ -23,6 +23,8 @@ FEW_TIMERS: Final = 64
 
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
+PEER_CLOSED: Final = select.EPOLLRDHUP
+"""The other side sends nothing more; with ``READABLE`` what it sent before is still to be read."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _CLOCK_MONOTONIC: Final = 1

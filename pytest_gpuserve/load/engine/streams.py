@@ -1,8 +1,11 @@
-"""Server-sent events over HTTP/1.1: each token of a stream is reported when it arrives."""
+"""Server-sent events over HTTP/1.1: each event that carries content is reported when it arrives."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import re
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
 
 from pytest_gpuserve.load.engine.http1 import Http1, HttpConnection, MalformedResponse, Parsed, ResponseParser
 from pytest_gpuserve.load.engine.transport import IDLE
@@ -16,35 +19,71 @@ MAX_LINE_BYTES: Final = 1 << 22
 _BOM: Final = b"\xef\xbb\xbf"
 _DONE: Final = b"[DONE]"
 _DONE_LINE: Final = b"data: " + _DONE
+_DATA_BYTES: Final = len(b"data: ")
 _HEAD_BYTES: Final = len(_BOM + _DONE_LINE) + 1
+_JSON_LINE: Final = re.compile(rb"(?:\xef\xbb\xbf)?data: ?\{")
+_BRACE: Final = 123
 _LF: Final = 10
 _ENDS: Final = b"\r\n"
 
-# What the data of an event is so far.
-_NO_DATA: Final = 0
-_EMPTY: Final = 1
-_TEXT: Final = 2
+_SEVERAL_LINES: Final = b"\n"
+"""Stands for the data of an event of several lines: they are neither empty, nor ``[DONE]``, nor a chunk."""
+
+
+class _Delta(msgspec.Struct, gc=False):
+    # Of any type: a field that is unlike the API's own is content all the same.
+    content: Any = None
+    reasoning_content: Any = None
+    reasoning: Any = None
+    tool_calls: Any = None
+    function_call: Any = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    delta: _Delta | None = None
+    text: Any = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    completion_tokens: Annotated[int, msgspec.Meta(ge=0, le=1 << 32)] | None = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    """What matters of a chunk of OpenAI's API; ``choices`` tells it from any other JSON object."""
+
+    choices: list[_Choice] | None = None
+    usage: _Usage | None = None
+
+
+_read_chunk: Final = msgspec.json.Decoder(_Chunk).decode
 
 
 class EventCounter:
-    """The parser of one stream.
+    """The parser of one stream: counts the events that carry content.
 
-    A token is an event whose data is neither empty nor ``[DONE]``, of whatever type. As the standard has it, an event
-    is complete with the empty line after it, and one that the end of the stream cuts off is none.
+    Such is an event whose data is neither empty nor ``[DONE]``, of whatever type. A chunk of OpenAI's API (a JSON
+    object with ``choices``) carries content only where a choice has some: the chunks that begin and end an answer have
+    none. As the standard has it, an event is complete with the empty line after it, and one that the end of the stream
+    cuts off is none.
+
+    Attributes:
+        usage: The last ``usage.completion_tokens`` of the stream's chunks; None where there was none.
     """
 
-    __slots__ = ("_after_cr", "_data", "_first", "_head", "_length")
+    __slots__ = ("_after_cr", "_data", "_first", "_length", "_line", "_whole", "usage")
 
     def __init__(self) -> None:
-        self._data = _NO_DATA
-        # Of an unfinished line its length and its first bytes: they tell all that matters here.
-        self._head = b""
+        self.usage: int | None = None
+        self._data: bytes | None = None
+        # Of an unfinished line its length, and all of it where it may be a chunk, else its first bytes.
+        self._line = bytearray()
+        self._whole = False
         self._length = 0
         self._after_cr = False
         self._first = True
 
     def feed(self, piece: bytes) -> int:
-        """Return how many tokens this piece of the body completes.
+        """Return how many events with content this piece of the body completes.
 
         Raises:
             ValueError: A line is longer than ``MAX_LINE_BYTES``; the counter is of no use after that.
@@ -52,11 +91,11 @@ class EventCounter:
         lines = piece.splitlines()
         # Nearly every piece is one whole event of one line. Whether its last line end was cut does not matter: at rest,
         # an empty line more or less is nothing.
-        if len(lines) == 2 and not lines[1] and not (self._length or self._data):
+        if len(lines) == 2 and not lines[1] and not self._length and self._data is None:
             line = lines[0]
-            if line.startswith(b"data: ") and len(b"data: ") < len(line) <= MAX_LINE_BYTES and line != _DONE_LINE:
+            if line.startswith(b"data: ") and len(line) <= MAX_LINE_BYTES:
                 self._first = False
-                return 1
+                return self._carries_content(line[_DATA_BYTES:])
         return self._feed(piece, lines) if piece else 0
 
     def _feed(self, piece: bytes, lines: list[bytes]) -> int:
@@ -66,57 +105,89 @@ class EventCounter:
         last = piece[-1]
         self._after_cr = last == _ENDS[0]
         rest = b"" if last in _ENDS else lines.pop()
-        tokens = 0
+        found = 0
         for line in lines:
-            tokens += self._end_line(line)
+            found += self._end_line(line)
         self._begin_line(rest)
-        return tokens
+        return found
 
     def _begin_line(self, part: bytes) -> None:
         self._length += len(part)
         if self._length > MAX_LINE_BYTES:
             raise ValueError(f"a line of more than {MAX_LINE_BYTES} bytes in a stream of events")
-        if len(self._head) < _HEAD_BYTES:
-            self._head = (self._head + part)[:_HEAD_BYTES]
+        if self._whole or len(self._line) < _HEAD_BYTES:
+            self._line += part
+            self._whole = _JSON_LINE.match(self._line) is not None
+            if not self._whole:
+                del self._line[_HEAD_BYTES:]
 
     def _end_line(self, part: bytes) -> int:
-        """Return how many tokens the end of this line completes."""
+        """Return how many events with content the end of this line completes."""
         self._begin_line(part)
-        head, length = self._head, self._length
-        self._head, self._length = b"", 0
+        line = bytes(self._line)
+        self._line.clear()
+        self._whole = False
+        self._length = 0
         if self._first:
             self._first = False
-            if head.startswith(_BOM):
-                head, length = head[len(_BOM) :], length - len(_BOM)
-        if not length:
-            data, self._data = self._data, _NO_DATA
-            return int(data == _TEXT)
-        field, _, value = head.partition(b":")
+            line = line.removeprefix(_BOM)
+        if not line:
+            data, self._data = self._data, None
+            return 0 if data is None else self._carries_content(data)
+        field, _, value = line.partition(b":")
         if field == b"data":
             # One space after the colon is not of the value.
-            value = value.removeprefix(b" ")
-            # Several lines are joined by line ends, so they are neither empty nor `[DONE]`.
-            self._data = _kind(value) if self._data == _NO_DATA else _TEXT
+            self._data = value.removeprefix(b" ") if self._data is None else _SEVERAL_LINES
+        return 0
+
+    def _carries_content(self, data: bytes) -> int:
+        """Whether an event's data counts, as 0 or 1; long data that is no JSON may be cut."""
+        if not data or data == _DONE:
+            return 0
+        if data[0] != _BRACE:
+            return 1
+        try:
+            chunk = _read_chunk(data)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            return 1
+        if chunk.choices is None:
+            return 1
+        if chunk.usage is not None and chunk.usage.completion_tokens is not None:
+            self.usage = chunk.usage.completion_tokens
+        for choice in chunk.choices:
+            delta = choice.delta
+            if choice.text or (
+                delta is not None
+                and (
+                    delta.content
+                    or delta.reasoning_content
+                    or delta.reasoning
+                    or delta.tool_calls
+                    or delta.function_call
+                )
+            ):
+                return 1
         return 0
 
 
-def _kind(value: bytes) -> int:
-    return _TEXT if value and value != _DONE else _EMPTY
-
-
 class StreamParser(ResponseParser):
-    """Reads answers and counts their tokens."""
+    """Reads answers and counts their events with content."""
 
     def __init__(self) -> None:
         super().__init__()
         self._counter = EventCounter()
         self._problem = ""
-        self._tokens = 0
+        self._found = 0
 
-    def take_tokens(self) -> int:
-        """Return how many tokens have arrived since the last call."""
-        tokens, self._tokens = self._tokens, 0
-        return tokens
+    @property
+    def usage(self) -> int | None:
+        """How many tokens the last answer says that it has; None where it does not."""
+        return self._counter.usage
+
+    def take_found(self) -> int:
+        """Return how many events with content have arrived since the last call."""
+        found, self._found = self._found, 0
+        return found
 
     def feed(self, data: bytes) -> Parsed | None:
         """Parse received data; return the answer if it is complete now.
@@ -135,11 +206,11 @@ class StreamParser(ResponseParser):
         self._counter = EventCounter()
 
     def on_body(self, body: bytes) -> None:
-        """Keep a piece of the body, and count its tokens; those of an error's page are none."""
+        """Keep a piece of the body, and count its events; those of an error's page are none."""
         super().on_body(body)
         if 200 <= self.status < 300:
             try:
-                self._tokens += self._counter.feed(body)
+                self._found += self._counter.feed(body)
             except ValueError as problem:
                 # Not raised through the parser, which would take it for a mistake of ours.
                 self._problem = str(problem)
@@ -148,28 +219,38 @@ class StreamParser(ResponseParser):
 class EventStreamConnection(HttpConnection):
     """One connection."""
 
-    __slots__ = ("_before_ns", "_stream")
+    __slots__ = ("_before_ns", "_chunks", "_stream")
 
     def _new_parser(self) -> ResponseParser:
         self._before_ns = IDLE
+        self._chunks = 0
         self._stream = StreamParser()
         return self._stream
 
     def send(self, payload: bytes) -> None:
         """Send a request."""
         self._before_ns = IDLE
+        self._chunks = 0
         super().send(payload)
 
     def _feed(self, data: bytes, now_ns: int) -> Parsed | None:
         parsed = super()._feed(data, now_ns)
-        for _ in range(self._stream.take_tokens()):
+        found = self._stream.take_found()
+        self._chunks += found
+        for _ in range(found):
             self._transport.issuer.token(self, now_ns, self._before_ns)
             self._before_ns = now_ns
         return parsed
 
+    def _finish(self, now_ns: int, parsed: Parsed) -> None:
+        usage = self._stream.usage
+        if usage is not None and self._chunks:
+            self._transport.issuer.usage(usage - self._chunks)
+        super()._finish(now_ns, parsed)
+
     def _fault(self, parsed: Parsed) -> str:
         # A stream that says nothing would be the fastest of all.
-        return super()._fault(parsed) or ("no tokens" if self._before_ns == IDLE else "")
+        return super()._fault(parsed) or ("" if self._chunks else "no tokens")
 
 
 class Streams(Http1):
@@ -183,4 +264,4 @@ class Streams(Http1):
         """Return None: between a stream's first byte and its last the server takes the time."""
 
     def remember(self, data: bytes, parsed: Parsed) -> None:
-        """Recognise nothing: every token has to be counted."""
+        """Recognise nothing: every event has to be counted."""

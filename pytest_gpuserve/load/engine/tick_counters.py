@@ -104,7 +104,9 @@ class TickCounters:
         self.failed_ns = 0
         self.due = 0
         self.held = 0
+        self.resent = 0
         self.tokens = 0
+        self.with_usage = 0
         self._failed = 0
         self._errors: dict[str, int] = {}
         self._samples: dict[str, str] = {}
@@ -202,8 +204,10 @@ class TickCounters:
             first_token=self.first_token.close(),
             between_tokens=self.between_tokens.close(),
             tokens=self.tokens,
+            with_usage=self.with_usage,
             due=self.due if open_loop else sent,
             sent=sent,
+            resent=self.resent,
             held=self.held,
             errors=self._errors,
             error_samples=self._samples,

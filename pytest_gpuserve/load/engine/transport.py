@@ -79,8 +79,17 @@ class Issuer(Protocol):
         An idle slot whose server hung up in good order has lost nothing: then ``kind`` is empty.
         """
 
+    def resent(self, slot: Slot) -> bytes:
+        """The request under way is sent once more, on a new connection; returns its payload."""
+
     def token(self, slot: Slot, now_ns: int, before_ns: int) -> None:
-        """A token of a stream arrived; ``before_ns`` is when the one before it did, or ``IDLE`` for the first."""
+        """A chunk of a stream with content arrived: a token, unless ``usage`` corrects that.
+
+        ``before_ns`` is when the chunk before it did, or ``IDLE`` for the first.
+        """
+
+    def usage(self, more: int) -> None:
+        """An answer ends that said how many tokens it has: so many more, or fewer, than chunks arrived."""
 
 
 @dataclass(slots=True)

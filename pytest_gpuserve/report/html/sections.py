@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.replicas import replicas_of
-from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.measure.window import Client, is_gap_known
 from pytest_gpuserve.report.html.load_plots import batches, distribution, windows
 from pytest_gpuserve.report.html.measured import starts_of
 from pytest_gpuserve.report.html.text import UNKNOWN, cut
@@ -240,7 +240,11 @@ def _counted(run: MeasuredRun, texts: Texts) -> list[tuple[str, str]]:
     if client.first_token.total:
         facts.append(("time to first token p99", format_seconds(client.first_token.quantile(0.99))))
     if client.between_tokens.total:
-        facts.append(("time between tokens p99", format_seconds(client.between_tokens.quantile(0.99))))
+        gaps = client.between_tokens
+        known = is_gap_known(gaps, 0.99)
+        facts.append(("time between chunks p99", format_seconds(gaps.quantile(0.99)) if known else UNKNOWN))
+    if client.resent:
+        facts.append(("requests sent again", str(client.resent)))
     facts += [(f"failed: {texts.line(kind)}", str(count)) for kind, count in errors.items()]
     return facts
 
