@@ -108,13 +108,13 @@ class EventCounter:
         found = 0
         for line in lines:
             found += self._end_line(line)
-        self._begin_line(rest)
+        if rest:
+            self._begin_line(rest)
         return found
 
     def _begin_line(self, part: bytes) -> None:
         self._length += len(part)
-        if self._length > MAX_LINE_BYTES:
-            raise ValueError(f"a line of more than {MAX_LINE_BYTES} bytes in a stream of events")
+        _check_length(self._length)
         if self._whole or len(self._line) < _HEAD_BYTES:
             self._line += part
             self._whole = _JSON_LINE.match(self._line) is not None
@@ -123,11 +123,15 @@ class EventCounter:
 
     def _end_line(self, part: bytes) -> int:
         """Return how many events with content the end of this line completes."""
-        self._begin_line(part)
-        line = bytes(self._line)
-        self._line.clear()
-        self._whole = False
-        self._length = 0
+        line = part
+        if self._length:
+            self._begin_line(part)
+            line = bytes(self._line)
+            self._line.clear()
+            self._whole = False
+            self._length = 0
+        else:
+            _check_length(len(part))
         if self._first:
             self._first = False
             line = line.removeprefix(_BOM)
@@ -168,6 +172,11 @@ class EventCounter:
             ):
                 return 1
         return 0
+
+
+def _check_length(length: int) -> None:
+    if length > MAX_LINE_BYTES:
+        raise ValueError(f"a line of more than {MAX_LINE_BYTES} bytes in a stream of events")
 
 
 class StreamParser(ResponseParser):
