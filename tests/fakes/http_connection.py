@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 from pytest_gpuserve.load.engine.http1 import Http1, HttpConnection
-from pytest_gpuserve.load.engine.reactor import READABLE
+from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE
 from pytest_gpuserve.load.engine.transport import text_of
 from pytest_gpuserve.load.wire import Endpoint
 
@@ -189,7 +189,7 @@ class User:
         """Deliver the pieces, and the end of the connection or what broke it; returns the record so far."""
         for piece in (*pieces, *([b""] if end is True else [end] if end else [])):
             self.socket.incoming.append(piece)
-            self.event(READABLE)
+            self.event(READABLE if piece else READABLE | PEER_CLOSED)
         return self.events
 
     def reopen(self) -> None:
