@@ -82,10 +82,11 @@ def test_every_form_of_a_right_answer_is_understood(
     assert connections(server, *forms) - before == opened
 
 
-def test_connections_that_end_without_notice_cost_no_request(server: Serving) -> None:
+@pytest.mark.parametrize("schedule", [None, Constant(1000)], ids=["closed", "open"])
+def test_connections_that_end_without_notice_cost_no_request(server: Serving, schedule: Schedule | None) -> None:
     """A server that announces to keep each connection and closes it: all is answered, and what was sent again told."""
     before = server.seen("/leave").requests
-    totals = load(server.port, "/leave", requests=200)
+    totals = load(server.port, "/leave", schedule=schedule, requests=200)
     assert (totals.requests, totals.errors, totals.sent) == (200, {}, 200)
     # What is sent on a connection that is closed already, nobody reads.
     assert server.seen("/leave").requests - before == 200

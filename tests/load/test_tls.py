@@ -89,10 +89,12 @@ def test_requests_and_answers_arrive_whole_over_tls(server: Serving, tls: Tls) -
 
 
 def test_faults_over_tls_are_those_of_plain_tcp(server: Serving, tls: Tls) -> None:
-    """An answer cut off, and none at all, are counted by the same kinds, once a request."""
+    """An answer cut off, and none at all, are counted by the same kinds, once a request; a kept connection may end."""
     totals = load(server.port, "/cut-body", "/hang-up", tls=tls)
     assert (totals.requests, totals.errors) == (0, {"incomplete answer": EACH, "connection closed": EACH})
     assert [server.seen(path).requests for path in ("/cut-body", "/hang-up")] == [EACH] * 2
+    left = load(server.port, "/leave", tls=tls, requests=40)
+    assert (left.requests, left.errors, server.seen("/leave").requests) == (40, {}, 40)
 
 
 @pytest.mark.parametrize("ending", ["in good order", "cut"])
