@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import Metric
 from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.measure.histogram import Histogram, bucket_of
+from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.html.history import LinePoint, MetricLine
 from pytest_gpuserve.report.html.page import document, history_document
 from pytest_gpuserve.report.html.text import LABEL_CHARACTERS, Texts
@@ -227,6 +229,18 @@ def test_a_run_of_errors_shows_them() -> None:
     assert "ServerFailed: no port" in page.text
     assert "Traceback ..." in page.text
     assert page.titles == []
+
+
+def test_a_run_of_streams_shows_their_times() -> None:
+    """And what was sent again; a p99 of gaps that chunks of one read blur is no number."""
+    gaps = Histogram({bucket_of(2_000_000): 990})
+    for between, shown in ((gaps, "2.00 ms"), (Histogram({**gaps.counts, 0: 10}), "not known")):
+        client = Client(first_token=Histogram({bucket_of(5_000_000): 100}), between_tokens=between, resent=3)
+        streamed = result_of("t", sessions=(session(dataclasses.replace(start(), client=client)),))
+        text = page_of(streamed).text
+        assert "time to first token p99 5.00 ms" in text
+        assert f"time between chunks p99 {shown}" in text
+        assert "requests sent again 3" in text
 
 
 def test_what_is_not_known_is_no_number() -> None:
