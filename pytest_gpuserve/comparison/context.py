@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from pytest_gpuserve.gate.effort import Effort
 from pytest_gpuserve.gate.metric import METRICS, requests_needed
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
@@ -130,6 +131,7 @@ class Policy:
         confirm: Whether a paired run settles what a stored baseline leaves open.
         one_at_a_time: Whether two servers of the test do not fit into memory together.
         metrics: Names of those that the test compares, for which loads are made long enough.
+        effort: How closely comparisons with a baseline or a base look.
     """
 
     record_new: bool
@@ -144,6 +146,7 @@ class Policy:
     confirm: bool
     one_at_a_time: bool
     metrics: frozenset[str]
+    effort: Effort = Effort.MERGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +222,7 @@ class ComparisonContext:
         baseline_store: The baselines of the device.
         paired_runner: Where builds are compared side by side.
         policy: What verdicts mean.
-        tolerance_of: The tolerance of each metric.
+        tolerance_of: The tolerance of each metric, as the test states it.
         on_verdict: Hears every judgement, with the label of its run.
         on_look: Hears of every look before it is taken.
         loads: The loads.
@@ -240,9 +243,27 @@ class ComparisonContext:
 
     @property
     def requests_wanted(self) -> int:
-        """Requests that each start should have, for the quantiles that the test compares."""
+        """Requests that each start should have, for the quantiles that the test compares.
+
+        As many as its own tolerances ask for, also where this run's are wider: what it measures may be judged at those
+        later, and a plain number is judged at them now.
+        """
         compared = [metric for name, metric in METRICS.items() if name in self.policy.metrics]
-        return max(requests_needed(metric, self.tolerance_of(metric)) for metric in compared)
+        return max(
+            requests_needed(metric, min(self.tolerance_of(metric), self.gated_tolerance(metric))) for metric in compared
+        )
+
+    def gated_tolerance(self, metric: Metric) -> float:
+        """The tolerance at which this run compares a metric with a baseline or a base."""
+        return self.policy.effort.tolerance(metric, self.tolerance_of(metric))
+
+    def drift_tolerance(self, metric: Metric) -> float:
+        """The tolerance at which it compares a metric with a baseline's anchor.
+
+        Never less than recordings go by: what they took over in small steps, for which nobody asked a reason, is no
+        regression of a build that looks more closely.
+        """
+        return max(self.tolerance_of(metric), self.gated_tolerance(metric))
 
     @property
     def left_seconds(self) -> float:

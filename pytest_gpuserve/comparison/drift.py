@@ -283,7 +283,7 @@ class DriftComparison:
             LoadFailed: The load engine failed.
         """
         self._decided.pop((measurement.run.label, metric.name), None)
-        tolerance = self._case.tolerance_of(metric)
+        tolerance = self._case.drift_tolerance(metric)
         here = self._case.paired_runner.here
         if measurement.is_paired and stored is not None and judgement.verdict is not Verdict.REGRESSED:
             found = anchor_state(metric, stored, here, measurement.known_yardstick)

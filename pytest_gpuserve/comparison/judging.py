@@ -54,7 +54,7 @@ class TestGate:
         baseline_store: The baselines of the device.
         paired_runner: Where builds are compared side by side.
         policy: What verdicts mean.
-        tolerance_of: The tolerance of each metric.
+        tolerance_of: The tolerance of each metric, as the test states it.
         earlier: The judge of an earlier try of the same test, whose sessions are kept: a retry is more data under the
             same question, never another chance.
         on_verdict: Hears every judgement, with the label of its run.

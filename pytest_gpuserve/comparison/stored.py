@@ -40,7 +40,13 @@ if TYPE_CHECKING:
 
 
 def stored_judgement(
-    metric: Metric, stored: Stored, sessions: Sequence[Session], *, host: str, tolerance: float
+    metric: Metric,
+    stored: Stored,
+    sessions: Sequence[Session],
+    *,
+    host: str,
+    tolerance: float,
+    recorded_at: float | None = None,
 ) -> Judgement:
     """Judge the sessions of a run against those of a baseline of the same workload.
 
@@ -50,11 +56,13 @@ def stored_judgement(
         sessions: The run's, all of this host.
         host: This host.
         tolerance: How much worse it may be.
+        recorded_at: The tolerance for which the baseline has to have its requests; None for the same. A recording knows
+            no other than the test's, and its sessions tell by their spread how well they know a quantile.
     """
     records = stored.entry.sessions
     try:
         then = [
-            _session_point(metric, session, record.host.id, tolerance)
+            _session_point(metric, session, record.host.id, recorded_at or tolerance)
             for session, record in zip(stored.sessions, records, strict=True)
         ]
     except NotMeasured as problem:
@@ -220,7 +228,7 @@ class StoredComparison:
             elif measurement.paired is None or measurement.absent is not None:
                 judgement = judgement.because(measurement.absent or UNSETTLED)
             else:
-                paired = measurement.paired.detached(claims).judge(metric, self._case.tolerance_of(metric))
+                paired = measurement.paired.detached(claims).judge(metric, self._case.gated_tolerance(metric))
                 judgement = settled(
                     judgement,
                     paired,
@@ -251,7 +259,12 @@ class StoredComparison:
         if evidence is None:
             return undecided_at_another_speed(metric, stored, measurement.yardstick, value=measurement.value(metric))
         return stored_judgement(
-            metric, evidence, run.sessions, host=self._here.host.id, tolerance=self._case.tolerance_of(metric)
+            metric,
+            evidence,
+            run.sessions,
+            host=self._here.host.id,
+            tolerance=self._case.gated_tolerance(metric),
+            recorded_at=self._case.drift_tolerance(metric),
         )
 
     def evidence(self, measurement: Measurement, stored: Stored) -> Stored | None:

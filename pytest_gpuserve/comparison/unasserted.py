@@ -66,7 +66,7 @@ class UnassertedMetrics:
             if measurement.absent is not None:
                 return Judgement.missing(metric, "against", measurement.absent, value=measurement.value(metric))
             assert measurement.paired is not None
-            return measurement.paired.detached(claims).judge(metric, self._case.tolerance_of(metric))
+            return measurement.paired.detached(claims).judge(metric, self._case.gated_tolerance(metric))
         stored = self._case.baseline_store.find(measurement.baseline_key)
         if self._recorder.wants(stored):
             judged = self._stored.judge(measurement, metric, stored)
@@ -80,7 +80,7 @@ class UnassertedMetrics:
         self, measurement: Measurement, stored: Stored | None, judgement: Judgement, claims: HolmCorrection
     ) -> Judgement:
         """The verdict after the anchor was asked too; its commit, which alone could clear it of a drift, is not."""
-        sessions, tolerance = measurement.run.sessions, self._case.tolerance_of(judgement.metric)
+        sessions, tolerance = measurement.run.sessions, self._case.drift_tolerance(judgement.metric)
         judgement, drift = screened(
             judgement,
             stored,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.gate.effort import Effort
 from pytest_gpuserve.plugin.outputs import add_output_options, read_outputs, typed_flags
 from pytest_gpuserve.store.remote.address import FILES, copy_folder, is_address, parse_address
 
@@ -55,6 +56,8 @@ class Settings:
         load_engine: What makes the loads.
         baseline_address: Where baselines are in shared storage; None where they are in a folder.
         baseline_offline: Whether that storage is not asked, and the copy read as an earlier session left it.
+        effort: How closely gates look; a run that records goes by its tests' own tolerances.
+        effort_option: The option that asks for it, as it was typed; empty where an ini file says it, or nobody.
         reason: Why an update may loosen a metric.
         record_sessions: Sessions that a recording takes of each load.
         foreign_cores: Cores that other processes may take while we measure.
@@ -89,6 +92,8 @@ class Settings:
     load_engine: EngineChoice = "local"
     baseline_address: StorageAddress | None = None
     baseline_offline: bool = False
+    effort: Effort = Effort.MERGE
+    effort_option: str = ""
 
     @property
     def side_by_side(self) -> bool:
@@ -97,6 +102,11 @@ class Settings:
 
 
 POLICIES: Final = ("fail", "skip")
+
+EFFORTS: Final = tuple(effort.value for effort in Effort)
+
+BUDGET_SECONDS: Final = 300.0
+"""Most measuring time of one test at a merge, where nobody says another."""
 
 ENGINE_OPTION: Final = "--load-engine"
 
@@ -149,7 +159,16 @@ def add_options(parser: pytest.Parser) -> None:
         " the address of one that is there: ray://HOST:PORT or HOST:PORT",
     )
     group.addoption(
-        "--gpuserve-budget", metavar="SECONDS", help="most time that gating may measure in one test (default: 300)"
+        "--gpuserve-budget",
+        metavar="SECONDS",
+        help=f"most time that gating may measure in one test (default: {BUDGET_SECONDS:.0f}; of a nightly run"
+        f" {BUDGET_SECONDS * Effort.NIGHTLY.budget_factor:.0f})",
+    )
+    group.addoption(
+        "--gpuserve-effort",
+        choices=EFFORTS,
+        help="how closely gates look: push (twice the tolerances, in minutes), merge (default: the tolerances) or"
+        " nightly (0.4 times the tolerances)",
     )
     add_output_options(parser, group)
     group.addoption(
@@ -179,7 +198,8 @@ def add_options(parser: pytest.Parser) -> None:
         ("against_python", "", "like --against-python, relative to the rootdir"),
         ("on_missing", "", "like --on-missing"),
         ("on_inconclusive", "fail", "like --on-inconclusive"),
-        ("gpuserve_budget", "300", "like --gpuserve-budget"),
+        ("gpuserve_budget", "", "like --gpuserve-budget (default: 300; of a nightly run 1200)"),
+        ("gpuserve_effort", "merge", "like --gpuserve-effort"),
         ("gpuserve_artifacts", "", "like --gpuserve-artifacts, relative to the rootdir"),
         ("gpuserve_sessions", "3", "sessions that --baseline-update takes of each load"),
         (
@@ -212,6 +232,10 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
     against, against_python = _against(config), _against_python(config)
     if against is not None or against_python is not None:
         _check_comparing(config, update)
+    # Also where it records, so that a wrong word is told.
+    asked = Effort(_choice(config, "gpuserve_effort", EFFORTS))
+    effort = asked if update is Update.NOTHING else Effort.MERGE
+    typed_effort = config.getoption("--gpuserve-effort")
     selftest_minutes = _selftest_minutes(config, update, compared=against is not None or against_python is not None)
     return Settings(
         gpu=_text(config, "gpu"),
@@ -223,7 +247,7 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         missing_fails=missing != "skip",
         missing_asked=missing != "",
         inconclusive_fails=_choice(config, "on_inconclusive", POLICIES) == "fail",
-        budget_seconds=_number(config, "gpuserve_budget"),
+        budget_seconds=_number(config, "gpuserve_budget", BUDGET_SECONDS * effort.budget_factor),
         # A self-test writes no results. Those of an older run that an ini file names must outlive it.
         outputs=() if selftest_minutes is not None else read_outputs(config, environment),
         reason=config.getoption("--reason"),
@@ -238,6 +262,8 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         artifacts_dir=artifacts_dir,
         full=config.getoption("--gpuserve-full"),
         load_engine=_load_engine(config),
+        effort=effort,
+        effort_option="" if typed_effort is None else f"--gpuserve-effort={typed_effort}",
     )
 
 
@@ -380,8 +406,10 @@ def _choice(config: pytest.Config, name: str, allowed: tuple[str, ...]) -> str:
     return value
 
 
-def _number(config: pytest.Config, name: str) -> float:
+def _number(config: pytest.Config, name: str, default: float | None = None) -> float:
     text = _text(config, name)
+    if default is not None and not text and config.getoption(f"--{name.replace('_', '-')}") is None:
+        return default
     try:
         value = float(text)
     except ValueError:

@@ -19,6 +19,7 @@ from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
 from pytest_gpuserve.experiment.machine import Machine
 from pytest_gpuserve.experiment.shared_starts import SharedStarts
+from pytest_gpuserve.gate.effort import Effort
 from pytest_gpuserve.plugin.collection import (
     all_was_run,
     asking_tests,
@@ -63,7 +64,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.report.results import TestResult
 
 
-def explained(left: object, right: object, *, gpu: str, stored: bool, before: str) -> list[str] | None:
+def explained(
+    left: object, right: object, *, gpu: str, stored: bool, before: str, effort_option: str = ""
+) -> list[str] | None:
     """Explain a failed comparison, headline first; None where it is none of ours.
 
     Args:
@@ -72,6 +75,7 @@ def explained(left: object, right: object, *, gpu: str, stored: bool, before: st
         gpu: The baseline set.
         stored: Whether ``baseline`` is a stored one.
         before: The revision beside which it can be looked at more closely; empty where there is none.
+        effort_option: Of the command line, for what is to be typed next.
     """
     if not isinstance(left, (Measured, Ratio)) or not isinstance(right, (Reference, int, float)):
         return None
@@ -86,9 +90,11 @@ def explained(left: object, right: object, *, gpu: str, stored: bool, before: st
     lines = explain(
         judgement,
         other_changes(left.metric, *compared),
-        command_for(judgement, judge.nodeid, gpu, stored=by_stored),
+        command_for(judgement, judge.nodeid, gpu, stored=by_stored, effort_option=effort_option),
         attributed(*compared),
-        closer=closer_command(judgement, judge.nodeid, gpu, before=before) if by_stored else "",
+        closer=closer_command(judgement, judge.nodeid, gpu, before=before, effort_option=effort_option)
+        if by_stored
+        else "",
     )
     return [without_secrets(line, os.environ) for line in lines]
 
@@ -137,6 +143,7 @@ class Account:
             device.name,
             product,
             what,
+            effort=str(settings.effort),
             budget_seconds=settings.budget_seconds,
             comparisons=planned_comparisons(self._session.items),
             # Workers take the tests at the same time, and nobody knows which of them.
@@ -185,6 +192,7 @@ class Account:
             among=among,
             dealt=() if part is None else tuple(measuring_ids(tests_of_all_runners(session))),
             against=self._opened.against_name,
+            effort_option=settings.effort_option,
         )
 
     @property
@@ -305,6 +313,7 @@ class TestGates:
             confirm=settings.confirm,
             one_at_a_time=one_at_a_time(item, device.name),
             metrics=compared_metrics(item),
+            effort=settings.effort,
         )
 
 
@@ -346,6 +355,8 @@ class GateSession:
             make_room=self._starts.make_room,
         )
         mode = "against" if settings.side_by_side else settings.update.name.lower()
+        if settings.effort is not Effort.MERGE:
+            mode = f"{mode}, {settings.effort.value}"
         self._expected = ExpectedDurations(self._folders.remembered(), mode)
         self._account = Account(session, self._opened, self._folders, self._expected, measuring=measuring)
         # A worker of pytest-xdist collects all tests too, so that it reckons with the comparisons of all workers. What
@@ -506,6 +517,7 @@ class GateSession:
             gpu=self.here.device.name,
             stored=not self._settings.side_by_side,
             before="" if recording else code_before(revision.commit, clean=revision.clean),
+            effort_option=self._settings.effort_option,
         )
         if lines is not None:
             self._outcomes.explained(lines)

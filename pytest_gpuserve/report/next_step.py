@@ -79,7 +79,7 @@ def _options_for(judgements: Sequence[Judgement]) -> tuple[str, ...]:
     return ()
 
 
-def command_for(judgement: Judgement, nodeid: str, gpu: str, *, stored: bool) -> str:
+def command_for(judgement: Judgement, nodeid: str, gpu: str, *, stored: bool, effort_option: str = "") -> str:
     """The exact command that accepts, records or decides what a test asserted; empty where no command helps.
 
     Args:
@@ -87,12 +87,14 @@ def command_for(judgement: Judgement, nodeid: str, gpu: str, *, stored: bool) ->
         nodeid: The test.
         gpu: The baseline set.
         stored: Whether a stored baseline was asked, whoever decided.
+        effort_option: As `SessionResult` has it.
     """
     options = _options_for([judgement]) if stored else ()
-    return command([nodeid], gpu, *options) if options and nodeid.isprintable() else ""
+    wanted = _with_effort(options, effort_option)
+    return command([nodeid], gpu, *wanted) if options and nodeid.isprintable() else ""
 
 
-def closer_command(judgement: Judgement, nodeid: str, gpu: str, *, before: str) -> str:
+def closer_command(judgement: Judgement, nodeid: str, gpu: str, *, before: str, effort_option: str = "") -> str:
     """``look closer, ...: pytest ...`` for a regression that only a stored number shows; empty for anything else.
 
     Args:
@@ -100,6 +102,7 @@ def closer_command(judgement: Judgement, nodeid: str, gpu: str, *, before: str) 
         nodeid: The test.
         gpu: The baseline set.
         before: As `code_before` says.
+        effort_option: As `SessionResult` has it.
     """
     alone = judgement.verdict is Verdict.REGRESSED and judgement.reference_kind == "baseline"
     if not alone or not nodeid.isprintable() or judgement.has(ReasonKind.SIDE_BY_SIDE):
@@ -107,7 +110,8 @@ def closer_command(judgement: Judgement, nodeid: str, gpu: str, *, before: str) 
     anchor = _anchor_of(judgement)
     revision = before if anchor is None else anchor
     what = CLOSER if anchor is None else CLOSER_BY_ANCHOR
-    return f"{what}: {command([nodeid], gpu, f'--against={revision}')}" if before and revision else ""
+    wanted = _with_effort([f"--against={revision}"], effort_option)
+    return f"{what}: {command([nodeid], gpu, *wanted)}" if before and revision else ""
 
 
 def code_before(commit: str | None, *, clean: bool) -> str:
@@ -145,6 +149,15 @@ def _spent_budget(judgement: Judgement) -> int:
     """The budget in seconds that was too small, at least 1; 0 where it was not for the budget."""
     found = [reason.seconds for reason in judgement.reasons if reason.seconds is not None]
     return max((max(1, round(seconds)) for seconds in found), default=0)
+
+
+def _is_recording(options: Iterable[str]) -> bool:
+    return any(option.startswith(UPDATE) for option in options)
+
+
+def _with_effort(options: Sequence[str], effort_option: str) -> Sequence[str]:
+    """The options with that of the effort, which a recording takes no notice of."""
+    return [*options, effort_option] if effort_option and not _is_recording(options) else options
 
 
 def _typed(option: str) -> str:
@@ -294,10 +307,10 @@ def _step(what: str, result: SessionResult, rows: Sequence[Row], *options: str) 
     if not wanted:
         return ""
     # A recording accepts what it measures, so that no other test may be in it, as those that failed elsewhere would be.
-    selection, note = _selection(result, wanted, only_these=any(option.startswith(UPDATE) for option in options))
+    selection, note = _selection(result, wanted, only_these=_is_recording(options))
     if not selection:
         return f"{what}: there is no command for it, as the ids of these tests cannot be typed"
-    return f"{what}{note}: {command(selection, result.gpu.get('name'), *options)}"
+    return f"{what}{note}: {command(selection, result.gpu.get('name'), *_with_effort(options, result.effort_option))}"
 
 
 def _selection(result: SessionResult, wanted: Sequence[str], *, only_these: bool) -> tuple[Sequence[str], str]:

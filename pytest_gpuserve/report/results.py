@@ -140,6 +140,7 @@ class SessionResult:
         unlisted: Where there are several runners, the tests that measure nothing; None where that is not known.
         against: Whom it was measured beside, as people call it; empty where comparisons are with stored baselines.
         ending: How pytest ended; None as long as it has not.
+        effort_option: The option by which its gates look more or less closely, as it was typed; empty where none was.
     """
 
     gpu: Mapping[str, Any]
@@ -161,3 +162,4 @@ class SessionResult:
     unlisted: Unlisted | None = None
     against: str = ""
     ending: Ending | None = None
+    effort_option: str = ""

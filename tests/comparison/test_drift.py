@@ -12,6 +12,7 @@ from pytest_gpuserve.compare.loads import loads_of
 from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.experiment.pairing import BaseFailed
+from pytest_gpuserve.gate.effort import Effort
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.report.junit import properties
@@ -181,6 +182,24 @@ def test_what_was_decided_in_an_earlier_run_is_reported_too(world: Creeping) -> 
         final, judge = world.gate(world.at(NOW, 3), DRIFT)
     assert (world.looks, final.verdict) == (0, Verdict.REGRESSED)
     assert reported(judge).tests[0].runs[-1].sessions
+
+
+@pytest.mark.parametrize(
+    ("effort", "now", "verdict"),
+    [
+        (Effort.MERGE, 0.08, Verdict.REGRESSED),
+        (Effort.PUSH, 0.08, Verdict.PASS),
+        (Effort.NIGHTLY, STEP, Verdict.PASS),
+    ],
+)
+def test_an_effort_tightens_no_anchor(world: Creeping, effort: Effort, now: float, verdict: Verdict) -> None:
+    """A step that was recorded without a reason is no regression of a nightly run; a push takes the drift as it does.
+
+    The nightly build is 4.4 % worse than the anchor, which is more than 2 %, and less than what recordings go by.
+    """
+    world.beside = {SECOND: SAME, FIRST: Build(now)}
+    final, _ = world.gate(world.at(NOW, 3), now, effort=effort)
+    assert final.verdict is verdict
 
 
 def test_a_drift_of_the_machine_is_cleared(world: Creeping) -> None:
