@@ -232,8 +232,15 @@ def test_the_published_table(noise: Noise, count: int, growth: Growth) -> None:
             assert windows == WINDOWS_SLOWED
 
 
-def with_early_end(comparison: Comparison, growth: Growth, start_windows: int) -> End:
-    """Look until it is decided; the first round ends early where another start tells more."""
+def with_early_end(comparison: Comparison, growth: Growth, start_windows: int, *, after: int = 0) -> End:
+    """Look until it is decided; the first round ends early where another start tells more.
+
+    Args:
+        comparison: What the rounds measure.
+        growth: The most that the cost may grow.
+        start_windows: What it takes to start both servers, in windows.
+        after: Windows after which another question was decided: this one is asked from there on, of the same rounds.
+    """
     verdict, windows, is_early = Verdict.INCONCLUSIVE, 0, False
     for (rounds, blocks), (points, level) in zip(LOOKS, comparison.looks(), strict=True):
         if (rounds, blocks) == (1, FIRST_BLOCKS):
@@ -245,6 +252,8 @@ def with_early_end(comparison: Comparison, growth: Growth, start_windows: int) -
         known = (*begun, *points[1:]) if is_early else points
         measured = sum(len(point.differences) for point in known)
         windows = rounds * start_windows + measured * WINDOWS_OF_A_BLOCK
+        if windows < after:
+            continue
         verdict, _, _ = paired_verdict(THROUGHPUT, known, comparison.prior, most_growth=growth, level=level)
         if verdict is not Verdict.INCONCLUSIVE:
             break
