@@ -333,8 +333,7 @@ def client_of(totals: Totals, ceiling: float | None) -> Client:
         service=totals.service.histogram,
         first_token=totals.first_token.histogram,
         between_tokens=totals.between_tokens.histogram,
-        # Of an answer that began before this stretch only the correction may be in it.
-        tokens=max(0, totals.tokens),
+        tokens=totals.tokens,
         tokens_from_usage=totals.tokens_from_usage,
         seconds=totals.seconds,
         resent=totals.resent,

@@ -45,7 +45,8 @@ def merge_ticks(ticks: Sequence[Tick]) -> Tick:
         lag=Durations.pooled(tick.lag for tick in ticks),
         first_token=Durations.pooled(tick.first_token for tick in ticks),
         between_tokens=Durations.pooled(tick.between_tokens for tick in ticks),
-        tokens=sum(tick.tokens for tick in ticks),
+        chunks=sum(tick.chunks for tick in ticks),
+        tokens_beyond_chunks=sum(tick.tokens_beyond_chunks for tick in ticks),
         with_usage=sum(tick.with_usage for tick in ticks),
         due=sum(tick.due for tick in ticks),
         sent=sum(tick.sent for tick in ticks),
@@ -154,7 +155,8 @@ class Totals:
     lag: Durations = field(default_factory=Durations)
     first_token: Durations = field(default_factory=Durations)
     between_tokens: Durations = field(default_factory=Durations)
-    tokens: int = 0
+    chunks: int = 0
+    tokens_beyond_chunks: int = 0
     with_usage: int = 0
     due: int = 0
     sent: int = 0
@@ -193,13 +195,21 @@ class Totals:
         return _over(self.requests, self.seconds)
 
     @property
+    def tokens(self) -> int:
+        """Tokens that arrived where every answer said how many it has, else chunks.
+
+        Of an answer that began before this stretch, and ends in it, only the correction is in it.
+        """
+        return max(0, self.chunks + self.tokens_beyond_chunks) if self.tokens_from_usage else self.chunks
+
+    @property
     def tokens_per_second(self) -> float | None:
         """Tokens that arrived, a second; None of a stretch without length, or without tokens."""
         return _over(self.tokens, self.seconds) if self.tokens > 0 else None
 
     @property
     def tokens_from_usage(self) -> bool:
-        """Whether every answer said how many tokens it has; else ``tokens`` has chunks in it."""
+        """Whether every answer said how many tokens it has; else ``tokens`` are chunks."""
         return self.with_usage >= self.requests > 0
 
     @property
@@ -298,7 +308,8 @@ def _add_sums(totals: Totals, tick: Tick) -> Totals:
         requests=totals.requests + tick.requests,
         errors=added([totals.errors, tick.errors]),
         error_samples={**tick.error_samples, **totals.error_samples},
-        tokens=totals.tokens + tick.tokens,
+        chunks=totals.chunks + tick.chunks,
+        tokens_beyond_chunks=totals.tokens_beyond_chunks + tick.tokens_beyond_chunks,
         with_usage=totals.with_usage + tick.with_usage,
         due=totals.due + tick.due,
         sent=totals.sent + tick.sent,

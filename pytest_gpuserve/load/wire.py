@@ -180,8 +180,9 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
         lag: How late requests were sent, counted when they are sent; waiting for ``max_in_flight`` is none of it.
         first_token: Of streams, time to the first chunk with content.
         between_tokens: Of streams, the gaps between such chunks; those of chunks that came in one read are 0.
-        tokens: Tokens that arrived: of an answer with ``usage.completion_tokens`` so many, else its chunks with
-            content. These are counted when they come, and corrected when the answer ends, to fewer as well.
+        chunks: Of streams, chunks with content that arrived.
+        tokens_beyond_chunks: Of answers that ended, how many tokens they say that they have
+            (``usage.completion_tokens``), less their chunks; it may be below 0.
         with_usage: Answers with ``usage.completion_tokens``.
         due: Requests that were due in it; of a closed loop those that were sent.
         sent: Requests that were sent in it.
@@ -227,7 +228,8 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
     lag: Durations = Durations()
     first_token: Durations = Durations()
     between_tokens: Durations = Durations()
-    tokens: int = 0
+    chunks: int = 0
+    tokens_beyond_chunks: int = 0
     with_usage: int = 0
     due: int = 0
     sent: int = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -142,8 +143,18 @@ def test_what_a_token_is(stream: bytes, tokens: int) -> None:
         pytest.param(chunk({"index": 0, "text": "", "finish_reason": "stop"}), 0, id="empty completion"),
         pytest.param(chunk({"index": 0, "delta": {}}, {"index": 1, "delta": {"content": "w"}}), 1, id="second choice"),
         pytest.param(chunk({"index": 0, "delta": None}), 0, id="null delta"),
+        pytest.param(delta(refusal="I cannot"), 1, id="refusal"),
+        pytest.param(delta(audio={"data": "AAA="}), 1, id="audio"),
         pytest.param(FINISH, 0, id="finish"),
         pytest.param(USAGE, 0, id="usage"),
+        pytest.param(b'data: {"choices": null, "usage": {"completion_tokens": 5}}\n\n', 0, id="usage, null choices"),
+        pytest.param(b'data: {"usage": {"completion_tokens": 5}}\n\n', 0, id="usage alone"),
+        pytest.param(b'data: {"choices": [null]}\n\n', 0, id="null choice"),
+        pytest.param(b'data: {"error": {"message": "the engine died"}}\n\n', 0, id="error"),
+        pytest.param(b'data: {"token": "a", "error": null}\n\n', 1, id="no error"),
+        # What only Python's JSON reads.
+        pytest.param(ROLE.replace(b'"logprobs": null', b'"logprobs": NaN'), 0, id="role and NaN"),
+        pytest.param(ROLE.replace(b'"m"', b'"\\ud83d"'), 0, id="role and half a pair"),
         # The text of an answer may look like a chunk's fields, and those of its log-probabilities are no content.
         pytest.param(chunk({"delta": {}, "logprobs": {"content": [{"token": "w"}]}}), 0, id="log-probabilities"),
         pytest.param(delta(content='{"choices": []}'), 1, id="JSON in content"),
@@ -173,7 +184,17 @@ def test_an_answer_says_how_many_tokens_it_has(size: int) -> None:
     for place in range(0, len(stream), size):
         counter.feed(stream[place : place + size])
     assert counter.usage == 4
-    for odd in ({}, {"completion_tokens": None}, {"completion_tokens": -1}, {"completion_tokens": "many"}, None):
+    fraction = EventCounter()
+    fraction.feed(WORD + chunk(usage={"completion_tokens": 5.0, "cost": math.nan}))
+    assert fraction.usage == 5
+    for odd in (
+        {},
+        {"completion_tokens": True},
+        {"completion_tokens": None},
+        {"completion_tokens": -1},
+        {"completion_tokens": "many"},
+        None,
+    ):
         unknown = EventCounter()
         unknown.feed(WORD + chunk(usage=odd))
         assert unknown.usage is None
@@ -214,13 +235,29 @@ def test_the_first_content_is_the_first_token_and_usage_corrects_the_count() -> 
 
 
 def test_an_answer_without_content_is_an_error() -> None:
-    """Whatever it says of its tokens; so is the page of an error, of which no event counts."""
+    """One that says of no tokens either; so is the page of an error, of which no event counts."""
     reader = Reader()
-    events = reader.receive(
-        *pieces(ROLE, FINISH, USAGE), *[part.replace(b"200", b"503") for part in pieces(WORD, USAGE)]
-    )
+    events = reader.receive(*pieces(ROLE, FINISH), *[part.replace(b"200", b"503") for part in pieces(WORD, USAGE)])
     assert [event[:2] for event in events] == [("refused", "no tokens"), ("refused", "status 503")]
     assert reader.told == []
+
+
+def test_tokens_that_make_no_text_are_an_answer() -> None:
+    """Such as those that end in the middle of a letter: their number is known, and no time of a first one."""
+    reader = Reader()
+    assert [event[0] for event in reader.receive(*pieces(ROLE, delta(content=""), FINISH, USAGE))] == ["answered"]
+    assert reader.told == [5]
+
+
+def test_an_error_in_a_stream_is_an_error() -> None:
+    """Of an answer with the status of a good one, also after content; the next one on the connection is good again."""
+    reader = Reader()
+    error = b'data: {"error": {"message": "the engine died", "code": 500}}\n\n'
+    done = b"data: [DONE]\n\n"
+    events = reader.receive(*pieces(error, done), *pieces(ROLE, WORD, USAGE, error, done), *pieces(WORD))
+    assert [event[:2] for event in events[:2]] == [("refused", "error in a stream")] * 2
+    assert [event[0] for event in events[2:]] == ["answered"]
+    assert reader.told == ["first", "first"]
 
 
 def test_a_token_is_counted_with_the_piece_that_completes_it() -> None:

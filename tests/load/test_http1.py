@@ -12,6 +12,7 @@ from pytest_gpuserve.load.engine import http1
 from pytest_gpuserve.load.engine.http1 import (
     KNOWN_ANSWER_BYTES,
     KNOWN_ANSWERS,
+    STALE_NS,
     UNTIMED_BYTES,
     HttpConnection,
     ResponseParser,
@@ -202,6 +203,31 @@ def test_a_request_is_sent_again_once_and_only_without_an_answer(received: bytes
         assert User().receive(ok(), received, end=True)[1:] == [("lost", kind)]
 
 
+def test_a_server_that_ends_a_connection_late_has_failed() -> None:
+    """It has read the request; a slow connection is given the time of three openings."""
+    ends = []
+    for connect_ns in (0, STALE_NS):
+        user = User()
+        user.receive(ok())
+        user.slot._connect_ns = connect_ns
+        user.slot.sent_ns -= 2 * STALE_NS
+        ends += user.receive(end=True)[1:]
+    assert ends == [("lost", "connection closed"), ("resent",)]
+
+
+def test_a_large_request_that_is_sent_again_is_timed_from_then(clock: Clock) -> None:
+    """Neither the wait for the server's end nor the new connection is time in which it was sent."""
+    user = User(payload=b"x" * (UNTIMED_BYTES + 1))
+    user.receive(ok())
+    assert user.transport.take_transfer() == Transfer(2, 0)
+    clock.now_ns += STALE_NS // 2
+    user.receive(end=True)
+    user.reopen()
+    transfer = user.transport.take_transfer()
+    assert transfer is not None
+    assert 0 < transfer.sending_ns < STALE_NS // 4
+
+
 def test_a_request_that_waits_to_be_sent_again_expires_and_closes() -> None:
     """Its new connection is given up with it; where there is none, it fails as it did at first, with both causes."""
     for close in (False, True):
@@ -298,8 +324,9 @@ def test_large_requests_are_timed_though_they_go_out_at_once(clock: Clock, large
     user = User(payload=b"x" * (UNTIMED_BYTES + larger))
     user.receive(ok(), ok())
     assert (user.requests, user.ended) == (3, 2)
-    # The issuer's and that of each receipt.
-    assert clock.looks == user.requests + user.ended + larger * user.requests
+    # The issuer's and that of each receipt, and how long the connection takes to open.
+    opening = 2
+    assert clock.looks == opening + user.requests + user.ended + larger * user.requests
     assert user.transport.take_transfer() == Transfer(3 * larger, 0)
     assert user.transport.take_transfer() == Transfer(0, 0)
 

@@ -62,7 +62,7 @@ STREAMED = replace(
     STEPPED,
     first_token=durations([5 * MS] * 100),
     between_tokens=durations([2 * MS] * 1900),
-    tokens=2000,
+    chunks=2000,
     with_usage=100,
 )
 CHUNKED = replace(STREAMED, with_usage=99, between_tokens=durations([2 * MS] * 950 + [0] * 50), resent=3)

@@ -6,7 +6,8 @@ in several pieces the clock is read anyway.
 
 A server may close a connection that it has kept open, at any time (RFC 9112, 9.3.1 and 9.6). Where that is known when
 an answer is read, the connection is not used again. A request that was sent meanwhile, and of whose answer no byte
-came, is sent once more on a new connection; on a connection that has carried no answer yet it fails.
+came, is sent once more on a new connection. It fails on a connection that has carried no answer yet, and where the end
+comes so late that the server has read it.
 """
 
 from __future__ import annotations
@@ -164,6 +165,11 @@ KNOWN_ANSWER_BYTES: Final = 1 << 12
 """How many answers, and how long ones, are recognised byte for byte instead of being parsed again."""
 
 
+STALE_NS: Final = 20_000_000
+STALE_CONNECTS: Final = 3
+"""A server that had closed a connection before a request came is heard of within a round trip: within three times what
+the connection took to open, or 20 ms. One that ends it later has read the request, and failed."""
+
 _NOTHING_KNOWN: Final[dict[bytes, bytes]] = {}
 """By a connection that has carried no answer yet, or that the server has closed: their next answer is parsed."""
 
@@ -175,12 +181,14 @@ class HttpConnection(Slot):
         "_answered",
         "_busy",
         "_closing",
+        "_connect_ns",
         "_first_ns",
         "_handler",
         "_known",
         "_opening",
         "_parser",
         "_recv",
+        "_resent_ns",
         "_rest",
         "_send",
         "_socket",
@@ -197,6 +205,8 @@ class HttpConnection(Slot):
         self._used = False
         self._rest: memoryview | None = None
         self._first_ns = 0
+        self._connect_ns = 0
+        self._resent_ns = 0
         self._known = _NOTHING_KNOWN
         self._answered = transport.issuer.answered
         self._parser = self._new_parser()
@@ -204,6 +214,7 @@ class HttpConnection(Slot):
 
     def _begin_opening(self, on_open: Callable[[Connected], None], on_failure: Callable[[str, str], None]) -> Opening:
         transport = self._transport
+        self._connect_ns = -time.perf_counter_ns()
         return Opening(transport.address, transport.reactor, transport.connect_timeout_ns, on_open, on_failure)
 
     def _new_parser(self) -> ResponseParser:
@@ -215,6 +226,7 @@ class HttpConnection(Slot):
 
     def _use(self, connected: Connected) -> None:
         self._opening = None
+        self._connect_ns += time.perf_counter_ns()
         self._socket = connected
         self._send = connected.send
         self._recv = connected.recv
@@ -247,7 +259,7 @@ class HttpConnection(Slot):
 
     def _sent(self) -> None:
         """Note that the kernel has all of a timed request."""
-        self._transport.transfer.sending_ns += time.perf_counter_ns() - self.sent_ns
+        self._transport.transfer.sending_ns += time.perf_counter_ns() - (self._resent_ns or self.sent_ns)
 
     def expire(self, seconds: float) -> None:
         """Give up the request, and with it the connection, which may still answer it."""
@@ -319,6 +331,7 @@ class HttpConnection(Slot):
 
     def _finish(self, now_ns: int, parsed: Parsed) -> None:
         self._busy = False
+        self._resent_ns = 0
         self._transport.transfer.receiving_ns += now_ns - self._first_ns
         # A server that answers before it has read all of the request will take the rest for another one.
         keep = parsed.reusable and self._rest is None and not self._closing and not self._transport.asks_to_close
@@ -361,7 +374,7 @@ class HttpConnection(Slot):
             "connection closed" if problem is None else "connection reset",
             str(problem or "before any answer"),
         )
-        if self._used:
+        if self._used and now_ns - self.sent_ns <= max(STALE_NS, STALE_CONNECTS * self._connect_ns):
             self._send_again(kind, sample)
         else:
             self._lose(kind, sample)
@@ -377,6 +390,7 @@ class HttpConnection(Slot):
 
         def opened(connected: Connected) -> None:
             self._use(connected)
+            self._resent_ns = time.perf_counter_ns()
             self.send(payload)
 
         def not_opened(_kind: str, why: str) -> None:

@@ -88,7 +88,9 @@ _ERRORS: Final = (
     "HTTP_1_1_REQUIRED",
 )
 
-_OURS: Final = frozenset({"te", "content-type", "user-agent", "grpc-encoding", "grpc-accept-encoding", "host"})
+_OURS: Final = frozenset(
+    {"connection", "te", "content-type", "user-agent", "grpc-encoding", "grpc-accept-encoding", "host"}
+)
 
 
 class Http2ConnectionError(Exception):

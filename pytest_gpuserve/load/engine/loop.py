@@ -234,7 +234,7 @@ class Loop:
 
     def token(self, slot: Slot, now_ns: int, before_ns: int) -> None:
         """A chunk with content arrived."""
-        self._counters.tokens += 1
+        self._counters.chunks += 1
         if before_ns == IDLE:
             self._counters.first_token.note(now_ns - self._clock_begin(slot))
         else:
@@ -242,7 +242,7 @@ class Loop:
 
     def usage(self, more: int) -> None:
         """An answer said how many tokens it has."""
-        self._counters.tokens += more
+        self._counters.tokens_beyond_chunks += more
         self._counters.with_usage += 1
 
     # -- for the loops

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -17,6 +18,7 @@ MAX_LINE_BYTES: Final = 1 << 22
 """Many times what a token takes, even with its log-probabilities; a longer line is no stream of tokens."""
 
 _BOM: Final = b"\xef\xbb\xbf"
+MOST_TOKENS: Final = 1 << 32
 _DONE: Final = b"[DONE]"
 _DONE_LINE: Final = b"data: " + _DONE
 _DATA_BYTES: Final = len(b"data: ")
@@ -35,6 +37,8 @@ class _Delta(msgspec.Struct, gc=False):
     content: Any = None
     reasoning_content: Any = None
     reasoning: Any = None
+    refusal: Any = None
+    audio: Any = None
     tool_calls: Any = None
     function_call: Any = None
 
@@ -44,18 +48,40 @@ class _Choice(msgspec.Struct, gc=False):
     text: Any = None
 
 
-class _Usage(msgspec.Struct, gc=False):
-    completion_tokens: Annotated[int, msgspec.Meta(ge=0, le=1 << 32)] | None = None
-
-
 class _Chunk(msgspec.Struct, gc=False):
-    """What matters of a chunk of OpenAI's API; ``choices`` tells it from any other JSON object."""
+    """What matters of a chunk of OpenAI's API; ``choices`` or ``usage`` tells it from any other JSON object."""
 
-    choices: list[_Choice] | None = None
-    usage: _Usage | None = None
+    choices: list[_Choice | None] | None = None
+    usage: Any = None
+    error: Any = None
+
+    @property
+    def is_of_this_api(self) -> bool:
+        return self.choices is not None or isinstance(self.usage, dict)
+
+    @property
+    def tokens(self) -> int | None:
+        """What the usage says, where it is a number of tokens."""
+        found = self.usage.get("completion_tokens") if isinstance(self.usage, dict) else None
+        if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found <= MOST_TOKENS:
+            return None
+        return int(found)
 
 
-_read_chunk: Final = msgspec.json.Decoder(_Chunk).decode
+_decode_chunk: Final = msgspec.json.Decoder(_Chunk).decode
+
+
+def _read_chunk(data: bytes) -> _Chunk | None:
+    """Decode a chunk; None of what is none."""
+    try:
+        return _decode_chunk(data)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        pass
+    # Servers write what only Python reads: NaN among log-probabilities, half of a surrogate pair.
+    try:
+        return msgspec.convert(json.loads(data), _Chunk)
+    except (msgspec.ValidationError, ValueError, RecursionError):
+        return None
 
 
 class EventCounter:
@@ -68,12 +94,14 @@ class EventCounter:
 
     Attributes:
         usage: The last ``usage.completion_tokens`` of the stream's chunks; None where there was none.
+        has_error: Whether an event said that the server failed.
     """
 
-    __slots__ = ("_after_cr", "_data", "_first", "_length", "_line", "_whole", "usage")
+    __slots__ = ("_after_cr", "_data", "_first", "_length", "_line", "_whole", "has_error", "usage")
 
     def __init__(self) -> None:
         self.usage: int | None = None
+        self.has_error = False
         self._data: bytes | None = None
         # Of an unfinished line its length, and all of it where it may be a chunk, else its first bytes.
         self._line = bytearray()
@@ -150,28 +178,39 @@ class EventCounter:
             return 0
         if data[0] != _BRACE:
             return 1
-        try:
-            chunk = _read_chunk(data)
-        except (msgspec.DecodeError, ValueError, RecursionError):
+        chunk = _read_chunk(data)
+        if chunk is None:
             return 1
-        if chunk.choices is None:
+        if chunk.error:
+            self.has_error = True
+            return 0
+        if not chunk.is_of_this_api:
             return 1
-        if chunk.usage is not None and chunk.usage.completion_tokens is not None:
-            self.usage = chunk.usage.completion_tokens
-        for choice in chunk.choices:
-            delta = choice.delta
-            if choice.text or (
-                delta is not None
-                and (
-                    delta.content
-                    or delta.reasoning_content
-                    or delta.reasoning
-                    or delta.tool_calls
-                    or delta.function_call
-                )
-            ):
-                return 1
-        return 0
+        if chunk.usage is not None:
+            said = chunk.tokens
+            self.usage = self.usage if said is None else said
+        return int(any(map(_has_content, chunk.choices or ())))
+
+
+def _has_content(choice: _Choice | None) -> bool:
+    if choice is None:
+        return False
+    delta = choice.delta
+    return bool(
+        choice.text
+        or (
+            delta is not None
+            and (
+                delta.content
+                or delta.reasoning_content
+                or delta.reasoning
+                or delta.refusal
+                or delta.audio
+                or delta.tool_calls
+                or delta.function_call
+            )
+        )
+    )
 
 
 def _check_length(length: int) -> None:
@@ -192,6 +231,11 @@ class StreamParser(ResponseParser):
     def usage(self) -> int | None:
         """How many tokens the last answer says that it has; None where it does not."""
         return self._counter.usage
+
+    @property
+    def has_error(self) -> bool:
+        """Whether the last answer says that the server failed."""
+        return self._counter.has_error
 
     def take_found(self) -> int:
         """Return how many events with content have arrived since the last call."""
@@ -253,13 +297,16 @@ class EventStreamConnection(HttpConnection):
 
     def _finish(self, now_ns: int, parsed: Parsed) -> None:
         usage = self._stream.usage
-        if usage is not None and self._chunks:
+        if usage is not None and not self._stream.has_error:
             self._transport.issuer.usage(usage - self._chunks)
         super()._finish(now_ns, parsed)
 
     def _fault(self, parsed: Parsed) -> str:
-        # A stream that says nothing would be the fastest of all.
-        return super()._fault(parsed) or ("" if self._chunks else "no tokens")
+        fault = super()._fault(parsed)
+        if fault or self._stream.has_error:
+            return fault or "error in a stream"
+        # A stream that says nothing would be the fastest of all; one of tokens that make no text says how many.
+        return "" if self._chunks or self._stream.usage else "no tokens"
 
 
 class Streams(Http1):

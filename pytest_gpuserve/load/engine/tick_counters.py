@@ -105,7 +105,8 @@ class TickCounters:
         self.due = 0
         self.held = 0
         self.resent = 0
-        self.tokens = 0
+        self.chunks = 0
+        self.tokens_beyond_chunks = 0
         self.with_usage = 0
         self._failed = 0
         self._errors: dict[str, int] = {}
@@ -203,7 +204,8 @@ class TickCounters:
             lag=self.lag.close(),
             first_token=self.first_token.close(),
             between_tokens=self.between_tokens.close(),
-            tokens=self.tokens,
+            chunks=self.chunks,
+            tokens_beyond_chunks=self.tokens_beyond_chunks,
             with_usage=self.with_usage,
             due=self.due if open_loop else sent,
             sent=sent,
