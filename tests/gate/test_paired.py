@@ -330,11 +330,20 @@ def test_no_history_counts_for_more_than_twenty_degrees_of_freedom() -> None:
 
 @given(stored=SESSIONS, paired=COMPARISONS)
 def test_whatever_the_history_the_prior_is_usable(stored: list[list[float]], paired: list[list[RoundPoint]]) -> None:
-    """Never below the floor, nor with more weight than twenty; with less than the default's only where it is wider."""
-    prior, default = learn_prior(P99, stored, paired), default_prior(P99)
+    """Never below the floor, never with less weight than the default nor more than twenty."""
+    prior = learn_prior(P99, stored, paired)
     assert prior.variance >= P99.sd_floor**2
-    assert prior.dof <= 20
-    assert prior.dof >= default.dof or prior.variance >= default.variance
+    assert 3 <= prior.dof <= 20
+
+
+def test_the_default_prior_only_asks_for_more() -> None:
+    """What was seen to be wider than it is not averaged down, and what is narrower is only believed by and by."""
+    wide = learn_prior(THROUGHPUT, [[0.0, 0.03]], [])
+    assert wide.variance == pytest.approx(2 * variance([0.0, 0.03]))
+    narrow = [math.sqrt(learn_prior(THROUGHPUT, [[0.0, 0.004]] * count, []).variance) for count in (1, 3, 8)]
+    assert narrow == sorted(narrow, reverse=True)
+    assert narrow[0] > 0.012
+    assert narrow[-1] < 0.006
 
 
 def test_stored_starts_teach_the_right_variance_on_average() -> None:
