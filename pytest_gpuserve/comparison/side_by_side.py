@@ -217,7 +217,7 @@ def _worth(metric: Metric, measured: Round, tolerance: float, prior: Prior, star
     change = (point.differences[-1] - point.differences[0]) * (BLOCKS - 1) / (FIRST_BLOCKS - 1)
     if len(point.differences) < FIRST_BLOCKS or abs(change) > MATERIAL_CHANGE:
         return math.inf
-    return blocks_worth_a_start([point], prior, start_in_blocks=start_in_blocks)
+    return blocks_worth_a_start(point, prior, start_in_blocks=start_in_blocks)
 
 
 def windows_of(rounds: Sequence[Round]) -> int:
@@ -340,15 +340,16 @@ class SideBySide:
         """
         began = time.monotonic()
         first = not self.rounds
-        goes_on, is_open = self._goes_on, self._pairing.blocks_of_open_round
+        goes_on = self._goes_on
         self._pairing.on_late_trouble = self._hear_late
         try:
             if not goes_on:
                 self._round_seconds = 0.0
-                if is_open:
+                if self._pairing.blocks_of_open_round:
                     self._pairing.close()
-                    if self.problems:
-                        return
+                # What showed only at its end is known before another round is measured in vain.
+                if self.problems:
+                    return
             self._pairing.measure(FIRST_BLOCKS if first else BLOCKS)
         except BaseException:
             if self.problems:

@@ -232,23 +232,19 @@ def paired_limit_verdict(
     return Verdict.INCONCLUSIVE, evidence, (_one_start_pair(metric, evidence, prior),)
 
 
-def blocks_worth_a_start(rounds: Sequence[RoundPoint], prior: Prior, *, start_in_blocks: float) -> float:
-    """How many blocks of a start tell most in the time that they and the start take.
+def blocks_worth_a_start(point: RoundPoint, prior: Prior, *, start_in_blocks: float) -> float:
+    """How many blocks of a start tell most in the time that they and the start take, not rounded.
 
     The best size of a cluster, ``sqrt(c1 / c2) * s2 / s1``, of W. G. Cochran, Sampling Techniques, 3rd ed., 1977,
     section 10.6. The spread of blocks is measured, that of starts is believed.
 
     Args:
-        rounds: So far.
+        point: A round of two blocks at least.
         prior: Of the variance of one start pair.
         start_in_blocks: What it takes to start both servers and to warm them up, as a multiple of a block.
-
-    Returns:
-        The number, not rounded; 0 where nothing is known of a spread of blocks.
     """
-    squares = math.fsum(_squares(point.differences) for point in rounds)
-    dof = sum(len(point.differences) - 1 for point in rounds)
-    return math.sqrt(start_in_blocks * squares / dof / prior.variance) if dof else 0.0
+    variance = _squares(point.differences) / (len(point.differences) - 1)
+    return math.sqrt(start_in_blocks * variance / prior.variance)
 
 
 def _estimate(rounds: Sequence[RoundPoint], prior: Prior, *, level: float) -> EstimatedChange:

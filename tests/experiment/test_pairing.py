@@ -215,6 +215,31 @@ def test_each_round_may_be_taken_again(stage: Stage) -> None:
     assert [measured.rejected for measured in both.rounds] == [3, BLOCKS]
 
 
+def test_a_round_that_ends_early_leaves_the_next_one_its_chance(stage: Stage) -> None:
+    """To be taken again once, and none of what was thrown away for it."""
+    stage.late = lambda start, _: LATE if start in {0, 4} else 0
+    both = stage.pair()
+    for blocks in (3, BLOCKS):
+        both.measure(blocks)
+        both.close()
+    assert [(measured.problems, len(measured.blocks)) for measured in both.rounds] == [((), 3), ((), BLOCKS)]
+    assert [measured.rejected for measured in both.rounds] == [3, BLOCKS]
+
+
+def test_a_start_costs_each_of_its_loads_its_part(stage: Stage) -> None:
+    """And the warm-up of both servers, as a multiple of the time in which a block is measured."""
+    both = stage.pair(LoadShape(Closed(4), warmup_seconds=1.5))
+    both.measure(3)
+    opened = both._open
+    assert opened is not None
+    opened.pair.start_seconds = 4.0
+    window_seconds = TICKS_A_WINDOW * TICK_NS / 1e9
+    assert both.start_in_blocks == pytest.approx((4.0 + 2 * 1.5) / (4 * window_seconds))
+    opened.pair.loads["another"] = lambda _: None
+    assert both.start_in_blocks == pytest.approx((2.0 + 2 * 1.5) / (4 * window_seconds))
+    both.close()
+
+
 @either_way
 def test_a_late_client_disturbs_what_is_measured_again(stage: Stage, *, alone: bool) -> None:
     """Only where it is late again, side by side in the next round, or in each fresh start alone, is that a verdict."""

@@ -166,12 +166,10 @@ def test_a_round_of_one_block_is_not_taken_for_an_exact_one() -> None:
 
 def test_blocks_are_worth_what_they_cost_and_tell() -> None:
     """The published optimum of the size of a cluster: four times as dear a start, or twice the spread, doubles it."""
-    prior = Prior(0.01**2, 3)
-    rounds = points([0.0, 0.02, 0.04], [0.1, 0.12, 0.14])
-    assert blocks_worth_a_start(rounds, prior, start_in_blocks=1.0) == pytest.approx(2.0)
-    assert blocks_worth_a_start(rounds, prior, start_in_blocks=4.0) == pytest.approx(4.0)
-    assert blocks_worth_a_start(rounds, Prior(0.005**2, 3), start_in_blocks=1.0) == pytest.approx(4.0)
-    assert blocks_worth_a_start(points([0.1], [0.2]), prior, start_in_blocks=9.0) == 0.0
+    (point,), prior = points([0.1, 0.12, 0.14]), Prior(0.01**2, 3)
+    assert blocks_worth_a_start(point, prior, start_in_blocks=1.0) == pytest.approx(2.0)
+    assert blocks_worth_a_start(point, prior, start_in_blocks=4.0) == pytest.approx(4.0)
+    assert blocks_worth_a_start(point, Prior(0.005**2, 3), start_in_blocks=1.0) == pytest.approx(4.0)
 
 
 def test_the_default_prior_is_wide() -> None:

@@ -245,7 +245,8 @@ def with_early_end(comparison: Comparison, growth: Growth, start_windows: int, *
     for (rounds, blocks), (points, level) in zip(LOOKS, comparison.looks(), strict=True):
         if (rounds, blocks) == (1, FIRST_BLOCKS):
             begun = points
-            worth = blocks_worth_a_start(points, comparison.prior, start_in_blocks=start_windows / WINDOWS_OF_A_BLOCK)
+            (first,) = points
+            worth = blocks_worth_a_start(first, comparison.prior, start_in_blocks=start_windows / WINDOWS_OF_A_BLOCK)
             is_early = worth <= FIRST_WORTH
         elif rounds == 1 and is_early:
             continue

@@ -249,6 +249,14 @@ def test_tokens_that_make_no_text_are_an_answer() -> None:
     assert reader.told == [5]
 
 
+def test_a_failed_answer_says_nothing_of_tokens() -> None:
+    """Else one that failed would stand for one that does not say how many it has."""
+    reader = Reader()
+    none = chunk(usage={"completion_tokens": 0})
+    assert [event[:2] for event in reader.receive(*pieces(ROLE, FINISH, none))] == [("refused", "no tokens")]
+    assert reader.told == []
+
+
 def test_an_error_in_a_stream_is_an_error() -> None:
     """Of an answer with the status of a good one, also after content; the next one on the connection is good again."""
     reader = Reader()

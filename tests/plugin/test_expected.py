@@ -62,3 +62,14 @@ def test_a_second_run_tells_beforehand_how_long_it_takes(project: Project, check
         re.findall(r"planned.*", text_of(project.run(*arguments)))[0] for arguments in [["--against=HEAD"]] * 2 + [[]]
     ]
     assert told == ["planned", "planned, about 10 s", "planned"]
+
+
+def test_a_run_that_stopped_early_tells_nothing(project: Project, checkout: Checkout) -> None:
+    """Its tests may have been cut short; the next one, which came to its end, is expected again."""
+    project.speed(0.5)
+    told = []
+    for number, more in enumerate((["-x"], [], [])):
+        # Each run compares another build, so that none is decided by what is remembered.
+        (project.path / "note.txt").write_text(str(number))
+        told.append(re.findall(r"planned.*", text_of(project.run("--against=HEAD", *more)))[0])
+    assert told == ["planned", "planned", "planned, about 10 s"]

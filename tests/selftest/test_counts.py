@@ -198,6 +198,18 @@ def test_rounds_of_identical_builds_are_put_together() -> None:
     assert not any(reach.learned for reach in reaches)
 
 
+def test_rounds_that_ended_early_are_rounds() -> None:
+    """By what they decide, and by what they teach of starts."""
+    short = a_round((1000, 1000), (1010, 1000), (1000, 1010))
+    one, other = made("identical", rounds=(short, short)), made("20 % slower", rounds=(short, short))
+    reaches = result_of(one, other).reaches
+    assert [(reach.rounds, reach.groups, reach.learned) for reach in reaches] == [
+        (1, 2, True),
+        (2, 1, True),
+        (4, 0, True),
+    ]
+
+
 def test_the_spread_of_starts_is_learned_from_other_builds() -> None:
     """Whose rounds lie close together, whatever their slowdown: then fewer rounds of identical builds decide more."""
     one, slower = a_round(*[(1000, 1000)] * BLOCKS), a_round(*[(1000, 800)] * BLOCKS)

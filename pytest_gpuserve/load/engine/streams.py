@@ -18,7 +18,7 @@ MAX_LINE_BYTES: Final = 1 << 22
 """Many times what a token takes, even with its log-probabilities; a longer line is no stream of tokens."""
 
 _BOM: Final = b"\xef\xbb\xbf"
-MOST_TOKENS: Final = 1 << 32
+_MOST_TOKENS: Final = 1 << 32
 _DONE: Final = b"[DONE]"
 _DONE_LINE: Final = b"data: " + _DONE
 _DATA_BYTES: Final = len(b"data: ")
@@ -63,7 +63,7 @@ class _Chunk(msgspec.Struct, gc=False):
     def tokens(self) -> int | None:
         """What the usage says, where it is a number of tokens."""
         found = self.usage.get("completion_tokens") if isinstance(self.usage, dict) else None
-        if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found <= MOST_TOKENS:
+        if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found <= _MOST_TOKENS:
             return None
         return int(found)
 
@@ -88,9 +88,9 @@ class EventCounter:
     """The parser of one stream: counts the events that carry content.
 
     Such is an event whose data is neither empty nor ``[DONE]``, of whatever type. A chunk of OpenAI's API (a JSON
-    object with ``choices``) carries content only where a choice has some: the chunks that begin and end an answer have
-    none. As the standard has it, an event is complete with the empty line after it, and one that the end of the stream
-    cuts off is none.
+    object with ``choices`` or ``usage``) carries content only where a choice has some: the chunks that begin and end an
+    answer have none. A JSON object with an ``error`` has none either. As the standard has it, an event is complete with
+    the empty line after it, and one that the end of the stream cuts off is none.
 
     Attributes:
         usage: The last ``usage.completion_tokens`` of the stream's chunks; None where there was none.
@@ -219,23 +219,17 @@ def _check_length(length: int) -> None:
 
 
 class StreamParser(ResponseParser):
-    """Reads answers and counts their events with content."""
+    """Reads answers and counts their events with content.
+
+    Attributes:
+        counter: Of the last answer.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._counter = EventCounter()
+        self.counter = EventCounter()
         self._problem = ""
         self._found = 0
-
-    @property
-    def usage(self) -> int | None:
-        """How many tokens the last answer says that it has; None where it does not."""
-        return self._counter.usage
-
-    @property
-    def has_error(self) -> bool:
-        """Whether the last answer says that the server failed."""
-        return self._counter.has_error
 
     def take_found(self) -> int:
         """Return how many events with content have arrived since the last call."""
@@ -256,14 +250,14 @@ class StreamParser(ResponseParser):
     def on_message_begin(self) -> None:
         """Begin an answer."""
         super().on_message_begin()
-        self._counter = EventCounter()
+        self.counter = EventCounter()
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body, and count its events; those of an error's page are none."""
         super().on_body(body)
         if 200 <= self.status < 300:
             try:
-                self._found += self._counter.feed(body)
+                self._found += self.counter.feed(body)
             except ValueError as problem:
                 # Not raised through the parser, which would take it for a mistake of ours.
                 self._problem = str(problem)
@@ -296,17 +290,18 @@ class EventStreamConnection(HttpConnection):
         return parsed
 
     def _finish(self, now_ns: int, parsed: Parsed) -> None:
-        usage = self._stream.usage
-        if usage is not None and not self._stream.has_error:
+        usage = self._stream.counter.usage
+        if usage is not None and not self._fault(parsed):
             self._transport.issuer.usage(usage - self._chunks)
         super()._finish(now_ns, parsed)
 
     def _fault(self, parsed: Parsed) -> str:
-        fault = super()._fault(parsed)
-        if fault or self._stream.has_error:
-            return fault or "error in a stream"
+        counter = self._stream.counter
+        if counter.has_error:
+            return "error in a stream"
         # A stream that says nothing would be the fastest of all; one of tokens that make no text says how many.
-        return "" if self._chunks or self._stream.usage else "no tokens"
+        has_tokens = self._chunks or counter.usage
+        return super()._fault(parsed) or ("" if has_tokens else "no tokens")
 
 
 class Streams(Http1):
