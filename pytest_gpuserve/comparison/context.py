@@ -9,6 +9,7 @@ from pytest_gpuserve.gate.effort import Effort
 from pytest_gpuserve.gate.metric import METRICS, requests_needed
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.load.validity import late_share_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -248,10 +249,19 @@ class ComparisonContext:
         As many as its own tolerances ask for, also where this run's are wider: what it measures may be judged at those
         later, and a plain number is judged at them now.
         """
-        compared = [metric for name, metric in METRICS.items() if name in self.policy.metrics]
         return max(
-            requests_needed(metric, min(self.tolerance_of(metric), self.gated_tolerance(metric))) for metric in compared
+            requests_needed(metric, min(self.tolerance_of(metric), self.gated_tolerance(metric)))
+            for metric in self._compared
         )
+
+    @property
+    def late_share(self) -> float:
+        """What the client may add to a load of the test."""
+        return late_share_within(min(self.gated_tolerance(metric) for metric in self._compared))
+
+    @property
+    def _compared(self) -> list[Metric]:
+        return [metric for name, metric in METRICS.items() if name in self.policy.metrics]
 
     def gated_tolerance(self, metric: Metric) -> float:
         """The tolerance at which this run compares a metric with a baseline or a base."""

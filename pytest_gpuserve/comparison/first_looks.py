@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.comparison.assertions import Run
@@ -90,7 +91,7 @@ class FirstLooks:
 
     def _added(self, name: str | None, shape: LoadShape, *targets: Target) -> Measurement:
         """Check a load of one server, or of two side by side, and add it to the test; the run is the first one's."""
-        shape = for_replicas(shape, *targets)
+        shape = replace(for_replicas(shape, *targets), late_share=self._case.late_share)
         for target in targets:
             shape.check_payloads(len(target.requests))
             target.check_schedule(shape.schedule)

@@ -10,7 +10,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.driver import check_users
 from pytest_gpuserve.load.schedule import Closed, Schedule, Steps, Trace, is_finite
 from pytest_gpuserve.load.source import LOCAL
-from pytest_gpuserve.load.validity import LATENCIES_LONG
+from pytest_gpuserve.load.validity import LATE_SHARE, LATENCIES_LONG
 from pytest_gpuserve.measure.steady import truncate
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ class LoadShape:
         foreign_cores: Cores that others may take: a start in which they took more is measured again, where not too many
             are. None for as many as they like.
         source: Where the load engines come from.
+        late_share: What the client may add, by being late, of the time of users or of an open loop's latencies.
 
     Raises:
         UsageProblem: An argument is out of range, or two contradict each other.
@@ -107,6 +108,7 @@ class LoadShape:
     baseline_clock_mhz: float | None = field(default=None, compare=False)
     foreign_cores: float | None = field(default=None, compare=False)
     source: EngineSource = field(default=LOCAL, compare=False)
+    late_share: float = field(default=LATE_SHARE, compare=False)
 
     def __post_init__(self) -> None:
         for name in ("starts", "processes", "seed"):

@@ -215,6 +215,7 @@ class Watch:
             usual=usual,
             processes=shape.processes,
             cores=self._cores(),
+            late_share=shape.late_share,
         )
 
     def _cores(self) -> int | None:
@@ -240,9 +241,11 @@ class Watch:
             processes=shape.processes,
             cores=cores,
             allowed_errors=shape.allowed_errors,
+            late_share=shape.late_share,
             ceiling_per_second=ceiling,
         )
-        return [self._shown(reason) for reason in (*found, *share_reasons(shares(ticks), schedule, among=cores))]
+        each = share_reasons(shares(ticks), schedule, among=cores, late_share=shape.late_share)
+        return [self._shown(reason) for reason in (*found, *each)]
 
     def judge(self, ticks: Sequence[Tick], windows: Sequence[Window], ceiling: float | None) -> None:
         """Note what shows that not the server was measured: in ``problems``, or where that may go in ``disturbances``.

@@ -25,18 +25,29 @@ SATURATED_SHARE: Final = 0.9
 """Above this share of a core for each process the client measures itself."""
 
 LATE_SHARE: Final = 0.01
-"""What the client may add: of the time of users, or of the latencies of an open loop."""
+"""What the client may add: of the time of users, or of the latencies of an open loop; see `late_share_within`."""
 
-WINDOW_LATE_SHARE: Final = 0.04
-"""What it may add in one window: to all of the eight or more that make a start that adds half of `LATE_SHARE` or less.
-With the limit of the whole, a host on which the client adds a steady half of it would lose too many windows by chance.
+WINDOW_LATE_FACTOR: Final = 4.0
+"""So many times as much it may add in one window: to all of the eight or more that make a start that adds half of that
+or less. With the limit of the whole, a host on which the client adds a steady half of it would lose too many windows by
+chance.
 """
+
+
+def late_share_within(tolerance: float) -> float:
+    """What the client may add where metrics may get worse by a tolerance: a tenth of it, and `LATE_SHARE` at least.
+
+    A share that it adds moves a throughput or a latency by that share at most.
+    """
+    return max(LATE_SHARE, tolerance / 10)
+
 
 TIMER_SECONDS: Final = 0.25e-3
 """Where a send is timed, so much of its mean lag is the timer's: 0.03 to 0.15 ms on idle and on busy hosts."""
 
 TAIL_SECONDS: Final = 1e-3
-"""The p99 of the lags of an open loop may be as long, or `LATE_SHARE` of the p99 of its latencies."""
+"""The p99 of the lags of an open loop may be as long, or the share of the p99 of its latencies that the
+client may add."""
 
 ACHIEVED_SHARE: Final = 0.99
 """Of the requests that were due, so many at least are sent."""
@@ -85,6 +96,7 @@ def reasons(
     processes: int,
     cores: int | None = None,
     allowed_errors: float = 0.0,
+    late_share: float = LATE_SHARE,
     ceiling_per_second: float | None = None,
 ) -> tuple[Reason, ...]:
     """Return why nothing may be concluded from a measurement; empty if something may.
@@ -95,6 +107,7 @@ def reasons(
         processes: Engines that shared it.
         cores: That they may use together; None for one each.
         allowed_errors: Share of the requests that may fail.
+        late_share: What the client may add.
         ceiling_per_second: Requests a second that the client reaches on this host at most, to be named where it was
             saturated; None where it is not known. Its CPU time decides whether it was: a ceiling that was measured in
             another hour would cry wolf.
@@ -110,12 +123,26 @@ def reasons(
         raise ValueError(f"a ceiling is a number of requests a second above 0, not {ceiling_per_second}")
     at_once = processes if cores is None else min(processes, cores)
     return tuple(
-        _reasons(totals, schedule, processes, at_once=at_once, allowed=allowed_errors, ceiling=ceiling_per_second)
+        _reasons(
+            totals,
+            schedule,
+            processes,
+            at_once=at_once,
+            allowed=allowed_errors,
+            late_share=late_share,
+            ceiling=ceiling_per_second,
+        )
     )
 
 
 def disturbances(
-    totals: Totals, *, schedule: Schedule, usual: Totals, processes: int = 1, cores: int | None = None
+    totals: Totals,
+    *,
+    schedule: Schedule,
+    usual: Totals,
+    processes: int = 1,
+    cores: int | None = None,
+    late_share: float = LATE_SHARE,
 ) -> tuple[Reason, ...]:
     """Return why a window of a load is to be measured again: the client used up its cores, or was late, in it.
 
@@ -128,11 +155,13 @@ def disturbances(
         usual: What the same load came to until now, which tells how long a request usually takes.
         processes: Engines that shared it.
         cores: That they may use together; None for one each.
+        late_share: What the client may add to the whole load.
     """
     if totals.nanoseconds <= 0:
         return ()
     at_once = processes if cores is None else min(processes, cores)
-    found = (*_saturated(totals, at_once, None), *_late(totals, schedule, processes, usual, WINDOW_LATE_SHARE))
+    late = _late(totals, schedule, processes, usual, WINDOW_LATE_FACTOR * late_share)
+    found = (*_saturated(totals, at_once, None), *late)
     return tuple(reason for reason in found if reason.kind in DISTURBANCES)
 
 
@@ -143,6 +172,7 @@ def _reasons(
     *,
     at_once: int,
     allowed: float,
+    late_share: float,
     ceiling: float | None,
 ) -> Iterator[Reason]:
     yield from _errors(totals, allowed)
@@ -155,11 +185,11 @@ def _reasons(
     service = totals.service if is_open(schedule) else totals.latency
     yield from _unknown(totals, service)
     yield from _saturated(totals, at_once, ceiling)
-    late = list(_late(totals, schedule, processes, totals, LATE_SHARE))
+    late = list(_late(totals, schedule, processes, totals, late_share))
     yield from late
     if is_open(schedule):
         yield from _lag_unknown(totals)
-        yield from () if late else _late_tail(totals)
+        yield from () if late else _late_tail(totals, late_share)
         yield from _rate(totals)
     yield from _in_flight(totals, service)
     yield from _growing(totals, schedule)
@@ -256,18 +286,18 @@ def _lag_unknown(totals: Totals) -> Iterator[Reason]:
         )
 
 
-def _late_tail(totals: Totals) -> Iterator[Reason]:
+def _late_tail(totals: Totals, late_share: float) -> Iterator[Reason]:
     """Whether the slowest hundredth of an open loop's latencies may be so slow for being sent late.
 
     It can be only where a hundredth of them was. Of too few requests for a p99 there is none to move.
     """
     lag, latency = totals.lag.quantile(0.99), totals.latency.quantile(0.99)
-    if lag is None or latency is None or lag <= max(TAIL_SECONDS, LATE_SHARE * latency):
+    if lag is None or latency is None or lag <= max(TAIL_SECONDS, late_share * latency):
         return
     yield Reason(
         ReasonKind.CLIENT_LATE,
         f"client late: requests were sent with a lag p99 of {format_seconds(lag)}, over {format_seconds(TAIL_SECONDS)}"
-        f" and over {format_fraction(LATE_SHARE)} of the p99 {format_seconds(latency)}",
+        f" and over {format_fraction(late_share)} of the p99 {format_seconds(latency)}",
     )
 
 
@@ -343,7 +373,9 @@ def _engines(processes: int) -> str:
     return "the load engine" if processes == 1 else f"each of the {processes} load engines"
 
 
-def share_reasons(found: Mapping[str, Totals], schedule: Schedule, *, among: int | None = None) -> tuple[Reason, ...]:
+def share_reasons(
+    found: Mapping[str, Totals], schedule: Schedule, *, among: int | None = None, late_share: float = LATE_SHARE
+) -> tuple[Reason, ...]:
     """Return why nothing may be concluded from a load, of workers by name: saturated, late, behind, or never answered.
 
     Of workers named ``NODE/worker-P`` also whether those of one node, of which each may have used little, together used
@@ -354,6 +386,7 @@ def share_reasons(found: Mapping[str, Totals], schedule: Schedule, *, among: int
         schedule: The load that they shared.
         among: Cores that they share; None for one each. Workers that share fewer cores than they are cannot use one
             each, so that none of them shows by itself that they are saturated; that shows in the whole.
+        late_share: What each may add.
     """
     found_reasons: list[Reason] = []
     for name, totals in found.items():
@@ -363,7 +396,7 @@ def share_reasons(found: Mapping[str, Totals], schedule: Schedule, *, among: int
         kinds = OF_A_WORKER - ({ReasonKind.CLIENT_SATURATED} if among is not None and among < len(found) else set())
         found_reasons += [
             reason.of(name)
-            for reason in reasons(totals, schedule=schedule, processes=1, allowed_errors=_ANY)
+            for reason in reasons(totals, schedule=schedule, processes=1, allowed_errors=_ANY, late_share=late_share)
             if reason.kind in kinds
         ]
     return (*found_reasons, *_saturated_nodes(found, among))

@@ -10,6 +10,7 @@ import pytest
 from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.experiment.pairing import BaseFailed
+from pytest_gpuserve.gate.effort import Effort
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
 from tests.comparison.vocabulary import cases
@@ -48,6 +49,24 @@ def test_what_will_not_be_recorded_is_not_measured_to_its_end(world: World) -> N
     assert len(world.judge().measure(target(), SHAPE, None).sessions) == 3
     world.foreign_cores = 2 * world.policy.foreign_cores
     assert len(world.judge().measure(target(), SHAPE, None).sessions) == 1
+
+
+@pytest.mark.parametrize(
+    ("metrics", "effort", "share"),
+    [
+        ({"latency.p99"}, Effort.MERGE, 0.02),
+        ({"latency.p99"}, Effort.PUSH, 0.04),
+        ({"latency.p99", "throughput"}, Effort.MERGE, 0.01),
+    ],
+)
+def test_the_client_may_add_a_tenth_of_the_narrowest_tolerance(
+    world: World, metrics: set[str], effort: Effort, share: float
+) -> None:
+    """Of those at which the run compares: a load that is compared at 20 % is not INVALID for 1 % of it."""
+    world.next_run(metrics=frozenset(metrics), effort=effort)
+    judge = world.judge()
+    judge.measure(target(), SHAPE, None)
+    assert judge.measurements[0].shape.late_share == pytest.approx(share)
 
 
 @pytest.mark.parametrize("is_comparable", [True, False])
