@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = CPU_TOLERANCES
 
-SHORT = Steps(((1, 1.0), (10, 1.5), (20, 1.5)))
+SHORT = Steps(((1, 0.5), (10, 0.5), (20, 1.0)))
 
 COLUMNS = (
     "users",
