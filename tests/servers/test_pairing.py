@@ -46,7 +46,6 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """What happens does not depend on how long it takes."""
     monkeypatch.setattr(server_arm, "TICKS_A_WINDOW", 1)
-    monkeypatch.setattr(server_arm, "SETTLE_TICKS", 1)
 
 
 @pytest.fixture(autouse=True)
