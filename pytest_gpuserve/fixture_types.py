@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.numbers import Published
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
+    from pytest_gpuserve.load.objectives import Objectives
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.measure.window import Window
@@ -48,6 +49,7 @@ class Load:
         seed: int = 0,
         check: Literal["all", "some"] = "some",
         allowed_errors: float = 0.0,
+        goodput: Objectives | None = None,
         name: str | None = None,
     ) -> Run:
         """Load a server and return what was measured.
@@ -73,6 +75,8 @@ class Load:
             seed: Of random arrivals and shuffled requests.
             check: Whether ``all`` answers are compared with what is expected, or ``some``: as many as disturb nothing.
             allowed_errors: Share of the requests that may fail.
+            goodput: What each answer has to meet to count for ``run.goodput``: ``Objectives(ttft=200 * ms,
+                tpot=30 * ms)`` of ``pytest_gpuserve.load``.
             name: Tells this load apart from others of the same test, in its baseline.
 
         Raises:
@@ -95,6 +99,7 @@ class Load:
             seed=seed,
             check=check,
             allowed_errors=allowed_errors,
+            goodput=goodput,
             source=self._engine,
         )
         return self._gate.measure(target.watched_by(self._telemetry), shape, name)
@@ -194,6 +199,7 @@ class MakeDuel:
         seed: int = 0,
         check: Literal["all", "some"] = "some",
         allowed_errors: float = 0.0,
+        goodput: Objectives | None = None,
         name: str | None = None,
     ) -> Duel:
         """Load two servers side by side, in blocks by turns over fresh starts of both.
@@ -213,6 +219,7 @@ class MakeDuel:
             seed: As for ``load``.
             check: As for ``load``.
             allowed_errors: As for ``load``.
+            goodput: As for ``load``.
             name: As for ``load``.
 
         Raises:
@@ -231,6 +238,7 @@ class MakeDuel:
             seed=seed,
             check=check,
             allowed_errors=allowed_errors,
+            goodput=goodput,
             source=self._engine,
         )
         return self._gate.duel(target.watched_by(self._telemetry), opponent, shape, name)

@@ -397,8 +397,8 @@ def _too_few(metric: Metric, tolerance: float, samples: Sequence[SessionSample])
     if fewest >= needed:
         return ""
     return (
-        f"{metric.name} at a tolerance of {format_fraction(tolerance)} needs {needed} requests a server start, and"
-        f" there is one of {fewest}; a wider one needs fewer: --tolerance={metric.option}=FRACTION"
+        f"{metric.name} at a tolerance of {format_fraction(tolerance)} needs {needed} {metric.counted} a server start,"
+        f" and there is one of {fewest}; a wider one needs fewer: --tolerance={metric.option}=FRACTION"
     )
 
 

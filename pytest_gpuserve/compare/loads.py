@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.gate.metric import COLD_START, METRICS, Growth
+from pytest_gpuserve.gate.metric import COLD_START, GOODPUT, METRICS, OUTPUT_TOKENS, Growth
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.rounds import reduced_by_metric
 from pytest_gpuserve.measure.yardstick import Yardstick
@@ -230,8 +230,11 @@ def _values(run: RunRecord, verdicts: list[VerdictRecord]) -> Mapping[str, float
     known: dict[str, float | None] = {
         "throughput": run.throughput,
         "batching_ratio": run.batching_ratio,
-        **{f"latency.{name}": value for name, value in run.latency.items()},
+        OUTPUT_TOKENS: run.output_tokens_per_second,
+        GOODPUT: run.goodput,
     }
+    for times, found in {"latency": run.latency, "ttft": run.ttft, "itl": run.itl, "tpot": run.tpot}.items():
+        known.update({f"{times}.{name}": value for name, value in (found or {}).items()})
     starts = [each for each in run.cold_start_seconds if each is not None]
     if starts and len(starts) == len(run.cold_start_seconds):
         known[COLD_START] = sum(starts) / len(starts)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Final, Generic, NoReturn, Protocol, 
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.observed import Observed
-from pytest_gpuserve.gate.metric import CAPACITY, METRICS, Metric
+from pytest_gpuserve.gate.metric import CAPACITY, GOODPUT, METRICS, OUTPUT_TOKENS, Metric
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.window import searches_of
 from pytest_gpuserve.roofline import peak_of, share_of_peak
@@ -44,14 +44,53 @@ class Sides(Generic[T]):
         return self._make(METRICS["throughput"])
 
     @property
-    def latency(self) -> Latency[T]:
+    def latency(self) -> Quantiles[T]:
         """Latencies in seconds, from send to last byte."""
-        return Latency(self._make)
+        return Quantiles("latency", self._make)
 
     @property
     def batching_ratio(self) -> T:
         """Items in an executed batch, on average, by the server's own counters."""
         return self._make(METRICS["batching_ratio"])
+
+    @property
+    def ttft(self) -> Quantiles[T]:
+        """Of streams, the time to the first chunk with content, in seconds; lower is better.
+
+        From the send, of an open loop from when the request was due; a request counts where it ends. An answer without
+        content has that of its end.
+        """
+        return Quantiles("ttft", self._make)
+
+    @property
+    def itl(self) -> Quantiles[T]:
+        """Of streams, the gaps between chunks with content (inter-token latency), in seconds; lower is better.
+
+        It is not known where too many chunks came in one read.
+        """
+        return Quantiles("itl", self._make)
+
+    @property
+    def tpot(self) -> Quantiles[T]:
+        """Of streams, the time for each output token after the first, in seconds; lower is better.
+
+        Of a request (end - first chunk with content) / (tokens - 1), by the tokens that its ``usage`` tells. It is not
+        known where not every answer tells them.
+        """
+        return Quantiles("tpot", self._make)
+
+    @property
+    def output_tokens_per_second(self) -> T:
+        """Of streams, tokens that arrived a second, by ``usage``; not known where not every answer tells them."""
+        return self._make(METRICS[OUTPUT_TOKENS])
+
+    @property
+    def goodput(self) -> T:
+        """Answers a second that met all objectives of ``load(..., goodput=Objectives(...))``; higher is better.
+
+        Only of a load that has objectives. A load of other ones is another workload.
+        """
+        return self._make(METRICS[GOODPUT])
 
     @property
     def energy_per_inference(self) -> T:
@@ -102,37 +141,38 @@ class Sides(Generic[T]):
         _no_such_metric(type(self).__name__.lower(), name)
 
 
-class Latency(Generic[T]):
-    """The quantiles of a latency."""
+class Quantiles(Generic[T]):
+    """The quantiles of a latency, or of another time."""
 
-    def __init__(self, make: Callable[[Metric], T]) -> None:
+    def __init__(self, times: str, make: Callable[[Metric], T]) -> None:
+        self._times = times
         self._make = make
 
     @property
     def p50(self) -> T:
         """The median."""
-        return self._make(METRICS["latency.p50"])
+        return self._make(METRICS[f"{self._times}.p50"])
 
     @property
     def p90(self) -> T:
         """The 90th percentile."""
-        return self._make(METRICS["latency.p90"])
+        return self._make(METRICS[f"{self._times}.p90"])
 
     @property
     def p95(self) -> T:
         """The 95th percentile."""
-        return self._make(METRICS["latency.p95"])
+        return self._make(METRICS[f"{self._times}.p95"])
 
     @property
     def p99(self) -> T:
         """The 99th percentile."""
-        return self._make(METRICS["latency.p99"])
+        return self._make(METRICS[f"{self._times}.p99"])
 
     def __bool__(self) -> NoReturn:
-        no_truth("latency", "latency.p99")
+        no_truth(self._times, f"{self._times}.p99")
 
     def __getattr__(self, name: str) -> NoReturn:
-        _no_such_metric("latency", name)
+        _no_such_metric(self._times, name)
 
 
 def example(metric: Metric, owner: str = "baseline") -> str:
@@ -448,7 +488,7 @@ class Measured:
         )
 
 
-_GATED: Final = frozenset({*METRICS, "latency"}) - {CAPACITY, "cold_start"}
+_GATED: Final = frozenset({*METRICS, *(metric.times for metric in METRICS.values())}) - {CAPACITY, "cold_start", ""}
 _SEEN: Final = frozenset(name for name in vars(Observed) if not name.startswith("_"))
 
 

@@ -14,8 +14,7 @@ from pytest_gpuserve.measure.counters import Counters, added
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.replicas import ReplicaResult, replicas_of
 from pytest_gpuserve.measure.summary import StepResult, Summary, steps_of, summary_of
-from pytest_gpuserve.measure.window import Client, gaps_within_one_read, is_gap_known
-from pytest_gpuserve.units import format_fraction
+from pytest_gpuserve.measure.window import Client
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -63,16 +62,6 @@ class Quantiles:
         if not self.histogram.total:
             raise NotMeasured(f"nothing was measured of the {self.name}")
         return self.histogram.quantile(q)
-
-
-class GapQuantiles(Quantiles):
-    """Quantiles of the gaps between chunks; where too many chunks came in one read, one is ``NotMeasured`` as well."""
-
-    def _quantile(self, q: float) -> float:
-        if not is_gap_known(self.histogram, q):
-            share = format_fraction(gaps_within_one_read(self.histogram))
-            raise NotMeasured(f"p{100 * q:g} of the {self.name}: {share} of them lie within one read of the client")
-        return super()._quantile(q)
 
 
 GAP_NS: Final = 1_000_000
@@ -198,30 +187,6 @@ class Observed:
     def service(self) -> Quantiles:
         """Of an open loop, latencies from the actual send, without what a request waited in the client."""
         return Quantiles("service time, which only an open loop has beside the latency", self.client.service)
-
-    @property
-    def first_token(self) -> Quantiles:
-        """Of streams, time to the first chunk with content (TTFT)."""
-        return Quantiles("time to the first token, which only a stream has", self.client.first_token)
-
-    @property
-    def between_tokens(self) -> GapQuantiles:
-        """Of streams, the gaps between chunks with content (ITL)."""
-        return GapQuantiles("gaps between chunks, which only a stream has", self.client.between_tokens)
-
-    @property
-    def tokens_per_second(self) -> float:
-        """Of streams, tokens that arrived a second; chunks where not every answer says how many tokens it has.
-
-        ``run.client.tokens_from_usage`` tells which.
-
-        Raises:
-            NotMeasured: There were none.
-        """
-        client = self.client
-        if not client.tokens:
-            raise NotMeasured("no tokens arrived; only a stream has them: server.post(..., stream=True)")
-        return client.tokens / client.seconds
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.driver import check_users
+from pytest_gpuserve.load.objectives import Objectives
 from pytest_gpuserve.load.schedule import Closed, Schedule, Steps, Trace, is_finite
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.validity import LATE_SHARE, LATENCIES_LONG
@@ -86,6 +87,7 @@ class LoadShape:
             window is measured again. None if not known.
         foreign_cores: Cores that others may take: a start in which they took more is measured again, where not too many
             are. None for as many as they like.
+        goodput: What each answer has to meet to be a good one; None where nobody asks.
         source: Where the load engines come from.
         late_share: What the client may add, by being late, of the time of users or of an open loop's latencies.
 
@@ -107,6 +109,7 @@ class LoadShape:
     requests_wanted: int = 0
     baseline_clock_mhz: float | None = field(default=None, compare=False)
     foreign_cores: float | None = field(default=None, compare=False)
+    goodput: Objectives | None = None
     source: EngineSource = field(default=LOCAL, compare=False)
     late_share: float = field(default=LATE_SHARE, compare=False)
 
@@ -131,6 +134,11 @@ class LoadShape:
         if not (_is_number(self.allowed_errors) and 0 <= self.allowed_errors < 1):
             raise UsageProblem(
                 f"load(allowed_errors=...) is a share of the requests in [0, 1), not {self.allowed_errors!r}"
+            )
+        if self.goodput is not None and not isinstance(self.goodput, Objectives):
+            raise UsageProblem(
+                f"load(goodput=...) is what a good answer has to meet, not {self.goodput!r}",
+                remedies=["from pytest_gpuserve.load import Objectives; load(..., goodput=Objectives(ttft=200 * ms))"],
             )
         self._check_end()
         check_users(self.schedule, self.processes)
@@ -161,14 +169,21 @@ class LoadShape:
             words["seed"] = str(self.seed)
         if self.allowed_errors:
             words["allowed_errors"] = f"{self.allowed_errors:g}"
+        if self.goodput is not None:
+            words["goodput"] = str(self.goodput)
         return words
 
-    def check_payloads(self, payloads: int) -> None:
-        """See that the schedule names no payload that there is not.
+    def check_target(self, payloads: int, *, is_stream: bool) -> None:
+        """See that the schedule names no payload that there is not, and that objectives of streams are asked of some.
 
         Raises:
-            UsageProblem: It does.
+            UsageProblem: One of them is not so.
         """
+        if self.goodput is not None and self.goodput.is_of_streams and not is_stream:
+            raise UsageProblem(
+                f"load(goodput=...): only a stream has a TTFT or a TPOT, and these answers are none ({self.goodput})",
+                remedies=["server.post(..., stream=True)", "goodput=Objectives(latency=...)"],
+            )
         if isinstance(self.schedule, Trace):
             highest = max(index for _, index in self.schedule.requests)
             if highest >= payloads:

@@ -22,6 +22,7 @@ from pytest_gpuserve.load.totals import RunningTotals, packed, shares, total
 from pytest_gpuserve.load.validity import DISTURBANCES, SATURATED_SHARE, disturbances, one_line, reasons, share_reasons
 from pytest_gpuserve.load.wire import Plan, Tick
 from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
+from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import COMPILING, Client, Window
 from pytest_gpuserve.process.tree import run_processes
 from pytest_gpuserve.servers.remote import addresses_of, sites_of
@@ -123,6 +124,7 @@ class Watch:
             shuffled=target.shuffled,
             keep_answers=shape.check,
             outputs=None if shared is None else shared.outputs,
+            objectives=shape.goodput,
         )
 
     def warmup(self) -> tuple[Plan, int]:
@@ -167,6 +169,9 @@ class Watch:
             batches=None if counted is None else counted.batches,
             client_cpu_seconds=totals.cpu_seconds,
             stages={} if counted is None else counted.stages,
+            streams=_streams_of(totals),
+            good=None if self.shape.goodput is None else totals.good,
+            unjudged=totals.unjudged,
             begin_ns=ticks[0].begin_ns,
             end_ns=ticks[-1].end_ns,
             replicas=self._replicas.window(ticks),
@@ -329,16 +334,23 @@ class Watch:
         return [Reason(ReasonKind.CLIENT_SATURATED, text)]
 
 
+def _streams_of(totals: Totals) -> Streams | None:
+    if not totals.chunks and not totals.ttft.total:
+        return None
+    return Streams(
+        ttft=totals.ttft.in_seconds(),
+        itl=totals.itl.in_seconds(),
+        tpot=totals.tpot.in_seconds(),
+        tokens=totals.chunks + totals.tokens_beyond_chunks,
+        with_usage=totals.with_usage,
+    )
+
+
 def client_of(totals: Totals, ceiling: float | None) -> Client:
     """What the load engine saw beside the latencies."""
     return Client(
         lag=totals.lag.histogram,
         service=totals.service.histogram,
-        first_token=totals.first_token.histogram,
-        between_tokens=totals.between_tokens.histogram,
-        tokens=totals.tokens,
-        tokens_from_usage=totals.tokens_from_usage,
-        seconds=totals.seconds,
         resent=totals.resent,
         ceiling=ceiling,
         sending_seconds=None if totals.sending_ns is None else totals.sending_ns / 1e9,

@@ -23,8 +23,11 @@ REQUESTS_PER_TOLERANCE: Final = 2.0
 Growth = NewType("Growth", float)
 """How much a cost grows, as a fraction: a throughput that falls by 20 % is a growth of 0.25."""
 
+LATENCY: Final = "latency"
 COLD_START: Final = "cold_start"
 CAPACITY: Final = "capacity"
+OUTPUT_TOKENS: Final = "output_tokens_per_second"
+GOODPUT: Final = "goodput"
 
 OF_A_START: Final = frozenset({COLD_START, CAPACITY})
 """The metrics that no window knows: a start has one value of each."""
@@ -53,13 +56,14 @@ class Metric:
         unit: ``1/s``, ``s``, ``J``, ``B``, or empty for a plain ratio.
         higher_is_better: Whether a larger value is the better one.
         default_tolerance: How much worse the value may be unless a test says otherwise, as a fraction of it.
-        quantile: Which quantile of the latencies it is, or None.
+        quantile: Which quantile it is, or None.
         sd_floor: Smallest standard deviation of log cost between starts or sessions that is ever believed.
         default_sd: Standard deviation of log cost between sessions that is assumed before any is known.
         default_pair_sd: The same of the difference between two starts side by side, where ``sd_floor`` is not more.
         own_error: What a start knows of its own error, where that is most of its spread; None where it knows nothing.
         is_of_requests: Whether it is computed from requests, so that it needs many; else one shows that there was load.
         on_request: Whether it is judged, shown and reckoned with only where a test names it.
+        times: Of which times it is a quantile: ``latency``, ``ttft``, ``itl`` or ``tpot``; empty of what is none.
     """
 
     name: str
@@ -74,6 +78,12 @@ class Metric:
     is_of_requests: bool = True
     on_request: bool = False
     own_error: OwnError | None = None
+    times: str = ""
+
+    @property
+    def counted(self) -> str:
+        """What there have to be many of: requests, unless it is made of something else."""
+        return _COUNTED.get(self.times or self.name, "requests")
 
     def value_at(self, log_cost: float) -> float:
         """The value, in the metric's unit, whose log cost this is: the inverse of `log_cost`."""
@@ -115,6 +125,9 @@ class Metric:
         return float(f"{growth / (1 + growth):.12g}") if self.higher_is_better else growth
 
 
+_COUNTED: Final = {"itl": "gaps between chunks", "tpot": "requests of two tokens or more", GOODPUT: "good answers"}
+
+
 def _ratio(name: str, *, unit: str, sd_floor: float) -> Metric:
     return Metric(
         name=name,
@@ -128,16 +141,30 @@ def _ratio(name: str, *, unit: str, sd_floor: float) -> Metric:
     )
 
 
-def _latency(percent: int, *, tolerance: float, sd_floor: float = 0.005, default_sd: float = 0.02) -> Metric:
+def _quantiles(times: str) -> tuple[Metric, ...]:
+    """Those of the latency, or of the times of streams, which vary as it does."""
+    return (
+        _quantile(times, 50, tolerance=0.05),
+        _quantile(times, 90, tolerance=0.10),
+        _quantile(times, 95, tolerance=0.10),
+        _quantile(times, 99, tolerance=0.20, sd_floor=0.03, default_sd=0.03),
+    )
+
+
+def _quantile(
+    times: str, percent: int, *, tolerance: float, sd_floor: float = 0.005, default_sd: float = 0.02
+) -> Metric:
     return Metric(
-        name=f"latency.p{percent}",
-        option=f"p{percent}",
+        name=f"{times}.p{percent}",
+        option=f"p{percent}" if times == LATENCY else f"{times}_p{percent}",
         unit="s",
         higher_is_better=False,
         default_tolerance=tolerance,
         quantile=percent / 100,
         sd_floor=sd_floor,
         default_sd=default_sd,
+        on_request=times != LATENCY,
+        times=times,
     )
 
 
@@ -171,11 +198,13 @@ def _on_request(
 
 _ALL: Final = (
     _ratio("throughput", unit="1/s", sd_floor=0.005),
-    _latency(50, tolerance=0.05),
-    _latency(90, tolerance=0.10),
-    _latency(95, tolerance=0.10),
-    _latency(99, tolerance=0.20, sd_floor=0.03, default_sd=0.03),
+    *_quantiles(LATENCY),
     _ratio("batching_ratio", unit="", sd_floor=0.003),
+    *_quantiles("ttft"),
+    *_quantiles("itl"),
+    *_quantiles("tpot"),
+    _on_request(OUTPUT_TOKENS, unit="1/s", tolerance=0.05, sd_floor=0.005, default_sd=0.02, higher_is_better=True),
+    _on_request(GOODPUT, unit="1/s", tolerance=0.05, sd_floor=0.005, default_sd=0.02, higher_is_better=True),
     # A ratio of totals, as the throughput is, and most of its spread is that of the throughput.
     _on_request("energy_per_inference", unit="J", tolerance=0.05, sd_floor=0.005, default_sd=0.02),
     # Allocators ask for whole segments of a few MiB, which of a model's GiB are under half a percent.
@@ -255,6 +284,8 @@ def log_cost(metric: Metric, value: float) -> float:
 
 def requests_needed(metric: Metric, tolerance: float) -> int:
     """Fewest requests of one server start from which the metric may be gated within ``tolerance``.
+
+    Where it is made of something else than requests, `Metric.counted`, so many of that.
 
     A quantile needs 2/tolerance requests beyond it. A rate or a ratio of totals is a quantile of nothing: it
     needs 2/tolerance requests in all, so that one request more or less at the window's edge moves it by at

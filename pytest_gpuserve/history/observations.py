@@ -13,7 +13,7 @@ import msgspec
 from pytest_gpuserve.compare.loads import NO_WORKLOAD, SessionId, anchored, baseline_key, loads_of, occasion_of
 from pytest_gpuserve.compare.repository import HASH_SHOWN
 from pytest_gpuserve.experiment.worktree import FULL_HISTORY
-from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.metric import LATENCY, METRICS
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.store.published import FOLDER as PUBLISHED
@@ -401,12 +401,12 @@ def _of_records(
 
 
 def _of_sessions(sessions: Sequence[Session], metrics: Iterable[Metric]) -> dict[str, MetricValue]:
-    # To merge windows is most of the work, and all quantiles are of the same latencies.
+    # To merge windows is most of the work, and all quantiles of the latency are of the same ones.
     latencies = [merge(window.latency for window in session.windows) for session in sessions]
     found = {}
     for metric in metrics:
         try:
-            if metric.quantile is None:
+            if metric.quantile is None or metric.times != LATENCY:
                 value = pooled_value(metric, sessions)
                 each = [pooled_value(metric, [session]) for session in sessions]
             elif all(latency.total for latency in latencies):

@@ -8,7 +8,7 @@ from pytest_gpuserve.load.durations import requests_to_know
 from pytest_gpuserve.load.schedule import is_open
 from pytest_gpuserve.load.validity import one_line
 from pytest_gpuserve.measure.histogram import seconds_of
-from pytest_gpuserve.measure.window import gaps_within_one_read, is_gap_known
+from pytest_gpuserve.measure.streams import is_quantile_known, within_one_read
 from pytest_gpuserve.units import format_fraction, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def summary_text(
         sections += [_histogram(totals.latency), _distribution(totals.latency)]
     if is_open(schedule):
         sections.append(_open_loop(totals))
-    if totals.first_token.total or totals.tokens:
+    if totals.ttft.total or totals.tokens:
         sections.append(_streams(totals))
     sections += [_answers(totals, checked), _client(totals, processes, ceiling_per_second), _verdict(reasons)]
     return "\n\n".join("\n".join(lines) for lines in sections)
@@ -66,7 +66,7 @@ def summary_json(
     A quantile is null where there are fewer than ``durations.requests_to_know`` of what it is taken of: 100 for p99.
     ``service`` is null for a closed loop, in which it is the latency.
     """
-    streams = totals.first_token.total or totals.tokens
+    streams = totals.ttft.total or totals.tokens
     return {
         "requests": totals.requests,
         "errors": totals.error_count,
@@ -84,9 +84,10 @@ def summary_json(
         "schedule": schedule.workload(),
         "processes": processes,
         "error_kinds": dict(sorted(totals.errors.items())),
-        "first_token": _values(totals.first_token) if streams else None,
-        "between_tokens": _gaps(totals.between_tokens) if streams else None,
-        "tokens_per_second": totals.tokens_per_second,
+        "ttft": _values(totals.ttft) if streams else None,
+        "itl": _gaps(totals.itl) if streams else None,
+        "tpot": _gaps(totals.tpot) if streams else None,
+        "output_tokens_per_second": totals.output_tokens_per_second,
         "resent": totals.resent,
         "tokens_from_usage": totals.tokens_from_usage if streams else None,
     }
@@ -100,9 +101,9 @@ def _values(durations: Durations) -> dict[str, float | None]:
     }
 
 
-def _gaps(between_tokens: Durations) -> dict[str, float | None]:
-    unknown = [name for name, q in _QUANTILES.items() if not is_gap_known(between_tokens.histogram, q)]
-    return {**_values(between_tokens), **dict.fromkeys(unknown)}
+def _gaps(gaps: Durations) -> dict[str, float | None]:
+    unknown = [name for name, q in _QUANTILES.items() if not is_quantile_known(gaps.histogram, q)]
+    return {**_values(gaps), **dict.fromkeys(unknown)}
 
 
 def _summary(totals: Totals) -> list[str]:
@@ -171,14 +172,16 @@ def _open_loop(totals: Totals) -> list[str]:
 
 
 def _streams(totals: Totals) -> list[str]:
-    rate = UNKNOWN if totals.tokens_per_second is None else format_rate(totals.tokens_per_second)
-    within = gaps_within_one_read(totals.between_tokens.histogram)
+    rate = format_rate(totals.tokens / totals.seconds) if totals.tokens and totals.seconds else UNKNOWN
+    within = within_one_read(totals.itl.histogram)
     lines = [
         "Streams:",
-        f"  First token:     {_line(_values(totals.first_token))}",
-        f"  Between chunks:  {_line(_gaps(totals.between_tokens))}",
+        f"  First token:     {_line(_values(totals.ttft))}",
+        f"  Between chunks:  {_line(_gaps(totals.itl))}",
     ]
-    if not is_gap_known(totals.between_tokens.histogram, 0.99):
+    if totals.tpot.total:
+        lines.append(f"  A token (TPOT):  {_line(_gaps(totals.tpot))}")
+    if not is_quantile_known(totals.itl.histogram, 0.99):
         lines.append(f"  In one read:     {format_fraction(within)} of these gaps, which blur the quantiles shown as -")
     if totals.tokens_from_usage:
         return [*lines, f"  Tokens:          {totals.tokens}, {rate}"]

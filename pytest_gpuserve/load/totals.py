@@ -43,11 +43,14 @@ def merge_ticks(ticks: Sequence[Tick]) -> Tick:
         latency=Durations.pooled(tick.latency for tick in ticks),
         service=Durations.pooled(tick.service for tick in ticks),
         lag=Durations.pooled(tick.lag for tick in ticks),
-        first_token=Durations.pooled(tick.first_token for tick in ticks),
-        between_tokens=Durations.pooled(tick.between_tokens for tick in ticks),
+        ttft=Durations.pooled(tick.ttft for tick in ticks),
+        itl=Durations.pooled(tick.itl for tick in ticks),
+        tpot=Durations.pooled(tick.tpot for tick in ticks),
         chunks=sum(tick.chunks for tick in ticks),
         tokens_beyond_chunks=sum(tick.tokens_beyond_chunks for tick in ticks),
         with_usage=sum(tick.with_usage for tick in ticks),
+        good=sum(tick.good for tick in ticks),
+        unjudged=sum(tick.unjudged for tick in ticks),
         due=sum(tick.due for tick in ticks),
         sent=sum(tick.sent for tick in ticks),
         resent=sum(tick.resent for tick in ticks),
@@ -153,11 +156,14 @@ class Totals:
     latency: Durations = field(default_factory=Durations)
     service: Durations = field(default_factory=Durations)
     lag: Durations = field(default_factory=Durations)
-    first_token: Durations = field(default_factory=Durations)
-    between_tokens: Durations = field(default_factory=Durations)
+    ttft: Durations = field(default_factory=Durations)
+    itl: Durations = field(default_factory=Durations)
+    tpot: Durations = field(default_factory=Durations)
     chunks: int = 0
     tokens_beyond_chunks: int = 0
     with_usage: int = 0
+    good: int = 0
+    unjudged: int = 0
     due: int = 0
     sent: int = 0
     resent: int = 0
@@ -203,9 +209,9 @@ class Totals:
         return max(0, self.chunks + self.tokens_beyond_chunks) if self.tokens_from_usage else self.chunks
 
     @property
-    def tokens_per_second(self) -> float | None:
-        """Tokens that arrived, a second; None of a stretch without length, or without tokens."""
-        return _over(self.tokens, self.seconds) if self.tokens > 0 else None
+    def output_tokens_per_second(self) -> float | None:
+        """Tokens that arrived, a second; None of a stretch without length, or where only chunks are known."""
+        return _over(self.tokens, self.seconds) if self.tokens_from_usage and self.tokens else None
 
     @property
     def tokens_from_usage(self) -> bool:
@@ -233,7 +239,7 @@ class Totals:
         return _over(self.cpu_seconds, self.requests + self.error_count)
 
 
-_HISTOGRAMS: Final = ("latency", "service", "lag", "first_token", "between_tokens")
+_HISTOGRAMS: Final = ("latency", "service", "lag", "ttft", "itl", "tpot")
 
 
 class _Course(TypedDict):
@@ -278,8 +284,9 @@ class RunningTotals:
             latency=self._durations("latency"),
             service=self._durations("service"),
             lag=self._durations("lag"),
-            first_token=self._durations("first_token"),
-            between_tokens=self._durations("between_tokens"),
+            ttft=self._durations("ttft"),
+            itl=self._durations("itl"),
+            tpot=self._durations("tpot"),
         )
 
     def _durations(self, name: str) -> Durations:
@@ -311,6 +318,8 @@ def _add_sums(totals: Totals, tick: Tick) -> Totals:
         chunks=totals.chunks + tick.chunks,
         tokens_beyond_chunks=totals.tokens_beyond_chunks + tick.tokens_beyond_chunks,
         with_usage=totals.with_usage + tick.with_usage,
+        good=totals.good + tick.good,
+        unjudged=totals.unjudged + tick.unjudged,
         due=totals.due + tick.due,
         sent=totals.sent + tick.sent,
         resent=totals.resent + tick.resent,

@@ -8,6 +8,7 @@ from typing import Final, Literal
 import msgspec
 
 from pytest_gpuserve.load.durations import Durations
+from pytest_gpuserve.load.objectives import Objectives  # noqa: TC001 -- as below
 from pytest_gpuserve.load.schedule import Schedule  # noqa: TC001 -- msgspec reads the annotation at run time
 
 LENGTH: Final = struct.Struct("<I")
@@ -80,6 +81,7 @@ class Plan(msgspec.Struct, frozen=True):
         parts: How many there are.
         keep_answers: Whether answers are reported: ``all``, ``some`` (up to bounds that disturb nothing) or ``none``.
         outputs: A shared-memory file of which each slot's answer is read, and how; None where answers carry their data.
+        objectives: By which answers are counted as good; None for no count.
     """
 
     endpoint: Endpoint
@@ -97,6 +99,7 @@ class Plan(msgspec.Struct, frozen=True):
     keep_answers: Literal["all", "some", "none"] = "some"
     outputs: Outputs | None = None
     replicas: tuple[Endpoint, ...] = ()
+    objectives: Objectives | None = None
 
     def own_endpoint(self) -> Endpoint:
         """Where the worker of this part sends its requests."""
@@ -178,12 +181,16 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
         latency: Their latencies: of a closed loop from the send, of an open loop from the intended send.
         service: Of an open loop, their latencies from the actual send; of a closed loop empty, being the same.
         lag: How late requests were sent, counted when they are sent; waiting for ``max_in_flight`` is none of it.
-        first_token: Of streams, time to the first chunk with content.
-        between_tokens: Of streams, the gaps between such chunks; those of chunks that came in one read are 0.
+        ttft: Of streams that ended well, time to the first chunk with content; to the end where there was none.
+        itl: Of streams, the gaps between such chunks; those of chunks that came in one read are 0.
+        tpot: Of streams that ended well and say that they have two tokens or more, the time from the first chunk with
+            content to the end, over the tokens but the first.
         chunks: Of streams, chunks with content that arrived.
         tokens_beyond_chunks: Of answers that ended, how many tokens they say that they have
             (``usage.completion_tokens``), less their chunks; it may be below 0.
         with_usage: Answers with ``usage.completion_tokens``.
+        good: Answers that met all of the plan's objectives; 0 where it has none.
+        unjudged: Answers of which that is not known, for they do not say how many tokens they have.
         due: Requests that were due in it; of a closed loop those that were sent.
         sent: Requests that were sent in it.
         resent: Requests that were sent once more, on a new connection, for the server had closed the one that it had
@@ -226,11 +233,14 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
     latency: Durations = Durations()
     service: Durations = Durations()
     lag: Durations = Durations()
-    first_token: Durations = Durations()
-    between_tokens: Durations = Durations()
+    ttft: Durations = Durations()
+    itl: Durations = Durations()
+    tpot: Durations = Durations()
     chunks: int = 0
     tokens_beyond_chunks: int = 0
     with_usage: int = 0
+    good: int = 0
+    unjudged: int = 0
     due: int = 0
     sent: int = 0
     resent: int = 0

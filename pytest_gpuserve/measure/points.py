@@ -8,17 +8,34 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.gate.metric import CAPACITY, COLD_START, OF_A_START, Metric, log_cost, requests_needed
+from pytest_gpuserve.gate.metric import (
+    CAPACITY,
+    COLD_START,
+    GOODPUT,
+    LATENCY,
+    OF_A_START,
+    OUTPUT_TOKENS,
+    Metric,
+    log_cost,
+    requests_needed,
+)
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.measure.histogram import merge
+from pytest_gpuserve.measure.streams import Streams, is_quantile_known, within_one_read
 from pytest_gpuserve.measure.window import is_searched
 from pytest_gpuserve.units import format_fraction, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuserve.measure.capacity import Search
+    from pytest_gpuserve.measure.histogram import Histogram
     from pytest_gpuserve.measure.window import Session, Start, Window
+
+OF_STREAMS: Final = frozenset({"ttft", "itl", "tpot"})
+"""Times that only streams have."""
+
+ASK_FOR_USAGE: Final = 'ask for it in the request\'s body: "stream_options": {"include_usage": true}; server.chat does'
 
 NO_WINDOW_SPREAD: Final = OF_A_START | {"gpu_memory"}
 """Metrics whose windows say nothing of how well a start knows them: those are none of a window's, memory is a maximum.
@@ -86,10 +103,10 @@ def pooled_value(metric: Metric, sessions: Sequence[Session]) -> float:
 def too_few_requests(metric: Metric, sessions: Sequence[Session], tolerance: float) -> str:
     """Tell that a pooled quantile has too few requests behind it; empty where they are enough, or it is no quantile."""
     needed = requests_needed(metric, tolerance)
-    answered = sum(start.requests for session in sessions for start in session.starts)
-    if metric.quantile is None or answered >= needed:
+    found = sum(observations(metric, session.windows) for session in sessions)
+    if metric.quantile is None or found >= needed:
         return ""
-    return f"{metric.name} needs {needed} requests, there are {answered}"
+    return f"{metric.name} needs {needed} {metric.counted}, there are {found}"
 
 
 def value_of_starts(metric: Metric, starts: Sequence[Start]) -> float:
@@ -109,27 +126,104 @@ def value_of_starts(metric: Metric, starts: Sequence[Start]) -> float:
 
 def value_of(metric: Metric, windows: Sequence[Window]) -> float:
     """The metric over some windows, in its unit. Raises `NotMeasured`."""
-    if metric.name == "throughput":
-        requests = sum(window.requests for window in windows)
-        if requests == 0:
-            raise NotMeasured("throughput is not known: no request was answered")
-        return requests / sum(window.seconds for window in windows)
-    if metric.name == "batching_ratio":
-        items, batches = batch_totals(windows)
-        if batches == 0 or items == 0:
-            raise NotMeasured(
-                "the batching ratio is not known: the server executed no batch in the measured windows",
-                remedies=["give a stage a max_batch_size above 1, or name it: mosec_server(..., stage='Name_2')"],
-            )
-        return items / batches
-    if metric.name in _OF_CARDS:
-        return _value_of_cards(metric, windows)
+    if metric.name in _VALUES:
+        return _VALUES[metric.name](metric, windows)
     if metric.quantile is None:
         raise NotMeasured(f"{metric.name} is not known of windows: a start has one, and it ends before the first")
+    if metric.times != LATENCY:
+        return _quantile_of_streams(metric, metric.quantile, windows)
     latency = merge(window.latency for window in windows)
     if latency.total == 0:
         raise NotMeasured(f"{metric.name} is not known: no request was answered")
     return latency.quantile(metric.quantile)
+
+
+def _throughput(metric: Metric, windows: Sequence[Window]) -> float:
+    requests = sum(window.requests for window in windows)
+    if requests == 0:
+        raise NotMeasured(f"{metric.name} is not known: no request was answered")
+    return requests / sum(window.seconds for window in windows)
+
+
+def _batching_ratio(metric: Metric, windows: Sequence[Window]) -> float:
+    del metric
+    items, batches = batch_totals(windows)
+    if batches == 0 or items == 0:
+        raise NotMeasured(
+            "the batching ratio is not known: the server executed no batch in the measured windows",
+            remedies=["give a stage a max_batch_size above 1, or name it: mosec_server(..., stage='Name_2')"],
+        )
+    return items / batches
+
+
+def _quantile_of_streams(metric: Metric, q: float, windows: Sequence[Window]) -> float:
+    streams = _streams(metric, windows)
+    if metric.times == "tpot":
+        _demand_usage(metric, streams, windows)
+    times: Histogram = getattr(streams, metric.times)
+    if times.total == 0:
+        raise NotMeasured(f"{metric.name} is not known: there were no {metric.counted}")
+    # Of a first token there is no time before it that could be in the same read.
+    if metric.times != "ttft" and not is_quantile_known(times, q):
+        share = format_fraction(within_one_read(times))
+        raise NotMeasured(f"{metric.name} is not known: {share} of its times lie within one read of the client")
+    return times.quantile(q)
+
+
+def _streams(metric: Metric, windows: Sequence[Window]) -> Streams:
+    found = Streams.pooled(window.streams for window in windows)
+    if found is None:
+        raise NotMeasured(
+            f"{metric.name} is not known: no answer was a stream",
+            remedies=["ask for streams: server.post(..., stream=True)"],
+        )
+    return found
+
+
+def _demand_usage(metric: Metric, streams: Streams, windows: Sequence[Window]) -> None:
+    """Only the server knows how many tokens an answer has: a chunk may hold several."""
+    answered = sum(window.requests for window in windows)
+    if streams.with_usage < answered:
+        raise NotMeasured(
+            f"{metric.name} is not known: {streams.with_usage} of {answered} answers say how many tokens they have",
+            remedies=[ASK_FOR_USAGE],
+        )
+
+
+def _tokens_per_second(metric: Metric, windows: Sequence[Window]) -> float:
+    streams = _streams(metric, windows)
+    _demand_usage(metric, streams, windows)
+    if streams.tokens <= 0:
+        raise NotMeasured(f"{metric.name} is not known: no tokens arrived")
+    return streams.tokens / math.fsum(window.seconds for window in windows)
+
+
+def _goodput(metric: Metric, windows: Sequence[Window]) -> float:
+    if any(window.good is None for window in windows):
+        raise NotMeasured(
+            f"{metric.name} is not known: this load has no objectives",
+            remedies=["load(..., goodput=Objectives(ttft=200 * ms)), from pytest_gpuserve.load import Objectives"],
+        )
+    unjudged = sum(window.unjudged for window in windows)
+    if unjudged:
+        raise NotMeasured(
+            f"{metric.name} is not known: {unjudged} answers do not say how many tokens they have",
+            remedies=[ASK_FOR_USAGE],
+        )
+    good = sum(window.good or 0 for window in windows)
+    if not good:
+        answered = sum(window.requests for window in windows)
+        raise NotMeasured(f"{metric.name} is not known: of {answered} answers none met all objectives")
+    return good / math.fsum(window.seconds for window in windows)
+
+
+def observations(metric: Metric, windows: Sequence[Window]) -> int:
+    """How many there are of what stands behind a metric, see `Metric.counted`; of most it is the answered requests."""
+    if metric.name == GOODPUT:
+        return sum(window.good or 0 for window in windows)
+    if metric.times in OF_STREAMS:
+        return sum(getattr(window.streams, metric.times).total for window in windows if window.streams is not None)
+    return sum(window.requests for window in windows)
 
 
 def cold_starts(seconds: Sequence[float | None]) -> list[float]:
@@ -232,6 +326,16 @@ def _value_of_cards(metric: Metric, windows: Sequence[Window]) -> float:
     return found
 
 
+_VALUES: Final[Mapping[str, Callable[[Metric, Sequence[Window]], float]]] = {
+    "throughput": _throughput,
+    "batching_ratio": _batching_ratio,
+    OUTPUT_TOKENS: _tokens_per_second,
+    GOODPUT: _goodput,
+    **dict.fromkeys(_OF_CARDS, _value_of_cards),
+}
+"""How a metric is computed that is no quantile."""
+
+
 def _unseen(metric: Metric, what: str, *, is_watched: bool) -> NotMeasured:
     if is_watched:
         return NotMeasured(
@@ -253,21 +357,27 @@ def _unseen(metric: Metric, what: str, *, is_watched: bool) -> NotMeasured:
 
 def _demand_requests(metric: Metric, session: Session, tolerance: float) -> None:
     needed = requests_needed(metric, tolerance)
-    fewest = min(session.starts, key=lambda start: start.requests)
-    if fewest.requests < needed:
+    counts = [observations(metric, start.windows) for start in session.starts]
+    fewest = min(counts)
+    if fewest < needed:
+        if not any(counts) and any(start.requests for start in session.starts):
+            # What no answer had, more of them will not have.
+            value_of_starts(metric, session.starts)
+        start = session.starts[counts.index(fewest)]
         raise TooFewRequests(
-            f"{metric.name} at a tolerance of {format_fraction(tolerance)} needs {needed} requests a server start",
-            found=f"{fewest.requests} requests in {format_seconds(fewest.seconds)}",
+            f"{metric.name} at a tolerance of {format_fraction(tolerance)} needs {needed} {metric.counted} a server"
+            " start",
+            found=f"{fewest} {metric.counted} in {format_seconds(start.seconds)}",
             remedies=[
-                f"load(..., seconds={_enough(session, needed)})",
+                f"load(..., seconds={_enough(session, counts, needed)})",
                 *([f"a wider tolerance by the marker gpuserve({metric.option}=...)"] if metric.is_of_requests else []),
             ],
         )
 
 
-def _enough(session: Session, needed: int) -> int:
-    """Whole seconds in which the slowest start would have answered so many requests, with a fifth to spare."""
-    seconds_each = max(start.seconds / max(start.requests, 1) for start in session.starts)
+def _enough(session: Session, counts: Sequence[int], needed: int) -> int:
+    """Whole seconds in which the slowest start would have come to so many, with a fifth to spare."""
+    seconds_each = max(start.seconds / max(count, 1) for start, count in zip(session.starts, counts, strict=True))
     return math.ceil(1.2 * needed * seconds_each)
 
 

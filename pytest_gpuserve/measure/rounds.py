@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pytest_gpuserve.gate.metric import CAPACITY, COLD_START, METRICS, OF_A_START, Metric, log_cost, requests_needed
 from pytest_gpuserve.gate.paired import RoundPoint
-from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, capacities, cold_starts, point, value_of
+from pytest_gpuserve.measure.points import (
+    NotMeasured,
+    TooFewRequests,
+    capacities,
+    cold_starts,
+    observations,
+    point,
+    value_of,
+)
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.units import format_fraction
 
@@ -33,7 +41,8 @@ class Reduced:
         y: Mean over its starts of the log cost, see `points.CostPoint`.
         u: Squared standard error of ``y``, as the session's own windows show it.
         starts: Fresh server starts behind it.
-        requests: Of the start that has the fewest, to be held against ``gate.metric.requests_needed``.
+        requests: Of the start that has the fewest, to be held against ``gate.metric.requests_needed``; of some metrics
+            what else they are made of, see `Metric.counted`.
     """
 
     y: float
@@ -45,7 +54,8 @@ class Reduced:
 def reduced(metric: Metric, session: Session) -> Reduced:
     """Reduce a session. Raises `NotMeasured` where the metric is not known of every start."""
     known = point(metric, session, ANY_TOLERANCE)
-    return Reduced(known.y, known.u, len(session.starts), min(start.requests for start in session.starts))
+    fewest = min(observations(metric, start.windows) for start in session.starts)
+    return Reduced(known.y, known.u, len(session.starts), fewest)
 
 
 def reduced_by_metric(sessions: Sequence[Session]) -> dict[str, tuple[Reduced, ...]]:
@@ -157,22 +167,23 @@ def _groups(metric: Metric, measured: Round, tolerance: float) -> list[list[Bloc
         groups = [blocks[first : first + size] for first in range(0, len(blocks), size)]
         if len(groups) > 1 and len(groups[-1]) < size:
             groups[-2:] = [groups[-2] + groups[-1]]
-        if all(_requests(group, arm) >= needed for group in groups for arm in ARMS):
+        if all(observations(metric, _windows(group, arm)) >= needed for group in groups for arm in ARMS):
             return groups
-    fewest = min(_requests(blocks, arm) for arm in ARMS)
+    fewest = min(observations(metric, _windows(blocks, arm)) for arm in ARMS)
+    if not fewest:
+        # What no answer had, more of them will not have.
+        for windows in (_windows(blocks, arm) for arm in ARMS):
+            if any(window.requests for window in windows):
+                value_of(metric, windows)
     raise TooFewRequests(
-        f"{metric.name} at a tolerance of {format_fraction(tolerance)} needs {needed} requests of each server in at"
-        f" least {FEWEST_GROUPS} stretches of a round",
-        found=f"{fewest} requests in {len(blocks)} blocks of a round",
+        f"{metric.name} at a tolerance of {format_fraction(tolerance)} needs {needed} {metric.counted} of each server"
+        f" in at least {FEWEST_GROUPS} stretches of a round",
+        found=f"{fewest} {metric.counted} in {len(blocks)} blocks of a round",
         remedies=[
             "load(..., seconds=...), which lengthens the windows",
             f"a wider tolerance by the marker gpuserve({metric.option}=...)",
         ],
     )
-
-
-def _requests(blocks: Sequence[Block], arm: Arm) -> int:
-    return sum(window.requests for window in _windows(blocks, arm))
 
 
 def _windows(blocks: Sequence[Block], arm: Arm) -> list[Window]:

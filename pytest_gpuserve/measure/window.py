@@ -11,6 +11,7 @@ from pytest_gpuserve.gate.reason import Reason  # noqa: TC001 -- msgspec reads t
 from pytest_gpuserve.measure.capacity import Search  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.histogram import Histogram, merge
+from pytest_gpuserve.measure.streams import Streams  # noqa: TC001 -- as above
 from pytest_gpuserve.measure.telemetry import Telemetry  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.yardstick import Yardstick
 
@@ -73,6 +74,9 @@ class Window:
         client_cpu_seconds: CPU time that the load engine used.
         stages: Where the server's time went within it, by stage; empty where the server does not count.
         cards: What the cards did; None where there is none, or nothing was seen of them.
+        streams: What came of the answers that were streams; None where none was.
+        good: Answers that met all objectives of the load; None where it has none.
+        unjudged: Answers of which that is not known.
         begin_ns: When it began, by the load's clock, for who looks up what else was seen then; not kept in baselines.
         end_ns: When it ended.
         replicas: Where several servers shared the load, what each of them did; empty where one had it alone. Not kept
@@ -88,6 +92,9 @@ class Window:
     client_cpu_seconds: float = 0.0
     stages: Mapping[str, StageTime] = field(default_factory=dict)
     cards: CardUse | None = None
+    streams: Streams | None = None
+    good: int | None = None
+    unjudged: int = 0
     begin_ns: int = field(default=0, compare=False)
     end_ns: int = field(default=0, compare=False)
     replicas: tuple[ReplicaWindow, ...] = field(default=(), compare=False)
@@ -98,28 +105,6 @@ class Window:
         return self.requests / self.seconds
 
 
-ONE_READ_SHARE: Final = 0.2
-"""Of the gaps beyond a quantile, on its smaller side, as many at most may lie within one read: a fifth."""
-
-
-def gaps_within_one_read(gaps: Histogram) -> float:
-    """Return which share of the gaps between a stream's chunks lies within one read.
-
-    Chunks that come in one read have one time of arrival, and in no other way are two a nanosecond apart.
-    """
-    return gaps.counts.get(0, 0) / gaps.total if gaps.total else 0.0
-
-
-def is_gap_known(gaps: Histogram, q: float) -> bool:
-    """Whether a quantile of the gaps between chunks is known.
-
-    A gap within one read counts as nothing, and the one before it as longer than it was. Their sum, and so the mean, is
-    right all the same.
-    """
-    # Rounded: 1 - 0.9 is not quite 0.1.
-    return gaps_within_one_read(gaps) <= round(ONE_READ_SHARE * min(q, 1 - q), 9)
-
-
 @dataclass(frozen=True, slots=True)
 class Client:
     """What the load engine saw beside the latencies; not kept in baselines.
@@ -127,11 +112,6 @@ class Client:
     Args:
         lag: How late requests were sent.
         service: Latencies from the actual send, of an open loop; of a closed loop empty, being the latencies.
-        first_token: Of streams, time to the first chunk with content.
-        between_tokens: Of streams, the gaps between such chunks; see ``is_gap_known``.
-        tokens: Tokens that arrived, or chunks where ``tokens_from_usage`` is false.
-        tokens_from_usage: Whether every answer said how many tokens it has (``usage.completion_tokens``).
-        seconds: The time in which they did.
         resent: Requests that were sent once more, for the server had closed a connection that it had kept open.
         ceiling: Requests a second that the engine itself reaches on this host; None where it is not known.
         sending_seconds: Over all requests, from the begin of a send until its last byte was handed to the kernel; small
@@ -141,11 +121,6 @@ class Client:
 
     lag: Histogram = field(default_factory=lambda: Histogram({}))
     service: Histogram = field(default_factory=lambda: Histogram({}))
-    first_token: Histogram = field(default_factory=lambda: Histogram({}))
-    between_tokens: Histogram = field(default_factory=lambda: Histogram({}))
-    tokens: int = 0
-    tokens_from_usage: bool = False
-    seconds: float = 0.0
     resent: int = 0
     ceiling: float | None = None
     sending_seconds: float | None = None
@@ -158,12 +133,6 @@ class Client:
         return cls(
             lag=merge(part.lag for part in known),
             service=merge(part.service for part in known),
-            first_token=merge(part.first_token for part in known),
-            between_tokens=merge(part.between_tokens for part in known),
-            tokens=sum(part.tokens for part in known),
-            tokens_from_usage=all(part.tokens_from_usage for part in known if part.tokens)
-            and any(part.tokens for part in known),
-            seconds=sum(part.seconds for part in known),
             resent=sum(part.resent for part in known),
             ceiling=min((part.ceiling for part in known if part.ceiling is not None), default=None),
             sending_seconds=_sum_if_known(part.sending_seconds for part in known),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import dis
 import inspect
 from types import CodeType
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.metric import LATENCY, METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +31,7 @@ def compared_metrics(item: pytest.Item) -> frozenset[str]:
     # Of a decorated test both count: the wrapper and what it wraps.
     codes = [getattr(each, "__code__", None) for each in (function, inspect.unwrap(function) if function else None)]
     mentioned = {name for code in codes if code is not None for name in _names(code)}
-    named = frozenset(name for name, metric in METRICS.items() if metric.option in mentioned)
+    named = frozenset(mentioned & set(METRICS))
     return named or frozenset(name for name, metric in METRICS.items() if not metric.on_request)
 
 
@@ -52,7 +53,25 @@ def _can_claim(fixturenames: Sequence[str]) -> bool:
 
 
 def _names(code: CodeType) -> Iterator[str]:
-    yield from code.co_names
+    """What could be names of metrics: ``throughput``, ``latency.p99``.
+
+    A quantile of which nobody sees whose it is may be of all times that are named, or of latencies.
+    """
+    named = TIMES.intersection(code.co_names) or {LATENCY}
+    # Variables too: pytest's own assertions have one for each part of an expression.
+    before, held = "", dict[object, str]()
+    for instruction in dis.get_instructions(code):
+        name, what = instruction.argval, instruction.opname
+        if "STORE_FAST" in what:
+            held[name[0] if isinstance(name, tuple) else name] = before
+        if "LOAD_FAST" in what:
+            before = held.get(name[-1] if isinstance(name, tuple) else name, "")
+        elif name in code.co_names:
+            yield name
+            yield from (f"{owner}.{name}" for owner in ({before} if before in TIMES else named))
+            before = name
+        elif what not in {"EXTENDED_ARG", "CACHE"}:
+            before = ""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from _names(constant)
@@ -122,6 +141,9 @@ LEFT_OUT: Final = pytest.StashKey[tuple[pytest.Item, ...]]()
 
 NODEID: Final = pytest.StashKey[str]()
 """Of a test, its id as it was before pytest-xdist's workers appended the name of a group; see `plain_id`."""
+
+TIMES: Final = frozenset(metric.times for metric in METRICS.values() if metric.times)
+"""Of which a test may compare quantiles."""
 
 MEASURING: Final = "_gpuserve_measuring"
 """A fixture that every measuring fixture of ours depends on. pytest lists it among a test's fixtures exactly if the

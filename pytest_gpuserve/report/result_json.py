@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.metric import GOODPUT, METRICS, OUTPUT_TOKENS
 from pytest_gpuserve.measure.breakdown import breakdown_of
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.histogram import merge
@@ -18,7 +18,7 @@ from pytest_gpuserve.measure.replicas import imbalance_of, replicas_of
 from pytest_gpuserve.measure.rounds import reduced_by_metric
 from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.measure.telemetry import as_plain, merged
-from pytest_gpuserve.measure.window import Client, is_gap_known, is_searched
+from pytest_gpuserve.measure.window import Client, is_searched
 from pytest_gpuserve.report.ranking import rows_of
 from pytest_gpuserve.report.schema import (
     BaseRecord,
@@ -161,10 +161,11 @@ def _run(run: RunResult) -> RunRecord:
         },
         send_lag_p99=_quantile(client.lag, 0.99),
         service=_quantiles(client.service),
-        first_token=_quantiles(client.first_token),
-        between_tokens=_gaps(client.between_tokens),
-        tokens_per_second=client.tokens / client.seconds if client.tokens else None,
-        tokens_from_usage=client.tokens_from_usage if client.tokens else msgspec.UNSET,
+        ttft=_of_streams("ttft", run.sessions),
+        itl=_of_streams("itl", run.sessions),
+        tpot=_of_streams("tpot", run.sessions),
+        output_tokens_per_second=_known(OUTPUT_TOKENS, run.sessions),
+        goodput=_known(GOODPUT, run.sessions),
         client_ceiling=client.ceiling,
         telemetry=_telemetry(starts),
         windows_measured_again=[reason for start in starts for reason in start.rejected],
@@ -267,11 +268,10 @@ def _quantiles(histogram: Histogram) -> Plain | None:
     return {name: histogram.quantile(q) for name, q in _QUANTILES.items()} if histogram.total else None
 
 
-def _gaps(histogram: Histogram) -> Plain | None:
-    known = _quantiles(histogram)
-    return known and {
-        name: value if is_gap_known(histogram, _QUANTILES[name]) else None for name, value in known.items()
-    }
+def _of_streams(times: str, sessions: Sequence[Session]) -> Plain | None:
+    """Quantiles of the times of streams; None where none is known."""
+    found = {name: _known(f"{times}.{name}", sessions) for name in _QUANTILES}
+    return found if any(value is not None for value in found.values()) else None
 
 
 def _latency(sessions: Sequence[Session]) -> dict[str, float | None]:

@@ -150,10 +150,11 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         points: For each metric what is known of each session.
         send_lag_p99: How late requests were sent.
         service: Quantiles of latencies from the actual send, of an open loop.
-        first_token: Quantiles of the time to the first chunk with content.
-        between_tokens: Quantiles of the gaps between such chunks; null where too many came in one read.
-        tokens_per_second: Tokens that arrived a second, or chunks.
-        tokens_from_usage: Whether every answer said how many tokens it has; else chunks were counted.
+        ttft: Of streams, quantiles of the time to the first chunk with content, in seconds.
+        itl: Quantiles of the gaps between such chunks; null where too many came in one read.
+        tpot: Quantiles of the time for each token after the first.
+        output_tokens_per_second: Tokens that arrived a second; null where not every answer says how many it has.
+        goodput: Answers a second that met all objectives of the load.
         client_ceiling: Requests a second that the load engine itself reaches.
         telemetry: What cards and processes did.
         windows_measured_again: Why, a text for each.
@@ -192,10 +193,11 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     points: dict[str, list[PointRecord]] = {}
     send_lag_p99: float | None = None
     service: Plain | None = None
-    first_token: Plain | None = None
-    between_tokens: Plain | None = None
-    tokens_per_second: float | None = None
-    tokens_from_usage: bool | msgspec.UnsetType = msgspec.UNSET
+    ttft: dict[str, Number | None] | None = None
+    itl: dict[str, Number | None] | None = None
+    tpot: dict[str, Number | None] | None = None
+    output_tokens_per_second: Number | None = None
+    goodput: Number | None = None
     client_ceiling: float | None = None
     telemetry: Plain | None = None
     windows_measured_again: list[str] = []

@@ -22,6 +22,7 @@ import msgspec
 from pytest_gpuserve.measure.capacity import Objective, Probe, ProbeOutcome, Search
 from pytest_gpuserve.measure.counters import ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import Histogram
+from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import CardUse, Session, Start, Window
 from pytest_gpuserve.measure.yardstick import Yardstick
 
@@ -163,6 +164,8 @@ class WindowRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
             out where the server counts none.
         cards: ``joules=12.5 memory=1.2e+09 utilisation=0.8 sm_clock=1350`` in this order, a ``CardUse`` in joules,
             bytes, a share and MHz; without what is not known, and left out where nothing is.
+        ttft: With the fields up to ``with_usage``, the histograms and counts of a ``Streams``; left out where none was.
+        good: Left out where the load has no objectives, as ``unjudged``.
     """
 
     seconds: Positive
@@ -176,10 +179,18 @@ class WindowRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     batches: Count | None
     stages: str = ""
     cards: str = ""
+    ttft: str = ""
+    itl: str = ""
+    tpot: str = ""
+    tokens: Annotated[int, msgspec.Meta(gt=-(2**53), lt=2**53)] = 0
+    with_usage: Count = 0
+    good: Count | None = None
+    unjudged: Count = 0
 
 
 def window_record(window: Window) -> WindowRecord:
     """Turn a window into its record."""
+    streams = window.streams or Streams()
     return WindowRecord(
         seconds=rounded(window.seconds),
         requests=window.requests,
@@ -192,6 +203,13 @@ def window_record(window: Window) -> WindowRecord:
         batches=window.batches,
         stages=_stages_text(window.stages),
         cards=_cards_text(window.cards),
+        ttft=streams.ttft.to_text(),
+        itl=streams.itl.to_text(),
+        tpot=streams.tpot.to_text(),
+        tokens=streams.tokens,
+        with_usage=streams.with_usage,
+        good=window.good,
+        unjudged=window.unjudged,
     )
 
 
@@ -199,13 +217,10 @@ def window_of(record: WindowRecord, path: str) -> Window:
     """Read a window back.
 
     Raises:
-        ValueError: Its histogram, stages or cards cannot be read, or do not fit it; the text begins with the field's
+        ValueError: A histogram, its stages or cards cannot be read, or do not fit it; the text begins with the field's
             path.
     """
-    try:
-        latency = Histogram.from_text(record.latency)
-    except ValueError as problem:
-        raise ValueError(f"{path}.latency: {problem}") from None
+    latency = _histogram_of(record, "latency", path)
     if latency.total != record.requests:
         raise ValueError(f"{path}.latency holds {latency.total} latencies, but .requests is {record.requests}")
     if any(record.errors.values()):
@@ -228,7 +243,31 @@ def window_of(record: WindowRecord, path: str) -> Window:
         client_cpu_seconds=record.client_cpu_seconds,
         stages=stages,
         cards=cards,
+        streams=_streams_of(record, path),
+        good=record.good,
+        unjudged=record.unjudged,
     )
+
+
+def _histogram_of(record: WindowRecord, field: str, path: str) -> Histogram:
+    try:
+        return Histogram.from_text(getattr(record, field))
+    except ValueError as problem:
+        raise ValueError(f"{path}.{field}: {problem}") from None
+
+
+def _streams_of(record: WindowRecord, path: str) -> Streams | None:
+    """Those of a window; None where it had none."""
+    ttft, itl, tpot = (_histogram_of(record, field, path) for field in ("ttft", "itl", "tpot"))
+    found = Streams(ttft, itl, tpot, record.tokens, record.with_usage)
+    is_empty = found == Streams()
+    if not is_empty and ttft.total != record.requests:
+        raise ValueError(f"{path}.ttft holds {ttft.total} times, but .requests is {record.requests}")
+    if not tpot.total <= record.with_usage <= record.requests:
+        raise ValueError(f"{path}.tpot, .with_usage and .requests do not rise")
+    if (record.good or 0) + record.unjudged > record.requests:
+        raise ValueError(f"{path}.good and .unjudged are more than .requests")
+    return None if is_empty else found
 
 
 def _stages_text(stages: Mapping[str, StageTime]) -> str:

@@ -33,27 +33,19 @@ from pytest_gpuserve.store.schema import (
     window_record,
 )
 
-HISTOGRAMS = ("lag", "service", "first_token", "between_tokens")
+HISTOGRAMS = ("lag", "service")
 """Fields of a ``Client`` that are histograms."""
-
-UNSET_BY_DEFAULT = ("tokens_from_usage", "resent")
-"""Fields of a ``Client`` that are written only where they say something: older versions know no such fields."""
 
 
 class ClientRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A ``Client``; histograms as ``Histogram.to_text`` writes them, and what is unset has its default."""
+    """A ``Client``; histograms as ``Histogram.to_text`` writes them."""
 
     lag: str
     service: str
-    first_token: str
-    between_tokens: str
-    tokens: Count
-    seconds: NotNegative
     ceiling: Positive | None
     sending_seconds: NotNegative | None = None
     receiving_seconds: NotNegative | None = None
-    tokens_from_usage: bool | msgspec.UnsetType = msgspec.UNSET
-    resent: Count | msgspec.UnsetType = msgspec.UNSET
+    resent: Count = 0
 
 
 class ArmResultRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -125,13 +117,7 @@ def _side_record(side: ArmResult) -> ArmResultRecord:
     client = {each.name: getattr(side.client, each.name) for each in fields(Client)}
     return ArmResultRecord(
         cold_start_seconds=side.cold_start_seconds,
-        client=ClientRecord(
-            **{
-                **client,
-                **{name: client[name].to_text() for name in HISTOGRAMS},
-                **{name: client[name] or msgspec.UNSET for name in UNSET_BY_DEFAULT},
-            }
-        ),
+        client=ClientRecord(**{**client, **{name: client[name].to_text() for name in HISTOGRAMS}}),
         batch_sizes=dict(side.batch_sizes),
         answers=side.answers,
         answers_checked=side.answers_checked,
@@ -143,9 +129,7 @@ def _side_record(side: ArmResult) -> ArmResultRecord:
 
 
 def _side_of(record: ArmResultRecord, path: str) -> ArmResult:
-    client = {
-        name: value for name, value in msgspec.structs.asdict(record.client).items() if value is not msgspec.UNSET
-    }
+    client = msgspec.structs.asdict(record.client)
     for name in HISTOGRAMS:
         try:
             client[name] = Histogram.from_text(client[name])
@@ -180,8 +164,9 @@ def _any_window_of(record: WindowRecord, path: str) -> Window:
 
 _Kept = TypeVar("_Kept", bound="RoundsFile | PastFile")
 
-ROUNDS_SCHEMA: Final = 2
-"""Of the file of rounds: in schema 1 a tolerance was a growth of the cost, so that its looks asked other questions."""
+ROUNDS_SCHEMA: Final = 3
+"""Of the file of rounds: in schema 1 a tolerance was a growth of the cost, so that its looks asked other questions; up
+to schema 2 windows did not say what came of streams."""
 
 PAST_SCHEMA: Final = 1
 """Of the file of differences."""

@@ -8,6 +8,7 @@ import pytest
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.shape import WINDOW_SECONDS, LoadShape, schedule_of, windows_wanted
+from pytest_gpuserve.load.objectives import Objectives
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
 from pytest_gpuserve.load.validity import LATENCIES_LONG
 from pytest_gpuserve.measure.steady import truncate
@@ -49,11 +50,11 @@ def test_what_is_measured_as_a_whole_is_warmed_up_by_users_before_it(schedule: S
 
 def test_a_trace_may_only_name_requests_that_there_are() -> None:
     """The error says how several are given."""
-    LoadShape(TRACE).check_payloads(3)
+    LoadShape(TRACE).check_target(3, is_stream=False)
     with pytest.raises(UsageProblem, match="names request 2") as caught:
-        LoadShape(TRACE).check_payloads(2)
+        LoadShape(TRACE).check_target(2, is_stream=False)
     assert "server.rotate" in str(caught.value)
-    LoadShape(Burst(9)).check_payloads(1)
+    LoadShape(Burst(9)).check_target(1, is_stream=False)
 
 
 @pytest.mark.parametrize("end", [{"requests": 5}, {"until": len}, {"seconds": 5.0}])
@@ -79,6 +80,7 @@ def test_what_ends_by_itself_takes_no_other_end(schedule: Schedule, end: dict[st
         ({"requests": 0}, "requests=...) is a whole number"),
         ({"until": 5}, "until=...) is a function"),
         ({"requests": 5, "until": len}, "one of them"),
+        ({"goodput": 0.2}, "goodput=Objectives(ttft=200 * ms)"),
         ({"schedule": Closed(10**7)}, "ulimit"),
     ],
 )
@@ -94,6 +96,25 @@ def test_windows_and_their_bounds() -> None:
     assert [LoadShape(Closed(1)).windows, LoadShape(Closed(1), seconds=0.1).windows] == [8, 4]
     assert LoadShape(Closed(1)).most_windows == 24
     assert LoadShape(Closed(1), requests=5).most_windows == 120
+
+
+def test_objectives_are_of_the_workload_and_those_of_streams_need_some() -> None:
+    """To the last digit; a load without any has the workload that it always had."""
+    one, other = (LoadShape(Closed(1), goodput=Objectives(ttft=ttft)) for ttft in (0.2, 0.2001))
+    assert one.workload()["goodput"] == "ttft <= 0.2 s"
+    assert one.workload() != other.workload()
+    assert "goodput" not in LoadShape(Closed(1)).workload()
+    one.check_target(1, is_stream=True)
+    LoadShape(Closed(1), goodput=Objectives(latency=1)).check_target(1, is_stream=False)
+    with pytest.raises(UsageProblem, match=r"stream=True"):
+        one.check_target(1, is_stream=False)
+
+
+@pytest.mark.parametrize("wrong", [{}, {"ttft": 0}, {"tpot": "1"}, {"latency": float("nan")}, {"ttft": -1.0}])
+def test_objectives_are_numbers_above_0_and_one_at_least(wrong: dict[str, Any]) -> None:
+    """The error names the argument."""
+    with pytest.raises(UsageProblem, match=rf"Objectives\({next(iter(wrong), '')}"):
+        Objectives(**wrong)
 
 
 # -- how long a start is measured

@@ -19,7 +19,7 @@ from pytest_gpuserve.load.wire import Endpoint
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.load.engine.transport import Sample, Slot
+    from pytest_gpuserve.load.engine.transport import Sample, Slot, Stream
 
 SECOND_NS = 1_000_000_000
 ENDPOINT = Endpoint("grpc", "127.0.0.1", 1, rpc="/fake.Fake/Echo")
@@ -208,7 +208,7 @@ class Recorder:
             self.lost_idle.append((slot.place, kind))
         self.then(slot)
 
-    def token(self, slot: Slot, now_ns: int, before_ns: int) -> None:
+    def chunk(self, now_ns: int, before_ns: int) -> None:
         """No streams here."""
         raise AssertionError
 
@@ -216,7 +216,7 @@ class Recorder:
         """Nothing is sent again."""
         raise AssertionError
 
-    def usage(self, more: int) -> None:
+    def streamed(self, slot: Slot, now_ns: int, stream: Stream) -> None:
         """No streams here."""
         raise AssertionError
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pytest_gpuserve.load.engine.opening import Connected
-    from pytest_gpuserve.load.engine.transport import Sample, Slot
+    from pytest_gpuserve.load.engine.transport import Sample, Slot, Stream
 
 PAYLOAD = b"request"
 
@@ -170,11 +170,11 @@ class User:
         self.events.append(("resent",))
         return self._payload
 
-    def token(self, slot: Slot, now_ns: int, before_ns: int) -> None:
+    def chunk(self, now_ns: int, before_ns: int) -> None:
         """There are no streams here."""
         raise AssertionError
 
-    def usage(self, more: int) -> None:
+    def streamed(self, slot: Slot, now_ns: int, stream: Stream) -> None:
         """There are no streams here."""
         raise AssertionError
 

@@ -204,7 +204,6 @@ def client_of(windows: Sequence[Window]) -> Client:
         return Client()
     return Client(
         lag=Histogram({bucket_of(LAG_NS): sum(window.requests for window in windows)}),
-        seconds=sum(window.seconds for window in windows),
         ceiling=CEILING,
     )
 

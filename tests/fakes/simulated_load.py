@@ -14,7 +14,7 @@ import msgspec
 from pytest_gpuserve.load.engine import closed_loop, loop, open_loop
 from pytest_gpuserve.load.engine.__main__ import make_loop
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
-from pytest_gpuserve.load.engine.transport import Slot
+from pytest_gpuserve.load.engine.transport import IDLE, Slot, Stream
 from pytest_gpuserve.load.schedule import is_open
 from pytest_gpuserve.load.totals import merge_ticks
 
@@ -41,6 +41,9 @@ class Reply:
         body: Of the answer.
         keep: Whether the connection stays.
         lost: Whether the connection is lost instead of an answer given.
+        first_ns: Of a stream, when its first content came, from the send; None where there was none.
+        tokens: Of a stream, how many it says that it has, each in a chunk of its own.
+        is_stream: Whether it is one.
     """
 
     after_ns: int | None = 10 * MS
@@ -48,6 +51,9 @@ class Reply:
     body: bytes = BODY
     keep: bool = True
     lost: bool = False
+    first_ns: int | None = None
+    tokens: int | None = None
+    is_stream: bool = False
 
 
 @dataclass
@@ -280,6 +286,9 @@ class SimulatedSlot(Slot):
             loop.refused(self, now_ns, reply.kind, lambda: self._say(reply.body), keep=reply.keep)
         else:
             request.good = True
+            if reply.is_stream:
+                first_ns = IDLE if reply.first_ns is None else request.at_ns + reply.first_ns
+                loop.streamed(self, now_ns, Stream(first_ns, reply.tokens or 1, reply.tokens))
             loop.answered(self, now_ns, reply.body, reply.keep)
 
     def _say(self, body: bytes) -> str:

@@ -175,7 +175,8 @@ def test_blocks_are_worth_what_they_cost_and_tell() -> None:
 def test_the_default_prior_is_wide() -> None:
     """1.5 % between two starts, 3 % for p99, more for cold starts; 3 degrees of freedom, and nothing of it learned."""
     priors = {name: default_prior(metric) for name, metric in METRICS.items() if name != "latency.p90"}
-    odd = {"latency.p99": 0.03, "gpu_memory": 0.00707, "cold_start": 0.0707}
+    tails = {metric.name: 0.03 for metric in METRICS.values() if metric.quantile == 0.99}
+    odd = {**tails, "gpu_memory": 0.00707, "cold_start": 0.0707}
     spreads = {name: math.sqrt(prior.variance) for name, prior in priors.items()}
     assert spreads == pytest.approx({name: odd.get(name, 0.015) for name in priors}, rel=1e-3)
     assert {(prior.dof, prior.learned) for prior in priors.values()} == {(3, False)}

@@ -195,6 +195,18 @@ def test_the_table_of_metrics_is_the_published_one() -> None:
         ("latency.p95", "p95", "s", 0.10, 0.005, 0.02, False),
         ("latency.p99", "p99", "s", 0.20, 0.03, 0.03, False),
         ("batching_ratio", "batching_ratio", "", 0.05, 0.003, 0.02, False),
+        *(
+            (f"{times}.p{percent}", f"{times}_p{percent}", "s", tolerance, floor, sd, True)
+            for times in ("ttft", "itl", "tpot")
+            for percent, tolerance, floor, sd in (
+                (50, 0.05, 0.005, 0.02),
+                (90, 0.10, 0.005, 0.02),
+                (95, 0.10, 0.005, 0.02),
+                (99, 0.20, 0.03, 0.03),
+            )
+        ),
+        ("output_tokens_per_second", "output_tokens_per_second", "1/s", 0.05, 0.005, 0.02, True),
+        ("goodput", "goodput", "1/s", 0.05, 0.005, 0.02, True),
         ("energy_per_inference", "energy_per_inference", "J", 0.05, 0.005, 0.02, True),
         ("gpu_memory", "gpu_memory", "B", 0.02, 0.001, 0.005, True),
         ("gpu_utilisation", "gpu_utilisation", "", 0.05, 0.01, 0.02, True),
@@ -255,6 +267,8 @@ def test_what_is_not_a_measurement_has_no_cost(metric: Metric) -> None:
         ("throughput", 0.05, 40),
         ("batching_ratio", 0.03, 67),
         ("energy_per_inference", 0.05, 40),
+        ("itl.p99", 0.20, 1000),
+        ("goodput", 0.05, 40),
         ("gpu_memory", 0.001, 1),
         ("gpu_utilisation", 0.001, 1),
         ("cold_start", 0.001, 1),

@@ -646,8 +646,8 @@ class Stream(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
-@pytest.mark.parametrize(("path", "tokens"), [("", TOKENS), ("chat", 3 * TOKENS)])
-def test_streams_are_timed_by_their_content(run: Command, path: str, tokens: int) -> None:
+@pytest.mark.parametrize(("path", "tokens"), [("", None), ("chat", 3 * TOKENS)])
+def test_streams_are_timed_by_their_content(run: Command, path: str, tokens: int | None) -> None:
     """First token and gaps are those of the server; chunks without content are none, and tokens as many as it says."""
     with in_a_thread(ThreadingHTTPServer(("127.0.0.1", 0), Stream)) as server:
         url = f"http://127.0.0.1:{server.server_address[1]}/{path}"
@@ -655,10 +655,14 @@ def test_streams_are_timed_by_their_content(run: Command, path: str, tokens: int
     values = json.loads(out)
     assert [reason for reason in values["reasons"] if not reason.startswith(NOISE)] == []
     assert (status == 0, err, values["requests"]) == (values["valid"], "", 4)
-    assert values["tokens_per_second"] == pytest.approx(4 * tokens / values["seconds"])
+    rate = None if tokens is None else pytest.approx(4 * tokens / values["seconds"])
+    assert values["output_tokens_per_second"] == rate
     assert values["tokens_from_usage"] is (path == "chat")
-    last = values["first_token"]["mean"] + (TOKENS - 1) * values["between_tokens"]["mean"]
-    assert values["first_token"]["mean"] >= FIRST_SECONDS
+    last = values["ttft"]["mean"] + (TOKENS - 1) * values["itl"]["mean"]
+    if tokens is not None:
+        decode = values["latency"]["mean"] - values["ttft"]["mean"]
+        assert values["tpot"]["mean"] == pytest.approx(decode / (tokens - 1), rel=1e-6)
+    assert values["ttft"]["mean"] >= FIRST_SECONDS
     # With the last token ends an answer that is a moment longer, or as long but for the last digit.
     assert FIRST_SECONDS + (TOKENS - 1) * GAP_SECONDS <= last <= values["latency"]["mean"] * (1 + 1e-6)
 

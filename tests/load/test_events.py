@@ -18,7 +18,7 @@ from tests.fakes.http_connection import FakeOpening, User
 from tests.fakes.pieces import cut
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.engine.transport import Slot
+    from pytest_gpuserve.load.engine.transport import Slot, Stream
 
 
 def chunk(*choices: dict[str, Any], **more: object) -> bytes:
@@ -205,17 +205,21 @@ class Reader(User):
 
     def __init__(self) -> None:
         self.told: list[object] = []
+        self.first_ns = IDLE
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(http1, "Opening", FakeOpening)
             super().__init__(transport=Streams)
 
-    def token(self, slot: Slot, now_ns: int, before_ns: int) -> None:
+    def chunk(self, now_ns: int, before_ns: int) -> None:
         """Note whether it is the first, and else whether it came with the one before it."""
+        if before_ns == IDLE:
+            self.first_ns = now_ns
         self.told.append("first" if before_ns == IDLE else "together" if before_ns == now_ns else "next")
 
-    def usage(self, more: int) -> None:
-        """Note it."""
-        self.told.append(more)
+    def streamed(self, slot: Slot, now_ns: int, stream: Stream) -> None:
+        """Note how many chunks and tokens it had."""
+        assert stream.first_ns == (self.first_ns if stream.chunks else IDLE)
+        self.told.append((stream.chunks, stream.tokens))
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -227,11 +231,13 @@ def pieces(*parts: bytes) -> list[bytes]:
 
 
 def test_the_first_content_is_the_first_token_and_usage_corrects_the_count() -> None:
-    """Of each answer on a connection anew; chunks of one read are so many at one time; without usage none is told."""
+    """Of each answer on a connection anew, none before its end; chunks of one read are so many at one time."""
     reader = Reader()
-    events = reader.receive(*pieces(ROLE, WORD, WORD + WORD, FINISH, USAGE), *pieces(ROLE, WORD), *pieces(USAGE, WORD))
-    assert reader.told == ["first", "next", "together", 2, "first", "first", 4]
-    assert [event[0] for event in events] == ["answered"] * 3
+    events = reader.receive(
+        *pieces(ROLE, WORD, WORD + WORD, FINISH, USAGE), *pieces(ROLE, WORD), *pieces(USAGE, WORD), *pieces(ROLE, USAGE)
+    )
+    assert reader.told == ["first", "next", "together", (3, 5), "first", (1, None), "first", (1, 5), (0, 5)]
+    assert [event[0] for event in events] == ["answered"] * 4
 
 
 def test_an_answer_without_content_is_an_error() -> None:
@@ -246,7 +252,7 @@ def test_tokens_that_make_no_text_are_an_answer() -> None:
     """Such as those that end in the middle of a letter: their number is known, and no time of a first one."""
     reader = Reader()
     assert [event[0] for event in reader.receive(*pieces(ROLE, delta(content=""), FINISH, USAGE))] == ["answered"]
-    assert reader.told == [5]
+    assert reader.told == [(0, 5)]
 
 
 def test_a_failed_answer_says_nothing_of_tokens() -> None:
@@ -265,7 +271,7 @@ def test_an_error_in_a_stream_is_an_error() -> None:
     events = reader.receive(*pieces(error, done), *pieces(ROLE, WORD, USAGE, error, done), *pieces(WORD))
     assert [event[:2] for event in events[:2]] == [("refused", "error in a stream")] * 2
     assert [event[0] for event in events[2:]] == ["answered"]
-    assert reader.told == ["first", "first"]
+    assert reader.told == ["first", "first", (1, None)]
 
 
 def test_a_token_is_counted_with_the_piece_that_completes_it() -> None:

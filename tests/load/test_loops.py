@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine.loop import OPENING_AT_ONCE, RECONNECT_NS
+from pytest_gpuserve.load.objectives import Objectives
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Steps, Trace
 from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.measure.histogram import bucket_of
@@ -98,6 +100,62 @@ def test_a_time_limit_stops_the_sending_and_waits_for_what_is_under_way() -> Non
     thinking = Simulation(plan(Closed(3, think_seconds=10.0), ms=1000)).run()
     deaf = Simulation(plan(Closed(3), ms=1000), opens=lambda _: (5000 * MS, "connect timeout")).run()
     assert thinking.ended_ns == deaf.ended_ns == thinking.begin_ns + 1000 * MS
+
+
+@pytest.mark.parametrize(
+    ("reply", "times"),
+    [
+        (Reply(50 * MS, first_ns=10 * MS, tokens=5, is_stream=True), [(10, 10)] * 2),
+        (Reply(50 * MS, first_ns=10 * MS, is_stream=True), [(10, None)] * 2),
+        # Nobody has seen anything before its end.
+        (Reply(50 * MS, tokens=5, is_stream=True), [(50, None)] * 2),
+        (Reply(50 * MS, first_ns=10 * MS, tokens=1, is_stream=True), [(10, None)] * 2),
+    ],
+    ids=["all told", "no usage", "no content", "one token"],
+)
+@pytest.mark.parametrize("due_ms", [0, 7])
+def test_a_stream_has_its_times_when_it_ends(reply: Reply, times: list[tuple[int, int | None]], due_ms: int) -> None:
+    """To the first token from when it was due; for each token after it, where the answer says how many there are."""
+    schedule = Trace(((0.0, 0), (due_ms / 1000, 0)), max_in_flight=1) if due_ms else Closed(1)
+    (tick,) = Simulation(plan(schedule, requests=None if due_ms else 2), lambda _: reply).run().ticks
+    # Of the trace the second waits until the first has ended.
+    waits = [0, 50 - due_ms if due_ms else 0]
+    assert counted(tick.ttft) == latencies(*((ttft + wait) * MS for (ttft, _), wait in zip(times, waits, strict=False)))
+    assert counted(tick.tpot) == latencies(*(tpot * MS for _, tpot in times if tpot is not None))
+    assert tick.with_usage == (len(times) if reply.tokens else 0)
+
+
+STREAM = Reply(50 * MS, first_ns=10 * MS, tokens=5, is_stream=True)
+"""Its TTFT is 10 ms, and so is its TPOT."""
+
+
+@pytest.mark.parametrize(
+    ("objectives", "reply", "found"),
+    [
+        (Objectives(ttft=0.01, tpot=0.01, latency=0.05), STREAM, (2, 0)),
+        (Objectives(ttft=0.0099), STREAM, (0, 0)),
+        (Objectives(ttft=0.01, tpot=0.0099), STREAM, (0, 0)),
+        (Objectives(latency=0.0499), STREAM, (0, 0)),
+        (Objectives(ttft=0.01), replace(STREAM, tokens=None), (2, 0)),
+        (Objectives(ttft=0.01, tpot=0.01), replace(STREAM, tokens=None), (0, 2)),
+        (Objectives(ttft=0.0099, tpot=0.01), replace(STREAM, tokens=None), (0, 0)),
+        (Objectives(tpot=0.001), replace(STREAM, tokens=1), (2, 0)),
+        (Objectives(latency=0.05), Reply(50 * MS), (2, 0)),
+        (Objectives(latency=0.0499), Reply(50 * MS), (0, 0)),
+        (Objectives(latency=1.0), Reply(50 * MS, "status 503"), (0, 0)),
+        (Objectives(ttft=1.0), Reply(50 * MS), (0, 2)),
+        (None, STREAM, (0, 0)),
+    ],
+)
+def test_a_good_answer_meets_all_objectives(
+    objectives: Objectives | None, reply: Reply, found: tuple[int, int]
+) -> None:
+    """At the limit too; what is missed for sure is missed, and what is not known of is neither good nor bad."""
+    whole = msgspec.structs.replace(plan(Closed(1), requests=2), objectives=objectives)
+    if reply.is_stream:
+        whole = msgspec.structs.replace(whole, endpoint=Endpoint("sse", "simulated"))
+    (tick,) = Simulation(whole, lambda _: reply).run().ticks
+    assert (tick.good, tick.unjudged) == found
 
 
 @pytest.mark.parametrize("payloads", [ONE, TWO])

@@ -60,12 +60,13 @@ OPENED = replace(
 )
 STREAMED = replace(
     STEPPED,
-    first_token=durations([5 * MS] * 100),
-    between_tokens=durations([2 * MS] * 1900),
+    ttft=durations([5 * MS] * 100),
+    itl=durations([2 * MS] * 1900),
+    tpot=durations([3 * MS] * 100),
     chunks=2000,
     with_usage=100,
 )
-CHUNKED = replace(STREAMED, with_usage=99, between_tokens=durations([2 * MS] * 950 + [0] * 50), resent=3)
+CHUNKED = replace(STREAMED, with_usage=99, itl=durations([2 * MS] * 950 + [0] * 50), resent=3)
 """Chunks of which each twentieth came with the one before it."""
 
 
@@ -226,7 +227,7 @@ def test_every_request_is_in_the_histogram(values: list[int]) -> None:
 
 JSON_KEYS = """
 requests errors answers_checked seconds throughput latency service send_lag_p50 send_lag_p99 cpu_seconds client_ceiling
-valid reasons schedule processes error_kinds first_token between_tokens tokens_per_second resent tokens_from_usage
+valid reasons schedule processes error_kinds ttft itl tpot output_tokens_per_second resent tokens_from_usage
 """
 
 
@@ -241,7 +242,7 @@ def test_json_has_the_agreed_keys() -> None:
     assert (values["cpu_seconds"], values["processes"]) == (0.02, 2)
     assert (values["valid"], values["reasons"]) == (True, [])
     assert values["schedule"] == {"load": "closed loop", "concurrency": "4"}
-    unknown = ("service", "send_lag_p50", "send_lag_p99", "first_token", "between_tokens", "tokens_per_second")
+    unknown = ("service", "send_lag_p50", "send_lag_p99", "ttft", "itl", "tpot", "output_tokens_per_second")
     assert [values[name] for name in unknown] == [None] * len(unknown)
 
 
@@ -254,12 +255,13 @@ def test_json_of_an_open_loop_of_streams_and_of_nothing() -> None:
     assert (values["valid"], values["reasons"]) == (False, ["client late: by much"])
     assert values["schedule"] == {"load": "open loop, constant", "rate": "50"}
     values = plain(STREAMED)
-    assert values["first_token"] == pytest.approx(dict.fromkeys(UNKNOWN_TIMES, 0.005), rel=0.0005)
-    assert values["between_tokens"] == pytest.approx(dict.fromkeys(UNKNOWN_TIMES, 0.002), rel=0.0005)
-    assert (values["tokens_per_second"], values["tokens_from_usage"], values["resent"]) == (1000, True, 0)
+    assert values["ttft"] == pytest.approx(dict.fromkeys(UNKNOWN_TIMES, 0.005), rel=0.0005)
+    assert values["itl"] == pytest.approx(dict.fromkeys(UNKNOWN_TIMES, 0.002), rel=0.0005)
+    assert values["tpot"] == pytest.approx(dict.fromkeys(UNKNOWN_TIMES, 0.003), rel=0.0005)
+    assert (values["output_tokens_per_second"], values["tokens_from_usage"], values["resent"]) == (1000, True, 0)
     values = plain(CHUNKED)
-    assert (values["tokens_per_second"], values["tokens_from_usage"], values["resent"]) == (1000, False, 3)
-    gaps = values["between_tokens"]
+    assert (values["output_tokens_per_second"], values["tokens_from_usage"], values["resent"]) == (None, False, 3)
+    gaps = values["itl"]
     assert isinstance(gaps, dict)
     assert [gaps[name] for name in ("mean", "p50", "max")] == pytest.approx([0.0019, 0.002, 0.002], rel=0.0005)
     assert [gaps[name] for name in ("p90", "p95", "p99")] == [None] * 3

@@ -84,24 +84,24 @@ def test_a_tick_begins_where_the_last_one_ended_and_knows_nothing_of_it() -> Non
     """After close everything is counted from nought, times included; only the ticks' number goes on."""
     counters = TickCounters()
     counters.begin(10, 7)
-    for kind in (counters.latency, counters.service, counters.lag, counters.first_token, counters.between_tokens):
+    for kind in (counters.latency, counters.service, counters.lag, counters.ttft, counters.itl, counters.tpot):
         kind.note(5)
     answer(counters, b"a")
     counters.fail("timeout", "first")
     counters.due, counters.held, counters.chunks = 4, 3, 2
-    counters.with_usage, counters.resent = 5, 1
+    counters.with_usage, counters.resent, counters.good, counters.unjudged = 5, 1, 8, 9
     first = counters.close(100, 40, open_loop=True, users=6)
     assert (first.number, first.begin_ns, first.end_ns, first.cpu_ns) == (0, 10, 100, 33)
     assert (first.due, first.held, first.chunks, first.users, first.last) == (4, 3, 2, 6, False)
-    assert (first.with_usage, first.resent) == (5, 1)
+    assert (first.with_usage, first.resent, first.good, first.unjudged) == (5, 1, 8, 9)
     five = Durations({bucket_of(5): 1}, 5, 5)
-    assert (first.latency, first.service, first.lag, first.first_token, first.between_tokens) == (five,) * 5
+    assert (first.latency, first.service, first.lag, first.ttft, first.itl, first.tpot) == (five,) * 6
     second = counters.close(300, 45, open_loop=True, last=True)
     assert (second.number, second.begin_ns, second.end_ns, second.cpu_ns, second.last) == (1, 100, 300, 5, True)
     assert (second.requests, second.due, second.sent, second.held, second.chunks) == (0, 0, 0, 0, 0)
-    assert (second.with_usage, second.resent) == (0, 0)
+    assert (second.with_usage, second.resent, second.good, second.unjudged) == (0, 0, 0, 0)
     none = Durations()
-    assert (second.latency, second.service, second.lag, second.first_token, second.between_tokens) == (none,) * 5
+    assert (second.latency, second.service, second.lag, second.ttft, second.itl, second.tpot) == (none,) * 6
     assert (second.errors, second.error_samples, second.answers, second.unchecked) == ({}, {}, [], 0)
     assert second.bytes_received == 0
 

@@ -22,10 +22,10 @@ from tests.load.ticks import taken
 UNHURRIED = settings(deadline=None, max_examples=40)  # a busy machine may stall any example
 
 COUNTED = ("requests", "chunks", "due", "sent", "held", "unchecked", "in_flight_ns", "cpu_ns", "bytes_received")
-SUMS = (*COUNTED, "tokens_beyond_chunks", "with_usage", "resent", "sending_ns", "receiving_ns")
+SUMS = (*COUNTED, "tokens_beyond_chunks", "with_usage", "good", "unjudged", "resent", "sending_ns", "receiving_ns")
 """Fields of a tick that are plain counts, both over engines and over time."""
 
-HISTOGRAMS = ("latency", "service", "lag", "first_token", "between_tokens")
+HISTOGRAMS = ("latency", "service", "lag", "ttft", "itl", "tpot")
 
 
 NS = 10**9
@@ -181,13 +181,14 @@ def test_rates_are_by_hand() -> None:
     counts: dict[str, Any] = {"requests": 98, "errors": {"reset": 2}, "due": 200, "sent": 100, "chunks": 50, "users": 4}
     totals = total([tick(end_ns=2 * NS, in_flight_ns=3 * NS, cpu_ns=10**7, **counts)])
     assert (totals.seconds, totals.throughput, totals.achieved) == (2, 49, 0.5)
-    assert (totals.tokens_per_second, totals.in_flight, totals.cpu_seconds) == (25, 1.5, 0.01)
+    assert (totals.in_flight, totals.cpu_seconds) == (1.5, 0.01)
     assert totals.cpu_seconds_a_request == pytest.approx(1e-4, rel=1e-12)
     corrected = [replace(totals, with_usage=count, tokens_beyond_chunks=-20) for count in (0, 97, 98)]
     assert [(each.tokens_from_usage, each.tokens) for each in corrected] == [(False, 50), (False, 50), (True, 30)]
-    assert replace(totals, with_usage=98, tokens_beyond_chunks=-60).tokens_per_second is None
+    assert [each.output_tokens_per_second for each in corrected] == [None, None, 15]
+    assert replace(totals, with_usage=98, tokens_beyond_chunks=-60).output_tokens_per_second is None
     empty = Totals()
-    derived = ("throughput", "achieved", "tokens_per_second", "in_flight", "cpu_seconds_a_request")
+    derived = ("throughput", "achieved", "output_tokens_per_second", "in_flight", "cpu_seconds_a_request")
     assert [getattr(empty, name) for name in derived] == [None] * len(derived)
     durations = Durations()
     assert (durations.mean, durations.maximum, durations.minimum, durations.quantile(0.5)) == (None,) * 4

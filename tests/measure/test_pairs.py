@@ -14,6 +14,7 @@ from pytest_gpuserve.gate.metric import METRICS, OF_A_START, Metric, requests_ne
 from pytest_gpuserve.measure.histogram import BASE, Histogram
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
 from pytest_gpuserve.measure.rounds import ABBA, BAAB, ArmResult, Block, Round, paired_value, round_point
+from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import CardUse, Window
 from tests.fakes.scripted_pairing import AT, WINDOW_SECONDS, round_of
 
@@ -28,6 +29,7 @@ FEW = settings(max_examples=30)
 
 THROUGHPUT = METRICS["throughput"]
 P99 = METRICS["latency.p99"]
+OF_CARDS = [METRICS[name] for name in ("energy_per_inference", "gpu_memory", "gpu_utilisation")]
 ENERGY, MEMORY, COLD_START = METRICS["energy_per_inference"], METRICS["gpu_memory"], METRICS["cold_start"]
 
 
@@ -37,7 +39,13 @@ def a_window(buckets: Sequence[int], seconds: float, items: int, batches: int, c
     for bucket in buckets:
         counts[bucket] = counts.get(bucket, 0) + 500
     requests = 500 * len(buckets)
-    return Window(seconds, requests, {}, Histogram(counts), items=items, batches=batches, cards=cards)
+    return of_streams(Window(seconds, requests, {}, Histogram(counts), items=items, batches=batches, cards=cards))
+
+
+def of_streams(window: Window) -> Window:
+    """The window with as many streams, all of whose times are its latencies; each has ten tokens and is good."""
+    times, requests = window.latency, window.requests
+    return replace(window, streams=Streams(times, times, times, 10 * requests, requests), good=requests)
 
 
 CARDS = st.builds(CardUse, st.floats(1, 1e4), st.floats(1e8, 1e12), st.floats(0.01, 1))
@@ -63,7 +71,7 @@ def on_a_card(measured: Round) -> Round:
 
     def on_card(window: Window) -> Window:
         cost = window.seconds / WINDOW_SECONDS
-        return replace(window, cards=CardUse(40.0 * cost * window.requests, 1e9 * cost, 0.3 / cost))
+        return replace(of_streams(window), cards=CardUse(40.0 * cost * window.requests, 1e9 * cost, 0.3 / cost))
 
     return replace(changed(measured, on_card), by_turns=True)
 
@@ -90,12 +98,14 @@ def test_units_do_not_matter(measured: Round, factor: float, shift: int, batch: 
         assert window.items is not None
         assert window.cards is not None
         used = (window.cards.joules, window.cards.memory_bytes, window.cards.utilisation)
-        return replace(
-            window,
-            seconds=window.seconds * factor,
-            latency=Histogram(counts),
-            items=window.items * batch,
-            cards=CardUse(*(factor * value for value in used if value is not None)),
+        return of_streams(
+            replace(
+                window,
+                seconds=window.seconds * factor,
+                latency=Histogram(counts),
+                items=window.items * batch,
+                cards=CardUse(*(factor * value for value in used if value is not None)),
+            )
         )
 
     other = changed(measured, in_other_units)
@@ -264,7 +274,7 @@ def test_one_window_of_which_cards_are_not_known_makes_it_unknown(metric: Metric
         for at, block in enumerate(measured.blocks):
             windows = [replace(each, cards=unseen) if nth == turn else each for nth, each in enumerate(block.windows)]
             blocks = (*measured.blocks[:at], replace(block, windows=tuple(windows)), *measured.blocks[at + 1 :])
-            if not metric.on_request:
+            if metric not in OF_CARDS:
                 assert differences(metric, replace(measured, blocks=blocks)) == differences(metric, measured)
                 continue
             with pytest.raises(NotMeasured, match=f"{metric.name} is not known"):

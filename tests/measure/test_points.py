@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.metric import METRICS, Metric
+from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.points import (
     NotMeasured,
     TooFewRequests,
@@ -23,8 +24,9 @@ from pytest_gpuserve.measure.points import (
     too_few_requests,
     value_of,
 )
+from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import CardUse, Session
-from tests.support.builders import session, start, window
+from tests.support.builders import session, start, streamed, window
 
 if TYPE_CHECKING:
     from pytest_gpuserve.measure.window import Window
@@ -38,7 +40,7 @@ ENERGY, MEMORY = METRICS["energy_per_inference"], METRICS["gpu_memory"]
 UTILISATION, COLD_START = METRICS["gpu_utilisation"], METRICS["cold_start"]
 OF_CARDS = pytest.mark.parametrize("metric", [ENERGY, MEMORY, UTILISATION], ids=lambda metric: metric.name)
 ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
-OF_REQUESTS = [metric for metric in METRICS.values() if metric.is_of_requests]
+OF_REQUESTS = [metric for metric in METRICS.values() if metric.is_of_requests and metric.counted == "requests"]
 
 FAST = (0.010,) * 30
 SLOW = (0.020,) * 20
@@ -96,8 +98,8 @@ def test_the_point_of_a_batching_ratio_is_that_of_its_totals() -> None:
 def test_too_few_requests_are_refused_with_what_helps(metric: Metric) -> None:
     """The refusal names needed and found, and a ``seconds=`` in which the slowest start would have had enough."""
     tolerance = 0.05
-    quick = start(window((0.01,) * 30, seconds=0.2))
-    slow = start(window((0.01,) * 20, seconds=0.9))
+    quick = start(streamed(window((0.01,) * 30, seconds=0.2)))
+    slow = start(streamed(window((0.01,) * 20, seconds=0.9)))
     with pytest.raises(TooFewRequests) as caught:
         point(metric, session(quick, slow), tolerance)
     text = str(caught.value)
@@ -274,3 +276,87 @@ def test_a_pooled_quantile_tells_how_many_requests_it_lacks() -> None:
     assert too_few_requests(P50, [session(), session()], 0.04) == ""
     assert too_few_requests(P50, [], 0.05) == "latency.p50 needs 80 requests, there are 0"
     assert too_few_requests(THROUGHPUT, [session()], 0.001) == ""
+
+
+# -- of streams
+
+
+TOLD = streamed(window((0.02,) * 40), good=30)
+"""40 requests in half a second, of 11 tokens each, one a millisecond after the first at 4 ms."""
+
+
+def values(*windows: Window) -> dict[str, float | str]:
+    """What each metric of streams is; where it is not known why not."""
+    found: dict[str, float | str] = {}
+    for name in ("ttft.p50", "itl.p99", "tpot.p90", "output_tokens_per_second", "goodput"):
+        try:
+            found[name] = value_of(METRICS[name], windows)
+        except NotMeasured as problem:
+            found[name] = str(problem)
+    return found
+
+
+def test_metrics_of_streams_by_hand() -> None:
+    """Times pooled over windows, rates by measured time; chunks may arrive where no request ends."""
+    expected = {
+        "ttft.p50": 0.004,
+        "itl.p99": 0.001,
+        "tpot.p90": 0.001,
+        "output_tokens_per_second": 880,
+        "goodput": 60,
+    }
+    assert values(TOLD) == pytest.approx(expected, rel=6e-4)
+    open_ended = replace(window(()), good=0, streams=Streams(tokens=40))
+    rates = {"output_tokens_per_second": 480, "goodput": 30}
+    assert values(TOLD, open_ended) == pytest.approx({**expected, **rates}, rel=6e-4)
+
+
+@pytest.mark.parametrize(
+    ("windows", "unknown", "why"),
+    [
+        ([window()], ["ttft.p50", "itl.p99", "tpot.p90", "output_tokens_per_second"], "stream=True"),
+        ([TOLD, window()], ["goodput"], "Objectives"),
+        ([TOLD, streamed(window(), usage=False)], ["tpot.p90", "output_tokens_per_second"], "include_usage"),
+        ([TOLD, replace(TOLD, unjudged=1)], ["goodput"], "include_usage"),
+        ([replace(TOLD, good=0)], ["goodput"], "of 40 answers none met all objectives"),
+        ([streamed(window(), tokens=1)], ["itl.p99"], "no gaps between chunks"),
+    ],
+    ids=["no stream", "no objectives", "one answer without usage", "unjudged", "none good", "one chunk each"],
+)
+def test_what_is_not_known_of_streams_is_never_a_number(windows: list[Window], unknown: list[str], why: str) -> None:
+    """One answer that does not say how many tokens it has is enough; the error says what helps."""
+    found = values(*windows)
+    for name in unknown:
+        assert isinstance(found[name], str)
+        assert why in str(found[name])
+
+
+@pytest.mark.parametrize(("within", "known"), [(0, [50, 90, 99]), (20, [50, 90]), (100, [50]), (101, [])])
+@pytest.mark.parametrize("times", ["itl", "tpot"])
+def test_times_within_one_read_blur_quantiles(times: str, within: int, known: list[int]) -> None:
+    """A quantile is known while they are a fifth of what lies beyond it at most; one that is not says how many are."""
+    gaps = Histogram({bucket_of(10**6): 1000 - within, **({0: within} if within else {})})
+    assert TOLD.streams is not None
+    blurred = replace(TOLD, streams=replace(TOLD.streams, itl=gaps, tpot=gaps))
+    for percent in (50, 90, 99):
+        metric = METRICS[f"{times}.p{percent}"]
+        if percent in known:
+            assert value_of(metric, [blurred]) == pytest.approx(1e-3, rel=6e-4)
+        else:
+            with pytest.raises(NotMeasured, match=f"p{percent} is not known: {within / 10:g} % of its times"):
+                value_of(metric, [blurred])
+
+
+@pytest.mark.parametrize(
+    ("metric", "counted"),
+    [("itl.p50", "400 gaps between chunks"), ("goodput", "30 good answers"), ("tpot.p50", "40 requests of two tokens")],
+)
+def test_a_metric_needs_enough_of_what_it_is_made_of(metric: str, counted: str) -> None:
+    """Gaps or good answers; what is not known at all is no matter of a longer load."""
+    few = session(start(TOLD), start(TOLD))
+    with pytest.raises(TooFewRequests, match=f"found: {counted}"):
+        point(METRICS[metric], few, 0.004)
+    plain = session(start(window()), start(window()))
+    with pytest.raises(NotMeasured) as caught:
+        point(METRICS[metric], plain, 0.004)
+    assert not isinstance(caught.value, TooFewRequests)

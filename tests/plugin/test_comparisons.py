@@ -9,10 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.plugin.collection import MEASURING, compared_metrics, planned_comparisons
 
-USUAL = frozenset(METRICS) - {"energy_per_inference", "gpu_memory", "gpu_utilisation", "cold_start", "capacity"}
+USUAL = frozenset({"throughput", "batching_ratio", *(f"latency.p{percent}" for percent in (50, 90, 95, 99))})
 
 
 def item(function: object, *, fixtures: tuple[str, ...] = (MEASURING,), is_skipped: bool = False) -> pytest.Item:
@@ -29,6 +28,17 @@ def plain(run: Any, baseline: Any) -> None:  # noqa: ANN401, D103 -- a test's fi
 def of_the_card(run: Any, baseline: Any) -> None:  # noqa: ANN401, D103
     assert run.gpu_memory <= baseline.gpu_memory
     assert run.cold_start <= 20
+
+
+def of_streams(run: Any, baseline: Any) -> None:  # noqa: ANN401, D103
+    assert run.ttft.p50 <= baseline.ttft.p50
+    assert run.latency.p99 <= baseline.latency.p99
+    assert run.goodput >= 3
+
+
+def of_a_variable(run: Any, baseline: Any) -> None:  # noqa: ANN401, D103
+    first, then = run.ttft, baseline.ttft
+    assert first.p90 <= then.p90
 
 
 def nested(run: Any, baseline: Any) -> None:  # noqa: ANN401, D103
@@ -69,6 +79,8 @@ class Group:
     ("function", "expected"),
     [
         (plain, {"throughput", "latency.p99"}),
+        (of_streams, {"ttft.p50", "latency.p99", "goodput"}),
+        (of_a_variable, {"ttft.p90"}),
         (nested, {"latency.p90", "latency.p50", "batching_ratio"}),
         (of_the_card, {"gpu_memory", "cold_start"}),
         (Group.method, {"latency.p95"}),

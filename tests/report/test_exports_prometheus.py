@@ -15,7 +15,7 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.report.exports.prometheus import FAMILIES, LATENCY, YARDSTICK, document
 from tests.report.exported import NAMES, NODEID, load_of, named, one_test, overruled_and_last_word
-from tests.support.builders import judgement, session, start, window
+from tests.support.builders import judgement, session, start, streamed, window
 
 NAME = "[a-zA-Z_:][a-zA-Z0-9_:]*"
 LABEL = r'[a-zA-Z_][a-zA-Z0-9_]*="(?:[^"\\\n]|\\["\\n])*"'
@@ -123,8 +123,10 @@ def test_two_comparisons_of_a_kind_are_one_series() -> None:
 
 def test_names_end_in_their_unit() -> None:
     """Whoever sees a name knows the unit; each metric is a quantile of the summary, or has a family of its own."""
-    assert set(FAMILIES) == {name for name, metric in METRICS.items() if metric.quantile is None}
-    found = checked(document(one_test(load_of(judgement()))))
+    assert set(FAMILIES) == {metric.times or metric.name for metric in METRICS.values()} - {"latency"}
+    whole = session(start(streamed(window(), good=8)))
+    found = checked(document(one_test(load_of(judgement(), sessions=(whole,)))))
+    assert {dict(each)["quantile"] for each in found["gpuserve_ttft_seconds"]} == {"0.5", "0.9", "0.95", "0.99"}
     assert all(name.startswith("gpuserve_") and name.endswith((*BASE_UNITS, "_sum", "_count")) for name in found)
 
 

@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import Metric
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.html.history import LinePoint, MetricLine
 from pytest_gpuserve.report.html.page import document, history_document
@@ -26,7 +25,7 @@ from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
 from tests.report.html_results import HOSTILE, session_result
-from tests.support.builders import judgement, result_of, session, start, window
+from tests.support.builders import judgement, result_of, session, start, streamed, window
 from tests.support.html_page import Page
 
 if TYPE_CHECKING:
@@ -232,15 +231,13 @@ def test_a_run_of_errors_shows_them() -> None:
 
 
 def test_a_run_of_streams_shows_their_times() -> None:
-    """And what was sent again; a p99 of gaps that chunks of one read blur is no number."""
-    gaps = Histogram({bucket_of(2_000_000): 990})
-    for between, shown in ((gaps, "2.00 ms"), (Histogram({**gaps.counts, 0: 10}), "not known")):
-        client = Client(first_token=Histogram({bucket_of(5_000_000): 100}), between_tokens=between, resent=3)
-        streamed = result_of("t", sessions=(session(dataclasses.replace(start(), client=client)),))
-        text = page_of(streamed).text
-        assert "time to first token p99 5.00 ms" in text
-        assert f"time between chunks p99 {shown}" in text
-        assert "requests sent again 3" in text
+    """And what was sent again; what is not known is left out."""
+    told = dataclasses.replace(start(streamed(window())), client=Client(resent=3))
+    text = page_of(result_of("t", sessions=(session(told),))).text
+    for shown in ("ttft.p99 4.00 ms", "itl.p99 1.00 ms", "tpot.p50 1.00 ms", "output_tokens_per_second 220/s"):
+        assert shown in text
+    assert "requests sent again 3" in text
+    assert "goodput" not in text
 
 
 def test_what_is_not_known_is_no_number() -> None:

@@ -12,12 +12,12 @@ import pytest
 from pytest_gpuserve.gate.verdict import NOT_ASSERTED, Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.telemetry import CardTelemetry, Telemetry
-from pytest_gpuserve.measure.window import Client, Session
+from pytest_gpuserve.measure.window import Session
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import Ending, RunResult, SessionResult, TestResult
 from pytest_gpuserve.report.schema import read_result
 from tests.report.html_results import session_result
-from tests.support.builders import judgement, result_of, session, start, window
+from tests.support.builders import judgement, result_of, session, start, streamed, window
 from tests.support.reasons import because
 
 RUN_FIELDS = (
@@ -123,16 +123,21 @@ def test_a_run_has_every_promised_field() -> None:
     assert (plain["answers"], plain["answers_checked"]) == (160, 160)
 
 
-def test_a_run_of_streams_says_what_was_counted() -> None:
-    """Tokens, or chunks; quantiles of gaps are null where too many lie within one read; without streams neither."""
+def test_a_run_of_streams_has_their_metrics() -> None:
+    """What is not known is null: quantiles of gaps of which too many lie within one read, tokens without ``usage``."""
+    whole = streamed(window(), good=8)
+    assert whole.streams is not None
     gaps = Histogram({0: 5, bucket_of(2_000_000): 95})
-    for known in (True, False):
-        client = Client(between_tokens=gaps, tokens=200, tokens_from_usage=known, seconds=2.0)
-        plain = read(result_of("t", sessions=(session(replace(start(), client=client)),)))["tests"][0]["run"]
-        assert (plain["tokens_per_second"], plain["tokens_from_usage"]) == (100, known)
-        assert plain["between_tokens"].pop("p50") == pytest.approx(2e-3, rel=6e-4)
-        assert plain["between_tokens"] == {"p90": None, "p95": None, "p99": None}
-    assert "tokens_from_usage" not in read(result_of("t", sessions=(session(),)))["tests"][0]["run"]
+    blurred = replace(whole, streams=replace(whole.streams, itl=gaps, with_usage=9))
+    for each, tokens in ((whole, 220), (blurred, None)):
+        plain = read(result_of("t", sessions=(session(start(each)),)))["tests"][0]["run"]
+        assert (plain["output_tokens_per_second"], plain["goodput"]) == (tokens, 16)
+        assert plain["ttft"] == pytest.approx(dict.fromkeys(("p50", "p90", "p95", "p99"), 4e-3), rel=6e-4)
+        assert (plain["tpot"] is None) is (tokens is None)
+    assert plain["itl"].pop("p50") == pytest.approx(2e-3, rel=6e-4)
+    assert plain["itl"] == {"p90": None, "p95": None, "p99": None}
+    plain = read(result_of("t", sessions=(session(),)))["tests"][0]["run"]
+    assert [plain[name] for name in ("ttft", "itl", "tpot", "output_tokens_per_second", "goodput")] == [None] * 5
 
 
 def test_a_run_says_what_it_must_have_in_common_with_others() -> None:

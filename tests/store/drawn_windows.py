@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.counters import StageTime
 from pytest_gpuserve.measure.histogram import LARGEST_BUCKET, Histogram
+from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import CardUse, Window
 
 COUNT = st.integers(0, 2**53 - 1)
@@ -26,9 +27,19 @@ NO_ERRORS: Final[st.SearchStrategy[dict[str, int]]] = st.builds(dict)
 
 
 @st.composite
+def streams(draw: st.DrawFn, times: Histogram) -> Streams | None:
+    """Those of as many requests; None of nothing at all, which a file does not tell apart."""
+    tpot = draw(st.sampled_from([times, Histogram({})]))
+    with_usage = draw(st.integers(tpot.total, times.total))
+    found = Streams(times, draw(HISTOGRAMS), tpot, draw(st.integers(-100, 2**53 - 1)), with_usage)
+    return None if found == Streams() else found
+
+
+@st.composite
 def windows(draw: st.DrawFn, errors: st.SearchStrategy[dict[str, int]] = NO_ERRORS) -> Window:
     """Any window that can be written, by default one that a baseline may have."""
     latency = draw(HISTOGRAMS)
+    good = draw(st.integers(0, latency.total) | st.none())
     return Window(
         seconds=draw(SECONDS),
         requests=latency.total,
@@ -39,4 +50,7 @@ def windows(draw: st.DrawFn, errors: st.SearchStrategy[dict[str, int]] = NO_ERRO
         client_cpu_seconds=draw(SECONDS),
         stages=draw(STAGES),
         cards=draw(CARDS | st.none()),
+        streams=draw(st.none() | streams(latency)),
+        good=good,
+        unjudged=latency.total - (good or 0) if draw(st.booleans()) else 0,
     )

@@ -156,7 +156,7 @@ def first(plain: Any) -> Any:  # noqa: ANN401 -- plain JSON
         (lambda plain: first(plain).pop("sd"), f"{LINE}.sd"),
         (lambda plain: first(plain).update(sessions=0), f"{LINE}.sessions"),
         (lambda plain: first(plain).update(occasions=4), f"{LINE}.occasions"),
-        (lambda plain: first(plain).update(metric="goodput"), f"{LINE}.metric"),
+        (lambda plain: first(plain).update(metric="kindness"), f"{LINE}.metric"),
         (lambda plain: first(plain).update(unit="s"), f"{LINE}.unit"),
         (lambda plain: first(plain).update(how="guessed"), f"{LINE}.how"),
         (lambda plain: first(plain).update(extra=1), "extra"),
@@ -167,7 +167,7 @@ def first(plain: Any) -> Any:  # noqa: ANN401 -- plain JSON
         (lambda plain: plain["anchors"][0].pop("host"), "`host`"),
         (lambda plain: plain.update(anchors={}), f"{KEY}.anchors"),
         (lambda plain: plain["moves"][0].update(new=-1), f"{KEY}.moves[0].new"),
-        (lambda plain: plain["moves"][0].update(metric="goodput"), f"{KEY}.moves[0].metric"),
+        (lambda plain: plain["moves"][0].update(metric="kindness"), f"{KEY}.moves[0].metric"),
     ],
 )
 def test_a_damaged_anchor_is_named(path: Path, change: Callable[[Any], object], named: str) -> None:

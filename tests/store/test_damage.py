@@ -167,7 +167,7 @@ def test_a_summary_edited_by_hand_is_found(path: Path, metric: str) -> None:
         lambda plain: plain["summary"].update(test_b={}),
         lambda plain: plain["entries"].pop("test_a[1]"),
         lambda plain: plain["summary"]["test_a[1]"].pop("throughput"),
-        lambda plain: plain["summary"]["test_a[1]"].update(goodput=3.0),
+        lambda plain: plain["summary"]["test_a[1]"].update(kindness=3.0),
     ],
 )
 def test_summary_and_entries_belong_together(path: Path, change: Callable[[Any], object]) -> None:

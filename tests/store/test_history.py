@@ -9,7 +9,6 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,7 +19,7 @@ from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, ArmResult, Block, R
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.store.checksummed import HistoryUnusable
 from pytest_gpuserve.store.history import KEPT, PAST_DAYS, ROUNDS_DAYS, History, PastComparisons
-from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence, round_record
+from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence
 from tests.store.copies import ended, forked
 from tests.store.drawn_windows import COUNT, HISTOGRAMS, SECONDS, windows
 from tests.store.history_builders import SUBJECT, TODAY, days_later, pair, small_round, small_sequence
@@ -48,12 +47,7 @@ CLIENTS = st.builds(
     Client,
     lag=HISTOGRAMS,
     service=HISTOGRAMS,
-    first_token=HISTOGRAMS,
-    between_tokens=HISTOGRAMS,
-    tokens=COUNT,
-    tokens_from_usage=st.booleans(),
     resent=COUNT,
-    seconds=SECONDS,
     ceiling=SECONDS | st.none(),
 )
 SIDES = st.builds(
@@ -117,12 +111,6 @@ def test_any_sequence_is_read_back_as_it_was(history: History, sequence: KeptSeq
     """Rounds with all windows, histograms and failed requests, looks, tolerances and decisions survive the file."""
     history.save(pair(), sequence)
     assert history.load(pair()) == replace(sequence, added=TODAY)
-
-
-def test_what_older_versions_do_not_know_is_written_only_where_it_says_something() -> None:
-    """They refuse a field that they do not know, and so would lose all rounds."""
-    plain = msgspec.to_builtins(round_record(small_round()).sides["base"].client)
-    assert not {"tokens_from_usage", "resent"} & set(plain)
 
 
 def test_a_later_save_replaces_an_earlier_one(history: History) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.device import Device, Host
@@ -12,6 +13,7 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
+from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import Session, Start, Window
 from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.report.results import RunResult, TestResult
@@ -53,6 +55,24 @@ def window(
         items=items,
         batches=batches,
         client_cpu_seconds=0.01,
+    )
+
+
+def streamed(
+    plain: Window, *, ttft: float = 0.004, tpot: float = 0.001, tokens: int = 11, usage: bool = True, good: int = 0
+) -> Window:
+    """The same window of streams: of each request so many tokens, one a chunk, at even distances in seconds."""
+    count = plain.requests
+    return replace(
+        plain,
+        streams=Streams(
+            ttft=histogram([ttft] * count),
+            itl=histogram([tpot] * (count * (tokens - 1))),
+            tpot=histogram([tpot] * count if usage else ()),
+            tokens=count * tokens,
+            with_usage=count if usage else 0,
+        ),
+        good=good,
     )
 
 

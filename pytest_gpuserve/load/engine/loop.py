@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.load.engine.reactor import Reactor
     from pytest_gpuserve.load.engine.tick_counters import TickCounters
-    from pytest_gpuserve.load.engine.transport import Sample, Transport
+    from pytest_gpuserve.load.engine.transport import Sample, Stream, Transport
     from pytest_gpuserve.load.wire import Outputs, Plan
 
 
@@ -96,6 +96,9 @@ class Loop:
         self._outputs = OutputPlaces(plan.outputs) if plan.outputs and plan.keep_answers != "none" else None
         self._on_end: Callable[[], None] = _nobody
         self._think_ns = 0
+        self._objectives = plan.objectives
+        # A stream is judged as such.
+        self._judges_answers = plan.objectives is not None and plan.endpoint.protocol != "sse"
         order = list(range(len(plan.payloads)))
         if plan.shuffled:
             random.Random(plan.seed).shuffle(order)  # noqa: S311 -- reproducible, not secret
@@ -176,6 +179,8 @@ class Loop:
         self._note_latency(slot, sent_ns, now_ns)
         if self._outputs is not None:
             body = self._outputs.take(self._place(slot)) + body
+        if self._judges_answers:
+            self._judge(slot, now_ns, None, None)
         counters = self._counters
         counters.requests += 1
         seen = counters.answers[slot.index].get(body)
@@ -232,18 +237,28 @@ class Loop:
         self._counters.resent += 1
         return self._payload_of(slot)
 
-    def token(self, slot: Slot, now_ns: int, before_ns: int) -> None:
+    def chunk(self, now_ns: int, before_ns: int) -> None:
         """A chunk with content arrived."""
         self._counters.chunks += 1
-        if before_ns == IDLE:
-            self._counters.first_token.note(now_ns - self._clock_begin(slot))
-        else:
-            self._counters.between_tokens.note(now_ns - before_ns)
+        if before_ns != IDLE:
+            self._counters.itl.note(now_ns - before_ns)
 
-    def usage(self, more: int) -> None:
-        """An answer said how many tokens it has."""
-        self._counters.tokens_beyond_chunks += more
-        self._counters.with_usage += 1
+    def streamed(self, slot: Slot, now_ns: int, stream: Stream) -> None:
+        """A stream ends well."""
+        counters, first_ns, tokens = self._counters, stream.first_ns, stream.tokens
+        # Of what never had content, nobody saw anything before its end.
+        ttft_ns = (now_ns if first_ns == IDLE else first_ns) - self._clock_begin(slot)
+        counters.ttft.note(ttft_ns)
+        tpot_ns = None
+        if tokens is not None:
+            counters.with_usage += 1
+            counters.tokens_beyond_chunks += tokens - stream.chunks
+            tpot_ns = 0
+            if tokens > 1 and first_ns != IDLE:
+                tpot_ns = (now_ns - first_ns) // (tokens - 1)
+                counters.tpot.note(tpot_ns)
+        if self._objectives is not None:
+            self._judge(slot, now_ns, ttft_ns, tpot_ns)
 
     # -- for the loops
 
@@ -281,6 +296,15 @@ class Loop:
     def _end(self) -> None:
         self._ending = True
         self._check_end()
+
+    def _judge(self, slot: Slot, now_ns: int, ttft_ns: int | None, tpot_ns: int | None) -> None:
+        """Count an answer that meets all objectives, or of which that is not known."""
+        assert self._objectives is not None
+        is_met = self._objectives.met(now_ns - self._clock_begin(slot), ttft_ns, tpot_ns)
+        if is_met is None:
+            self._counters.unjudged += 1
+        elif is_met:
+            self._counters.good += 1
 
     def _check_end(self) -> None:
         if self.ended:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from pytest_gpuserve.load.engine.http1 import Http1, HttpConnection, MalformedResponse, Parsed, ResponseParser
-from pytest_gpuserve.load.engine.transport import IDLE
+from pytest_gpuserve.load.engine.transport import IDLE, Stream
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.engine.transport import Slot
@@ -266,33 +266,35 @@ class StreamParser(ResponseParser):
 class EventStreamConnection(HttpConnection):
     """One connection."""
 
-    __slots__ = ("_before_ns", "_chunks", "_stream")
+    __slots__ = ("_before_ns", "_chunks", "_content_ns", "_stream")
 
     def _new_parser(self) -> ResponseParser:
-        self._before_ns = IDLE
+        self._content_ns = self._before_ns = IDLE
         self._chunks = 0
         self._stream = StreamParser()
         return self._stream
 
     def send(self, payload: bytes) -> None:
         """Send a request."""
-        self._before_ns = IDLE
+        self._content_ns = self._before_ns = IDLE
         self._chunks = 0
         super().send(payload)
 
     def _feed(self, data: bytes, now_ns: int) -> Parsed | None:
         parsed = super()._feed(data, now_ns)
         found = self._stream.take_found()
+        if found and not self._chunks:
+            self._content_ns = now_ns
         self._chunks += found
         for _ in range(found):
-            self._transport.issuer.token(self, now_ns, self._before_ns)
+            self._transport.issuer.chunk(now_ns, self._before_ns)
             self._before_ns = now_ns
         return parsed
 
     def _finish(self, now_ns: int, parsed: Parsed) -> None:
-        usage = self._stream.counter.usage
-        if usage is not None and not self._fault(parsed):
-            self._transport.issuer.usage(usage - self._chunks)
+        if not self._fault(parsed):
+            stream = Stream(self._content_ns, self._chunks, self._stream.counter.usage)
+            self._transport.issuer.streamed(self, now_ns, stream)
         super()._finish(now_ns, parsed)
 
     def _fault(self, parsed: Parsed) -> str:

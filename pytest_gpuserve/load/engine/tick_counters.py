@@ -93,8 +93,9 @@ class TickCounters:
         self.latency = DurationRecorder()
         self.service = DurationRecorder()
         self.lag = DurationRecorder()
-        self.first_token = DurationRecorder()
-        self.between_tokens = DurationRecorder()
+        self.ttft = DurationRecorder()
+        self.itl = DurationRecorder()
+        self.tpot = DurationRecorder()
         self._reset()
 
     def _reset(self) -> None:
@@ -108,6 +109,8 @@ class TickCounters:
         self.chunks = 0
         self.tokens_beyond_chunks = 0
         self.with_usage = 0
+        self.good = 0
+        self.unjudged = 0
         self._failed = 0
         self._errors: dict[str, int] = {}
         self._samples: dict[str, str] = {}
@@ -126,7 +129,7 @@ class TickCounters:
         self.latency.settle()
         self.service.settle()
         self.lag.settle()
-        self.between_tokens.settle()
+        self.itl.settle()
 
     def new_answer(self, index: int, number: int, body: bytes) -> None:
         """Note an answer that is not among ``answers`` yet, if there is room for it."""
@@ -202,11 +205,14 @@ class TickCounters:
             latency=latency,
             service=service,
             lag=self.lag.close(),
-            first_token=self.first_token.close(),
-            between_tokens=self.between_tokens.close(),
+            ttft=self.ttft.close(),
+            itl=self.itl.close(),
+            tpot=self.tpot.close(),
             chunks=self.chunks,
             tokens_beyond_chunks=self.tokens_beyond_chunks,
             with_usage=self.with_usage,
+            good=self.good,
+            unjudged=self.unjudged,
             due=self.due if open_loop else sent,
             sent=sent,
             resent=self.resent,

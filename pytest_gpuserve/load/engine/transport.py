@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 IDLE: Final = -1
 
@@ -53,6 +53,20 @@ class Slot:
         raise NotImplementedError
 
 
+class Stream(NamedTuple):
+    """What came of a stream's answer.
+
+    Args:
+        first_ns: When its first chunk with content arrived; ``IDLE`` where there was none.
+        chunks: Those with content.
+        tokens: How many it says that it has; None where it does not say.
+    """
+
+    first_ns: int
+    chunks: int
+    tokens: int | None
+
+
 class Issuer(Protocol):
     """Decides what a slot sends next.
 
@@ -82,14 +96,11 @@ class Issuer(Protocol):
     def resent(self, slot: Slot) -> bytes:
         """The request under way is sent once more, on a new connection; returns its payload."""
 
-    def token(self, slot: Slot, now_ns: int, before_ns: int) -> None:
-        """A chunk of a stream with content arrived: a token, unless ``usage`` corrects that.
+    def chunk(self, now_ns: int, before_ns: int) -> None:
+        """A chunk of a stream with content arrived; ``before_ns`` is when the one before it did, ``IDLE`` for none."""
 
-        ``before_ns`` is when the chunk before it did, or ``IDLE`` for the first.
-        """
-
-    def usage(self, more: int) -> None:
-        """An answer ends that said how many tokens it has: so many more, or fewer, than chunks arrived."""
+    def streamed(self, slot: Slot, now_ns: int, stream: Stream) -> None:
+        """A stream ends well, and is ``answered`` next."""
 
 
 @dataclass(slots=True)

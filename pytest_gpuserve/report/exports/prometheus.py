@@ -41,6 +41,11 @@ _HELP: Final[Mapping[str, str]] = {
     "gpuserve_measured_seconds": "Measured time.",
     YARDSTICK: "How often a second the machine did fixed work of its own, which no change of the server touches.",
     "gpuserve_batching_ratio": "Items in a batch that the server executed, on average.",
+    "gpuserve_ttft_seconds": "Quantiles of the time to the first chunk of a stream that has content.",
+    "gpuserve_itl_seconds": "Quantiles of the gaps between such chunks.",
+    "gpuserve_tpot_seconds": "Quantiles of the time for each token after the first.",
+    "gpuserve_output_tokens_per_second": "Tokens that arrived a second.",
+    "gpuserve_goodput_requests_per_second": "Answers a second that met all objectives.",
     "gpuserve_energy_per_inference_joules": "Energy that the cards took up for a request.",
     "gpuserve_gpu_memory_bytes": "The most memory that was allocated on the cards.",
     "gpuserve_gpu_utilisation_ratio": "Share of the time in which a kernel ran on the cards.",
@@ -52,13 +57,18 @@ _HELP: Final[Mapping[str, str]] = {
 FAMILIES: Final[Mapping[str, str]] = {
     "throughput": "gpuserve_throughput_requests_per_second",
     "batching_ratio": "gpuserve_batching_ratio",
+    "ttft": "gpuserve_ttft_seconds",
+    "itl": "gpuserve_itl_seconds",
+    "tpot": "gpuserve_tpot_seconds",
+    "output_tokens_per_second": "gpuserve_output_tokens_per_second",
+    "goodput": "gpuserve_goodput_requests_per_second",
     "energy_per_inference": "gpuserve_energy_per_inference_joules",
     "gpu_memory": "gpuserve_gpu_memory_bytes",
     "gpu_utilisation": "gpuserve_gpu_utilisation_ratio",
     "cold_start": "gpuserve_cold_start_seconds",
     "capacity": "gpuserve_capacity_requests_per_second",
 }
-"""The family of each metric that is no quantile of the latency."""
+"""The family of each metric that is no quantile of the latency, and of the quantiles of other times."""
 
 _QUANTILES: Final = (0.5, 0.9, 0.95, 0.99)
 
@@ -114,8 +124,10 @@ class _Families:
 
 def _add_numbers(families: _Families, labels: Mapping[str, str], load: ExportedLoad) -> None:
     for metric, value in load.known().items():
-        if metric.name in FAMILIES:
-            families.add(FAMILIES[metric.name], labels, value)
+        family = FAMILIES.get(metric.times or metric.name)
+        if family is not None:
+            quantile = {} if metric.quantile is None else {"quantile": str(metric.quantile)}
+            families.add(family, {**labels, **quantile}, value)
     summary = load.summary
     if summary is None:
         return

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.gate.metric import METRICS, Metric
+from pytest_gpuserve.gate.metric import LATENCY, METRICS, Metric
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.points import NotMeasured, value_of_starts
 from pytest_gpuserve.measure.summary import Summary, summary_of
@@ -58,7 +58,7 @@ class ExportedLoad:
         """All metrics that are known, over all that was measured."""
         found = {}
         for metric in METRICS.values():
-            if metric.quantile is None:
+            if metric.quantile is None or metric.times != LATENCY:
                 with suppress(NotMeasured):
                     found[metric] = value_of_starts(metric, self.starts)
             elif self.summary is not None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuserve.gate.metric import GOODPUT, METRICS, OUTPUT_TOKENS
 from pytest_gpuserve.measure.counters import added
+from pytest_gpuserve.measure.points import OF_STREAMS, NotMeasured, pooled_value
 from pytest_gpuserve.measure.replicas import replicas_of
-from pytest_gpuserve.measure.window import Client, is_gap_known
+from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.html.load_plots import batches, distribution, windows
 from pytest_gpuserve.report.html.measured import starts_of
 from pytest_gpuserve.report.html.text import UNKNOWN, cut
 from pytest_gpuserve.report.replicas import imbalance_text, probe_rows, search_title
-from pytest_gpuserve.units import format_rate, format_ratio, format_seconds
+from pytest_gpuserve.units import format_rate, format_ratio, format_seconds, format_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -237,16 +240,20 @@ def _counted(run: MeasuredRun, texts: Texts) -> list[tuple[str, str]]:
     if answers:
         checked = sum(session.answers_checked for session in sessions)
         facts.append(("checked answers", f"{checked} of {answers}"))
-    if client.first_token.total:
-        facts.append(("time to first token p99", format_seconds(client.first_token.quantile(0.99))))
-    if client.between_tokens.total:
-        gaps = client.between_tokens
-        known = is_gap_known(gaps, 0.99)
-        facts.append(("time between chunks p99", format_seconds(gaps.quantile(0.99)) if known else UNKNOWN))
+    facts += _of_streams(sessions)
     if client.resent:
         facts.append(("requests sent again", str(client.resent)))
     facts += [(f"failed: {texts.line(kind)}", str(count)) for kind, count in errors.items()]
     return facts
+
+
+def _of_streams(sessions: Sequence[Session]) -> list[tuple[str, str]]:
+    found = []
+    for metric in METRICS.values():
+        if metric.times in OF_STREAMS or metric.name in {OUTPUT_TOKENS, GOODPUT}:
+            with suppress(NotMeasured):
+                found.append((metric.name, format_value(pooled_value(metric, sessions), metric.unit)))
+    return found
 
 
 def _settings(sessions: Sequence[Session], texts: Texts) -> tuple[SettingRow, ...]:
