@@ -18,6 +18,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 import re
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from functools import cache
 from random import Random
@@ -34,6 +35,7 @@ from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.totals import RunningTotals
 from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
+from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import Client, Session, Start, Window
 from pytest_gpuserve.plugin.fixtures import SESSION_NAME
 
@@ -74,6 +76,8 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         noise: Standard deviation of the logarithm of the speed, once between sessions, once between the starts of one
             and once between the windows of one; batches vary alike.
         requests: In a window, which lasts half a second at speed 1; few of them are thin data.
+        tokens: Of each answer, two at least, which then is a stream: a fifth of its time until the first one, then each
+            as long after the one before. 0 for no streams.
         problems: Why nothing may be concluded; a session with one ends after its first start.
         foreign_cores: Cores that others took.
         interrupted_session: Number, from 1, of the session that Ctrl-C cuts short after its first start; 0 for none.
@@ -91,6 +95,7 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     batch: float = 4.0
     noise: float = 0.003
     requests: int = 800
+    tokens: int = 0
     problems: tuple[Reason, ...] = ()
     foreign_cores: float = 0.0
     interrupted_session: int = 0
@@ -222,7 +227,18 @@ def window_of(script: Script, speed: float, batch_factor: float) -> Window:
         items=script.requests,
         batches=max(1, round(script.requests / (script.batch * batch_factor))),
         client_cpu_seconds=0.05 / speed,
+        streams=_streams(latencies_ns, script.tokens) if script.tokens else None,
+        good=script.requests if script.tokens else None,
     )
+
+
+def _streams(latencies_ns: Sequence[int], tokens: int) -> Streams:
+    first, each = (
+        Counter(bucket_of(round(share * latency)) for latency in latencies_ns) for share in (0.2, 0.8 / (tokens - 1))
+    )
+    gaps = {bucket: count * (tokens - 1) for bucket, count in each.items()}
+    count = len(latencies_ns)
+    return Streams(Histogram(first), Histogram(gaps), Histogram(each), count * tokens, count)
 
 
 @cache
