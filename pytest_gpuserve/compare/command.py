@@ -68,9 +68,9 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path.cwd()
     try:
         a, b = (read_side(text, folder, folder / given.baseline_dir) for text in (given.a, given.b))
+        comparison = compare_sides(a, b, question)
     except GpuserveError as problem:
         return refused(problem)
-    comparison = compare_sides(a, b, question)
     if given.json:
         text = json_text(_comparison_plain(comparison), masked)
     else:
@@ -120,7 +120,10 @@ def _parser() -> argparse.ArgumentParser:
         description="Compares two results, or two states of the baselines: A is the reference, B is judged.",
         epilog=EPILOG,
     )
-    what = "a result file, a baseline file, a folder of baselines, the address of one, REV: or REV:PATH"
+    what = (
+        "a result file, a baseline file, a folder of baselines, the address of one, REV: or REV:PATH; or a result of"
+        " vLLM's bench, SGLang's bench_serving, GuideLLM or AIPerf, or a folder of them, one for each server start"
+    )
     parser.add_argument("a", metavar="A", help=f"the reference: {what}")
     parser.add_argument("b", metavar="B", help=f"what is judged: {what}")
     parser.add_argument("--device", metavar="NAME", default="", help="only loads of this device, such as T4 or cpu")
@@ -158,6 +161,7 @@ def _comparison_text(comparison: SideComparison, *, width: int, color: bool, sho
     rest = [
         *_reasons(comparison.compared),
         *_defaults(comparison.compared),
+        *([f"not told by these files, and assumed: {'; '.join(comparison.untold)}"] if comparison.untold else []),
         *_listed("the same sessions in both", comparison.unchanged),
         *_listed("only in A", comparison.only_a),
         *_listed("only in B", comparison.only_b),
@@ -186,6 +190,7 @@ def _comparison_plain(comparison: SideComparison) -> dict[str, Any]:
             for each in comparison.compared
         ],
         "unchanged": [{**_plain_key(each.key), "host": each.host or None} for each in comparison.unchanged],
+        "untold": list(comparison.untold),
         "only_a": [_plain_key(key) for key in comparison.only_a],
         "only_b": [_plain_key(key) for key in comparison.only_b],
     }

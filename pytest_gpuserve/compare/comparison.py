@@ -10,14 +10,16 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.compare.bench_loads import token_differences
 from pytest_gpuserve.compare.loads import NO_WORKLOAD
 from pytest_gpuserve.comparison.baseline_store import differences
 from pytest_gpuserve.device.rules import HOST_RULES, compare
+from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.machine import speed_text
 from pytest_gpuserve.gate.metric import METRICS, log_cost, requests_needed
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import ALPHA, Family
-from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored, withstand_drift
+from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored, sessions_needed, withstand_drift
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.yardstick import Yardstick, is_as_fast
 from pytest_gpuserve.units import format_fraction
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     _Name = tuple[str, str, str]
 
 SIDES: Final = ("A", "B")
+
+FEWEST_FILES: Final = 2
+"""Of other tools on either side, below which nobody knows how starts differ."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +108,7 @@ class SideComparison:
         only_a: Loads that only the reference has.
         only_b: Loads that only the other has.
         question: What was asked.
+        untold: What files of other tools do not tell, so that the verdicts assume it.
     """
 
     a: str
@@ -112,6 +118,7 @@ class SideComparison:
     only_a: tuple[LoadKey, ...]
     only_b: tuple[LoadKey, ...]
     question: CompareOptions
+    untold: tuple[str, ...] = ()
 
     @property
     def is_well(self) -> bool:
@@ -143,10 +150,20 @@ def compare_sides(a: ComparisonSide, b: ComparisonSide, question: CompareOptions
         a: The reference.
         b: What is judged.
         question: What of them.
+
+    Raises:
+        UsageProblem: One side is of another tool's files, and the other is not.
     """
+    if a.is_bench != b.is_bench:
+        foreign, own = (a, b) if a.is_bench else (b, a)
+        raise UsageProblem(
+            f"{foreign.name} cannot be compared with {own.name}",
+            found="one is of another tool, which measures in its own way, the other of pytest-gpuserve",
+            remedies=["give two results of one tool"],
+        )
     before = {key: load for key, load in a.loads.items() if question.device in {"", key.device}}
     after = {key: load for key, load in b.loads.items() if question.device in {"", key.device}}
-    named = _name_of(before, after, any_file=a.is_one_file and b.is_one_file)
+    named = _name_of(before, after, any_file=a.is_one_file and b.is_one_file, is_bench=a.is_bench)
     known = {named(key): load for key, load in before.items()}
     new = {named(key): key for key in after}
     unchanged: list[Unchanged] = []
@@ -168,17 +185,21 @@ def compare_sides(a: ComparisonSide, b: ComparisonSide, question: CompareOptions
         only_a=tuple(load.key for name, load in sorted(known.items()) if name not in new),
         only_b=tuple(key for name, key in sorted(new.items()) if name not in known),
         question=question,
+        untold=tuple(dict.fromkeys(each for one, other, _ in pairs for each in (*one.untold, *other.untold))),
     )
 
 
 def _name_of(
-    before: Mapping[LoadKey, MeasuredLoad], after: Mapping[LoadKey, MeasuredLoad], *, any_file: bool
+    before: Mapping[LoadKey, MeasuredLoad], after: Mapping[LoadKey, MeasuredLoad], *, any_file: bool, is_bench: bool
 ) -> Callable[[LoadKey], _Name]:
     """By what loads of both sides are taken for one."""
     one_device = all(len({key.device for key in side}) == 1 for side in (before, after))
+    # What differs between two single loads of other tools is worth more than that neither has the other's.
+    any_name = is_bench and len(before) == len(after) == 1
 
     def named(key: LoadKey) -> _Name:
-        return "" if one_device else key.device, "" if any_file else key.file, key.name
+        file = "" if any_file or is_bench else key.file
+        return "" if one_device else key.device, file, "" if any_name else key.name
 
     return named
 
@@ -329,9 +350,14 @@ class _Pair:
                 tolerance=tolerance,
                 reasons=undecidable,
             )
-        known = _as_fast(self._before.samples[metric.name], new)
+        known = self._known(metric, new)
         warnings = [Reason(ReasonKind.REMARK, text) for text in self._warnings]
         return _judge_samples(metric, known, new, self._host, tolerance).because(*warnings)
+
+    def _known(self, metric: Metric, new: Sequence[SessionSample]) -> tuple[SessionSample, ...]:
+        """The reference's sessions that the others may be judged by: other tools' files tell no machine's speed."""
+        known = self._before.samples[metric.name]
+        return known if self._before.untold else _as_fast(known, new)
 
     def _undecidable(self, metric: Metric, new: Sequence[SessionSample], tolerance: float) -> tuple[Reason, ...]:
         """Why no more can be told than two numbers; empty where a verdict can be had."""
@@ -345,7 +371,15 @@ class _Pair:
         if not new:
             return (Reason(ReasonKind.NOT_COMPARABLE, "B has no session of it that A does not have"),)
         known = self._before.samples[metric.name]
-        if not _as_fast(known, new):
+        if self._before.untold and min(len(known), len(new)) < FEWEST_FILES:
+            needed = sessions_needed(metric, metric.growth(tolerance))
+            text = (
+                f"the luck of one server start is not told from a change, and A has {len(known)} and B {len(new)}: two"
+                f" numbers. A tolerance of {format_fraction(tolerance)} needs at least {needed} a side, a file each, in"
+                " a folder for A and one for B"
+            )
+            return (Reason(ReasonKind.ONE_START, text),)
+        if not self._known(metric, new):
             text = speed_text(known[-1].yardstick, _yardstick(new), "A was measured", "B's machine")
             return (Reason(ReasonKind.MACHINE_SPEED, text),)
         too_few = _too_few(metric, tolerance, (*known, *new))
@@ -424,4 +458,8 @@ def _other_workload(before: MeasuredLoad, after: MeasuredLoad) -> list[str]:
     if before.workload is None or after.workload is None:
         unknown = " and ".join(side for side, load in (("A", before), ("B", after)) if load.workload is None)
         return [f"{unknown}: {NO_WORKLOAD}"]
-    return [f"another workload: {each}" for each in differences(before.workload, after.workload, names=SIDES)]
+    found = (
+        *token_differences(before.tokens, after.tokens, names=SIDES),
+        *differences(before.workload, after.workload, names=SIDES),
+    )
+    return [f"another workload: {each}" for each in found]

@@ -126,6 +126,8 @@ class MeasuredLoad:
         problems: Why nothing may be concluded from it.
         beside: Whom it was measured side by side with; empty for nobody.
         is_result: Whether it is of a result file, not of a baseline: the numbers of a session then differ in rounding.
+        tokens: Of another tool's files the mean number of tokens of a request, by direction.
+        untold: What another tool's files do not tell, so that a verdict has to assume it; empty of our own.
     """
 
     key: LoadKey
@@ -140,6 +142,8 @@ class MeasuredLoad:
     problems: tuple[str, ...] = ()
     beside: str = ""
     is_result: bool = False
+    tokens: Mapping[str, float] = field(default_factory=dict)
+    untold: tuple[str, ...] = ()
 
     @property
     def hosts(self) -> tuple[str, ...]:

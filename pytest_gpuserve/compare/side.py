@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.compare.bench import AIPERF_FILE, read_bench
+from pytest_gpuserve.compare.bench_loads import BenchFile, bench_loads
 from pytest_gpuserve.compare.loads import LoadKey, MeasuredLoad, baseline_key, baseline_load, loads_of
 from pytest_gpuserve.compare.repository import HASH_SHOWN, Repository
 from pytest_gpuserve.errors import UsageProblem
@@ -18,6 +21,9 @@ from pytest_gpuserve.store.remote.folder import SUFFIX, StorageProblem, open_rem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
+
+JSON_LINES: Final = ".jsonl"
+"""How the files of SGLang's bench_serving end."""
 
 REVISIONS: Final = "baselines of a revision are written REV:, such as HEAD~5:, one file of them REV:PATH"
 
@@ -63,11 +69,13 @@ class ComparisonSide:
         name: What it is, for people.
         loads: What it knows.
         is_one_file: Whether it is a single baseline file, which may have been copied to anywhere.
+        is_bench: Whether it is of files of other tools.
     """
 
     name: str
     loads: Mapping[LoadKey, MeasuredLoad]
     is_one_file: bool = False
+    is_bench: bool = False
 
 
 def read_side(text: str, folder: Path, baseline_dir: Path) -> ComparisonSide:
@@ -79,7 +87,8 @@ def read_side(text: str, folder: Path, baseline_dir: Path) -> ComparisonSide:
         baseline_dir: The folder of baselines, which ``REV:`` means.
 
     Raises:
-        UsageProblem: There is no such file, folder or revision, or it holds no baselines and no results.
+        UsageProblem: There is no such file, folder or revision, or it holds no baselines and no results, or not only
+            those of one tool.
         BaselineUnusable: A baseline file cannot be read or trusted.
         StorageProblem: What is in a storage cannot be fetched.
     """
@@ -88,7 +97,7 @@ def read_side(text: str, folder: Path, baseline_dir: Path) -> ComparisonSide:
         return _in_storage(address)
     path = folder / text if address is None else address
     if path.is_dir():
-        files = sorted(path.rglob("*.json"))
+        files = sorted(each for each in path.rglob("*.json*") if each.suffix in {SUFFIX, JSON_LINES})
         inside = {file: file.relative_to(path) for file in files}
         documents = [
             _on_disk(file, str(PurePosixPath(text) / each), [baseline_dir, path])
@@ -112,7 +121,7 @@ def read_side(text: str, folder: Path, baseline_dir: Path) -> ComparisonSide:
     wanted = {
         name: blob
         for name, blob in files_there.items()
-        if name == inner or (name.endswith(".json") and f"/{PUBLISHED}/" not in name)
+        if name == inner or (name.endswith((SUFFIX, JSON_LINES)) and f"/{PUBLISHED}/" not in name)
     }
     if not wanted:
         raise UsageProblem(f"{rev} has no baselines in {inner}", looked=[f"commit {commit}"], remedies=[REVISIONS])
@@ -161,8 +170,14 @@ def _side(name: str, documents: Sequence[_SideFile], *, is_folder: bool) -> Comp
             raise UsageProblem(f"{name} has nothing to compare: it is of a runner without a test that measures")
         when = ", ".join(filter(None, (result.at, (result.commit or "")[:HASH_SHOWN])))
         return ComparisonSide(f"{name} ({when})" if when else name, _by_key(name, loads_of(name, result)))
+    benches = _benches(documents)
+    if benches:
+        starts = f"{len(benches)} {'file' if len(benches) == 1 else 'files'} of another tool"
+        return ComparisonSide(f"{name} ({starts})", _by_key(name, bench_loads(benches)), is_bench=True)
     loads = []
     for document in documents:
+        if document.path.suffix == JSON_LINES and is_folder:
+            continue
         origin = Origin(document.name, "name a file or a revision that can be used")
         for entry, stored in parse(document.data, origin).items():
             device = stored.entry.sessions[-1].device.name
@@ -170,6 +185,24 @@ def _side(name: str, documents: Sequence[_SideFile], *, is_folder: bool) -> Comp
     if not loads:
         raise UsageProblem(f"{name} holds no baselines", remedies=["record some: pytest --baseline-update", REVISIONS])
     return ComparisonSide(name, _by_key(name, loads), is_one_file=not is_folder)
+
+
+def _benches(documents: Sequence[_SideFile]) -> list[BenchFile]:
+    """The files of other tools, which must then be all there are; none where there is none."""
+    # AIPerf writes further files beside the one with its results.
+    results = [document for document in documents if document.path.name == AIPERF_FILE] or documents
+    found = [
+        BenchFile(each.name, hashlib.sha256(each.data).hexdigest(), read_bench(each.name, each.data))
+        for each in results
+    ]
+    other = [file.name for file in found if not file.runs]
+    if other and len(other) < len(found):
+        raise UsageProblem(
+            f"{other[0]} is no result of vLLM's bench, SGLang's bench_serving, GuideLLM or AIPerf, as others beside it"
+            " are",
+            remedies=["give a folder that has nothing but the results of one side"],
+        )
+    return [] if other else found
 
 
 def _by_key(name: str, loads: Iterable[MeasuredLoad]) -> dict[LoadKey, MeasuredLoad]:
