@@ -176,7 +176,7 @@ def _side(name: str, documents: Sequence[_SideFile], *, is_folder: bool) -> Comp
         return ComparisonSide(f"{name} ({starts})", _by_key(name, bench_loads(benches)), is_bench=True)
     loads = []
     for document in documents:
-        if document.path.suffix == JSON_LINES and is_folder:
+        if document.path.suffix == JSON_LINES:
             continue
         origin = Origin(document.name, "name a file or a revision that can be used")
         for entry, stored in parse(document.data, origin).items():
@@ -196,11 +196,10 @@ def _benches(documents: Sequence[_SideFile]) -> list[BenchFile]:
         for each in results
     ]
     other = [file.name for file in found if not file.runs]
-    if other and len(other) < len(found):
+    if other and (len(other) < len(found) or documents[0].path.suffix == JSON_LINES):
         raise UsageProblem(
-            f"{other[0]} is no result of vLLM's bench, SGLang's bench_serving, GuideLLM or AIPerf, as others beside it"
-            " are",
-            remedies=["give a folder that has nothing but the results of one side"],
+            f"{other[0]} is no result of vLLM's bench, SGLang's bench_serving, GuideLLM or AIPerf",
+            remedies=["give a file of one of them, or a folder that has nothing but such files of one side"],
         )
     return [] if other else found
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.compare.bench import AIPERF_FILE, INPUT_TOKENS, OUTPUT_TOKENS, read_bench
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.gate.metric import METRICS
 from tests.support.baseline_repository import result_text
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ def test_each_tool_is_read(plain: dict[str, Any], values: dict[str, float], load
     assert run.tokens == {INPUT_TOKENS: 128.0, OUTPUT_TOKENS: 64.0}
     assert run.problems == ()
     assert not any("here" in value or "/tmp" in value for value in run.work.values())
+    assert "strategy.worker_count" not in run.work
     assert "itl.p50" in run.values or "GuideLLM" in run.work["written by"]
 
 
@@ -274,6 +276,16 @@ def test_a_file_a_side_is_two_numbers(sides: Callable[..., None], said: Said) ->
         assert starts in text
         assert "A tolerance of 5 % needs at least 4 a side, a file each" in text
     assert "-50.0 %" in text
+
+
+@pytest.mark.skipif("itl.p99" not in METRICS, reason="this version does not gate metrics of streams")
+def test_a_gap_counts_for_gaps(sides: Callable[..., None], said: Said) -> None:
+    """A tail of requests needs many of them, and one of gaps many gaps."""
+    few = {"num_prompts": 100, "completed": 100, "total_input_tokens": 12800, "total_output_tokens": 6400}
+    sides(a=[vllm(each, **few) for each in STEADY], b=[vllm(each * 1.001, **few) for each in STEADY])
+    _, text = said("a", "b", "--json")
+    found = {each["metric"]: each["verdict"] for each in json.loads(text)["loads"][0]["verdicts"]}
+    assert (found["itl.p99"], found["ttft.p99"], found["ttft.p50"]) == ("PASS", "INCONCLUSIVE", "PASS")
 
 
 def test_lines_of_a_file_share_its_start(sides: Callable[..., None], said: Said) -> None:
@@ -395,3 +407,5 @@ def test_aiperf_writes_more_than_its_result(sides: Callable[..., None], said: Sa
             (folder / "inputs.json").write_text("{}")
             (folder / "profile_export.jsonl").write_text('{"metadata": {}}\n')
     assert said("a", "b", THROUGHPUT)[0] == 0
+    status, text = said("a/0/profile_export.jsonl", "b")
+    assert (status, "profile_export.jsonl is no result of vLLM's bench" in text) == (2, True)
