@@ -21,6 +21,9 @@ returning anything else: ``None`` is what a forgotten ``return`` and a search wi
 pytest process, off the timing path.
 """
 
+NUMBER_PLACE: Final = b"0" * 10
+"""What a body has where the engine writes, at each send, a number of so many digits that no other send has."""
+
 BODY_CHARACTERS: Final = 80
 """Of a body, as Python writes it, in what is said of a wrong answer."""
 
@@ -37,6 +40,7 @@ class Request:
         body: What is sent.
         headers: Additional to ``Host`` and ``Content-Length``, which are ours.
         expect: See ``Expect``; None checks the status alone (2xx).
+        number_at: Where in the body a ``NUMBER_PLACE`` begins; None where there is none, and all sends are the same.
 
     Raises:
         UsageProblem: A part cannot stand in an HTTP request.
@@ -47,6 +51,7 @@ class Request:
     body: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
     expect: Expect | None = None
+    number_at: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
@@ -67,6 +72,14 @@ class Request:
             )
         for name, value in self.headers.items():
             _check_header(name, value)
+        if self.number_at is not None and not (
+            self.number_at >= 0 and self.body.startswith(NUMBER_PLACE, self.number_at)
+        ):
+            raise UsageProblem(
+                f"a request's body has a place for its number at number_at={self.number_at}",
+                found=repr(self.body[self.number_at :][: len(NUMBER_PLACE)]),
+                remedies=[f"write NUMBER_PLACE ({NUMBER_PLACE.decode()}) there, or leave out number_at=..."],
+            )
 
     def to_bytes(self, host: str, port: int) -> bytes:
         """Serialise the request once; the engine sends these bytes repeatedly."""

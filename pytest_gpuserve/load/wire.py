@@ -79,6 +79,8 @@ class Plan(msgspec.Struct, frozen=True):
         nanoseconds: After so long the load ends; None for no end.
         part: Which of the engines that share this load it is.
         parts: How many there are.
+        numbers_before_end: Of each payload how many bytes before its end the place of its number begins
+            (``request.NUMBER_PLACE``); 0 where it has none. Empty where none has one.
         keep_answers: Whether answers are reported: ``all``, ``some`` (up to bounds that disturb nothing) or ``none``.
         outputs: A shared-memory file of which each slot's answer is read, and how; None where answers carry their data.
         objectives: By which answers are counted as good; None for no count.
@@ -100,6 +102,7 @@ class Plan(msgspec.Struct, frozen=True):
     outputs: Outputs | None = None
     replicas: tuple[Endpoint, ...] = ()
     objectives: Objectives | None = None
+    numbers_before_end: tuple[int, ...] = ()
 
     def own_endpoint(self) -> Endpoint:
         """Where the worker of this part sends its requests."""

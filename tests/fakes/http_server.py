@@ -92,8 +92,8 @@ ANSWERS: Final[Mapping[str, bytes]] = {
     "/switch": b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: upgrade\r\n\r\n",
     "/smuggled": b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\nright",
 }
-"""What is answered to each path; ``/never``, ``/numbered``, ``/wrong`` and ``/digest`` (the SHA-256 of the request's
-body) are made for each request."""
+"""What is answered to each path; ``/never``, ``/numbered``, ``/wrong``, ``/digest`` (the SHA-256 of the request's body)
+and ``/echo`` (that body) are made for each request."""
 
 EARLY: Final[Mapping[str, bytes]] = {"/early": ok(), "/too-large": ok(b"", status="413 Content Too Large")}
 """Answered before the request's body is read, which never happens; the connection stays."""
@@ -188,6 +188,8 @@ def _answer(path: str, query: Mapping[str, str], body: bytes, number: int) -> by
         return ok(b"wrong" if number % int(query["every"]) == 0 else BODY)
     if path == "/digest":
         return ok(hashlib.sha256(body).hexdigest().encode())
+    if path == "/echo":
+        return ok(body)
     return EARLY[path] if path in EARLY else ANSWERS[path]
 
 

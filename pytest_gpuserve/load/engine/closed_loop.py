@@ -39,7 +39,12 @@ class ClosedLoop(Loop):
         self._limit = NO_LIMIT if plan.requests is None else plan.requests
         self._payload = plan.payloads[0][0]
         # The next request follows at once: nothing to choose, to wait for or to read elsewhere, and no end.
-        self._straight = plan.payloads == ((self._payload,),) and not self._think_ns and plan.outputs is None
+        self._straight = (
+            plan.payloads == ((self._payload,),)
+            and not self._think_ns
+            and plan.outputs is None
+            and not plan.numbers_before_end
+        )
 
     def begin(self, begin_ns: int, on_end: Callable[[], None]) -> None:
         """Begin the load at this time."""

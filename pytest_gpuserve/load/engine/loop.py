@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.engine.transport import IDLE, Slot, text_of
+from pytest_gpuserve.load.request import NUMBER_PLACE
 from pytest_gpuserve.load.schedule import NANOSECONDS, is_open
 from pytest_gpuserve.load.wire import unwritten
 
@@ -72,6 +73,14 @@ OWN_FILES: Final = 32
 """Open files of the engine that are no slots."""
 
 
+NUMBER_NS: Final = 10_000
+"""Numbers in requests begin with the time in such units: as long as fewer requests are sent in one, those of a later
+load are all above those of an earlier one."""
+
+NUMBERS: Final = 10 ** len(NUMBER_PLACE)
+"""After so many units, 28 hours, they begin anew."""
+
+
 class Loop:
     """What both loops share: slots, requests under way, the end.
 
@@ -108,6 +117,8 @@ class Loop:
         together = math.gcd(len(order), plan.parts)
         self._shifted_every = 0 if together == 1 or is_open(plan.schedule) else len(order) * plan.parts // together
         self._forms = plan.payloads
+        self._numbers_before_end = plan.numbers_before_end
+        self._first_number = 0
         places = min(map(len, plan.payloads))
         # One form and nothing in shared memory is the form for all slots.
         if places > 1 or plan.outputs is not None:
@@ -119,6 +130,8 @@ class Loop:
         """Begin the load at this time; ``on_end`` is called when all is sent and answered."""
         self._begin_ns = begin_ns
         self._on_end = on_end
+        # A multiple, so that engines whose clocks differ still have no number in common.
+        self._first_number = time.time_ns() // NUMBER_NS // self._plan.parts * self._plan.parts
         # Of a short load there may be nothing for this engine.
         self._reactor.at(begin_ns, self._check_end)
         if self._plan.nanoseconds is not None:
@@ -277,7 +290,14 @@ class Loop:
 
     def _payload_of(self, slot: Slot) -> bytes:
         forms = self._forms[slot.index]
-        return forms[0] if len(forms) == 1 else forms[self._place(slot)]
+        form = forms[0] if len(forms) == 1 else forms[self._place(slot)]
+        before_end = self._numbers_before_end[slot.index] if self._numbers_before_end else 0
+        if not before_end:
+            return form
+        at = len(form) - before_end
+        number = b"%0*d" % (len(NUMBER_PLACE), (self._first_number + slot.number) % NUMBERS)
+        # Backwards: what is nearly the same for all comes last, where a cache of prefixes does not reach it.
+        return b"".join((form[:at], number[::-1], form[at + len(NUMBER_PLACE) :]))
 
     def _place(self, slot: Slot) -> int:
         """Return the slot's place among those of all engines."""
