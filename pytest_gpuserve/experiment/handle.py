@@ -14,6 +14,7 @@ from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.load.driver import most_under_way
 from pytest_gpuserve.load.kserve import Inference, OutputRequest, http_request, inputs_of
 from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
+from pytest_gpuserve.load.openai import ApiCall, Messages, Texts, embeddings, generations, one_token, rerank
 from pytest_gpuserve.load.request import Expect, Request
 from pytest_gpuserve.load.shared_memory import Layout, share
 from pytest_gpuserve.load.tensors import close_to
@@ -26,6 +27,8 @@ from pytest_gpuserve.servers.remote import Replicas, sites_of
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
+    from pytest_gpuserve.load.openai import Method
+    from pytest_gpuserve.load.prompt_set import Prompts
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.shared_memory import SharedTensors
     from pytest_gpuserve.servers.base import Site
@@ -86,24 +89,125 @@ class ServerHandle:
         Raises:
             UsageProblem: A part cannot stand in an HTTP request.
         """
+        request = Request(
+            method=method,
+            path=path,
+            body=body.encode() if isinstance(body, str) else body,
+            headers=dict(headers or {}),
+            expect=expect.encode() if isinstance(expect, str) else expect,
+        )
+        return self._over_http((request,), stream=stream)
+
+    def _over_http(self, requests: tuple[Request, ...], *, stream: bool, readiness: Request | None = None) -> Target:
         if self.kind.transport == "queue":
             raise UsageProblem(
                 f"the {self.kind.name} takes inferences alone, on its Unix socket",
                 remedies=["describe tensors for it: server.infer({...})"],
             )
-        return Target(
-            self,
-            (
-                Request(
-                    method=method,
-                    path=path,
-                    body=body.encode() if isinstance(body, str) else body,
-                    headers=dict(headers or {}),
-                    expect=expect.encode() if isinstance(expect, str) else expect,
-                ),
-            ),
-            protocol="sse" if stream else "http",
-        )
+        return Target(self, requests, protocol="sse" if stream else "http", readiness=readiness)
+
+    def chat(
+        self,
+        messages: Messages,
+        *,
+        max_tokens: int | None = None,
+        model: str = "",
+        stream: bool = True,
+        ignore_eos: bool = False,
+        extra: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+        expect: Expect | None = None,
+    ) -> Target:
+        """Describe a chat with a language model, by OpenAI's API: ``POST /v1/chat/completions`` at temperature 0.
+
+        The server is ready when a token of such an answer has come.
+
+        Args:
+            messages: ``[{"role": "user", "content": "..."}]``, a text for such a message, or
+                `pytest_gpuserve.load.prompts`, of which each send is another one.
+            max_tokens: Of an answer at most, 128 by default; prompts say it themselves.
+            model: Its name; by default the one that the server was described with, else none is sent.
+            stream: Whether the answer is a stream, whose tokens are timed; the number of its tokens is asked for.
+            ignore_eos: Whether the answer goes on until ``max_tokens``, so that all have the same length. A field that
+                vLLM, SGLang and llama.cpp know.
+            extra: Further fields of the body, such as ``{"temperature": 1}``.
+            headers: On top of ``Host``, ``Content-Length`` and ``Content-Type``.
+            expect: As for ``request``; of a stream it is the whole body with its events.
+
+        Raises:
+            UsageProblem: One of them cannot stand in such a request.
+        """
+        call = self._call("chat", model, extra, headers, expect)
+        return self._generating(call, messages, max_tokens=max_tokens, stream=stream, ignore_eos=ignore_eos)
+
+    def completions(
+        self,
+        prompt: Prompts | str,
+        *,
+        max_tokens: int | None = None,
+        model: str = "",
+        stream: bool = True,
+        ignore_eos: bool = False,
+        extra: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+        expect: Expect | None = None,
+    ) -> Target:
+        """Describe the completion of a text, without a chat template: ``POST /v1/completions``; see ``chat``."""
+        call = self._call("completions", model, extra, headers, expect)
+        return self._generating(call, prompt, max_tokens=max_tokens, stream=stream, ignore_eos=ignore_eos)
+
+    def embeddings(
+        self,
+        texts: Texts,
+        *,
+        model: str = "",
+        extra: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+        expect: Expect | None = None,
+    ) -> Target:
+        """Describe the embedding of texts: ``POST /v1/embeddings``; see ``chat``.
+
+        Args:
+            texts: All of one request, or `pytest_gpuserve.load.prompts`, one a request.
+            model: As for ``chat``.
+            extra: As for ``chat``.
+            headers: As for ``chat``.
+            expect: As for ``request``.
+
+        Raises:
+            UsageProblem: One of them cannot stand in such a request.
+        """
+        return self._over_http(embeddings(self._call("embeddings", model, extra, headers, expect), texts), stream=False)
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        model: str = "",
+        extra: Mapping[str, object] | None = None,
+        headers: Mapping[str, str] | None = None,
+        expect: Expect | None = None,
+    ) -> Target:
+        """Describe the ranking of documents by a query: ``POST /v1/rerank``; see ``embeddings``."""
+        call = self._call("rerank", model, extra, headers, expect)
+        return self._over_http((rerank(call, query, documents),), stream=False)
+
+    def _call(
+        self,
+        method: Method,
+        model: str,
+        extra: Mapping[str, object] | None,
+        headers: Mapping[str, str] | None,
+        expect: Expect | None,
+    ) -> ApiCall:
+        return ApiCall(method, model or self.kind.default_model, extra or {}, headers or {}, expect)
+
+    def _generating(
+        self, call: ApiCall, asked: Messages, *, max_tokens: int | None, stream: bool, ignore_eos: bool
+    ) -> Target:
+        requests = generations(call, asked, max_tokens=max_tokens, stream=stream, ignore_eos=ignore_eos)
+        return self._over_http(requests, stream=stream, readiness=one_token(call, asked))
 
     def infer(
         self,
@@ -227,6 +331,7 @@ class ServerHandle:
             protocol=targets[0].protocol,
             messages=tuple(message for target in targets for message in target.messages),
             sharing=_joined_sharing([target.sharing for target in targets]),
+            readiness=targets[0].readiness,
         )
 
     def relocated(self, relocation: Relocation) -> ServerHandle:
@@ -289,6 +394,7 @@ class Target:
         messages: Of gRPC, the requests as messages; the HTTP form of the first tells whether the model answers.
         sharing: What of it goes through shared memory; None where all is sent. The first request, which tells whether
             the model answers, is always sent with its tensors.
+        readiness: The request that tells whether the model answers; None for the first.
         telemetry_source: Looks at the cards while it is loaded.
     """
 
@@ -298,6 +404,7 @@ class Target:
     protocol: Protocol = "http"
     messages: tuple[bytes, ...] = ()
     sharing: Sharing | None = None
+    readiness: Request | None = None
     telemetry_source: TelemetrySource = field(default=NO_TELEMETRY, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -319,12 +426,12 @@ class Target:
         return replace(self, telemetry_source=telemetry_source)
 
     def started(self, beside: Callable[[], None] | None = None) -> AbstractContextManager[Instance]:
-        """Start the deployment afresh; ready when it answers the first request.
+        """Start the deployment afresh; ready when its model answers.
 
         Args:
             beside: Called once its process runs, and before it is waited for.
         """
-        request = self.requests[0]
+        request = self.readiness or self.requests[0]
         ask = Ask(request.method, request.path, request.body, request.headers)
         return self.server.starter(self.server.kind, ask, beside)
 
@@ -419,12 +526,19 @@ class Target:
         site = instance.site
         return tuple(tuple(request.to_bytes(site.host, site.port) for request in each) for each in forms)
 
+    def numbers_before_end(self) -> tuple[int, ...]:
+        """Where requests have the place of a number, as a plan has it."""
+        places = [0 if each.number_at is None else len(each.body) - each.number_at for each in self.requests]
+        return tuple(places) if any(places) else ()
+
     def fingerprint(self) -> dict[str, str]:
         """What makes it this load and no other, for a baseline."""
         prints = [request.fingerprint() for request in self.requests]
         words = prints[0] if len(prints) == 1 else _joined_fingerprint(prints)
         if self.shuffled:
             words["rotation"] = "shuffled"
+        if self.numbers_before_end():
+            words["numbers"] = "in each request"
         if self.protocol == "sse":
             words["answers"] = "server-sent events"
         elif self.protocol != "http":

@@ -151,7 +151,8 @@ def _circumstances(targets: Mapping[Arm, Target]) -> object:
 def _answers(target: Target, instance: Instance) -> bool:
     """Whether a server is ready for the first request of a load: it was started with that of another one."""
     try:
-        replace(target, requests=target.requests[:1], messages=target.messages[:1], sharing=None).ask(instance)
+        first = target.readiness or target.requests[0]
+        replace(target, requests=(first,), messages=target.messages[:1], sharing=None).ask(instance)
     except GpuserveError:
         return False
     return True

@@ -116,6 +116,7 @@ class Watch:
             endpoint=endpoint,
             replicas=tuple(others),
             payloads=target.payloads(self.instance, shared),
+            numbers_before_end=target.numbers_before_end(),
             schedule=schedule,
             tick_ns=round(TICK_SECONDS * 1e9),
             timeout_ns=round(shape.timeout_seconds * 1e9),

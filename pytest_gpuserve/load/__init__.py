@@ -1,6 +1,21 @@
 """The load generator: what is sent, when, by whom, and what came back."""
 
 from pytest_gpuserve.load.objectives import Objectives
+from pytest_gpuserve.load.prompt_set import LogNormal, Uniform, conversations, prompts
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
 
-__all__ = ["Burst", "Closed", "Constant", "Gamma", "Objectives", "Poisson", "Schedule", "Steps", "Trace"]
+__all__ = [
+    "Burst",
+    "Closed",
+    "Constant",
+    "Gamma",
+    "LogNormal",
+    "Objectives",
+    "Poisson",
+    "Schedule",
+    "Steps",
+    "Trace",
+    "Uniform",
+    "conversations",
+    "prompts",
+]

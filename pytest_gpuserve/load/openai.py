@@ -1,0 +1,204 @@
+"""Requests of OpenAI's API, as servers of language models take them: chat, completions, embeddings, rerank."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.load.prompt_set import Prompts
+from pytest_gpuserve.load.request import NUMBER_PLACE, Expect, Request
+
+Messages = Sequence[Mapping[str, object]] | str | Prompts
+"""What a chat is asked: a list of messages, the text of a user's only one, or `prompts`."""
+
+Texts = Sequence[str] | str | Prompts
+
+Method = Literal["chat", "completions", "embeddings", "rerank"]
+
+MAX_TOKENS: Final = 128
+"""Of an answer where nothing says how long it may be."""
+
+_PATHS: Final = {
+    "chat": "/v1/chat/completions",
+    "completions": "/v1/completions",
+    "embeddings": "/v1/embeddings",
+    "rerank": "/v1/rerank",
+}
+
+_ARGUMENTS: Final = frozenset(
+    {"messages", "prompt", "input", "query", "documents", "model", "max_tokens", "stream", "ignore_eos"}
+)
+"""Fields of the body that arguments set."""
+
+_NOT_OF_ONE_TOKEN: Final = frozenset({"min_tokens", "max_completion_tokens", "stream_options"})
+"""Fields that an answer of one token without a stream is refused with."""
+
+
+@dataclass(frozen=True)
+class ApiCall:
+    """A call of the API, whatever its input is.
+
+    Args:
+        method: Of a server's handle.
+        model: Its name; empty leaves it out.
+        extra: Further fields of the body.
+        headers: Of the request.
+        expect: As for `Request`.
+
+    Raises:
+        UsageProblem: One of them cannot be that.
+    """
+
+    method: Method
+    model: str = ""
+    extra: Mapping[str, object] = field(default_factory=dict)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    expect: Expect | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.model, str):
+            raise UsageProblem(f"{self.method}(model=...) is a name, not {self.model!r}")
+        if not _is_object(self.extra):
+            raise UsageProblem(
+                f"{self.method}(extra=...) takes fields of the body by name",
+                found=repr(self.extra),
+                remedies=['extra={"top_p": 0.9}'],
+            )
+        for name in sorted(_ARGUMENTS.intersection(self.extra)):
+            raise UsageProblem(
+                f"{self.method}(extra=...): {name!r} is no further field",
+                remedies=[f"leave it out there: an argument of server.{self.method}(...) sets it"],
+            )
+
+    def request(self, fields: Mapping[str, object], prefix: str | None = None) -> Request:
+        """Make a request.
+
+        Args:
+            fields: Of the body, its input first.
+            prefix: The begin of the input, which ends with a `NUMBER_PLACE`; None where all sends are the same.
+
+        Raises:
+            UsageProblem: They are no JSON.
+        """
+        named = {"model": self.model} if self.model else {}
+        try:
+            body = json.dumps({**fields, **named, **self.extra}, allow_nan=False).encode("ascii")
+        except (TypeError, ValueError) as problem:
+            raise UsageProblem(f"{self.method}(...): this is no JSON", found=str(problem)) from None
+        begin = b"" if prefix is None else json.dumps(prefix)[:-1].encode("ascii")
+        given = any(name.lower() == "content-type" for name in self.headers)
+        return Request(
+            method="POST",
+            path=_PATHS[self.method],
+            body=body,
+            headers={**({} if given else {"Content-Type": "application/json"}), **self.headers},
+            expect=self.expect,
+            number_at=body.index(begin) + len(begin) - len(NUMBER_PLACE) if begin else None,
+        )
+
+
+def generations(
+    call: ApiCall, asked: Messages, *, max_tokens: int | None, stream: bool, ignore_eos: bool
+) -> tuple[Request, ...]:
+    """Make the requests of a chat or of completions: one, or of prompts one for each.
+
+    Args:
+        call: What all have in common.
+        asked: The input.
+        max_tokens: Of an answer at most; None for what the prompts say, or ``MAX_TOKENS``.
+        stream: Whether the answer is a stream, with the number of its tokens at the end.
+        ignore_eos: Whether it goes on until ``max_tokens``, which vLLM, SGLang and llama.cpp can.
+
+    Raises:
+        UsageProblem: The input or an argument cannot be that.
+    """
+    if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
+        raise UsageProblem(f"{call.method}(max_tokens=...) is a whole number of 1 at least, not {max_tokens!r}")
+    if isinstance(asked, Prompts) and max_tokens is not None:
+        raise UsageProblem(
+            f"{call.method}(max_tokens=...): the prompts say how long their answers are",
+            remedies=["leave out max_tokens=...", f"prompts(..., output_tokens={max_tokens})"],
+        )
+    common = {
+        "temperature": 0,
+        "stream": stream,
+        **({"stream_options": {"include_usage": True}} if stream else {}),
+        **({"ignore_eos": True} if ignore_eos else {}),
+    }
+    if not isinstance(asked, Prompts):
+        return (call.request({**_input(call, asked), "max_tokens": max_tokens or MAX_TOKENS, **common}),)
+    return tuple(
+        call.request(
+            {**_input(call, asked.text(prompt)), "max_tokens": prompt.output_tokens, **common}, asked.numbered_prefix
+        )
+        for prompt in asked.each
+    )
+
+
+def one_token(call: ApiCall, asked: Messages) -> Request:
+    """Make the request that tells whether the model answers: the first one, of which a token is generated.
+
+    Raises:
+        UsageProblem: The input cannot be that.
+    """
+    extra = {name: value for name, value in call.extra.items() if name not in _NOT_OF_ONE_TOKEN}
+    first = asked.text(asked.each[0]) if isinstance(asked, Prompts) else asked
+    bare = replace(call, extra=extra, expect=None)
+    return generations(bare, first, max_tokens=1, stream=False, ignore_eos=False)[0]
+
+
+def embeddings(call: ApiCall, texts: Texts) -> tuple[Request, ...]:
+    """Make the requests of embeddings: one of all texts, or of prompts one for each.
+
+    Raises:
+        UsageProblem: They are no texts.
+    """
+    if isinstance(texts, Prompts):
+        return tuple(call.request({"input": texts.text(each)}, texts.numbered_prefix) for each in texts.each)
+    return (call.request({"input": texts if isinstance(texts, str) else _texts("embeddings", texts)}),)
+
+
+def rerank(call: ApiCall, query: str, documents: Sequence[str]) -> Request:
+    """Make a request that ranks documents.
+
+    Raises:
+        UsageProblem: They are no texts.
+    """
+    if not isinstance(query, str):
+        raise UsageProblem(f"rerank(query, documents): the query is a text, not {query!r}")
+    return call.request({"query": query, "documents": _texts("rerank", documents)})
+
+
+def _is_object(given: object) -> bool:
+    return isinstance(given, Mapping) and all(isinstance(name, str) for name in given)
+
+
+def _texts(method: str, given: object) -> list[str]:
+    texts = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping)) else []
+    if not texts or not all(isinstance(text, str) for text in texts):
+        raise UsageProblem(f"{method}(...) takes a list of texts, one at least", found=repr(given))
+    return texts
+
+
+def _input(call: ApiCall, asked: object) -> dict[str, object]:
+    if call.method == "completions":
+        if not isinstance(asked, str):
+            raise UsageProblem(
+                "completions(...) takes a text or prompts(...)",
+                found=repr(asked),
+                remedies=["server.chat([...]) takes messages"],
+            )
+        return {"prompt": asked}
+    if isinstance(asked, str):
+        return {"messages": [{"role": "user", "content": asked}]}
+    messages = list(asked) if isinstance(asked, Sequence) and not isinstance(asked, bytes) else []
+    if not messages or not all(_is_object(each) and isinstance(each.get("role"), str) for each in messages):
+        raise UsageProblem(
+            "chat(...) takes a list of messages, each with a role, or a text, or prompts(...)",
+            found=repr(asked),
+            remedies=['server.chat([{"role": "user", "content": "..."}])', 'server.chat("...")'],
+        )
+    return {"messages": messages}

@@ -1,0 +1,309 @@
+"""Prompts for servers of language models: made by a seed, without a network, or read from a file of conversations."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.load.request import NUMBER_PLACE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+LEAST_INPUT: Final = 16
+"""Tokens of the shortest input: the number in it has up to ten, in a vocabulary with a token for each digit."""
+
+MOST: Final = 1_000_000
+"""Of prompts, and of tokens of one: more is a mistake, not a wish."""
+
+_NUMBER_TOKENS: Final = 4
+_A_NUMBER: Final = "4827306915"
+"""Of many vocabularies, which have a token for three digits; and a number whose tokens are counted."""
+
+_ROLES: Final = (("human", "user"), ("gpt", "assistant"))
+"""Who says the first and the second turn of a conversation, as such files name them."""
+
+_COMMON: Final = (
+    "the of and to in a is that for it as was with be by on not he his but at are this have from or had an they which"
+    " one you were all her she there would their we him been has when who will no more if out so up said what its about"
+    " than into them can only other time new some could these two may first then do any like my now over such our man"
+    " me even most made after also did many off before must well back through years much where your way down should"
+    " because long each just those people too little state good very make world still own see work men day under never"
+    " know might against number place right come around however last house high use small every part once great school"
+    " group light open water white table power point line order field study early level force land later money local"
+    " plan read road room short side story street thing third think total turn value view voice week word write year"
+)
+"""Words each of which most vocabularies have as one token."""
+
+_WORDS: Final = tuple(dict.fromkeys(_COMMON.split()))
+
+
+@dataclass(frozen=True, slots=True)
+class Uniform:
+    """Lengths from ``lowest`` to ``highest``, each as likely.
+
+    Raises:
+        UsageProblem: They are not whole numbers in this order, of 1 at least.
+    """
+
+    lowest: int
+    highest: int
+
+    def __post_init__(self) -> None:
+        if not (type(self.lowest) is type(self.highest) is int and 1 <= self.lowest <= self.highest <= MOST):
+            raise UsageProblem(
+                f"Uniform({self.lowest!r}, {self.highest!r}): two whole numbers from 1 to {MOST}, the lower one first",
+                remedies=["Uniform(64, 256)"],
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class LogNormal:
+    """Lengths with this mean and standard deviation, and a log-normal distribution; rounded, and 1 at least.
+
+    Raises:
+        UsageProblem: They are no numbers above 0.
+    """
+
+    mean: float
+    sd: float
+
+    def __post_init__(self) -> None:
+        for value in (self.mean, self.sd):
+            if type(value) not in {int, float} or not 0 < value <= MOST:
+                raise UsageProblem(
+                    f"LogNormal({self.mean!r}, {self.sd!r}): mean and standard deviation are numbers above 0",
+                    remedies=["LogNormal(mean=200, sd=150)"],
+                )
+
+
+Length = int | Uniform | LogNormal
+"""How long something is, in tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What one request asks.
+
+    Args:
+        text: What is its own of its input.
+        output_tokens: Of the answer at most.
+    """
+
+    text: str
+    output_tokens: int
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """Prompts that are sent by turns.
+
+    An engine that keeps what it has computed of a prompt would answer the second window from that. So each send has a
+    number of its own, of ten digits, between the begin that all share and the text.
+
+    Args:
+        each: The prompts, one at least.
+        shared_prefix: The begin that all share; empty for none.
+    """
+
+    each: tuple[Prompt, ...] = field(repr=False)
+    shared_prefix: str = field(default="", repr=False)
+
+    @property
+    def numbered_prefix(self) -> str:
+        """The begin of every input, up to the end of the number's place."""
+        return f"{self.shared_prefix} {NUMBER_PLACE.decode()}" if self.shared_prefix else NUMBER_PLACE.decode()
+
+    def text(self, prompt: Prompt) -> str:
+        """The whole input of one."""
+        return f"{self.numbered_prefix} {prompt.text}"
+
+
+def prompts(
+    n: int,
+    *,
+    input_tokens: Length = 128,
+    output_tokens: Length = 128,
+    shared_prefix: int = 0,
+    seed: int = 0,
+    tokenizer: str | Path | None = None,
+) -> Prompts:
+    """Make prompts of random words; the same arguments always make the same.
+
+    Without a tokenizer a word counts as a token, and the number of a request as four. The tokens of the chat template
+    come on top.
+
+    Args:
+        n: How many; they are sent by turns.
+        input_tokens: Of a prompt without the shared prefix, 16 at least: a number, or how it is distributed.
+        output_tokens: Of an answer at most, likewise.
+        shared_prefix: Tokens of a begin that all prompts share, which comes on top.
+        seed: Of lengths and words.
+        tokenizer: The model's ``tokenizer.json``, or the folder with it, by which tokens are counted.
+
+    Raises:
+        UsageProblem: A number is out of range, or the tokenizer cannot be used.
+    """
+    _whole("prompts(n)", n, 1)
+    _whole("prompts(shared_prefix=...)", shared_prefix, 0)
+    _whole("prompts(seed=...)", seed, 0)
+    source = random.Random(seed)  # noqa: S311 -- reproducible, not secret
+    count = None if tokenizer is None else _counter(tokenizer)
+    costs = dict.fromkeys(_WORDS, 1) if count is None else _costs(count)
+    number = _NUMBER_TOKENS if count is None else count(_A_NUMBER)
+    prefix = _words(shared_prefix, costs, source)
+    each = []
+    for _ in range(n):
+        length = _drawn("prompts(input_tokens=...)", input_tokens, source, LEAST_INPUT)
+        text = _words(length - number, costs, source)
+        each.append(Prompt(text, _drawn("prompts(output_tokens=...)", output_tokens, source)))
+    return Prompts(tuple(each), prefix)
+
+
+class _Turn(msgspec.Struct):
+    said_by: str = msgspec.field(name="from")
+    value: str
+
+
+class _Conversation(msgspec.Struct):
+    conversations: list[_Turn] = []
+
+
+_read_conversations: Final = msgspec.json.Decoder(list[_Conversation]).decode
+
+
+def conversations(
+    path: str | Path,
+    n: int,
+    *,
+    output_tokens: Length | None = None,
+    seed: int = 0,
+    tokenizer: str | Path | None = None,
+) -> Prompts:
+    """Take prompts from a file of conversations in ShareGPT's JSON: of each its first question.
+
+    Args:
+        path: The file, absolute or from the working folder: a list of ``{"conversations": [{"from": "human", "value":
+            "..."}, {"from": "gpt", "value": "..."}]}``.
+        n: How many, drawn at random from those that begin with a question and its answer.
+        output_tokens: Of an answer at most, as for `prompts`; None for as many as the file's answer has.
+        seed: Of what is drawn.
+        tokenizer: As for `prompts`; without it three words count as four tokens.
+
+    Raises:
+        UsageProblem: The file cannot be read, or has too few; a number is out of range; or the tokenizer cannot be
+            used.
+    """
+    _whole("conversations(n)", n, 1)
+    _whole("conversations(seed=...)", seed, 0)
+    count = _count_by_words if tokenizer is None else _counter(tokenizer)
+    found = [pair for each in _conversations_of(Path(path)) if (pair := _first_turn(each)) is not None]
+    if len(found) < n:
+        raise UsageProblem(
+            f"conversations({str(path)!r}, {n}): so many are not there",
+            found=f"{len(found)} conversations that begin with a question and its answer",
+            remedies=[f"n={len(found)}"] if found else ["a file in ShareGPT's format"],
+        )
+    source = random.Random(seed)  # noqa: S311 -- as above
+    return Prompts(
+        tuple(
+            Prompt(
+                question,
+                max(1, count(answer))
+                if output_tokens is None
+                else _drawn("conversations(output_tokens=...)", output_tokens, source),
+            )
+            for question, answer in source.sample(found, n)
+        )
+    )
+
+
+def _conversations_of(path: Path) -> list[_Conversation]:
+    try:
+        return _read_conversations(path.read_bytes())
+    except (OSError, ValueError) as problem:
+        raise UsageProblem(
+            f"conversations({str(path)!r}): this is no file of conversations in ShareGPT's JSON", found=str(problem)
+        ) from None
+
+
+def _first_turn(conversation: _Conversation) -> tuple[str, str] | None:
+    """The first question and its answer; None where it does not begin with them."""
+    turns = [turn for turn in conversation.conversations if turn.said_by != "system"][:2]
+    if [turn.said_by in roles for turn, roles in zip(turns, _ROLES, strict=False)] != [True, True]:
+        return None
+    question, answer = (turn.value.strip() for turn in turns)
+    return (question, answer) if question and answer else None
+
+
+def _count_by_words(text: str) -> int:
+    return math.ceil(len(text.split()) * 4 / 3)
+
+
+def _counter(tokenizer: str | Path) -> Callable[[str], int]:
+    """What counts the tokens of a text."""
+    path = Path(tokenizer)
+    path = path / "tokenizer.json" if path.is_dir() else path
+    try:
+        tokenizers = importlib.import_module("tokenizers")
+    except ImportError as problem:
+        raise UsageProblem(
+            "tokenizer=... needs the library tokenizers",
+            found=str(problem),
+            remedies=["pip install 'pytest-gpuserve[tokenizers]'", "leave it out: words are counted then"],
+        ) from None
+    try:
+        read = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as problem:  # noqa: BLE001 -- the library raises nothing more special
+        raise UsageProblem(
+            f"tokenizer={str(path)!r} cannot be used",
+            found=str(problem),
+            remedies=["name the model's tokenizer.json, or the folder with it"],
+        ) from None
+
+    def count(text: str) -> int:
+        return len(read.encode(text, add_special_tokens=False).ids)
+
+    return count
+
+
+def _costs(count: Callable[[str], int]) -> dict[str, int]:
+    """Tokens that each word adds to a text."""
+    return {word: max(1, count(f"the {word}") - count("the")) for word in _WORDS}
+
+
+def _words(tokens: int, costs: dict[str, int], source: random.Random) -> str:
+    """Words of so many tokens, or a few less where none fits that."""
+    dearest = max(costs.values())
+    words = []
+    while tokens > 0:
+        fitting = _WORDS if tokens >= dearest else [word for word in _WORDS if costs[word] <= tokens]
+        if not fitting:
+            break
+        words.append(source.choice(fitting))
+        tokens -= costs[words[-1]]
+    return " ".join(words)
+
+
+def _drawn(what: str, length: Length, source: random.Random, least: int = 1) -> int:
+    """A length, of ``least`` at least."""
+    if isinstance(length, LogNormal):
+        # Of ln(x) variance and mean, from those of x.
+        variance = math.log1p((length.sd / length.mean) ** 2)
+        drawn = source.lognormvariate(math.log(length.mean) - variance / 2, math.sqrt(variance))
+        return min(MOST, max(least, round(drawn)))
+    lowest, highest = (length.lowest, length.highest) if isinstance(length, Uniform) else (length, length)
+    _whole(what, lowest, least)
+    return source.randint(lowest, highest)
+
+
+def _whole(what: str, value: object, least: int) -> None:
+    if type(value) is not int or not least <= value <= MOST:
+        raise UsageProblem(f"{what} is a whole number from {least} to {MOST}, not {value!r}")

@@ -1,0 +1,134 @@
+"""Requests of OpenAI's API: their bodies, and what is told of what cannot be one."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.experiment.handle import ServerHandle, Target
+from pytest_gpuserve.load.prompt_set import Prompt, Prompts
+from pytest_gpuserve.load.request import NUMBER_PLACE, Request
+from pytest_gpuserve.servers.remote import RemoteServer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuserve.experiment.handle import Starter
+
+PLACE = NUMBER_PLACE.decode()
+HI = [{"role": "user", "content": "hi"}]
+TWO = Prompts((Prompt("één", 7), Prompt(PLACE, 9)), shared_prefix='"all"')
+
+
+def handle(**more: Any) -> Any:  # noqa: ANN401 -- methods are given what a type checker refuses
+    """A server that is never asked."""
+    return ServerHandle(RemoteServer("127.0.0.1", 1, **more), cast("Starter", None))
+
+
+def body(request: Request) -> Any:  # noqa: ANN401 -- JSON
+    """The body of a request."""
+    return json.loads(request.body)
+
+
+STREAMED = {"temperature": 0, "stream": True, "stream_options": {"include_usage": True}}
+
+
+@pytest.mark.parametrize(
+    ("target", "path", "sent", "protocol"),
+    [
+        (handle().chat(HI), "/v1/chat/completions", {"messages": HI, "max_tokens": 128, **STREAMED}, "sse"),
+        (
+            handle(default_model="m").chat("hi", max_tokens=3, ignore_eos=True, stream=False, extra={"temperature": 1}),
+            "/v1/chat/completions",
+            {"messages": HI, "model": "m", "max_tokens": 3, "temperature": 1, "stream": False, "ignore_eos": True},
+            "http",
+        ),
+        (handle().completions("hi"), "/v1/completions", {"prompt": "hi", "max_tokens": 128, **STREAMED}, "sse"),
+        (handle().embeddings(["a", "b"], model="m"), "/v1/embeddings", {"input": ["a", "b"], "model": "m"}, "http"),
+        (handle().rerank("q", ["a"]), "/v1/rerank", {"query": "q", "documents": ["a"]}, "http"),
+    ],
+)
+def test_what_each_method_sends(target: Target, path: str, sent: object, protocol: str) -> None:
+    """Path, body, type of the body, and whether the answer is a stream; nothing that was not asked for."""
+    (request,) = target.requests
+    assert (request.path, body(request), target.protocol) == (path, sent, protocol)
+    assert request.headers == {"Content-Type": "application/json"}
+    assert target.numbers_before_end() == ()
+
+
+@pytest.mark.parametrize(
+    ("target", "text_of"),
+    [
+        (handle().chat(TWO), lambda sent: sent["messages"][0]["content"]),
+        (handle().completions(TWO), lambda sent: sent["prompt"]),
+        (handle().embeddings(TWO), lambda sent: sent["input"]),
+    ],
+)
+def test_of_prompts_each_is_a_request_with_the_place_of_its_number(
+    target: Target, text_of: Callable[[object], str]
+) -> None:
+    """Behind the shared prefix, also where the text looks like that place; as far from the end as it was written."""
+    texts = []
+    for request, before_end in zip(target.requests, target.numbers_before_end(), strict=True):
+        at = len(request.body) - before_end
+        written = request.body[:at] + b"0123456789" + request.body[at + len(NUMBER_PLACE) :]
+        texts.append(text_of(json.loads(written)))
+    assert texts == ['"all" 0123456789 één', f'"all" 0123456789 {PLACE}']
+    assert [body(request).get("max_tokens") for request in target.requests] in ([7, 9], [None, None])
+    assert target.fingerprint()["numbers"] == "in each request"
+
+
+def test_one_token_tells_that_the_model_answers() -> None:
+    """What is asked for readiness is the first request, with one token, no stream, and nothing that forbids that."""
+    target = handle().rotate([handle().chat(TWO, extra={"min_tokens": 5, "top_p": 0.5}), handle().chat("hi")])
+    asked = target.readiness
+    assert body(asked) == {
+        "messages": [{"role": "user", "content": f'"all" {PLACE} één'}],
+        "max_tokens": 1,
+        "temperature": 0,
+        "stream": False,
+        "top_p": 0.5,
+    }
+    assert asked.path == target.requests[0].path
+
+
+def test_a_content_type_of_the_users_is_kept() -> None:
+    """And no second one is sent."""
+    (request,) = handle().chat("hi", headers={"content-type": "application/x", "X": "1"}).requests
+    assert request.headers == {"content-type": "application/x", "X": "1"}
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "said"),
+    [
+        ("chat", {"messages": ["hi"]}, 'server.chat("...")'),
+        ("chat", {"messages": []}, "takes a list of messages"),
+        ("chat", {"messages": [{"content": "hi"}]}, "each with a role"),
+        ("chat", {"messages": [{"role": "user", "content": b"hi"}]}, "no JSON"),
+        ("chat", {"messages": HI, "extra": {"bias": float("nan")}}, "no JSON"),
+        ("chat", {"messages": HI, "max_tokens": 0}, "not 0"),
+        ("chat", {"messages": HI, "max_tokens": True}, "not True"),
+        ("chat", {"messages": TWO, "max_tokens": 5}, "prompts(..., output_tokens=5)"),
+        ("chat", {"messages": HI, "model": 5}, "a name, not 5"),
+        ("chat", {"messages": HI, "extra": ["top_p"]}, 'extra={"top_p": 0.9}'),
+        ("chat", {"messages": HI, "extra": {"stream": False}}, "an argument of server.chat"),
+        ("completions", {"prompt": HI}, "server.chat([...])"),
+        ("embeddings", {"texts": [1]}, "a list of texts"),
+        ("rerank", {"query": 1, "documents": ["a"]}, "not 1"),
+        ("rerank", {"query": "q", "documents": "a"}, "a list of texts"),
+    ],
+)
+def test_what_cannot_be_sent_is_told_with_what_helps(method: str, arguments: dict[str, Any], said: str) -> None:
+    """Before anything is started."""
+    with pytest.raises(UsageProblem) as caught:
+        getattr(handle(), method)(**arguments)
+    assert said in str(caught.value)
+
+
+def test_a_number_has_its_place() -> None:
+    """What would be overwritten is a place that was left for it."""
+    with pytest.raises(UsageProblem, match="number_at=1"):
+        Request("POST", "/", NUMBER_PLACE, number_at=1)

@@ -1,0 +1,125 @@
+"""Prompts: the same by the same seed, as long as they should be, and read from files of conversations."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.load import LogNormal, Uniform, conversations, prompts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+UNTYPED: Any = prompts
+
+
+def test_the_same_seed_makes_the_same_prompts() -> None:
+    """And another one others."""
+    made = prompts(5, seed=1)
+    assert made == prompts(5, seed=1)
+    assert made != prompts(5, seed=2)
+    assert len({prompt.text for prompt in made.each}) == 5
+
+
+def test_lengths_are_as_asked_for() -> None:
+    """Words and the four tokens of a number; the shared prefix comes on top, and is one for all."""
+    made = prompts(400, input_tokens=Uniform(20, 40), output_tokens=LogNormal(mean=200, sd=100), shared_prefix=11)
+    words = [len(prompt.text.split()) + 4 for prompt in made.each]
+    assert (min(words), max(words)) == (20, 40)
+    outputs = [prompt.output_tokens for prompt in made.each]
+    assert statistics.fmean(outputs) == pytest.approx(200, rel=0.1)
+    assert statistics.stdev(outputs) == pytest.approx(100, rel=0.25)
+    assert len(made.shared_prefix.split()) == 11
+    assert made.text(made.each[0]).startswith(f"{made.shared_prefix} 0000000000 ")
+
+
+def test_a_tokenizer_counts(tmp_path: Path) -> None:
+    """By the model's own file, or the folder with it, whole inputs have the tokens that were asked for."""
+    tokenizers = pytest.importorskip("tokenizers")
+    model = tokenizers.models.WordLevel({"[UNK]": 0, "the": 1}, unk_token="[UNK]")
+    tokenizer = tokenizers.Tokenizer(model)
+    # Words take from two tokens, with the space before them, to several.
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(
+        tokenizers.Regex(r"[a-e]|[0-9]|[^a-e0-9 ]+| "), "isolated"
+    )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    made = prompts(20, input_tokens=100, tokenizer=tmp_path)
+    assert made == prompts(20, input_tokens=100, tokenizer=tmp_path / "tokenizer.json")
+    lengths = {len(tokenizer.encode(f"4827306915 {prompt.text}").ids) for prompt in made.each}
+    assert max(lengths) <= 100
+    assert min(lengths) >= 97
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"n": 0}, "prompts(n) is a whole number from 1"),
+        ({"n": 1, "input_tokens": 15}, "input_tokens=...) is a whole number from 16"),
+        ({"n": 1, "input_tokens": Uniform(1, 20)}, "from 16 to 1000000, not 1"),
+        ({"n": 1, "output_tokens": 0}, "from 1"),
+        ({"n": 1, "output_tokens": "10"}, "not '10'"),
+        ({"n": 1, "shared_prefix": -1}, "shared_prefix"),
+        ({"n": 1, "tokenizer": "nowhere.json"}, "the model's tokenizer.json"),
+    ],
+)
+def test_what_cannot_be_a_prompt_is_told(arguments: dict[str, Any], said: str) -> None:
+    """With the range, or what helps."""
+    with pytest.raises(UsageProblem) as caught:
+        UNTYPED(**arguments)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("wrong", [lambda: Uniform(2, 1), lambda: Uniform(0, 1), lambda: LogNormal(0, 1)])
+def test_what_is_no_distribution_is_told(wrong: Any) -> None:  # noqa: ANN401 -- makes one
+    """Where it is made."""
+    with pytest.raises(UsageProblem, match=r"Uniform\(64, 256\)|LogNormal\(mean=200"):
+        wrong()
+
+
+def test_of_conversations_the_first_turn_is_taken(tmp_path: Path) -> None:
+    """The question, and as many tokens as its answer has, by words; what begins otherwise is left out."""
+    file = tmp_path / "conversations.json"
+    question, answer = {"from": "human", "value": " how so? "}, {"from": "gpt", "value": "it is so"}
+    file.write_text(
+        json.dumps(
+            [
+                {"id": "1", "conversations": [{"from": "system", "value": "be brief"}, question, answer, question]},
+                {"id": "2", "conversations": [answer, question]},
+                {"id": "3", "conversations": [question]},
+                {"id": "4", "conversations": [question, {"from": "gpt", "value": " "}]},
+                {"id": "5"},
+            ]
+        )
+    )
+    (prompt,) = conversations(file, 1).each
+    assert (prompt.text, prompt.output_tokens) == ("how so?", 4)
+    (prompt,) = conversations(file, 1, output_tokens=9).each
+    assert prompt.output_tokens == 9
+    with pytest.raises(UsageProblem, match=r"found: 1 conversations[\s\S]*n=1"):
+        conversations(file, 2)
+
+
+@given(
+    st.binary(max_size=50)
+    | st.recursive(
+        st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.sampled_from(["human", "gpt"]),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["conversations", "from", "value"]), inner, max_size=3)
+        ),
+        max_leaves=12,
+    ).map(lambda value: json.dumps(value).encode())
+)
+def test_any_other_file_is_told(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    """Whatever is in it: prompts, or a usage problem, and no other error."""
+    file = tmp_path_factory.getbasetemp() / "any.json"
+    file.write_bytes(data)
+    with suppress(UsageProblem):
+        assert len(conversations(file, 1).each) == 1
