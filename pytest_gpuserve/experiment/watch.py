@@ -161,13 +161,14 @@ class Watch:
             return None
         if counted is not None and counted.requests is not None:
             self._both.sent(ticks, totals)
+        executed = counted if counted is not None and counted.counts_batches else None
         return Window(
             seconds=totals.seconds,
             requests=totals.requests,
             errors=dict(totals.errors),
             latency=totals.latency.in_seconds(),
-            items=None if counted is None else counted.items,
-            batches=None if counted is None else counted.batches,
+            items=None if executed is None else executed.items,
+            batches=None if executed is None else executed.batches,
             client_cpu_seconds=totals.cpu_seconds,
             stages={} if counted is None else counted.stages,
             streams=_streams_of(totals),

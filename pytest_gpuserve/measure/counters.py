@@ -15,8 +15,8 @@ class Counters:
     """A reading of a server's own counters; they only ever rise while it lives, but for ``pending``.
 
     Args:
-        items: Items executed by its batching stage since it started.
-        batches: Executions, that is batches that they were executed in.
+        items: Items executed by its batching stage since it started; 0 where it does not count them.
+        batches: Executions, that is batches that they were executed in; 0 likewise.
         batch_sizes: Executions by batch size; the key is the upper edge of the server's own bucket. Empty where it does
             not tell.
         stages: Where its time went since it started, by the names of ``measure/window.py``, such as ``compute``; a
@@ -25,6 +25,7 @@ class Counters:
         pending: Requests that are in it right now, as far as it counts them; None where it does not tell.
         parts: The same for each of its models, or stages of its pipeline, or of several replicas for each of them, by
             name; their own parts are empty.
+        counts_batches: Whether it counts items and batches.
     """
 
     items: int
@@ -34,6 +35,7 @@ class Counters:
     requests: int | None = None
     pending: int | None = None
     parts: Mapping[str, Counters] = field(default_factory=dict)
+    counts_batches: bool = True
 
 
 def counted_between(before: Counters, after: Counters) -> Counters:
@@ -77,6 +79,7 @@ def _between(where: str, before: Counters, after: Counters) -> Counters:
         requests=_rise(f"{where}requests", before.requests or 0, after.requests or 0) if known else None,
         pending=after.pending,
         parts={name: parts[name] for name in sorted(parts) if parts[name].batches or parts[name].requests},
+        counts_batches=after.counts_batches,
     )
 
 
@@ -110,6 +113,7 @@ def added(readings: list[Counters]) -> Counters | None:
         stages=stages,
         requests=None if None in requests else sum(count or 0 for count in requests),
         parts={name: part for name, part in whole.items() if part is not None},
+        counts_batches=all(reading.counts_batches for reading in readings),
     )
 
 

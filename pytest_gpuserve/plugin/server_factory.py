@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import Starter
     from pytest_gpuserve.roofline import Work
     from pytest_gpuserve.servers.base import Argument
+    from pytest_gpuserve.servers.language_models import Engine
     from pytest_gpuserve.servers.metric_names import MetricNames
 
 __tracebackhide__ = True
@@ -273,7 +274,7 @@ class ServerFactory:
         argv: Sequence[str],
         *,
         ready: str = "",
-        counters: MetricNames | None = None,
+        counters: MetricNames | Engine | None = None,
         model: str = "",
         python: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -286,8 +287,9 @@ class ServerFactory:
             argv: Program and arguments, without a shell. ``{port}`` stands for the loopback port to listen on,
                 ``{folder}`` for a private folder, ``{python}`` for the interpreter. Tell it to listen on 127.0.0.1.
             ready: A path that answers 200 when it is up, such as ``/health``; without it the model is asked at once.
-            counters: The names of its Prometheus metrics; without them it has no batching ratio.
-            model: The model that ``server.infer({...})`` is for.
+            counters: The names of its Prometheus metrics, or of its engine: ``vllm``, ``sglang``, ``llama.cpp``,
+                ``trtllm`` or ``tgi``, whose models are read back too. Without them it has no batching ratio.
+            model: The model that requests are for.
             python: What ``{python}`` stands for.
             env: Variables for the server; ``{port}`` and the others are filled in here too.
             cwd: Its working folder, relative to the file that calls this.
@@ -315,7 +317,7 @@ class ServerFactory:
         self,
         url: str | Sequence[str],
         *,
-        counters: MetricNames | None = None,
+        counters: MetricNames | Engine | None = None,
         metrics_port: int | Sequence[int] = 0,
         grpc_port: int | Sequence[int] = 0,
         ca_file: str | Path = "",
@@ -332,11 +334,11 @@ class ServerFactory:
 
         Args:
             url: ``http://HOST:PORT`` or ``https://HOST:PORT``, without a path; or a list of them.
-            counters: The names of its Prometheus metrics, if they can be reached.
+            counters: As for ``command``, if its metrics can be reached.
             metrics_port: Where they are, if not at the same port; of replicas for all of them, or a list.
             grpc_port: Where it speaks gRPC; of replicas for all of them, or a list.
             ca_file: Certificates to trust instead of the system's; a certificate is always checked.
-            model: The model that ``server.infer({...})`` is for.
+            model: The model that requests are for.
             start_timeout: Seconds to wait for its model's first answer, and that of all replicas.
 
         Raises:

@@ -228,8 +228,8 @@ def _counters(counted: Counters | None) -> Plain | None:
     if counted is None:
         return None
     plain: Plain = {
-        "items": counted.items,
-        "executions": counted.batches,
+        "items": counted.items if counted.counts_batches else None,
+        "executions": counted.batches if counted.counts_batches else None,
         "batch_sizes": dict(counted.batch_sizes),
         "requests": counted.requests,
         "stages": {name: {"seconds": time.seconds, "count": time.count} for name, time in counted.stages.items()},

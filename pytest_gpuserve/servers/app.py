@@ -19,6 +19,7 @@ from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import TellsNothing, digests, inherited_environment
+from pytest_gpuserve.servers.language_models import ENGINES
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.relocation import installed_versions, telling
 from pytest_gpuserve.units import digest
@@ -110,17 +111,20 @@ def named_arguments(fixture: str, arguments: Mapping[str, object]) -> dict[str, 
 
 
 def metric_names(fixture: str, counters: object) -> MetricNames | None:
-    """The names of metrics as a user gave them.
+    """The names of metrics as a user gave them, or those of an engine.
 
     Raises:
         UsageProblem: They are something else.
     """
     if counters is None or isinstance(counters, MetricNames):
         return counters
+    if isinstance(counters, str) and counters in ENGINES:
+        return ENGINES[counters]
     raise UsageProblem(
-        f"{fixture}(counters=...) takes MetricNames",
+        f"{fixture}(counters=...) takes MetricNames, or the name of an engine",
         found=repr(counters),
         remedies=[
+            f"one of {', '.join(map(repr, ENGINES))}",
             "from pytest_gpuserve.servers.metric_names import MetricNames",
             'counters=MetricNames(items="...", batches="...")',
         ],

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.measure.counters import Counters, ServerSetting
     from pytest_gpuserve.servers.base import Site, Transport
     from pytest_gpuserve.servers.metric_names import MetricNames
     from pytest_gpuserve.servers.relocation import Relocation
@@ -43,7 +43,7 @@ class CommandServer(TellsNothing):
         counters: Names of its Prometheus metrics; None where it has none.
         environment: Variables on top of the inherited ones.
         python: What ``{python}`` stands for.
-        default_model: Of KServe v2, the model that an inference is for.
+        default_model: The model that requests are for, of KServe v2 and of OpenAI's API.
         moved_from: The server that this one is in another checkout; both are the same workload.
 
     Raises:
@@ -94,6 +94,10 @@ class CommandServer(TellsNothing):
         if self.counters is None:
             return None
         return self.counters.fetch(site.port)
+
+    def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
+        """See ``ServerKind``; its models, where it is said where they are listed."""
+        return {} if self.counters is None else self.counters.read_models(site.port)
 
     def workload(self) -> Mapping[str, str]:
         """See ``ServerKind``."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import math
 import os
 from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
 
+import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.measure.counters import Counters, StageTime
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, PER_REQUEST, QUEUE, SERVER
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.servers.base import HOST
@@ -50,27 +53,30 @@ def scrape(
         ServerFailed: There is no answer, no 200, or no Prometheus text; or a count is negative or not a number.
     """
     where = f"http{'s' if tls else ''}://{host}:{port}{path}"
-    connection = (
-        http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
-        if tls is None
-        else http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=tls)
-    )
     try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        body = answer.read()
+        status, body = _get(port, path, host, tls)
     except (OSError, http.client.HTTPException) as problem:
         raise ServerFailed(f"the counters at {where} could not be read", found=str(problem) or repr(problem)) from None
-    finally:
-        connection.close()
-    if answer.status != http.client.OK:
-        raise ServerFailed(f"the counters at {where} could not be read", found=f"status {answer.status}")
+    if status != http.client.OK:
+        raise ServerFailed(f"the counters at {where} could not be read", found=f"status {status}")
     try:
         return read_samples(body.decode())
     except ValueError as problem:
         raise ServerFailed(
             f"the counters at {where} are not Prometheus text", found=str(problem) or repr(problem)
         ) from None
+
+
+def _get(port: int, path: str, host: str, tls: ssl.SSLContext | None) -> tuple[int, bytes]:
+    connection = (
+        http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
+        if tls is None
+        else http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=tls)
+    )
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read()
 
 
 def read_samples(text: str) -> list[MetricSample]:
@@ -109,8 +115,8 @@ _HELP: Final = ("say where and what they are: counters=MetricNames(..., path=...
 class MetricNames:
     """Names of metrics as a scrape shows them; each is summed over all its labels that ``labels`` does not fix.
 
-    Either ``items`` and ``batches`` are given, or ``batch_size``, a histogram of batch sizes, whose sum and count they
-    then are.
+    Of batches either ``items`` and ``batches`` are given, or ``batch_size``, a histogram of batch sizes, whose sum and
+    count they then are; a server that counts none has ``requests`` or ``stages`` alone.
 
     Args:
         items: Counter of executed items.
@@ -122,9 +128,11 @@ class MetricNames:
             seconds.
         labels: Only samples with these labels count, such as ``{"model": "resnet"}``.
         path: Where the metrics are.
+        models: Where models are listed as by OpenAI's API, such as ``/v1/models``: their names and how many tokens one
+            of their requests may have are settings. Empty for nowhere.
 
     Raises:
-        UsageProblem: They do not tell items and batches, or one is no name.
+        UsageProblem: They tell nothing, or items without batches; or one is no name.
     """
 
     items: str = ""
@@ -135,18 +143,25 @@ class MetricNames:
     stages: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     path: str = "/metrics"
+    models: str = ""
 
     def __post_init__(self) -> None:
         self._check_texts()
-        if bool(self.batch_size) == bool(self.items or self.batches) or bool(self.items) != bool(self.batches):
+        counts_items = bool(self.items or self.batches)
+        if (
+            bool(self.items) != bool(self.batches)
+            or (counts_items and self.batch_size)
+            or not (counts_items or self.batch_size or self.requests or self.stages)
+        ):
             raise UsageProblem(
                 "MetricNames needs either items= and batches=, or batch_size=",
                 remedies=['MetricNames(items="nv_inference_count", batches="nv_inference_exec_count")'],
             )
-        if not self.path.startswith("/"):
-            raise UsageProblem(
-                f"MetricNames(path=...) begins with a slash, not {self.path!r}", remedies=['path="/metrics"']
-            )
+        for name, path, right in (("path", self.path, "/metrics"), ("models", self.models or "/", "/v1/models")):
+            if not path.startswith("/"):
+                raise UsageProblem(
+                    f"MetricNames({name}=...) begins with a slash, not {path!r}", remedies=[f'{name}="{right}"']
+                )
         for stage in self.stages:
             if stage not in _STAGES and not stage.startswith((OTHER_COMPUTE, PER_REQUEST)):
                 raise UsageProblem(
@@ -155,7 +170,7 @@ class MetricNames:
                 )
 
     def _check_texts(self) -> None:
-        single = (self.items, self.batches, self.batch_size, self.requests, self.pending, self.path)
+        single = (self.items, self.batches, self.batch_size, self.requests, self.pending, self.path, self.models)
         pairs = [*self.stages.items(), *self.labels.items()]
         for text in (*single, *(text for pair in pairs for text in pair)):
             if not isinstance(text, str):
@@ -186,10 +201,12 @@ class MetricNames:
             ServerFailed: A metric is not there, although it is counted from the start, or is no count.
         """
         ours = [sample for sample in samples if self.labels.items() <= sample.labels.items()]
-        items, batches = self.items or f"{self.batch_size}_sum", self.batches or f"{self.batch_size}_count"
+        items, batches = (
+            (f"{self.batch_size}_sum", f"{self.batch_size}_count") if self.batch_size else (self.items, self.batches)
+        )
         return Counters(
-            items=self._count(ours, items),
-            batches=self._count(ours, batches),
+            items=self._count(ours, items) if items else 0,
+            batches=self._count(ours, batches) if batches else 0,
             batch_sizes=self._sizes(ours),
             stages={
                 stage: StageTime(self._sum(ours, f"{name}_sum"), self._count(ours, f"{name}_count"))
@@ -197,7 +214,39 @@ class MetricNames:
             },
             requests=self._count(ours, self.requests) if self.requests else None,
             pending=self._count(ours, self.pending) if self.pending else None,
+            counts_batches=bool(items),
         )
+
+    def read_models(
+        self, port: int, *, host: str = HOST, tls: ssl.SSLContext | None = None
+    ) -> dict[str, ServerSetting]:
+        """Read which models a server has, as settings; empty where it does not list them, or not to everybody.
+
+        Args:
+            port: Where it is.
+            host: Whose it is.
+            tls: What checks the certificate of a server that speaks TLS.
+
+        Raises:
+            ServerFailed: It does not answer.
+        """
+        if not self.models:
+            return {}
+        try:
+            status, body = _get(port, self.models, host, tls)
+        except (OSError, http.client.HTTPException) as problem:
+            raise ServerFailed(
+                f"the list of models at {self.models} could not be read", found=str(problem) or repr(problem)
+            ) from None
+        try:
+            models = _read_models(body).data if status == http.client.OK else []
+        except msgspec.DecodeError:
+            models = []
+        found = {
+            "model": [model.shown for model in models],
+            "context": [str(tokens) for model in models if (tokens := model.context) is not None],
+        }
+        return {name: ServerSetting(", ".join(each)) for name, each in found.items() if each}
 
     def _sum(self, samples: list[MetricSample], name: str) -> float:
         # A counter may be shown with or without its suffix, by the version of the library that shows it.
@@ -236,6 +285,35 @@ class MetricNames:
         if not self.batch_size:
             return {}
         return bucket_counts(sample for sample in samples if sample.name == f"{self.batch_size}_bucket")
+
+
+class _Meta(msgspec.Struct):
+    n_ctx: int | None = None
+
+
+class _Model(msgspec.Struct):
+    """A model as it is listed; ``max_model_len`` by vLLM and SGLang, ``meta`` by llama.cpp."""
+
+    id: str
+    max_model_len: int | None = None
+    meta: _Meta | None = None
+
+    @property
+    def shown(self) -> str:
+        """Its name; of a file's path only the file, for a checkout may move."""
+        return PurePath(self.id).name if self.id.startswith("/") else self.id
+
+    @property
+    def context(self) -> int | None:
+        """How many tokens a request may have, with its answer; None where that is not told."""
+        return self.max_model_len if self.meta is None else self.meta.n_ctx
+
+
+class _Models(msgspec.Struct):
+    data: list[_Model]
+
+
+_read_models: Final = msgspec.json.Decoder(_Models).decode
 
 
 def _listed(words: Iterable[str]) -> str:

@@ -22,7 +22,7 @@ from pytest_gpuserve.servers.instance import Instance, verdict_on_status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from pytest_gpuserve.measure.counters import Counters
+    from pytest_gpuserve.measure.counters import Counters, ServerSetting
     from pytest_gpuserve.process.ready import Probe
     from pytest_gpuserve.servers.base import Ask, Transport
     from pytest_gpuserve.servers.metric_names import MetricNames
@@ -47,7 +47,7 @@ class RemoteServer(TellsNothing):
         grpc_port: Where it speaks gRPC; 0 where it does not.
         counters: Names of its Prometheus metrics; None where it has none or they cannot be reached.
         metrics_port: Where those are; 0 for the port of HTTP.
-        default_model: Of KServe v2, the model that an inference is for.
+        default_model: The model that requests are for, of KServe v2 and of OpenAI's API.
 
     Raises:
         UsageProblem: A port is none.
@@ -108,6 +108,14 @@ class RemoteServer(TellsNothing):
         tls = verified_tls(self.ca_file) if self.tls and not self.metrics_port else None
         return self.counters.fetch(self.metrics_port or site.port, host=self.host, tls=tls)
 
+    def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
+        """See ``ServerKind``; its models (of replicas the first one's), where it is said where they are listed."""
+        if self.counters is None:
+            return {}
+        return self.counters.read_models(
+            site.port, host=self.host, tls=verified_tls(self.ca_file) if self.tls else None
+        )
+
     def workload(self) -> Mapping[str, str]:
         """See ``ServerKind``; its address is no part of it, so that a server may move."""
         return {"server": self.name, "tls": str(self.tls)}
@@ -157,7 +165,14 @@ def reached(
         raise
     # Where it runs on this machine, what it computes is no disturbance of the measurement.
     ports = [each.port for each in replicas if is_here(each.host)]
-    yield Instance(kind, kind.site(), None, None, members=lambda: frozenset[int]().union(*map(listeners, ports)))
+    yield Instance(
+        kind,
+        kind.site(),
+        None,
+        None,
+        settings=kind.read_settings(kind.site()),
+        members=lambda: frozenset[int]().union(*map(listeners, ports)),
+    )
 
 
 def _probe(server: RemoteServer, ask: Ask, timeout_seconds: float, *, alone: bool) -> Probe:

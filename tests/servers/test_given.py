@@ -46,6 +46,7 @@ SECRET = "hf_abcdefghijkl"
         ("command", {"argv": ["./server", "--port", 8000]}, "found: 8000"),
         ("command", {"argv": ["./server", "--port=8000"]}, "--port={port}"),
         ("command", {"counters": {"items": "a", "batches": "b"}}, "takes MetricNames"),
+        ("command", {"counters": "vlm"}, "'vllm'"),
         ("command", {"ready": "health"}, 'ready="/health"'),
         ("command", {"cwd": "nowhere"}, "there is no folder"),
         ("command", {"env": {"PORT": 8000}}, "'PORT' is no text"),

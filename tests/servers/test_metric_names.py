@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.measure.counters import Counters, StageTime
+from pytest_gpuserve.errors import ServerFailed, UsageProblem
+from pytest_gpuserve.measure.counters import Counters, StageTime, counted_between, together
 from pytest_gpuserve.measure.window import COMPUTE
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.servers.metric_names import MetricNames, read_samples
@@ -89,6 +91,21 @@ def test_a_name_that_is_not_there_is_told_with_those_that_are() -> None:
     with pytest.raises(ServerFailed, match="no metric items") as caught:
         read(MetricNames(items="items", batches="runs", labels={"model": "c"}))
     assert caught.value.found == "no metric with these labels"
+
+
+def test_a_server_that_counts_no_executions_has_none() -> None:
+    """Its requests and times are known, and no batches: that is not the same as none executed."""
+    names = MetricNames(requests="runs", stages={COMPUTE: "took"})
+    assert read(names) == Counters(0, 0, stages={COMPUTE: StageTime(1.5, 12)}, requests=12, counts_batches=False)
+    assert not counted_between(read(names), read(names)).counts_batches
+    assert not together({"a": read(names), "b": read(MetricNames(items="items_total", batches="runs"))}).counts_batches
+
+
+@pytest.mark.parametrize("given", [{}, {"items": "a"}, {"batches": "b", "requests": "c"}, {"pending": "d"}])
+def test_names_that_tell_nothing_are_told(given: dict[str, Any]) -> None:
+    """Items need batches, and something has to be counted."""
+    with pytest.raises(UsageProblem, match="items= and batches="):
+        MetricNames(**given)
 
 
 def test_counters_that_cannot_be_read_are_told_with_what_helps() -> None:

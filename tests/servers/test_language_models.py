@@ -1,0 +1,145 @@
+"""Servers of language models: their counters by the name of the engine, their models, and a load of prompts."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.load import prompts
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
+from pytest_gpuserve.process.ports import free_port
+from pytest_gpuserve.servers.command import CommandServer
+from pytest_gpuserve.servers.language_models import ENGINES
+from pytest_gpuserve.servers.metric_names import MetricNames, read_samples
+from tests.fakes import chat_server
+from tests.servers.deployments import Starts, loaded
+from tests.servers.somebody import FACTORY
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+def histogram(name: str, labels: str, total: float, count: int) -> str:
+    """A histogram as Prometheus' client shows it."""
+    return "".join(
+        f"{name}_{part}{{{labels}{edge}}} {value}\n"
+        for part, edge, value in [("bucket", 'le="8"', count), ("bucket", 'le="+Inf"', count), ("sum", "", total)]
+    ) + (f"{name}_count{{{labels}}} {count}\n")
+
+
+VLLM = 'engine="0",model_name="m",'
+PAGES = {
+    "vllm": "# TYPE vllm:iteration_tokens_total histogram\n"
+    + histogram("vllm:iteration_tokens_total", VLLM, 640.0, 40)
+    + f'vllm:request_success_total{{{VLLM}finished_reason="stop"}} 2.0\n'
+    + f'vllm:request_success_total{{{VLLM}finished_reason="length"}} 3.0\n'
+    + "".join(
+        histogram(f"vllm:{name}_seconds", VLLM, 1.5, 5)
+        for name in ("e2e_request_latency", "request_queue_time", "request_prefill_time", "request_decode_time")
+    ),
+    "sglang": 'sglang:num_requests_total{model_name="m"} 5.0\n'
+    + histogram("sglang:e2e_request_latency_seconds", 'model_name="m",', 1.5, 5)
+    + histogram("sglang:queue_time_seconds", 'model_name="m",', 1.5, 5),
+    "llama.cpp": "# TYPE llamacpp:tokens_predicted_total counter\nllamacpp:tokens_predicted_total 640\n"
+    "# TYPE llamacpp:n_decode_total counter\nllamacpp:n_decode_total 40\n",
+    "trtllm": 'trtllm_request_success_total{finished_reason="stop"} 5.0\n'
+    + histogram("trtllm_e2e_request_latency_seconds", "", 1.5, 5)
+    + histogram("trtllm_request_queue_time_seconds", "", 1.5, 5),
+    "tgi": histogram("tgi_batch_next_size", "", 640.0, 40)
+    + "tgi_request_success 5\n"
+    + histogram("tgi_request_duration", "", 1.5, 5)
+    + histogram("tgi_request_queue_duration", "", 1.5, 5),
+}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_counters_by_the_name_of_the_engine(engine: str) -> None:
+    """Of a page as the engine shows it: executions where it counts them, requests and times where it does."""
+    counters = ENGINES[engine].read(read_samples(PAGES[engine]))
+    counted = engine in {"vllm", "llama.cpp", "tgi"}
+    assert (counters.items, counters.batches, counters.counts_batches) == (
+        (640, 40, True) if counted else (0, 0, False)
+    )
+    assert counters.requests == (None if engine == "llama.cpp" else 5)
+    assert set(counters.stages.values()) <= {StageTime(1.5, 5)}
+
+
+@contextmanager
+def listing(status: int, body: bytes) -> Iterator[int]:
+    """A server that answers so; yields its port."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "settings"),
+    [
+        (
+            200,
+            b'{"object": "list", "data": [{"id": "a/b", "max_model_len": 1024}]}',
+            {"model": "a/b", "context": "1024"},
+        ),
+        (
+            200,
+            b'{"data": [{"id": "/m/a.gguf", "meta": {"n_ctx": 512}}, {"id": "b"}]}',
+            {"model": "a.gguf, b", "context": "512"},
+        ),
+        (401, b'{"data": [{"id": "a"}]}', {}),
+        (200, b'{"data": []}', {}),
+        (200, b'{"models": []}', {}),
+        (200, b"<html>", {}),
+    ],
+)
+def test_models_are_settings(status: int, body: bytes, settings: dict[str, str]) -> None:
+    """As vLLM and llama.cpp list them; where they are not listed, or not to everybody, nothing is known of them."""
+    with listing(status, body) as port:
+        found = MetricNames(requests="r", models="/v1/models").read_models(port)
+    assert found == {name: ServerSetting(used) for name, used in settings.items()}
+
+
+def test_a_server_that_does_not_list_its_models_in_time_is_told() -> None:
+    """By the path."""
+    with pytest.raises(ServerFailed, match="/v1/models"):
+        ENGINES["vllm"].read_models(free_port())
+
+
+def test_a_load_of_prompts(tmp_path: Path) -> None:
+    """It begins when one token has come; models are read back, tokens are counted, and no prompt comes twice."""
+    kind = FACTORY.command(["{python}", chat_server.__file__, "{port}"], counters="llama.cpp").kind
+    assert isinstance(kind, CommandServer)
+    target = Starts(tmp_path / "log").handle(kind).chat(prompts(3, output_tokens=5))
+    start, problems, instance = loaded(target, seconds=1.0)
+    assert not problems
+    assert instance.settings == {"model": ServerSetting("a.gguf"), "context": ServerSetting("1")}
+    assert start.client.tokens_from_usage
+    items, batches = (sum(getattr(window, name) for window in start.windows) for name in ("items", "batches"))
+    assert items == batches > 0
+
+
+def test_remote_servers_tell_the_same(tmp_path: Path) -> None:
+    """By their URL."""
+    kind = FACTORY.command(["{python}", chat_server.__file__, "{port}"]).kind
+    with Starts(tmp_path / "log").handle(kind).chat("hi").started() as running:
+        remote = FACTORY.remote(f"http://127.0.0.1:{running.site.port}", counters="llama.cpp")
+        with remote.chat("hi").started() as instance:
+            assert instance.settings["model"] == ServerSetting("a.gguf")
+            assert instance.counters() == Counters(items=2, batches=1)
