@@ -116,7 +116,7 @@ class ServerHandle:
         ignore_eos: bool = False,
         extra: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
-        expect: Expect | None = None,
+        expect: Expect | str | None = None,
     ) -> Target:
         """Describe a chat with a language model, by OpenAI's API: ``POST /v1/chat/completions`` at temperature 0.
 
@@ -150,7 +150,7 @@ class ServerHandle:
         ignore_eos: bool = False,
         extra: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
-        expect: Expect | None = None,
+        expect: Expect | str | None = None,
     ) -> Target:
         """Describe the completion of a text, without a chat template: ``POST /v1/completions``; see ``chat``."""
         call = self._call("completions", model, extra, headers, expect)
@@ -163,7 +163,7 @@ class ServerHandle:
         model: str = "",
         extra: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
-        expect: Expect | None = None,
+        expect: Expect | str | None = None,
     ) -> Target:
         """Describe the embedding of texts: ``POST /v1/embeddings``; see ``chat``.
 
@@ -187,7 +187,7 @@ class ServerHandle:
         model: str = "",
         extra: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
-        expect: Expect | None = None,
+        expect: Expect | str | None = None,
     ) -> Target:
         """Describe the ranking of documents by a query: ``POST /v1/rerank``; see ``embeddings``."""
         call = self._call("rerank", model, extra, headers, expect)
@@ -199,9 +199,10 @@ class ServerHandle:
         model: str,
         extra: Mapping[str, object] | None,
         headers: Mapping[str, str] | None,
-        expect: Expect | None,
+        expect: Expect | str | None,
     ) -> ApiCall:
-        return ApiCall(method, model or self.kind.default_model, extra or {}, headers or {}, expect)
+        right = expect.encode() if isinstance(expect, str) else expect
+        return ApiCall(method, model or self.kind.default_model, extra or {}, headers or {}, right)
 
     def _generating(
         self, call: ApiCall, asked: Messages, *, max_tokens: int | None, stream: bool, ignore_eos: bool

@@ -95,10 +95,11 @@ def test_one_token_tells_that_the_model_answers() -> None:
     assert asked.path == target.requests[0].path
 
 
-def test_a_content_type_of_the_users_is_kept() -> None:
-    """And no second one is sent."""
-    (request,) = handle().chat("hi", headers={"content-type": "application/x", "X": "1"}).requests
+def test_headers_and_the_right_answer_are_as_for_any_request() -> None:
+    """A content type of the user's is the only one that is sent; a text is the body of a right answer."""
+    (request,) = handle().chat("hi", headers={"content-type": "application/x", "X": "1"}, expect="é").requests
     assert request.headers == {"content-type": "application/x", "X": "1"}
+    assert request.expect == "é".encode()
 
 
 @pytest.mark.parametrize(
