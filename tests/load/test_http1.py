@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine import http1
 from pytest_gpuserve.load.engine.http1 import (
+    ENDED_AFTER_FIRST,
     KNOWN_ANSWER_BYTES,
     KNOWN_ANSWERS,
     STALE_NS,
@@ -213,6 +214,20 @@ def test_a_server_that_ends_a_connection_late_has_failed() -> None:
         user.slot.sent_ns -= 2 * STALE_NS
         ends += user.receive(end=True)[1:]
     assert ends == [("lost", "connection closed"), ("resent",)]
+
+
+def test_a_server_that_ends_connections_after_their_first_answer_is_asked_once_on_each() -> None:
+    """From the third on, so that none of its ends can be taken for a failure; one that ends a used one is not."""
+    for answers in (1, 2):
+        user = User()
+        for number in range(ENDED_AFTER_FIRST):
+            for _ in range(answers):
+                user.receive(ok())
+                user.slot.sent_ns += STALE_NS if answers > 1 else 0
+            user.receive(end=True)
+            assert user.events[-1] == ("resent",), number
+            user.reopen()
+        assert user.receive(ok()) == [*user.events[:-1], ("answered", BODY, answers > 1)]
 
 
 def test_a_large_request_that_is_sent_again_is_timed_from_then(clock: Clock) -> None:

@@ -170,6 +170,10 @@ STALE_CONNECTS: Final = 3
 """A server that had closed a connection before a request came is heard of within a round trip: within three times what
 the connection took to open, or 20 ms. One that ends it later has read the request, and failed."""
 
+ENDED_AFTER_FIRST: Final = 3
+"""A server that has ended so many connections as soon as their first answer was there, though it had kept them, is sent
+one request on each from then on. On a busy host its end may come later than it can be told from a failure."""
+
 _NOTHING_KNOWN: Final[dict[bytes, bytes]] = {}
 """By a connection that has carried no answer yet, or that the server has closed: their next answer is parsed."""
 
@@ -193,7 +197,7 @@ class HttpConnection(Slot):
         "_send",
         "_socket",
         "_transport",
-        "_used",
+        "_used_ns",
     )
 
     def __init__(self, place: int, transport: Http1) -> None:
@@ -202,7 +206,7 @@ class HttpConnection(Slot):
         self._socket: Connected | None = None
         self._busy = False
         self._closing = False
-        self._used = False
+        self._used_ns = 0
         self._rest: memoryview | None = None
         self._first_ns = 0
         self._connect_ns = 0
@@ -334,9 +338,9 @@ class HttpConnection(Slot):
         self._resent_ns = 0
         self._transport.transfer.receiving_ns += now_ns - self._first_ns
         # A server that answers before it has read all of the request will take the rest for another one.
-        keep = parsed.reusable and self._rest is None and not self._closing and not self._transport.asks_to_close
+        keep = parsed.reusable and self._rest is None and not self._closing and not self._transport.is_for_one
         if keep:
-            self._used = True
+            self._used_ns = self._used_ns or now_ns
             self._known = self._transport.known
         else:
             self.close()
@@ -374,7 +378,9 @@ class HttpConnection(Slot):
             "connection closed" if problem is None else "connection reset",
             str(problem or "before any answer"),
         )
-        if self._used and now_ns - self.sent_ns <= max(STALE_NS, STALE_CONNECTS * self._connect_ns):
+        if self._used_ns and now_ns - self.sent_ns <= max(STALE_NS, STALE_CONNECTS * self._connect_ns):
+            if self.sent_ns - self._used_ns <= STALE_NS:
+                self._transport.note_ended_after_first()
             self._send_again(kind, sample)
         else:
             self._lose(kind, sample)
@@ -382,7 +388,8 @@ class HttpConnection(Slot):
     def _send_again(self, kind: str, sample: str) -> None:
         """Send the request under way on a new connection, where it fails if that ends or cannot be opened as well."""
         self.close()
-        self._closing = self._used = False
+        self._closing = False
+        self._used_ns = 0
         self._rest = None
         self._known = _NOTHING_KNOWN
         self._parser = self._new_parser()
@@ -456,12 +463,18 @@ class Http1:
         self.address: ResolvedAddress = resolve(endpoint)
         self.known: dict[bytes, bytes] = {}
         self.head = head
-        self.asks_to_close = asks_to_close
+        self.is_for_one = asks_to_close
+        self._ended_after_first = 0
         self.transfer = Transfer()
 
     def open(self, place: int) -> Slot:
         """Begin to open a slot."""
         return HttpConnection(place, self)
+
+    def note_ended_after_first(self) -> None:
+        """A connection ended as soon as its first answer was there; see `ENDED_AFTER_FIRST`."""
+        self._ended_after_first += 1
+        self.is_for_one = self.is_for_one or self._ended_after_first >= ENDED_AFTER_FIRST
 
     def take_transfer(self) -> Transfer | None:
         """Return what its slots have timed since the last call."""
