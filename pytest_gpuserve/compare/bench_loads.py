@@ -105,7 +105,7 @@ def _load(found: Sequence[tuple[BenchFile, BenchRun]]) -> MeasuredLoad:
     names = {name for run in runs for name in run.tokens}
     return MeasuredLoad(
         key=LoadKey(UNKNOWN, runs[0].work["written by"], runs[0].load),
-        values={name: METRICS[name].value_at(fmean(each.y for each in found)) for name, found in samples.items()},
+        values={name: METRICS[name].value_at(fmean(each.y for each in its)) for name, its in samples.items()},
         samples=samples,
         unsampled=NO_SAMPLES,
         workload=runs[0].work,

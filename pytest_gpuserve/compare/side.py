@@ -196,7 +196,7 @@ def _benches(documents: Sequence[_SideFile]) -> list[BenchFile]:
         for each in results
     ]
     other = [file.name for file in found if not file.runs]
-    if other and (len(other) < len(found) or documents[0].path.suffix == JSON_LINES):
+    if other and (len(other) < len(found) or all(each.path.suffix == JSON_LINES for each in results)):
         raise UsageProblem(
             f"{other[0]} is no result of vLLM's bench, SGLang's bench_serving, GuideLLM or AIPerf",
             remedies=["give a file of one of them, or a folder that has nothing but such files of one side"],

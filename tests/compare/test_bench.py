@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.compare.bench import AIPERF_FILE, INPUT_TOKENS, OUTPUT_TOKENS, read_bench
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS
-from tests.support.baseline_repository import result_text
+from tests.support.baseline_repository import BaselineRepository, result_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -386,6 +386,12 @@ def test_what_cannot_be_used_is_told(
     sides(a=files, b=[vllm()])
     status, text = said("a", "b")
     assert (status, says in text) == (2, True), text
+
+
+def test_lines_beside_baselines_are_none(repository: BaselineRepository, said: Said) -> None:
+    """A folder of baselines may have other files of lines in it."""
+    (repository.baselines / "a.jsonl").write_text("{}\n")
+    assert said("HEAD:", "baselines")[0] == 0
 
 
 def test_another_tool_is_not_held_against_our_own(sides: Callable[..., None], said: Said) -> None:
