@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.compare.bench import AIPERF_FILE, INPUT_TOKENS, OUTPUT_TOKENS, read_bench
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.gate.metric import METRICS
 from tests.support.baseline_repository import BaselineRepository, result_text
 
 if TYPE_CHECKING:
@@ -278,7 +277,6 @@ def test_a_file_a_side_is_two_numbers(sides: Callable[..., None], said: Said) ->
     assert "-50.0 %" in text
 
 
-@pytest.mark.skipif("itl.p99" not in METRICS, reason="this version does not gate metrics of streams")
 def test_a_gap_counts_for_gaps(sides: Callable[..., None], said: Said) -> None:
     """A tail of requests needs many of them, and one of gaps many gaps."""
     few = {"num_prompts": 100, "completed": 100, "total_input_tokens": 12800, "total_output_tokens": 6400}
