@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.measure.counters import StageTime
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured
+from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, PER_REQUEST, QUEUE, SERVER
 from pytest_gpuserve.units import format_seconds
 
@@ -145,6 +146,9 @@ class Profile:
         queue_from: How ``queue_seconds`` is known.
         outside_seconds: What an average request spends in the network and the client; None if it is in the queue.
         clock_mhz: Clock of the GPU under load.
+        ttft_seconds: Of streams, mean time to the first token: what waits and prefill take.
+        tpot_seconds: Mean time for each token after it; None where not every answer says how many it has.
+        tokens: Of an average answer; None as above.
     """
 
     mean_seconds: float
@@ -159,6 +163,14 @@ class Profile:
     queue_from: QueueFrom | None = None
     outside_seconds: float | None = None
     clock_mhz: float | None = None
+    ttft_seconds: float | None = None
+    tpot_seconds: float | None = None
+    tokens: float | None = None
+
+    @property
+    def decode_seconds(self) -> float | None:
+        """Mean time from the first token to the end."""
+        return None if self.ttft_seconds is None else max(0.0, self.mean_seconds - self.ttft_seconds)
 
 
 def profile_of(windows: Iterable[Window], client: Client) -> Profile:
@@ -183,6 +195,7 @@ def profile_of(windows: Iterable[Window], client: Client) -> Profile:
     }
     queue, queue_from, outside = _rest(mean, stages, math.fsum(other.values()))
     batches = sum(window.batches or 0 for window in known)
+    streams = Streams.pooled(window.streams for window in known) or Streams()
     return Profile(
         mean_seconds=mean,
         p99_seconds=latency.quantile(0.99),
@@ -196,6 +209,9 @@ def profile_of(windows: Iterable[Window], client: Client) -> Profile:
         queue_seconds=queue,
         queue_from=queue_from,
         outside_seconds=outside,
+        ttft_seconds=streams.ttft.mean_of_buckets,
+        tpot_seconds=streams.tpot.mean_of_buckets if streams.has_usage else None,
+        tokens=streams.tokens / requests if streams.has_usage else None,
     )
 
 

@@ -159,7 +159,7 @@ def _batching_ratio(metric: Metric, windows: Sequence[Window]) -> float:
 def _quantile_of_streams(metric: Metric, q: float, windows: Sequence[Window]) -> float:
     streams = _streams(metric, windows)
     if metric.times == "tpot":
-        _demand_usage(metric, streams, windows)
+        _demand_usage(metric, streams)
     times: Histogram = getattr(streams, metric.times)
     if times.total == 0:
         raise NotMeasured(f"{metric.name} is not known: there were no {metric.counted}")
@@ -180,19 +180,19 @@ def _streams(metric: Metric, windows: Sequence[Window]) -> Streams:
     return found
 
 
-def _demand_usage(metric: Metric, streams: Streams, windows: Sequence[Window]) -> None:
+def _demand_usage(metric: Metric, streams: Streams) -> None:
     """Only the server knows how many tokens an answer has: a chunk may hold several."""
-    answered = sum(window.requests for window in windows)
-    if streams.with_usage < answered:
+    if not streams.has_usage:
         raise NotMeasured(
-            f"{metric.name} is not known: {streams.with_usage} of {answered} answers say how many tokens they have",
+            f"{metric.name} is not known: {streams.with_usage} of {streams.ttft.total} answers say how many tokens they"
+            " have",
             remedies=[ASK_FOR_USAGE],
         )
 
 
 def _tokens_per_second(metric: Metric, windows: Sequence[Window]) -> float:
     streams = _streams(metric, windows)
-    _demand_usage(metric, streams, windows)
+    _demand_usage(metric, streams)
     if streams.tokens <= 0:
         raise NotMeasured(f"{metric.name} is not known: no tokens arrived")
     return streams.tokens / math.fsum(window.seconds for window in windows)

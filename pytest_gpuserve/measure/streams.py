@@ -34,6 +34,11 @@ class Streams:
     tokens: int = 0
     with_usage: int = 0
 
+    @property
+    def has_usage(self) -> bool:
+        """Whether every request says how many tokens it has."""
+        return self.with_usage == self.ttft.total > 0
+
     @classmethod
     def pooled(cls, parts: Iterable[Streams | None]) -> Streams | None:
         """Add up what came of several windows; None where there was no stream."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 from functools import partial
@@ -40,6 +41,10 @@ FILLING: Final = "time to fill a batch"
 COMPUTE: Final = "compute per batch"
 OTHER_COMPUTE: Final = "compute of "
 CLOCKS: Final = "clocks"
+TTFT: Final = "queue and prefill (TTFT)"
+DECODE: Final = "decode"
+TPOT: Final = "decode a token (TPOT)"
+TOKENS: Final = "tokens an answer"
 
 QUEUES: Final = {
     QueueFrom.COUNTER: (QUEUE, ""),
@@ -156,12 +161,17 @@ def _parts(before: Profile, after: Profile) -> list[_Part]:
     details = [
         in_latency(OUTSIDE, before.outside_seconds, after.outside_seconds),
         _Part(FILLING, before.formation_seconds, after.formation_seconds, format_seconds, least),
+        in_latency(TTFT, before.ttft_seconds, after.ttft_seconds),
+        in_latency(DECODE, before.decode_seconds, after.decode_seconds),
+        _Part(TPOT, before.tpot_seconds, after.tpot_seconds, format_seconds),
+        _Part(TOKENS, before.tokens, after.tokens, format_ratio),
     ]
-    outside, filling = ([part] if (part.before, part.after) != (None, None) else [] for part in details)
+    outside, filling, *of_streams = ([part] if (part.before, part.after) != (None, None) else [] for part in details)
     return [
         _Part(CLIENT, before.client_lag_seconds, after.client_lag_seconds, format_seconds, tail_least),
         _Part(CLIENT_CORES, before.client_cores, after.client_cores, format_fraction, NOTABLE_SHARE, " of a core"),
         *outside,
+        *itertools.chain(*of_streams),
         *_queues(before, after, in_latency),
         _Part(FORMATION, before.items_per_batch, after.items_per_batch, format_ratio, unit=" items"),
         *filling,
@@ -232,6 +242,12 @@ def _where(moved: list[_Part], *, clocks_counted: bool) -> list[str]:
         )
     if compute and not in_step:
         where.append("the model and its kernels" if clocks_counted else "the model, its kernels, the clocks")
+    if TTFT in parts:
+        where.append("queue and prefill (prompts, prefix cache, slots)")
+    if TOKENS in parts:
+        where.append("why answers have another number of tokens (max_tokens, stop, sampling)")
+    if TPOT in parts or (DECODE in parts and TOKENS not in parts):
+        where.append("decode (sequences a step, kernels, speculation)")
     where += [f"the stage {name.removeprefix(OTHER_COMPUTE)}" for name in parts if name.startswith(OTHER_COMPUTE)]
     if not where and QUEUE in parts:
         where.append("arrivals and scheduling (the queue moved alone)")

@@ -9,7 +9,7 @@ import pytest
 from pytest_gpuserve.measure.breakdown import Profile, QueueFrom, profile_of
 from pytest_gpuserve.measure.counters import StageTime
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, QUEUE, SERVER, Client, Window
-from tests.support.builders import histogram, window
+from tests.support.builders import histogram, streamed, window
 
 LATENCY = 0.010
 STAGES = {
@@ -108,3 +108,16 @@ def test_the_client_is_part_of_the_profile() -> None:
     assert seen.client_lag_seconds is None
     with pytest.raises(ValueError, match="without a request"):
         profile_of([window(())], Client())
+
+
+def test_a_stream_is_its_first_token_and_the_rest() -> None:
+    """Also of windows whose sums were not kept; without usage nobody knows of how many tokens the rest is."""
+    streams = [streamed(window(), ttft=0.002), streamed(window(), ttft=0.004)]
+    seen = profile_of(streams, Client())
+    assert seen.ttft_seconds == pytest.approx(0.003, rel=1e-3)
+    assert seen.decode_seconds == pytest.approx(0.007, rel=1e-3)
+    assert seen.tpot_seconds == pytest.approx(0.001, rel=1e-3)
+    assert seen.tokens == 11
+    seen = profile_of([*streams, streamed(window(), usage=False)], Client())
+    assert (seen.tpot_seconds, seen.tokens) == (None, None)
+    assert profile_of([window()], Client()).decode_seconds is None

@@ -128,6 +128,9 @@ BEFORE = Profile(
     queue_from=QueueFrom.SERVER,
     outside_seconds=0.0020,
 )
+STREAM = Profile(
+    mean_seconds=0.100, p99_seconds=0.120, client_cores=0.04, ttft_seconds=0.02, tpot_seconds=0.004, tokens=21.0
+)
 SECONDS = st.floats(1e-6, 1e3)
 UNKNOWN = st.none()
 
@@ -235,6 +238,36 @@ def test_a_server_that_counts_nothing_is_said_to() -> None:
     assert "look at" not in found
 
 
+@pytest.mark.parametrize(
+    ("after", "moved", "look_at"),
+    [
+        (
+            {"mean_seconds": 0.11, "ttft_seconds": 0.03},
+            "queue and prefill (TTFT) 20.0 ms -> 30.0 ms (+50.0 %)",
+            "queue and prefill (prompts, prefix cache, slots)",
+        ),
+        (
+            {"mean_seconds": 0.12, "tpot_seconds": 0.005},
+            "decode 80.0 ms -> 100 ms (+25.0 %), decode a token (TPOT) 4.00 ms -> 5.00 ms (+25.0 %)",
+            "decode (sequences a step, kernels, speculation)",
+        ),
+        # As fast for each of them.
+        (
+            {"mean_seconds": 0.12, "tokens": 26.0},
+            "decode 80.0 ms -> 100 ms (+25.0 %), tokens an answer 21.00 -> 26.00 (+23.8 %)",
+            "why answers have another number of tokens (max_tokens, stop, sampling)",
+        ),
+    ],
+    ids=["prefill", "decode", "unequal work"],
+)
+def test_a_streams_latency_is_that_of_its_first_token_and_of_the_rest(
+    after: dict[str, float], moved: str, look_at: str
+) -> None:
+    """Without any counter of the server; how long answers are is told apart from how fast they come."""
+    found = labelled(attribution(STREAM, replace(STREAM, **after)))  # type: ignore[arg-type]  # any fields
+    assert (found["moved with it"], found["look at"]) == (moved, look_at)
+
+
 def test_queues_known_differently_are_not_compared() -> None:
     """A counted queue and a rest of the latency are two things; the rest is never called a queue alone."""
     rest = replace(BEFORE, queue_from=QueueFrom.LATENCY, queue_seconds=0.0051, outside_seconds=None)
@@ -261,6 +294,9 @@ PROFILES = st.builds(
     queue_from=st.sampled_from(QueueFrom) | UNKNOWN,
     outside_seconds=st.floats(0, 1e3) | UNKNOWN,
     clock_mhz=st.floats(100, 3000) | UNKNOWN,
+    ttft_seconds=SECONDS | UNKNOWN,
+    tpot_seconds=SECONDS | UNKNOWN,
+    tokens=st.floats(1, 1e4) | UNKNOWN,
 )
 
 
