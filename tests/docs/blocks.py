@@ -11,7 +11,7 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.fixture_types import FindPublished, Load, MakeDuel
-from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.metric import METRICS, OUTPUT_TOKENS
 from pytest_gpuserve.plugin import fixtures, server_fixtures
 from pytest_gpuserve.plugin.options import add_options
 from pytest_gpuserve.plugin.server_factory import ServerFactory
@@ -54,7 +54,8 @@ def metrics() -> str:
         better = "more" if metric.higher_is_better else "less"
         judged = "where a test names it" if metric.on_request else "by default"
         tolerance = format_fraction(metric.default_tolerance)
-        lines.append(f"| {name} | `{metric.option}` | {UNITS[metric.unit]} | {better} | {tolerance} | {judged} |")
+        unit = "tokens a second" if metric.name == OUTPUT_TOKENS else UNITS[metric.unit]
+        lines.append(f"| {name} | `{metric.option}` | {unit} | {better} | {tolerance} | {judged} |")
     return "\n".join(lines)
 
 
