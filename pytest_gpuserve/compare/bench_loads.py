@@ -10,6 +10,7 @@ from pytest_gpuserve.compare.loads import LEAST, NO_SAMPLES, LoadKey, MeasuredLo
 from pytest_gpuserve.comparison.baseline_store import differences
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS, log_cost
+from pytest_gpuserve.measure.streams import SAME_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,9 +26,6 @@ UNTOLD: Final = (
     "whether prompts were the same, and answered from a cache",
     "which chunk was taken for the first token",
 )
-
-SAME_TOKENS: Final = 0.01
-"""Share by which the mean tokens of a request may differ; a run that ends by time does not repeat them exactly."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,8 +31,9 @@ from pytest_gpuserve.gate.sequential import (
 )
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
-from pytest_gpuserve.measure.rounds import paired_value, round_point
+from pytest_gpuserve.measure.rounds import ARMS, paired_value, round_point
 from pytest_gpuserve.measure.steady import MATERIAL_CHANGE
+from pytest_gpuserve.measure.streams import unlike_work
 from pytest_gpuserve.measure.window import Session, Start
 from pytest_gpuserve.store.checksummed import HistoryUnusable
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence, SequenceKey
@@ -290,7 +291,12 @@ class SideBySide:
     @property
     def problems(self) -> tuple[Reason, ...]:
         """Why nothing may be concluded from it; empty when all is well."""
-        return (*self._late, *(problem for measured in self.rounds for problem in measured.problems))
+        base, candidate = (
+            [window.streams for measured in self.rounds for window in measured.windows(arm)] for arm in ARMS
+        )
+        unlike = unlike_work(base, candidate)
+        found = (problem for measured in self.rounds for problem in measured.problems)
+        return (*self._late, *found, *(() if unlike is None else (unlike,)))
 
     @property
     def exhausted(self) -> bool:

@@ -25,6 +25,7 @@ from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored, withs
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, mean_sm_clock_mhz, point, pooled_value
 from pytest_gpuserve.measure.rounds import OF_ONE_SERVER
+from pytest_gpuserve.measure.streams import unlike_work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.measurement import Measurement
     from pytest_gpuserve.comparison.paired import PairedComparison
     from pytest_gpuserve.gate.metric import Metric
+    from pytest_gpuserve.measure.streams import Streams
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.measure.yardstick import Yardstick
     from pytest_gpuserve.store.baseline import Stored
@@ -109,6 +111,10 @@ def not_measured(metric: Metric, problem: NotMeasured) -> Judgement:
         # The measurement is sound, there is only too little of it.
         return Judgement(metric, Verdict.INCONCLUSIVE, "baseline", reasons=(problem.reason,))
     return Judgement.invalid(metric, "baseline", problem.reason)
+
+
+def _streams(sessions: Sequence[Session]) -> list[Streams | None]:
+    return [window.streams for session in sessions for window in session.windows]
 
 
 def _session_point(metric: Metric, session: Session, host: str, tolerance: float) -> SessionPoint:
@@ -258,6 +264,9 @@ class StoredComparison:
             return Judgement.missing(metric, "baseline", reason, value=measurement.value(metric))
         if evidence is None:
             return undecided_at_another_speed(metric, stored, measurement.yardstick, value=measurement.value(metric))
+        unlike = unlike_work(_streams(evidence.sessions), _streams(run.sessions))
+        if unlike is not None:
+            return Judgement.invalid(metric, "baseline", unlike, value=measurement.value(metric))
         return stored_judgement(
             metric,
             evidence,

@@ -345,6 +345,7 @@ def _streams_of(totals: Totals) -> Streams | None:
         tpot=totals.tpot.in_seconds(),
         tokens=totals.chunks + totals.tokens_beyond_chunks,
         with_usage=totals.with_usage,
+        usage_tokens=totals.usage_tokens,
     )
 
 

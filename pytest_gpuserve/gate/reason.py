@@ -67,6 +67,7 @@ class ReasonKind(str, Enum):
     # What it is compared with.
     NO_ENTRY = "no-entry"
     NOT_COMPARABLE = "not-comparable"
+    UNLIKE_WORK = "unlike-work"
     OTHER_HOST = "other-host"
     MACHINE_SPEED = "machine-speed"
     UNCLAIMED = "unclaimed"

@@ -49,6 +49,7 @@ def merge_ticks(ticks: Sequence[Tick]) -> Tick:
         chunks=sum(tick.chunks for tick in ticks),
         tokens_beyond_chunks=sum(tick.tokens_beyond_chunks for tick in ticks),
         with_usage=sum(tick.with_usage for tick in ticks),
+        usage_tokens=sum(tick.usage_tokens for tick in ticks),
         good=sum(tick.good for tick in ticks),
         unjudged=sum(tick.unjudged for tick in ticks),
         due=sum(tick.due for tick in ticks),
@@ -162,6 +163,7 @@ class Totals:
     chunks: int = 0
     tokens_beyond_chunks: int = 0
     with_usage: int = 0
+    usage_tokens: int = 0
     good: int = 0
     unjudged: int = 0
     due: int = 0
@@ -318,6 +320,7 @@ def _add_sums(totals: Totals, tick: Tick) -> Totals:
         chunks=totals.chunks + tick.chunks,
         tokens_beyond_chunks=totals.tokens_beyond_chunks + tick.tokens_beyond_chunks,
         with_usage=totals.with_usage + tick.with_usage,
+        usage_tokens=totals.usage_tokens + tick.usage_tokens,
         good=totals.good + tick.good,
         unjudged=totals.unjudged + tick.unjudged,
         due=totals.due + tick.due,

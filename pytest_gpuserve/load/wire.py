@@ -192,6 +192,7 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
         tokens_beyond_chunks: Of answers that ended, how many tokens they say that they have
             (``usage.completion_tokens``), less their chunks; it may be below 0.
         with_usage: Answers with ``usage.completion_tokens``.
+        usage_tokens: The sum of these.
         good: Answers that met all of the plan's objectives; 0 where it has none.
         unjudged: Answers of which that is not known, for they do not say how many tokens they have.
         due: Requests that were due in it; of a closed loop those that were sent.
@@ -242,6 +243,7 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
     chunks: int = 0
     tokens_beyond_chunks: int = 0
     with_usage: int = 0
+    usage_tokens: int = 0
     good: int = 0
     unjudged: int = 0
     due: int = 0

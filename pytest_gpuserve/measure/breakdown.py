@@ -211,7 +211,7 @@ def profile_of(windows: Iterable[Window], client: Client) -> Profile:
         outside_seconds=outside,
         ttft_seconds=streams.ttft.mean_of_buckets,
         tpot_seconds=streams.tpot.mean_of_buckets if streams.has_usage else None,
-        tokens=streams.tokens / requests if streams.has_usage else None,
+        tokens=streams.usage_tokens / requests if streams.has_usage else None,
     )
 
 

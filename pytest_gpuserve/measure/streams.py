@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.measure.histogram import Histogram, merge
+from pytest_gpuserve.units import format_change
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -26,6 +29,7 @@ class Streams:
         tokens: The chunks that arrived, and of requests that say how many tokens they have the difference. In a short
             window it may be below 0.
         with_usage: Requests that say how many tokens they have (``usage.completion_tokens``).
+        usage_tokens: The sum of these.
     """
 
     ttft: Histogram = field(default_factory=lambda: Histogram({}))
@@ -33,6 +37,7 @@ class Streams:
     tpot: Histogram = field(default_factory=lambda: Histogram({}))
     tokens: int = 0
     with_usage: int = 0
+    usage_tokens: int = 0
 
     @property
     def has_usage(self) -> bool:
@@ -51,6 +56,7 @@ class Streams:
             tpot=merge(part.tpot for part in known),
             tokens=sum(part.tokens for part in known),
             with_usage=sum(part.with_usage for part in known),
+            usage_tokens=sum(part.usage_tokens for part in known),
         )
 
 
@@ -70,3 +76,60 @@ def is_quantile_known(times: Histogram, q: float) -> bool:
     """
     # Rounded: 1 - 0.9 is not quite 0.1.
     return within_one_read(times) <= round(ONE_READ_SHARE * min(q, 1 - q), 9)
+
+
+SAME_TOKENS: Final = 0.01
+"""Share by which the mean tokens of an answer may differ between two builds that did the same work."""
+
+CHANCE_SDS: Final = 4.0
+"""A difference that is within so many standard errors may be chance, where answers are of many lengths."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokensOfAnswer:
+    """How many tokens an answer has, by ``usage``.
+
+    Args:
+        mean: Over all answers.
+        squared_error: Of the mean, by how it varies from window to window.
+    """
+
+    mean: float
+    squared_error: float
+
+    @classmethod
+    def of(cls, windows: Iterable[Streams | None]) -> TokensOfAnswer | None:
+        """Those of some windows; None where not every answer says it."""
+        known = [each for each in windows if each is not None and each.ttft.total]
+        answers, tokens = sum(each.with_usage for each in known), sum(each.usage_tokens for each in known)
+        if not answers or not all(each.has_usage for each in known):
+            return None
+        mean = tokens / answers
+        # Of a ratio of sums (Cochran, Sampling Techniques, 1977, 6.3).
+        squares = math.fsum((each.usage_tokens - mean * each.with_usage) ** 2 for each in known)
+        more = len(known) / (len(known) - 1) if len(known) > 1 else 1.0
+        return cls(mean, more * squares / answers**2)
+
+    def is_unlike(self, other: TokensOfAnswer) -> bool:
+        """Whether answers of another build are of another length, beyond chance and by more than `SAME_TOKENS`."""
+        apart = abs(self.mean - other.mean)
+        chance = CHANCE_SDS * math.sqrt(self.squared_error + other.squared_error)
+        return apart > max(chance, SAME_TOKENS * max(self.mean, other.mean))
+
+
+def unlike_work(before: Iterable[Streams | None], now: Iterable[Streams | None]) -> Reason | None:
+    """Tell that answers have another number of tokens than those that they are compared with; None if not, or unknown.
+
+    Args:
+        before: The windows of the reference.
+        now: The windows that are compared with it.
+    """
+    then, found = TokensOfAnswer.of(before), TokensOfAnswer.of(now)
+    if then is None or found is None or not found.is_unlike(then):
+        return None
+    return Reason(
+        ReasonKind.UNLIKE_WORK,
+        f"unlike work: an answer has {found.mean:.4g} tokens, and {then.mean:.4g} in what it is compared with"
+        f" ({format_change(found.mean / then.mean - 1)}); give all answers one length:"
+        " server.chat(..., ignore_eos=True)",
+    )

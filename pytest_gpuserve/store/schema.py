@@ -164,7 +164,8 @@ class WindowRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
             out where the server counts none.
         cards: ``joules=12.5 memory=1.2e+09 utilisation=0.8 sm_clock=1350`` in this order, a ``CardUse`` in joules,
             bytes, a share and MHz; without what is not known, and left out where nothing is.
-        ttft: With the fields up to ``with_usage``, the histograms and counts of a ``Streams``; left out where none was.
+        ttft: With the fields up to ``usage_tokens``, the histograms and counts of a ``Streams``; left out where there
+            was none.
         good: Left out where the load has no objectives, as ``unjudged``.
     """
 
@@ -184,6 +185,7 @@ class WindowRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     tpot: str = ""
     tokens: Annotated[int, msgspec.Meta(gt=-(2**53), lt=2**53)] = 0
     with_usage: Count = 0
+    usage_tokens: Count = 0
     good: Count | None = None
     unjudged: Count = 0
 
@@ -208,6 +210,7 @@ def window_record(window: Window) -> WindowRecord:
         tpot=streams.tpot.to_text(),
         tokens=streams.tokens,
         with_usage=streams.with_usage,
+        usage_tokens=streams.usage_tokens,
         good=window.good,
         unjudged=window.unjudged,
     )
@@ -259,7 +262,7 @@ def _histogram_of(record: WindowRecord, field: str, path: str) -> Histogram:
 def _streams_of(record: WindowRecord, path: str) -> Streams | None:
     """Those of a window; None where it had none."""
     ttft, itl, tpot = (_histogram_of(record, field, path) for field in ("ttft", "itl", "tpot"))
-    found = Streams(ttft, itl, tpot, record.tokens, record.with_usage)
+    found = Streams(ttft, itl, tpot, record.tokens, record.with_usage, record.usage_tokens)
     is_empty = found == Streams()
     if not is_empty and ttft.total != record.requests:
         raise ValueError(f"{path}.ttft holds {ttft.total} times, but .requests is {record.requests}")

@@ -23,6 +23,7 @@ from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.store.sequence import KeptMetric
 from tests.fakes.scripted_pairing import Build, KeptInMemory, ScriptedPairing, a_comparison, round_of
+from tests.support.builders import streamed
 from tests.support.reasons import because, said
 
 if TYPE_CHECKING:
@@ -455,6 +456,31 @@ def test_a_round_in_a_starved_hour_teaches_nothing_about_starts() -> None:
     (kept,) = history.kept.values()
     assert [max(differences) for differences in kept.metrics["throughput"].differences] == pytest.approx([0.01, 0.01])
     assert len(kept.rounds) == 3
+
+
+class Talkative(ScriptedPairing):
+    """A candidate whose answers are longer."""
+
+    def _round(self, number: int, blocks: int) -> Round:
+        measured = super()._round(number, blocks)
+        longer = [
+            replace(
+                block,
+                windows=tuple(
+                    streamed(each, tokens=11 if arm == "base" else 12)
+                    for arm, each in zip(block.order, block.windows, strict=True)
+                ),
+            )
+            for block in measured.blocks
+        ]
+        return replace(measured, blocks=tuple(longer))
+
+
+def test_longer_answers_are_another_work() -> None:
+    """There is no verdict on how fast they are."""
+    judgement = look(a_comparison(Talkative(), prior=NARROW))
+    assert judgement.verdict is Verdict.INVALID
+    assert [reason.kind for reason in judgement.reasons] == [ReasonKind.UNLIKE_WORK]
 
 
 # -- trouble that shows late

@@ -12,11 +12,13 @@ from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.gate.effort import Effort
 from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
+from tests.comparison import world as world_module
 from tests.comparison.vocabulary import cases
 from tests.comparison.world import BETWEEN, SAME, SHAPE, THROUGHPUT, WORSE, ask, loaded, target, text_of
-from tests.fakes.scripted_pairing import Build
-from tests.support.builders import COMMIT, here
+from tests.fakes.scripted_pairing import Build, window_at
+from tests.support.builders import COMMIT, here, streamed
 
 if TYPE_CHECKING:
     from tests.comparison.world import World
@@ -67,6 +69,22 @@ def test_the_client_may_add_a_tenth_of_the_narrowest_tolerance(
     judge = world.judge()
     judge.measure(target(), SHAPE, None)
     assert judge.measurements[0].shape.late_share == pytest.approx(share)
+
+
+@pytest.mark.parametrize(("tokens", "verdict"), [(11, Verdict.PASS), (12, Verdict.INVALID)])
+def test_answers_that_are_longer_than_recorded_are_another_work(
+    world: World, monkeypatch: pytest.MonkeyPatch, tokens: int, verdict: Verdict
+) -> None:
+    """There is no verdict on how fast they are, and nothing more is measured."""
+    with monkeypatch.context() as recording:
+        recording.setattr(world_module, "window_at", lambda cost: streamed(window_at(cost), tokens=11))
+        world.recorded()
+    monkeypatch.setattr(world_module, "window_at", lambda cost: streamed(window_at(cost), tokens=tokens))
+    judgement = loaded(world)
+    assert judgement.verdict is verdict
+    if verdict is Verdict.INVALID:
+        assert [reason.kind for reason in judgement.reasons] == [ReasonKind.UNLIKE_WORK]
+        assert world.looks == 0
 
 
 @pytest.mark.parametrize("is_comparable", [True, False])

@@ -31,7 +31,7 @@ def streams(draw: st.DrawFn, times: Histogram) -> Streams | None:
     """Those of as many requests; None of nothing at all, which a file does not tell apart."""
     tpot = draw(st.sampled_from([times, Histogram({})]))
     with_usage = draw(st.integers(tpot.total, times.total))
-    found = Streams(times, draw(HISTOGRAMS), tpot, draw(st.integers(-100, 2**53 - 1)), with_usage)
+    found = Streams(times, draw(HISTOGRAMS), tpot, draw(st.integers(-100, 2**53 - 1)), with_usage, draw(COUNT))
     return None if found == Streams() else found
 
 

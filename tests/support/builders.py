@@ -71,6 +71,7 @@ def streamed(
             tpot=histogram([tpot] * count if usage else ()),
             tokens=count * tokens,
             with_usage=count if usage else 0,
+            usage_tokens=count * tokens if usage else 0,
         ),
         good=good,
     )

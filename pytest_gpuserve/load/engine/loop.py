@@ -265,6 +265,7 @@ class Loop:
         tpot_ns = None
         if tokens is not None:
             counters.with_usage += 1
+            counters.usage_tokens += tokens
             counters.tokens_beyond_chunks += tokens - stream.chunks
             tpot_ns = 0
             if tokens > 1 and first_ns != IDLE:

@@ -109,6 +109,7 @@ class TickCounters:
         self.chunks = 0
         self.tokens_beyond_chunks = 0
         self.with_usage = 0
+        self.usage_tokens = 0
         self.good = 0
         self.unjudged = 0
         self._failed = 0
@@ -211,6 +212,7 @@ class TickCounters:
             chunks=self.chunks,
             tokens_beyond_chunks=self.tokens_beyond_chunks,
             with_usage=self.with_usage,
+            usage_tokens=self.usage_tokens,
             good=self.good,
             unjudged=self.unjudged,
             due=self.due if open_loop else sent,
