@@ -40,9 +40,9 @@ _COMMON: Final = (
     " group light open water white table power point line order field study early level force land later money local"
     " plan read road room short side story street thing third think total turn value view voice week word write year"
 )
-"""Words each of which most vocabularies have as one token."""
 
-_WORDS: Final = tuple(dict.fromkeys(_COMMON.split()))
+WORDS: Final = tuple(dict.fromkeys(_COMMON.split()))
+"""Words each of which most vocabularies have as one token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def prompts(
     _whole("prompts(seed=...)", seed, 0)
     source = random.Random(seed)  # noqa: S311 -- reproducible, not secret
     count = None if tokenizer is None else _counter(tokenizer)
-    costs = dict.fromkeys(_WORDS, 1) if count is None else _costs(count)
+    costs = dict.fromkeys(WORDS, 1) if count is None else _costs(count)
     number = _NUMBER_TOKENS if count is None else count(_A_NUMBER)
     prefix = _words(shared_prefix, costs, source)
     each = []
@@ -276,7 +276,7 @@ def _counter(tokenizer: str | Path) -> Callable[[str], int]:
 
 def _costs(count: Callable[[str], int]) -> dict[str, int]:
     """Tokens that each word adds to a text."""
-    return {word: max(1, count(f"the {word}") - count("the")) for word in _WORDS}
+    return {word: max(1, count(f"the {word}") - count("the")) for word in WORDS}
 
 
 def _words(tokens: int, costs: dict[str, int], source: random.Random) -> str:
@@ -284,7 +284,7 @@ def _words(tokens: int, costs: dict[str, int], source: random.Random) -> str:
     dearest = max(costs.values())
     words = []
     while tokens > 0:
-        fitting = _WORDS if tokens >= dearest else [word for word in _WORDS if costs[word] <= tokens]
+        fitting = WORDS if tokens >= dearest else [word for word in WORDS if costs[word] <= tokens]
         if not fitting:
             break
         words.append(source.choice(fitting))

@@ -212,18 +212,21 @@ def test_a_server_that_ends_a_connection_late_has_failed() -> None:
         user.receive(ok())
         user.slot._connect_ns = connect_ns
         user.slot.sent_ns -= 2 * STALE_NS
+        user.slot._used_ns -= 4 * STALE_NS
         ends += user.receive(end=True)[1:]
     assert ends == [("lost", "connection closed"), ("resent",)]
 
 
-def test_a_server_that_ends_connections_after_their_first_answer_is_asked_once_on_each() -> None:
-    """From the third on, so that none of its ends can be taken for a failure; one that ends a used one is not."""
+def test_a_server_that_ends_connections_after_their_first_answer_is_asked_once_on_each(clock: Clock) -> None:
+    """From the third on, and however late its ends come; one that ends a connection after more answers is not."""
     for answers in (1, 2):
         user = User()
         for number in range(ENDED_AFTER_FIRST):
             for _ in range(answers):
                 user.receive(ok())
-                user.slot.sent_ns += STALE_NS if answers > 1 else 0
+            user.slot._used_ns -= 2 * STALE_NS * (answers - 1)
+            if answers == 1:
+                clock.now_ns += 10 * STALE_NS
             user.receive(end=True)
             assert user.events[-1] == ("resent",), number
             user.reopen()

@@ -172,7 +172,8 @@ the connection took to open, or 20 ms. One that ends it later has read the reque
 
 ENDED_AFTER_FIRST: Final = 3
 """A server that has ended so many connections as soon as their first answer was there, though it had kept them, is sent
-one request on each from then on. On a busy host its end may come later than it can be told from a failure."""
+one request on each from then on. Until that is known, what was sent on one right behind its first answer is sent again
+however late the end comes: on a busy host it can be told from a failure by no time."""
 
 _NOTHING_KNOWN: Final[dict[bytes, bytes]] = {}
 """By a connection that has carried no answer yet, or that the server has closed: their next answer is parsed."""
@@ -378,9 +379,11 @@ class HttpConnection(Slot):
             "connection closed" if problem is None else "connection reset",
             str(problem or "before any answer"),
         )
-        if self._used_ns and now_ns - self.sent_ns <= max(STALE_NS, STALE_CONNECTS * self._connect_ns):
-            if self.sent_ns - self._used_ns <= STALE_NS:
-                self._transport.note_ended_after_first()
+        is_second = self._used_ns > 0 and self.sent_ns - self._used_ns <= STALE_NS
+        in_time = self._used_ns > 0 and now_ns - self.sent_ns <= max(STALE_NS, STALE_CONNECTS * self._connect_ns)
+        if is_second:
+            self._transport.note_ended_after_first()
+        if is_second or in_time:
             self._send_again(kind, sample)
         else:
             self._lose(kind, sample)
