@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
+from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from pytest_gpuserve.device import list_cards
+from pytest_gpuserve.device.telemetry import SamplerProcess
 from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.experiment.telemetry import RELEASE_NS
 from pytest_gpuserve.load.kserve import Inference, OutputRequest, decode_http, http_request, inputs_of
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import Endpoint, Plan
+from pytest_gpuserve.measure.conditions import judge_memory
 from pytest_gpuserve.measure.counters import Counters, counted_between, differences
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.process.ready import UnixConnection
@@ -309,12 +315,85 @@ def test_a_start_that_fails_says_why(logs: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_on_a_card(weights: Weights, logs: Path) -> None:
-    """On CUDA, compiled, with batching: the scores of the CPU, and an execution holds its copies."""
-    worker = weights.worker("Small", compile=True, device="cuda:0", max_batch_size=4, max_wait_ms=2.0)
+@pytest.mark.parametrize("how", [{}, {"compile": True}, {"compile": True, "compile_mode": "reduce-overhead"}], ids=str)
+def test_on_a_card(weights: Weights, logs: Path, how: dict[str, Any]) -> None:
+    """On CUDA, eager, compiled and in CUDA graphs, with batching: the scores of the CPU, each batch counted once."""
+    needs_cuda()
+    worker = weights.worker("Small", device="cuda:0", max_batch_size=4, max_wait_ms=2.0, **how)
     with running(worker, weights.request, logs / "cuda.log") as instance:
         weights.check(instance, tolerance=1e-2)
         assert instance.settings["device"].used == "cuda:0"
         assert load(instance, body(x=weights.images[:1]), users=8, seconds=1.0) > 0
+        weights.check(instance, tolerance=1e-2)
         counters = settled(instance)
         assert sum(int(size) * count for size, count in counters.batch_sizes.items()) == counters.items
+
+
+@pytest.mark.gpu
+def test_two_on_a_card(weights: Weights, logs: Path) -> None:
+    """Two workers on one card, loaded at the same time, both give the scores of the CPU, and their memory back."""
+    needs_cuda()
+    uuid = list_cards().cards[0].uuid
+    one = body(x=weights.images[:1])
+    with SamplerProcess([uuid], log=logs / "sampler.log") as sampler:
+        before = used_bytes(sampler)
+        with ExitStack() as stack:
+            workers = [
+                stack.enter_context(
+                    running(weights.worker("Small", device="cuda:0"), weights.request, logs / "both.log")
+                )
+                for _ in range(2)
+            ]
+            with ThreadPoolExecutor(2) as pool:
+                assert all(pool.map(lambda worker: load(worker, one, users=4, seconds=2.0), workers))
+            for worker in workers:
+                weights.check(worker, tolerance=1e-2)
+            held = used_bytes(sampler)
+        eventually(
+            lambda: not judge_memory(uuid, before, used_bytes(sampler)).invalid,
+            "the memory is given back",
+            seconds=RELEASE_NS / 1e9,
+        )
+    print(f"{before} bytes before, {held} with two workers")  # noqa: T201 -- shown by -rA
+    assert held > before
+
+
+def used_bytes(sampler: SamplerProcess) -> int:
+    """Memory in use on the one card that is sampled."""
+    used = sampler.seen_until(time.perf_counter_ns()).samples[-1].cards[0].memory_used_bytes
+    assert used is not None
+    return used
+
+
+PAIRS = 12
+"""Of windows of a second, one with the sampler and one without: as many as show 2 % of a steady server."""
+
+
+@pytest.mark.gpu
+def test_the_sampler_costs_a_server_little(weights: Weights, logs: Path) -> None:
+    """A worker answers at least 0.97 times as fast while its card is sampled as in the windows between, by turns."""
+    needs_cuda()
+    uuid, one = list_cards().cards[0].uuid, body(x=weights.images[:1])
+    worker = weights.worker("Small", device="cuda:0", max_batch_size=4)
+    ratios: list[float] = []
+    with (
+        running(worker, weights.request, logs / "sampled.log") as instance,
+        SamplerProcess([uuid], log=logs / "sampler.log") as sampler,
+    ):
+        load(instance, one, users=8, seconds=2.0)
+        for number in range(PAIRS):
+            answered: dict[int, int] = {}
+            order = (signal.SIGSTOP, signal.SIGCONT)
+            for what in order if number % 2 else order[::-1]:
+                os.kill(sampler.pid, what)
+                answered[what] = load(instance, one, users=8, seconds=1.0)
+            ratios.append(answered[signal.SIGCONT] / answered[signal.SIGSTOP])
+        os.kill(sampler.pid, signal.SIGCONT)
+    print(f"with the sampler by without: {', '.join(f'{ratio:.4f}' for ratio in ratios)}")  # noqa: T201 -- shown by -rA
+    assert geometric_mean(ratios) > 0.97
+
+
+def needs_cuda() -> None:
+    """Skip a test where torch cannot use a card."""
+    if not torch.cuda.is_available():
+        pytest.skip(f"torch {torch.__version__} sees no card")

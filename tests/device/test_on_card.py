@@ -1,0 +1,277 @@
+"""What the code for cards takes for true of NVML, the driver and CUDA, on the card that is there.
+
+Each assumption stands in ``pytest_gpuserve/device/ASSUMPTIONS.md``. Numbers are printed: ``pytest -m gpu -rA``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import subprocess
+import sys
+import time
+from collections import defaultdict
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import pynvml
+import pytest
+
+import pytest_gpuserve
+from pytest_gpuserve.device.card import UNSUPPORTED, Card, list_cards, opened
+from pytest_gpuserve.device.card_probe import CardProbe
+from pytest_gpuserve.device.sample import SAMPLES_A_SECOND, CardEvent, CardSample, Unknown
+from pytest_gpuserve.device.telemetry import SamplerProcess
+from pytest_gpuserve.device.yardstick import measure_card
+from pytest_gpuserve.experiment.telemetry import NEEDED, NOT_SUPPORTED, RELEASE_NS
+from pytest_gpuserve.measure.conditions import judge_memory
+from pytest_gpuserve.measure.telemetry import GPU_IDLE, NS, telemetry_between
+from pytest_gpuserve.measure.yardstick import Yardstick
+from pytest_gpuserve.servers.instance import CAUSES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+pytestmark = pytest.mark.usefixtures("card")
+
+LOOKS = 30
+"""Of each kind of reading, so that a first one that takes longer does not count."""
+
+CALLED = frozenset(
+    name
+    for path in Path(pytest_gpuserve.__file__).parent.rglob("*.py")
+    for name in re.findall(r"\bnvml[A-Z]\w+", path.read_text(encoding="utf-8"))
+    if inspect.isfunction(getattr(pynvml, name, None))
+)
+"""The functions of NVML that the package names."""
+
+
+@pytest.fixture(scope="module")
+def card() -> Card:
+    """The first card that may be used."""
+    answer = list_cards()
+    if not answer.cards:
+        pytest.skip(f"there is no card: {answer.problem}")
+    return answer.cards[0]
+
+
+@pytest.fixture(scope="module")
+def busy_card(card: Card) -> Iterator[tuple[Card, int]]:
+    """The same while a process of ours multiplies matrices on it, and that process's id."""
+    needs_cuda()
+    with on_card(card, MULTIPLY) as process:
+        yield card, process.pid
+
+
+def needs_cuda() -> None:
+    """Skip a test where torch cannot use the card."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip(f"torch {torch.__version__} sees no card")
+
+
+MULTIPLY = """
+import torch
+left = torch.ones((4096, 4096), dtype=torch.float16, device="cuda")
+torch.mm(left, left)
+torch.cuda.synchronize()
+print(torch.cuda.device_count(), torch.cuda.get_device_properties(0).total_memory, flush=True)
+while True:
+    torch.mm(left, left)
+    torch.cuda.synchronize()
+"""
+
+REST = """
+import time, torch
+held = torch.ones(1 << 30, dtype=torch.uint8, device="cuda")
+torch.cuda.synchronize()
+print(flush=True)
+time.sleep(600)
+"""
+
+TOO_MUCH = """
+import torch
+torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
+"""
+
+
+@contextmanager
+def on_card(card: Card, code: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that uses the card, from when it has printed a line."""
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": card.uuid}
+    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            process.told = process.stdout.readline().split()  # type: ignore[attr-defined]
+            yield process
+        finally:
+            process.kill()
+
+
+def look(card: Card, *, ours: Callable[[int], bool] = lambda _: False) -> tuple[CardSample, list[CardEvent | Unknown]]:
+    """All values of a card once, and what could not be known."""
+    told: list[CardEvent | Unknown] = []
+    with opened(pynvml):
+        return CardProbe(pynvml, card.uuid, tell=told.append, is_ours=ours).read(slow=True), told
+
+
+@pytest.mark.gpu
+def test_nvml_answers_each_function(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every function that is called on this card answers, or says that it is not supported; all are quick enough.
+
+    A fast look at the card takes less than half of the time between two. Prints for each function what it says, and
+    what it costs.
+    """
+    costs: defaultdict[str, list[float]] = defaultdict(list)
+    answers: dict[str, str] = {}
+
+    def traced(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: object) -> object:
+            began = time.perf_counter_ns()
+            try:
+                answer = function(*arguments)
+                answers.setdefault(name, str(answer).replace("\n", " "))
+            except pynvml.NVMLError as error:
+                answers[name] = f"error {error.value}: {error}"
+                raise
+            finally:
+                costs[name].append((time.perf_counter_ns() - began) / 1e3)
+            return answer
+
+        return call
+
+    for name in CALLED:
+        monkeypatch.setattr(pynvml, name, traced(name, getattr(pynvml, name)))
+    answer = list_cards()
+    told: list[CardEvent | Unknown] = []
+    fast: list[float] = []
+    with opened(pynvml):
+        probe = CardProbe(pynvml, card.uuid, tell=told.append, is_ours=lambda _: False)
+        for number in range(LOOKS):
+            began = time.perf_counter()
+            probe.read(slow=number % 5 == 0)
+            if number % 5:
+                fast.append(time.perf_counter() - began)
+    for name in sorted(CALLED):
+        cost = costs[name] or [0.0]
+        said = answers.get(name, "not called on this card")[:80]
+        print(f"{name:50} {len(costs[name]):5} {median(cost):9.1f} us {max(cost):9.1f} us  {said}")  # noqa: T201 -- shown by -rA
+    print(f"a fast look: {median(fast) * 1e3:.2f} ms, at most {max(fast) * 1e3:.2f} ms")  # noqa: T201 -- as above
+    assert answer.problem == ""
+    assert {field: why for each in answer.cards for field, why in each.unknown.items() if why != UNSUPPORTED} == {}
+    unknown = [each for each in told if isinstance(each, Unknown)]
+    assert [each for each in unknown if each.why != NOT_SUPPORTED] == []
+    lacking = {each.what for each in unknown} & NEEDED
+    assert lacking <= {"uncorrected ECC errors"}
+    assert median(fast) < 0.5 / SAMPLES_A_SECOND
+
+
+@pytest.mark.gpu
+def test_a_busy_card_shows(busy_card: tuple[Card, int]) -> None:
+    """Of a card that computes utilisation, clock, power and energy say so, and the process is there by our own pid.
+
+    The energy counter agrees with the power; none of the clock-event reasons is idle.
+    """
+    card, pid = busy_card
+    with SamplerProcess([card.uuid], log=Path(os.devnull)) as sampler:
+        began = time.perf_counter_ns() + NS
+        seen = sampler.seen_until(began + 4 * NS)
+    assert seen.problem == ""
+    found = telemetry_between(seen.samples, began, began + 3 * NS).cards[card.uuid]
+    print(found)  # noqa: T201 -- shown by -rA
+    assert found.gpu_utilisation is not None
+    assert found.gpu_utilisation.mean > 0.9
+    assert found.busy_sm_clock_mhz is not None
+    assert card.max_sm_clock_mhz is None or found.busy_sm_clock_mhz.peak <= 1.01 * card.max_sm_clock_mhz
+    assert (found.clock_reasons or {}).get(GPU_IDLE, 0) == 0
+    if found.energy is not None and found.energy.source == "counter" and found.power_watts is not None:
+        assert 0.8 < found.energy.joules / 3 / found.power_watts.mean < 1.25
+    sample, _ = look(card, ours=lambda each: each == pid)
+    assert sample.processes is not None
+    assert [each.ours for each in sample.processes] == [True]
+
+
+@pytest.mark.gpu
+def test_a_uuid_names_the_card_to_cuda(card: Card) -> None:
+    """CUDA_VISIBLE_DEVICES with the UUID of NVML leaves this one card, and the memory is that of NVML's card."""
+    needs_cuda()
+    with on_card(card, MULTIPLY) as process:
+        count, memory = map(int, process.told)  # type: ignore[attr-defined]
+    assert count == 1
+    assert card.memory_bytes is None or 0.9 < memory / card.memory_bytes <= 1
+
+
+@pytest.mark.gpu
+def test_memory_is_given_back_after_a_kill(card: Card) -> None:
+    """What a process holds that is ended by SIGKILL is free again within the time that a start waits for it."""
+    needs_cuda()
+    before = look(card)[0].memory_used_bytes
+    with on_card(card, REST):
+        held = look(card)[0].memory_used_bytes
+    began = time.perf_counter_ns()
+    while judge_memory(card.uuid, before, after := look(card)[0].memory_used_bytes).invalid:
+        assert time.perf_counter_ns() - began < RELEASE_NS, (before, held, after)
+        time.sleep(0.05)
+    print(f"{before} before, {held} held, {after} after {(time.perf_counter_ns() - began) / 1e6:.0f} ms")  # noqa: T201 -- as above
+    assert None not in (before, held)
+    assert held > before + (1 << 30)  # type: ignore[operator]  # the line above says that they are numbers
+
+
+@pytest.mark.gpu
+def test_a_full_card_is_told(card: Card) -> None:
+    """The words by which a full card is told in a server's log are those that torch uses."""
+    needs_cuda()
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": card.uuid}
+    done = subprocess.run(
+        [sys.executable, "-c", TOO_MUCH], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    (cause,) = [cause for cause in CAUSES if "GPU's memory is full" in cause.help]
+    assert cause.words.search(done.stderr), done.stderr
+
+
+@pytest.mark.gpu
+def test_yardstick_scatters_less_than_its_limit(card: Card) -> None:
+    """Ten readings of a card that nobody else uses call it steady."""
+    needs_cuda()
+    readings = [measure_card(sys.executable, {"CUDA_VISIBLE_DEVICES": card.uuid}) for _ in range(10)]
+    yardstick = Yardstick.of(readings)
+    for kind, rates in yardstick.rates.items():
+        print(f"{kind}: {', '.join(f'{rate:.1f}' for rate in rates)} a second")  # noqa: T201 -- as above
+    assert yardstick.is_steady
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif("GPUSERVE_MAY_SET_CLOCKS" not in os.environ, reason="it locks clocks: GPUSERVE_MAY_SET_CLOCKS=1")
+def test_clocks_that_are_locked_show(busy_card: tuple[Card, int]) -> None:
+    """A card whose clock is locked at half of its highest one computes at that clock, as telemetry tells it."""
+    card, _ = busy_card
+    assert card.max_sm_clock_mhz is not None
+    with opened(pynvml):
+        handle = pynvml.nvmlDeviceGetHandleByUUID(card.uuid)
+        clock = card.max_sm_clock_mhz // 2
+        try:
+            pynvml.nvmlDeviceSetGpuLockedClocks(handle, clock, clock)
+            time.sleep(1)
+            seen = look(card)[0].sm_clock_mhz
+        finally:
+            pynvml.nvmlDeviceResetGpuLockedClocks(handle)
+        time.sleep(1)
+    free = look(card)[0].sm_clock_mhz
+    print(f"locked at {clock} MHz: {seen} MHz; free: {free} MHz")  # noqa: T201 -- as above
+    assert seen == pytest.approx(clock, rel=0.05)
+
+
+@pytest.mark.gpu
+def test_an_instance_of_a_divided_card_is_told_from_the_whole(card: Card) -> None:
+    """An instance has a profile, memory that is less than its card's, and is named to CUDA by its own UUID."""
+    if card.mig_profile is None:
+        pytest.skip("this card is not divided (MIG)")
+    with opened(pynvml):
+        whole = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(card.index)).total
+    assert card.memory_bytes is not None
+    assert card.memory_bytes < whole
+    assert card.uuid.startswith("MIG-")
+    test_a_uuid_names_the_card_to_cuda(card)
