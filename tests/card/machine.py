@@ -8,12 +8,13 @@ import platform
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 PROGRAMS: Final = ("nvidia-smi", "nvcc", "gcc", "g++", "cc", "git", "ip", "unshare", "podman", "docker")
 
@@ -66,11 +67,20 @@ def make_environment(folder: Path, below: Sequence[str]) -> str:
     python = str(folder / "bin" / "python3")
     places: list[str] = []
     for each in below:
+        _link_programs(Path(each).parent, folder / "bin")
         told = subprocess.run([each, "-c", _FOLDERS], check=True, timeout=ASK_SECONDS, capture_output=True, text=True)
         places += json.loads(told.stdout)
     (site,) = folder.glob("lib/python*/site-packages")
     (site / "below.pth").write_text("".join(f"{place}\n" for place in dict.fromkeys(places)), encoding="utf-8")
     return python
+
+
+def _link_programs(source: Path, target: Path) -> None:
+    """Link programs that packages of a virtual environment have installed: mosec looks for its own beside Python."""
+    if (source.parent / "pyvenv.cfg").exists():
+        for program in source.iterdir():
+            with suppress(FileExistsError):
+                (target / program.name).symlink_to(program)
 
 
 def install(python: str, pins: Sequence[str], wheels: Path, log: Path, seconds: float) -> str:

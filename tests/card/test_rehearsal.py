@@ -6,8 +6,10 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +26,6 @@ from tests.fakes.nvml.cards import H100_PCIE, Script, write
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
 SECONDS = 300.0
 
@@ -42,19 +43,23 @@ def rehearse(folder: Path, library: Path, steps: Sequence[str], *options: str) -
     """Run steps as on a strange machine, of which this interpreter is the Python."""
     if subprocess.run(["unshare", "-rn", "true"], check=False, capture_output=True).returncode:
         pytest.skip("no network namespace can be made here: unshare -rn")
-    temp = folder / "temp"
-    temp.mkdir()
     nvml = write(Script((H100_PCIE,)), folder, library=library)
-    given = [f"{name}={nvml[name]}" for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT")]
+    variables = [f"{name}={nvml[name]}" for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT")]
     command = [sys.executable, "-m", "tests.card.run", f"--out={folder / 'out'}", *options]
     command += [f"--step={name}" for name in steps]
-    inside = ["sh", "-c", 'ip link set lo up && exec env -i "$@"', "sh", *given, f"TMPDIR={temp}", *command]
+    inside = ["sh", "-c", 'ip link set lo up && exec env -i "$@"', "sh", *variables]
     log = folder / "log"
-    with log.open("w") as output:
+    # Servers make Unix sockets there, whose paths must be short.
+    with log.open("w") as output, tempfile.TemporaryDirectory(dir="/tmp") as temp:
         done = subprocess.run(
-            ["unshare", "-rn", *inside], cwd=ROOT, stdout=output, stderr=output, timeout=SECONDS, check=False
+            ["unshare", "-rn", *inside, f"TMPDIR={temp}", *command],
+            cwd=ROOT,
+            stdout=output,
+            stderr=output,
+            timeout=SECONDS,
+            check=False,
         )
-    assert list(temp.glob("gpuserve-card-*")) == []
+        assert list(Path(temp).glob("gpuserve-card-*")) == []
     records = read_records(folder / "out")
     assert [f"{record.name}: {record.outcome}" for record in records] == [
         line.partition(" in ")[0] for line in log.read_text().splitlines()
