@@ -58,7 +58,7 @@ def card() -> Card:
     return answer.cards[0]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def busy_card(card: Card) -> Iterator[tuple[Card, int]]:
     """The same while a process of ours multiplies matrices on it, and that process's id."""
     needs_cuda()

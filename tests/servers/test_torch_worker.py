@@ -319,7 +319,7 @@ def test_a_start_that_fails_says_why(logs: Path) -> None:
 def test_on_a_card(weights: Weights, logs: Path, how: dict[str, Any]) -> None:
     """On CUDA, eager, compiled and in CUDA graphs, with batching: the scores of the CPU, each batch counted once."""
     needs_cuda()
-    worker = weights.worker("Small", device="cuda:0", max_batch_size=4, max_wait_ms=2.0, **how)
+    worker = weights.worker(device="cuda:0", max_batch_size=4, max_wait_ms=2.0, **how)
     with running(worker, weights.request, logs / "cuda.log") as instance:
         weights.check(instance, tolerance=1e-2)
         assert instance.settings["device"].used == "cuda:0"
@@ -339,9 +339,7 @@ def test_two_on_a_card(weights: Weights, logs: Path) -> None:
         before = used_bytes(sampler)
         with ExitStack() as stack:
             workers = [
-                stack.enter_context(
-                    running(weights.worker("Small", device="cuda:0"), weights.request, logs / "both.log")
-                )
+                stack.enter_context(running(weights.worker(device="cuda:0"), weights.request, logs / "both.log"))
                 for _ in range(2)
             ]
             with ThreadPoolExecutor(2) as pool:
@@ -374,7 +372,7 @@ def test_the_sampler_costs_a_server_little(weights: Weights, logs: Path) -> None
     """A worker answers at least 0.97 times as fast while its card is sampled as in the windows between, by turns."""
     needs_cuda()
     uuid, one = list_cards().cards[0].uuid, body(x=weights.images[:1])
-    worker = weights.worker("Small", device="cuda:0", max_batch_size=4)
+    worker = weights.worker(device="cuda:0", max_batch_size=4)
     ratios: list[float] = []
     with (
         running(worker, weights.request, logs / "sampled.log") as instance,
