@@ -18,12 +18,14 @@ from pytest_gpuserve.experiment.watch import Watch, client_of
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.durations import Durations
+from pytest_gpuserve.load.objectives import Objectives
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Steps
 from pytest_gpuserve.load.totals import together, total
 from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, Client
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from tests.servers.pairs import Seen
@@ -91,6 +93,22 @@ def watch_of(server: _Server, shape: LoadShape = USERS) -> Watch:
         Seen(),
         lambda: None,
     )
+
+
+def test_a_window_knows_what_came_of_streams(server: _Server) -> None:
+    """Tokens as the answers that ended correct the chunks; good answers only of a load with objectives."""
+    times = Durations({bucket_of(10**6): 2}, 2 * 10**6, 10**6)
+    of_streams: dict[str, Any] = {"ttft": times, "itl": times, "tpot": times, "chunks": 9, "tokens_beyond_chunks": -2}
+    tick = Tick(0, 0, SECOND_NS, requests=2, latency=times, with_usage=2, good=1, unjudged=1, **of_streams)
+    asked = LoadShape(Closed(4), goodput=Objectives(ttft=1.0))
+    found = watch_of(server, asked).window([tick], None)
+    each = times.in_seconds()
+    assert found is not None
+    assert found.streams == Streams(each, each, each, tokens=7, with_usage=2)
+    assert (found.good, found.unjudged) == (1, 1)
+    plain = watch_of(server).window([Tick(0, 0, SECOND_NS, requests=2, latency=times)], None)
+    assert plain is not None
+    assert (plain.streams, plain.good) == (None, None)
 
 
 def test_transfer_times_are_told_in_seconds_or_not_at_all() -> None:

@@ -103,6 +103,7 @@ def test_a_metric_on_request_is_drawn_where_it_is_anchored(
     lines = drawn(str(tmp_path / "a.json"))
     assert lines[FILE, "cold_start"] == pytest.approx([1.5, 3.0, 1.5], rel=1e-3)
     assert ("x/test_w.json", "cold_start") not in lines
+    assert {name for _, name in drawn("--metric", "ttft.p50", "--metric", "p50")} == {"latency.p50"}
     assert len(lines[FILE, "throughput"]) == 3
     assert len(lines["x/test_w.json", "throughput"]) == 1
     verdict = {

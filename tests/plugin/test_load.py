@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 SHAPES = """
 import pytest
-from pytest_gpuserve.load import Burst, Closed, Poisson, Steps, Trace
+from pytest_gpuserve.load import Burst, Closed, Objectives, Poisson, Steps, Trace
 
 @pytest.fixture(scope="module")
 def server(command_server):
@@ -46,12 +46,37 @@ def test_steps(fox, load):
 def test_trace(both, load):
     load(both, schedule=Trace(((0.0, 0), (0.1, 1), (0.2, 1))), warmup_seconds=0.1, check="all")
 
+def test_stream(server, load):
+    good = Objectives(ttft=10, tpot=10)
+    load(server.post("/chat", body=b"", stream=True), schedule=Burst(20, max_in_flight=4), goodput=good)
+
 def test_until(fox, load):
     seen = []
     think = Closed(4, think_seconds=0.001)
     load(fox, schedule=think, until=lambda windows: seen.append(len(windows)) or len(windows) >= 5, warmup_seconds=0.3)
     open("seen", "w").write(repr(seen[:2]))
 """
+
+STREAM = """
+    def do_POST(self):
+        if self.path != "/chat":
+            return self.answer()
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for wait, event in (
+            (0.01, '"choices": [{"delta": {"content": "two words"}}]'),
+            (0.005, '"choices": [{"delta": {"content": " and one"}}], "usage": {"completion_tokens": 3}'),
+            (0, ""),
+        ):
+            time.sleep(wait)
+            data = f"data: {{{event}}}\\n\\n" if event else ""
+            end = "\\r\\n"
+            self.wfile.write(f"{len(data):x}{end}{data}{end}".encode())
+
+    def answer(self):"""
+"""For ``WEB``: answers of three tokens in two chunks."""
 
 ONE = """
 import pytest
@@ -79,11 +104,11 @@ def test_every_schedule_loads_a_real_server(real_project: Project) -> None:
     Beside busy processes a client may be late and a server unsteady; then it has to say so, and only so.
     """
     real_project.test_file.write_text(SHAPES)
-    real_project.test_file.with_name("web.py").write_text(WEB)
+    real_project.test_file.with_name("web.py").write_text(WEB.replace("    def do_POST(self):", STREAM))
     real_project.run("--gpuserve-json=out.json")
     whole = json.loads((real_project.path / "out.json").read_text())["tests"]
     tests = {test["nodeid"].rpartition("::")[2]: test["run"] for test in whole}
-    assert set(tests) == {"test_open", "test_burst", "test_steps", "test_trace", "test_until"}
+    assert set(tests) == {"test_open", "test_burst", "test_steps", "test_trace", "test_stream", "test_until"}
     busy = {name for name, run in tests.items() if busy_machine(run)}
     assert all(test["outcome"] == "passed" for test in whole if test["nodeid"].rpartition("::")[2] not in busy)
     for run in tests.values():
@@ -98,8 +123,16 @@ def test_every_schedule_loads_a_real_server(real_project: Project) -> None:
     if "test_until" not in busy:
         assert (real_project.path / "seen").read_text() == "[4, 5]"
     # A start of a schedule that ends by itself is exactly that schedule.
-    for name, requests in (("test_burst", 100), ("test_trace", 3)):
+    for name, requests in (("test_burst", 100), ("test_trace", 3), ("test_stream", 20)):
         assert name in busy or tests[name]["requests"] == requests * tests[name]["starts"]
+    if "test_stream" not in busy:
+        streams = tests["test_stream"]
+        assert streams["load"]["goodput"] == "ttft <= 10.0 s, tpot <= 10.0 s"
+        assert streams["ttft"]["p50"] > 0.01
+        # The end comes 5 ms after the first of three tokens.
+        assert 0.0025 < streams["tpot"]["p50"] < streams["latency"]["p50"] - streams["ttft"]["p50"]
+        assert streams["output_tokens_per_second"] == pytest.approx(3 * streams["goodput"])
+        assert streams["goodput"] == pytest.approx(streams["throughput"])
     assert tests["test_trace"]["answers_checked"] == tests["test_trace"]["answers"]
     assert tests["test_steps"]["load"]["steps"] == "1 for 0.3 s, 3 for 0.3 s"
     assert tests["test_until"]["load"]["think_seconds"] == "0.001"
