@@ -249,7 +249,7 @@ class ComparisonContext:
         As many as its own tolerances ask for, also where this run's are wider: what it measures may be judged at those
         later, and a plain number is judged at them now.
         """
-        # How many gaps or good answers a load gives is not known before it.
+        # How many gaps a request has is not known before it.
         return max(
             (
                 requests_needed(metric, min(self.tolerance_of(metric), self.gated_tolerance(metric)))

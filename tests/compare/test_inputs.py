@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -429,6 +430,16 @@ def test_a_test_of_which_nothing_is_known_is_not_well(texts_said: Said) -> None:
     empty = result_text(day=1, samples=False, **nothing)
     status, text = texts_said(empty, empty)
     assert (status, "MISSING: throughput is not known of A and B" in text) == (1, True)
+
+
+def test_what_a_result_says_of_streams_is_shown(texts_said: Said) -> None:
+    """Where it has no sessions too."""
+    known: dict[str, Any] = {"ttft": {"p50": 0.004}, "output_tokens_per_second": 880.0, "goodput": 60.0}
+    one = result_text(day=1, samples=False, **known)
+    named = [each for name in ("ttft_p50", "output_tokens_per_second", "goodput") for each in ("--metric", name)]
+    _, text = texts_said(one, one, *named)
+    for shown in ("ttft.p50  4.00 ms", "output_tokens_per_second     880/s", "goodput    60.0/s"):
+        assert re.search(" +".join(shown.split()), text)
 
 
 def with_tolerances(schema: int = 2, *, day: int = 2, **tolerances: float) -> str:

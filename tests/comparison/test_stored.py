@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from pytest_gpuserve.comparison.context import ComparisonContext
 from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.experiment.pairing import BaseFailed
@@ -241,3 +243,18 @@ def test_no_other_server_runs_while_a_session_is_measured(world: World) -> None:
     ask(second, THROUGHPUT)
     assert world.sessions > measured
     assert pairing.blocks_of_open_round == 0
+
+
+@pytest.mark.parametrize(
+    ("metrics", "requests"), [({"itl.p99"}, 1), ({"ttft.p99", "itl.p50"}, 1000), ({"goodput", "latency.p50"}, 80)]
+)
+def test_a_load_is_as_long_as_what_it_is_compared_by_needs_requests(metrics: set[str], requests: int) -> None:
+    """A request has many gaps; how many, nobody knows before."""
+    case = SimpleNamespace(
+        policy=SimpleNamespace(metrics=metrics),
+        tolerance_of=lambda metric: metric.default_tolerance,
+        gated_tolerance=lambda metric: metric.default_tolerance,
+    )
+    wanted = cast("property", vars(ComparisonContext)["requests_wanted"]).fget
+    assert wanted is not None
+    assert wanted(case) == requests

@@ -66,10 +66,11 @@ def test_an_error_that_did_not_occur_is_none() -> None:
     assert session_of(here().session_record(session(start(fine), start()))).windows[0].errors == {"timeout": 0}
 
 
-def test_a_window_without_stages_or_cards_is_written_as_ever() -> None:
+def test_a_window_without_stages_cards_or_streams_is_written_as_ever() -> None:
     """Files of before keep every letter and are read; what is known stands in one line, to six digits."""
     plain = msgspec.to_builtins(window_record(window()))
-    assert plain.keys().isdisjoint({"stages", "cards"})
+    of_streams = {"ttft", "itl", "tpot", "tokens", "with_usage", "good", "unjudged"}
+    assert plain.keys().isdisjoint({"stages", "cards", *of_streams})
     assert msgspec.convert(plain, WindowRecord) == window_record(window())
     counted = replace(window(), stages={"server": StageTime(0.123456789, 320), "compute": StageTime(0.25, 40)})
     assert msgspec.to_builtins(window_record(counted)) == {**plain, "stages": "compute=0.25/40 server=0.123457/320"}
@@ -99,6 +100,11 @@ CARDS = [
         *(("cards: ", {"cards": text}, "") for text in CARDS),
         ("latency", {"requests": 11}, " holds 10 latencies, .* is 11$"),
         ("errors", {"errors": {"timeout": 1}}, ""),
+        ("itl: ", {"itl": "5+1"}, ""),
+        ("ttft", {"ttft": "5+3"}, " holds 3 times, .* is 10$"),
+        ("tpot", {"ttft": "5+10", "tpot": "5+4", "with_usage": 3}, ""),
+        ("tpot", {"ttft": "5+10", "with_usage": 11}, ""),
+        ("good", {"good": 9, "unjudged": 2}, ""),
     ],
 )
 def test_a_damaged_window_is_refused(field: str, changes: dict[str, Any], words: str) -> None:
