@@ -249,6 +249,15 @@ def test_a_reset_is_a_problem_and_no_ratio(server: _Server) -> None:
     assert "items fell from 8 to 3" in problem.text
 
 
+def test_a_server_that_counts_no_executions_has_none_in_its_windows(server: _Server) -> None:
+    """Which is not the same as none executed."""
+    tick = Tick(0, 0, SECOND_NS, requests=10)
+    for counts in (True, False):
+        made = watch_of(server).window([tick], Counters(0, 0, requests=10, counts_batches=counts))
+        assert made is not None
+        assert (made.items, made.batches) == ((0, 0) if counts else (None, None))
+
+
 @pytest.mark.parametrize("kept", [True, False])
 def test_compiling_in_the_measured_time_is_told(server: _Server, *, kept: bool) -> None:
     """Of the windows that are kept; what a warm-up compiled is as it should be."""

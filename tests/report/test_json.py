@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.gate.verdict import NOT_ASSERTED, Verdict
+from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.telemetry import CardTelemetry, Telemetry
 from pytest_gpuserve.measure.window import Session
@@ -138,6 +139,14 @@ def test_a_run_of_streams_has_their_metrics() -> None:
     assert plain["itl"] == {"p90": None, "p95": None, "p99": None}
     plain = read(result_of("t", sessions=(session(),)))["tests"][0]["run"]
     assert [plain[name] for name in ("ttft", "itl", "tpot", "output_tokens_per_second", "goodput")] == [None] * 5
+
+
+def test_executions_that_a_server_does_not_count_are_null() -> None:
+    """Its requests are told all the same."""
+    starts = replace(start(window()), counters=Counters(0, 0, requests=9, counts_batches=False))
+    (test,) = read(result_of("t", sessions=(session(starts),)))["tests"]
+    counters = test["run"]["counters"]
+    assert (counters["items"], counters["executions"], counters["requests"]) == (None, None, 9)
 
 
 def test_a_run_says_what_it_must_have_in_common_with_others() -> None:
