@@ -35,7 +35,7 @@ _FOLDERS: Final = "import json, site, sys; print(json.dumps([p for p in sys.path
 
 def look() -> dict[str, Any]:
     """Look for what steps use; what is not there is None."""
-    versions = {each.metadata["Name"]: each.version for each in metadata.distributions() if each.metadata["Name"]}
+    installed = {f"{each.metadata['Name']}=={each.version}" for each in metadata.distributions()}
     torch = _said([sys.executable, "-c", TORCH])
     return {
         "python": platform.python_version(),
@@ -45,7 +45,7 @@ def look() -> dict[str, Any]:
         "programs": {name: shutil.which(name) for name in PROGRAMS},
         "torch": json.loads(torch) if torch else None,
         "nvidia-smi": _said(_SMI),
-        "installed": dict(sorted(versions.items())),
+        "installed": sorted(installed),
     }
 
 

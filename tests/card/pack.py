@@ -29,6 +29,7 @@ from packaging.utils import canonicalize_name, parse_wheel_filename
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.process.command_line import refused, run_command
 from tests.card.groups import FOLDER, MANIFEST, ROOT, TORCH, groups
+from tests.card.records import read_records
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -219,8 +220,12 @@ def checkout_bytes(root: Path) -> int:
     return sum((root / name).lstat().st_size for name in names if name and (root / name).exists())
 
 
-def _there(file: Path | None) -> There:
-    return dict(_listed(file.read_text(encoding="utf-8").splitlines())) if file else {}
+def _there(place: Path | None) -> There:
+    if place is None:
+        return {}
+    if place.is_dir():
+        return dict(_listed(read_records(place)[0].facts["installed"]))
+    return dict(_listed(place.read_text(encoding="utf-8").splitlines()))
 
 
 def _listed(lines: Iterable[str]) -> Iterator[tuple[str, str | None]]:
@@ -242,7 +247,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="X.Y",
         help="a version that the machine may have (default: this one); again",
     )
-    parser.add_argument("--there", type=Path, metavar="FILE", help="what the machine has, as `pip freeze` prints it")
+    parser.add_argument(
+        "--there", type=Path, metavar="PLACE", help="what the machine has: of `pip freeze`, or a run there"
+    )
     parser.add_argument("--most-mib", type=float, default=MOST_MIB, help=f"checkout and pack (default {MOST_MIB:g})")
     parser.add_argument("--into", type=Path, default=FOLDER, help=f"the pack's folder (default {FOLDER.name})")
     return parser

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from tests.card.groups import CORE, EXTRAS, FOLDER, ROOT, TRITON, packed_groups
 from tests.card.machine import install, look, make_environment
-from tests.card.records import Record, Writer, read_records
+from tests.card.records import Record, Writer, read_records, unpack_files
 from tests.card.steps import ENVIRONMENT, STEPS
 
 if TYPE_CHECKING:
@@ -46,12 +46,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     writer = Writer(given.out, given.work / "kept")
     pythons = {name: str(given.work / ("triton" if name == TRITON else "main") / "bin" / "python3") for name in EXTRAS}
     lacking = {record.name: record.why for record in read_records(given.out) if record.outcome != "passed"}
+    earlier = read_records(given.after) if given.after else []
+    done = {record.name: record for record in earlier if record.outcome == "passed"}
     for step in STEPS:
         if given.steps and step.name not in given.steps:
             continue
         left = given.until - time.monotonic() - END_SECONDS
         why = lacking.get(f"install {step.needs}")
-        if why is not None:
+        if step.name in done:
+            record = done[step.name]
+        elif why is not None:
             record = Record(step.name, "skipped", why=f"{step.needs} could not be installed: {why}")
         elif step.changes_settings and not given.may_change_settings:
             record = Record(step.name, "skipped", why="--may-change-settings was not given")
@@ -100,6 +104,8 @@ def _prepare(given: argparse.Namespace) -> int:
         return 2
     work = Path(tempfile.mkdtemp(prefix="gpuserve-card-"))
     (work / "kept").mkdir()
+    if given.after:
+        unpack_files(given.after, work / "kept")
     writer = Writer(given.out, work / "kept")
     _add(writer, Record("machine", "passed", facts=look()))
     try:
@@ -127,14 +133,21 @@ def _add(writer: Writer, record: Record) -> None:
     print(f"{record.name}: {record.outcome} in {record.seconds:.1f} s {record.why}".rstrip(), flush=True)  # noqa: T201 -- a command
 
 
+def _path(text: str) -> Path:
+    return Path(text).resolve()
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tests.card.run", description=__doc__)
     parser.add_argument("--minutes", type=float, required=True, help="after which all has ended")
-    parser.add_argument("--out", type=lambda text: Path(text).resolve(), required=True, help="an empty folder")
-    parser.add_argument("--pack", type=lambda text: Path(text).resolve(), default=FOLDER, help="of `tests.card.pack`")
+    parser.add_argument("--out", type=_path, required=True, help="an empty folder")
+    parser.add_argument("--pack", type=_path, default=FOLDER, help="of `tests.card.pack`")
     parser.add_argument("--gpu", default="auto", help="as of the plugin: `cpu` rehearses on a machine without a card")
     parser.add_argument(
         "--step", dest="steps", action="append", choices=[each.name for each in STEPS], help="only this"
+    )
+    parser.add_argument(
+        "--after", type=_path, metavar="FOLDER", help="of an earlier run, whose passed steps are taken over"
     )
     parser.add_argument("--may-change-settings", action="store_true", help="also steps that lock the card's clocks")
     parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)

@@ -80,10 +80,10 @@ def pack(tmp_path: Path) -> Path:
 
 
 def test_a_run_without_a_card(tmp_path: Path, library: Path, pack: Path) -> None:
-    """Each step's result is there, whether it passed, failed or was not tried, and what the machine has.
+    """Each step's result is there, whether it passed, failed or was not tried; a second run takes over what passed.
 
-    The wheel is installed on top of this interpreter's packages, which are a virtual environment's. NVML's functions
-    are asked, each with its cost.
+    What the machine has is there, too. The wheel is installed on top of this interpreter's packages, of a virtual
+    environment. NVML's functions are asked, each with its cost.
     """
     steps = ("doctor", "nvml", "smoke-catdog", "clocks")
     run = rehearse(tmp_path, library, steps, "--minutes=4", f"--pack={pack}", "--gpu=cpu")
@@ -104,6 +104,11 @@ def test_a_run_without_a_card(tmp_path: Path, library: Path, pack: Path) -> None
     assert "nvmlDeviceGetTotalEnergyConsumption" in logs
     assert "gpuserve-probe-1.0" in logs
     assert len(list(run.folder.iterdir())) <= 8
+    (tmp_path / "again").mkdir()
+    options = ("--minutes=1", f"--pack={tmp_path}", f"--after={run.folder}")
+    again = rehearse(tmp_path / "again", library, ["doctor"], *options)
+    assert list(again.records) == ["machine", "doctor"]
+    assert again.records["doctor"] == run.records["doctor"]
 
 
 @pytest.mark.slow
