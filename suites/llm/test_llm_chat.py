@@ -1,0 +1,45 @@
+"""Chats with llama.cpp's server, streamed: how soon the first token comes, how fast the others, and how many together.
+
+The model has random weights. Every prompt is of the same length and like no other, and every answer has as many tokens
+as were asked for, so that all requests are the same work.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.load import prompts
+from suites.tolerances import CPU_TOLERANCES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuserve.comparison.assertions import Baseline, Run
+    from pytest_gpuserve.experiment.handle import ServerHandle
+
+pytestmark = CPU_TOLERANCES
+
+INPUT_TOKENS = 64
+OUTPUT_TOKENS = 64
+
+
+@pytest.mark.parametrize("users", [pytest.param(1, marks=pytest.mark.gpuserve_full), 4, 16])
+def test_chat(llamacpp: Callable[..., ServerHandle], load: Callable[..., Run], baseline: Baseline, users: int) -> None:
+    """So many users get their first token as soon as in the baseline, and the others as fast, in batches as large."""
+    chats = prompts(64, input_tokens=INPUT_TOKENS, output_tokens=OUTPUT_TOKENS)
+    run = load(llamacpp("--slots=8").chat(chats, ignore_eos=True), concurrency=users)
+    assert run.output_tokens_per_second >= baseline.output_tokens_per_second
+    assert run.ttft.p50 <= baseline.ttft.p50
+    assert run.tpot.p50 <= baseline.tpot.p50
+    assert run.batching_ratio >= baseline.batching_ratio
+
+
+def test_a_cached_prefix_is_not_computed_again(
+    llamacpp: Callable[..., ServerHandle], load: Callable[..., Run], baseline: Baseline
+) -> None:
+    """Where prompts share a long begin and the server keeps it, the first token comes as soon as in the baseline."""
+    chats = prompts(64, input_tokens=64, output_tokens=8, shared_prefix=448)
+    run = load(llamacpp("--slots=1", "--cache-prompt").chat(chats, ignore_eos=True), concurrency=1)
+    assert run.ttft.p50 <= baseline.ttft.p50
