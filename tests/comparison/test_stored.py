@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.comparison.context import ComparisonContext
 from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.experiment.pairing import BaseFailed
@@ -248,13 +246,10 @@ def test_no_other_server_runs_while_a_session_is_measured(world: World) -> None:
 @pytest.mark.parametrize(
     ("metrics", "requests"), [({"itl.p99"}, 1), ({"ttft.p99", "itl.p50"}, 1000), ({"goodput", "latency.p50"}, 80)]
 )
-def test_a_load_is_as_long_as_what_it_is_compared_by_needs_requests(metrics: set[str], requests: int) -> None:
+def test_a_load_is_as_long_as_what_it_is_compared_by_needs_requests(
+    world: World, metrics: set[str], requests: int
+) -> None:
     """A request has many gaps; how many, nobody knows before."""
-    case = SimpleNamespace(
-        policy=SimpleNamespace(metrics=metrics),
-        tolerance_of=lambda metric: metric.default_tolerance,
-        gated_tolerance=lambda metric: metric.default_tolerance,
-    )
-    wanted = cast("property", vars(ComparisonContext)["requests_wanted"]).fget
-    assert wanted is not None
-    assert wanted(case) == requests
+    world.next_run(metrics=frozenset(metrics))
+    world.judge().measure(target(), SHAPE, None)
+    assert world.requests_wanted == [requests]

@@ -107,6 +107,7 @@ class World:
         history: What is remembered; None for nothing.
         clock_mhz: Of the card, in every window; None for no card.
         clocks_wanted: The baseline's clock that each session was told.
+        requests_wanted: That each start of a session should have.
         speed: Of the machine, by its yardstick.
         leak: Why nothing may be concluded from the last round, which shows at its servers' end; "" for nothing.
         seed: Of the noise of rounds.
@@ -132,6 +133,7 @@ class World:
     history: History | None = None
     clock_mhz: float | None = None
     clocks_wanted: list[float | None] = field(default_factory=list)
+    requests_wanted: list[int] = field(default_factory=list)
     speed: float = 1.0
     leak: str = ""
     seed: int = 0
@@ -183,6 +185,7 @@ class World:
         self.now += self.session_seconds
         self.sessions += 1
         self.clocks_wanted.append(shape.baseline_clock_mhz)
+        self.requests_wanted.append(shape.requests_wanted)
         cards = None if self.clock_mhz is None else CardUse(sm_clock_mhz=self.clock_mhz)
         random = Random(f"alone {self.sessions}")
         session = self.alone.change + random.gauss(0.0, self.noise)
