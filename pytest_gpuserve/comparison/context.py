@@ -261,8 +261,10 @@ class ComparisonContext:
 
     @property
     def late_share(self) -> float:
-        """What the client may add to a load of the test."""
-        return late_share_within(min(self.gated_tolerance(metric) for metric in self._compared))
+        """What the client may add to a load of the test, whose numbers may be judged at its own tolerances later."""
+        return late_share_within(
+            min(min(self.tolerance_of(metric), self.gated_tolerance(metric)) for metric in self._compared)
+        )
 
     @property
     def _compared(self) -> list[Metric]:

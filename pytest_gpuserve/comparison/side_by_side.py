@@ -291,12 +291,18 @@ class SideBySide:
     @property
     def problems(self) -> tuple[Reason, ...]:
         """Why nothing may be concluded from it; empty when all is well."""
+        return (*self._late, *(problem for measured in self.rounds for problem in measured.problems))
+
+    def _problems_of(self, metric: Metric) -> tuple[Reason, ...]:
+        """The same of one metric: what comes of answers is not compared where they are unlike work."""
+        unlike = self._unlike_work() if metric.is_of_requests else None
+        return self.problems if unlike is None else (*self.problems, unlike)
+
+    def _unlike_work(self) -> Reason | None:
         base, candidate = (
             [window.streams for measured in self.rounds for window in measured.windows(arm)] for arm in ARMS
         )
-        unlike = unlike_work(base, candidate)
-        found = (problem for measured in self.rounds for problem in measured.problems)
-        return (*self._late, *found, *(() if unlike is None else (unlike,)))
+        return unlike_work(base, candidate)
 
     @property
     def exhausted(self) -> bool:
@@ -403,8 +409,8 @@ class SideBySide:
     def judge(self, metric: Metric, tolerance: float) -> Judgement:
         """Judge what has been measured so far; a decision stays, whatever is measured after it."""
         self._claims.count((*self._comparison, metric.name))
-        if self.problems:
-            return Judgement.invalid(metric, self._kind, *self.problems, value=self._value(metric, "candidate"))
+        if problems := self._problems_of(metric):
+            return Judgement.invalid(metric, self._kind, *problems, value=self._value(metric, "candidate"))
         sequence = self._sequences.setdefault(metric.name, LookSequence(tolerance, []))
         if sequence.tolerance != tolerance:
             # Another question: its looks begin anew, on the same data.
@@ -430,8 +436,8 @@ class SideBySide:
             metric: Which.
             limit: Least ratio of a metric of which more is better, else the largest.
         """
-        if self.problems:
-            return Judgement.invalid(metric, self._kind, *self.problems, reference=limit)
+        if problems := self._problems_of(metric):
+            return Judgement.invalid(metric, self._kind, *problems, reference=limit)
         known = self._memory.limits.get((metric.name, limit))
         if known is None:
             known = self._judged_limit(metric, limit)
@@ -562,6 +568,9 @@ class SideBySide:
         # What cannot be trusted is no part of the sequence, nor is what was concluded from it: a re-run measures that
         # round again. It may have been remembered as sound before its trouble showed.
         sound = list(takewhile(lambda measured: not measured.problems, self.rounds))
+        if self._unlike_work() is not None:
+            # It is of no round by itself.
+            sound = []
         if sound or self._memory.rounds:
             self._memory.save(
                 [measured for measured in sound if measured.blocks],

@@ -265,7 +265,7 @@ class StoredComparison:
         if evidence is None:
             return undecided_at_another_speed(metric, stored, measurement.yardstick, value=measurement.value(metric))
         unlike = unlike_work(_streams(evidence.sessions), _streams(run.sessions))
-        if unlike is not None:
+        if unlike is not None and metric.is_of_requests:
             return Judgement.invalid(metric, "baseline", unlike, value=measurement.value(metric))
         return stored_judgement(
             metric,

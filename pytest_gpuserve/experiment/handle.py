@@ -15,6 +15,7 @@ from pytest_gpuserve.load.driver import most_under_way
 from pytest_gpuserve.load.kserve import Inference, OutputRequest, http_request, inputs_of
 from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
 from pytest_gpuserve.load.openai import ApiCall, Messages, Texts, embeddings, generations, one_token, rerank
+from pytest_gpuserve.load.prompt_set import Prompts
 from pytest_gpuserve.load.request import Expect, Request
 from pytest_gpuserve.load.shared_memory import Layout, share
 from pytest_gpuserve.load.tensors import close_to
@@ -28,7 +29,6 @@ from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.openai import Method
-    from pytest_gpuserve.load.prompt_set import Prompts
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.shared_memory import SharedTensors
     from pytest_gpuserve.servers.base import Site
@@ -177,7 +177,9 @@ class ServerHandle:
         Raises:
             UsageProblem: One of them cannot stand in such a request.
         """
-        return self._over_http(embeddings(self._call("embeddings", model, extra, headers, expect), texts), stream=False)
+        requests = embeddings(self._call("embeddings", model, extra, headers, expect), texts)
+        target = self._over_http(requests, stream=False)
+        return replace(target, shuffled=isinstance(texts, Prompts) and not texts.are_alike)
 
     def rerank(
         self,
@@ -208,7 +210,8 @@ class ServerHandle:
         self, call: ApiCall, asked: Messages, *, max_tokens: int | None, stream: bool, ignore_eos: bool
     ) -> Target:
         requests = generations(call, asked, max_tokens=max_tokens, stream=stream, ignore_eos=ignore_eos)
-        return self._over_http(requests, stream=stream, readiness=one_token(call, asked))
+        target = self._over_http(requests, stream=stream, readiness=one_token(call, asked))
+        return replace(target, shuffled=isinstance(asked, Prompts) and not asked.are_alike)
 
     def infer(
         self,

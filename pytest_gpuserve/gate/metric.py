@@ -125,7 +125,7 @@ class Metric:
         return float(f"{growth / (1 + growth):.12g}") if self.higher_is_better else growth
 
 
-_COUNTED: Final = {"itl": "gaps between chunks", "tpot": "requests of two tokens or more", GOODPUT: "good answers"}
+_COUNTED: Final = {"itl": "gaps between chunks", "tpot": "requests of two tokens or more"}
 
 
 def _ratio(name: str, *, unit: str, sd_floor: float) -> Metric:

@@ -67,6 +67,12 @@ class ApiCall:
                 found=repr(self.extra),
                 remedies=['extra={"top_p": 0.9}'],
             )
+        if not _is_object(self.headers):
+            raise UsageProblem(
+                f"{self.method}(headers=...) takes values by name",
+                found=repr(self.headers),
+                remedies=['headers={"Authorization": "Bearer ..."}'],
+            )
         for name in sorted(_ARGUMENTS.intersection(self.extra)):
             raise UsageProblem(
                 f"{self.method}(extra=...): {name!r} is no further field",

@@ -103,7 +103,9 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Prompts that are sent by turns.
+    """Prompts that are sent by turns; those of unlike lengths in an order by the seed of the load.
+
+    A slower server comes less far in a list in the same time, and would answer other prompts than a faster one.
 
     An engine that keeps what it has computed of a prompt would answer the second window from that. So each send has a
     number of its own, of ten digits, between the begin that all share and the text.
@@ -115,6 +117,11 @@ class Prompts:
 
     each: tuple[Prompt, ...] = field(repr=False)
     shared_prefix: str = field(default="", repr=False)
+
+    @property
+    def are_alike(self) -> bool:
+        """Whether all have the same number of words, and of tokens that an answer may have."""
+        return len({(len(each.text.split()), each.output_tokens) for each in self.each}) == 1
 
     @property
     def numbered_prefix(self) -> str:
@@ -201,6 +208,8 @@ def conversations(
         UsageProblem: The file cannot be read, or has too few; a number is out of range; or the tokenizer cannot be
             used.
     """
+    if not isinstance(path, (str, Path)):
+        raise UsageProblem(f"conversations(path, n): the path is a text, not {path!r}")
     _whole("conversations(n)", n, 1)
     _whole("conversations(seed=...)", seed, 0)
     count = _count_by_words if tokenizer is None else _counter(tokenizer)
@@ -249,6 +258,11 @@ def _count_by_words(text: str) -> int:
 
 def _counter(tokenizer: str | Path) -> Callable[[str], int]:
     """What counts the tokens of a text."""
+    if not isinstance(tokenizer, (str, Path)):
+        raise UsageProblem(
+            f"tokenizer=... is the path of a tokenizer.json, or of its folder, not {tokenizer!r}",
+            remedies=['tokenizer="models/qwen"', "leave it out: words are counted then"],
+        )
     path = Path(tokenizer)
     path = path / "tokenizer.json" if path.is_dir() else path
     try:

@@ -256,6 +256,9 @@ def _late(totals: Totals, schedule: Schedule, processes: int, usual: Totals, mos
     still = min(totals.late_beats * BEAT_NS, totals.late_beats_ns) / length_ns
     timed = is_open(schedule)
     whole, whose = answered, "latencies"
+    if usual.ttft.mean is not None:
+        # It is part of a stream's first token as well, which takes less than the stream.
+        whole, whose = usual.ttft.mean, "times to the first token"
     if isinstance(schedule, (Closed, Steps)):
         timed = schedule.think_seconds > 0
         # Latencies are not what users wait for alone: connections are opened, and requests fail.
@@ -291,7 +294,7 @@ def _late_tail(totals: Totals, late_share: float) -> Iterator[Reason]:
 
     It can be only where a hundredth of them was. Of too few requests for a p99 there is none to move.
     """
-    lag, latency = totals.lag.quantile(0.99), totals.latency.quantile(0.99)
+    lag, latency = totals.lag.quantile(0.99), (totals.ttft if totals.ttft.total else totals.latency).quantile(0.99)
     if lag is None or latency is None or lag <= max(TAIL_SECONDS, late_share * latency):
         return
     yield Reason(

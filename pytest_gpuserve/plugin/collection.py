@@ -52,12 +52,13 @@ def _can_claim(fixturenames: Sequence[str]) -> bool:
     return MEASURING in fixturenames and ("published" not in fixturenames or not CLAIMING.isdisjoint(fixturenames))
 
 
-def _names(code: CodeType) -> Iterator[str]:
+def _names(code: CodeType, times: frozenset[str] = frozenset()) -> Iterator[str]:
     """What could be names of metrics: ``throughput``, ``latency.p99``.
 
     A quantile of which nobody sees whose it is may be of all times that are named, or of latencies.
     """
-    named = TIMES.intersection(code.co_names) or {LATENCY}
+    times = times or _times(code)
+    named = times or {LATENCY}
     # Variables too: pytest's own assertions have one for each part of an expression.
     before, held = "", dict[object, str]()
     for instruction in dis.get_instructions(code):
@@ -74,7 +75,13 @@ def _names(code: CodeType) -> Iterator[str]:
             before = ""
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _names(constant)
+            yield from _names(constant, times)
+
+
+def _times(code: CodeType) -> frozenset[str]:
+    """The times that a function names, with what is defined in it."""
+    inner = (_times(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return frozenset(TIMES.intersection(code.co_names)).union(*inner)
 
 
 def all_was_run(session: pytest.Session) -> bool:

@@ -116,6 +116,8 @@ def make_pack(into: Path, pythons: Sequence[str], there: There, most_mib: float)
     most = int((most_mib - SPARE_MIB) * MIB) - checkout_bytes(ROOT)
     if most <= 0:
         raise UsageProblem(f"beside the checkout nothing fits into {most_mib:g} MiB", remedies=["--most-mib=100"])
+    if into.exists() and any(into.iterdir()) and not (into / MANIFEST).exists():
+        raise UsageProblem(f"{into} is no pack and not empty", remedies=["--into=FOLDER, a new one"])
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
     pack = Pack(into, most, pythons)

@@ -52,6 +52,10 @@ def test_what_does_not_fit_is_left_out_from_the_end(tmp_path: Path, monkeypatch:
     }
     told = json.loads((tmp_path / "pack" / MANIFEST).read_text())
     assert told["pythons"] == {"3.11": {"core": [f"hpack=={VERSIONS['hpack']}"]}}
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").touch()
+    with pytest.raises(UsageProblem, match="no pack and not empty"):
+        make_pack(tmp_path / "mine", ["3.11"], there={}, most_mib=1000)
     with pytest.raises(UsageProblem, match="nothing fits"):
         make_pack(tmp_path / "pack", ["3.11"], {}, 1)
 

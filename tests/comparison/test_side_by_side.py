@@ -477,10 +477,16 @@ class Talkative(ScriptedPairing):
 
 
 def test_longer_answers_are_another_work() -> None:
-    """There is no verdict on how fast they are."""
-    judgement = look(a_comparison(Talkative(), prior=NARROW))
-    assert judgement.verdict is Verdict.INVALID
-    assert [reason.kind for reason in judgement.reasons] == [ReasonKind.UNLIKE_WORK]
+    """There is no verdict on how fast they are, and a re-run measures again; how long a start takes is judged."""
+    history = KeptInMemory()
+    for _ in range(2):
+        pairing = Talkative()
+        paired = a_comparison(pairing, prior=NARROW, history=history)
+        judgement = look(paired)
+        assert judgement.verdict is Verdict.INVALID
+        assert [reason.kind for reason in judgement.reasons] == [ReasonKind.UNLIKE_WORK]
+        assert pairing.measured == 1
+    assert paired.judge(COLD_START, 0.2).verdict is not Verdict.INVALID
 
 
 # -- trouble that shows late

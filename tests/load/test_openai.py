@@ -81,6 +81,15 @@ def test_of_prompts_each_is_a_request_with_the_place_of_its_number(
     assert target.fingerprint()["numbers"] == "in each request"
 
 
+@pytest.mark.parametrize(
+    ("second", "is_shuffled"), [(Prompt("c d", 7), False), (Prompt("c", 7), True), (Prompt("c d", 9), True)]
+)
+def test_prompts_of_unlike_lengths_are_sent_in_an_order_by_the_seed(second: Prompt, *, is_shuffled: bool) -> None:
+    """Else a slower server, which comes less far in the list, would answer other prompts than a faster one."""
+    asked = Prompts((Prompt("a b", 7), second))
+    assert {handle().chat(asked).shuffled, handle().embeddings(asked).shuffled} == {is_shuffled}
+
+
 def test_one_token_tells_that_the_model_answers() -> None:
     """What is asked for readiness is the first request, with one token, no stream, and nothing that forbids that."""
     target = handle().rotate([handle().chat(TWO, extra={"min_tokens": 5, "top_p": 0.5}), handle().chat("hi")])

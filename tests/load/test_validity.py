@@ -117,6 +117,11 @@ CASES: dict[str, tuple[Totals, Schedule, list[ReasonKind]]] = {
     # A timer is late by up to 0.25 ms on any host, and of what is beyond it 1 % of the mean latency is granted.
     "lag of what timers take": (lagging(280_000), OPEN, []),
     "lag of more": (lagging(300_000), OPEN, [LATE]),
+    "lag that is much of the first token": (
+        replace(lagging(3_900_000, 400_000_000), ttft=alike(1000, 40_000_000)),
+        OPEN,
+        [LATE],
+    ),
     "lag under a hundredth": (lagging(3_900_000, 400_000_000), OPEN, []),
     "lag over a hundredth": (lagging(4_300_000, 400_000_000), OPEN, [LATE]),
     # One late request of a hundred moves no p99, and two may; over 1 ms and over 1 % of it.

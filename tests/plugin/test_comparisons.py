@@ -41,6 +41,10 @@ def of_a_variable(run: Any, baseline: Any) -> None:  # noqa: ANN401, D103
     assert first.p90 <= then.p90
 
 
+def of_a_scope_of_its_own(run: Any, baseline: Any) -> None:  # noqa: ANN401, D103
+    assert all(now.p95 <= then.p95 for now, then in [(run.ttft, baseline.ttft)])
+
+
 def nested(run: Any, baseline: Any) -> None:  # noqa: ANN401, D103
     def inner() -> None:
         assert run.latency.p90 <= baseline.latency.p90
@@ -81,6 +85,7 @@ class Group:
         (plain, {"throughput", "latency.p99"}),
         (of_streams, {"ttft.p50", "latency.p99", "goodput"}),
         (of_a_variable, {"ttft.p90"}),
+        (of_a_scope_of_its_own, {"ttft.p95"}),
         (nested, {"latency.p90", "latency.p50", "batching_ratio"}),
         (of_the_card, {"gpu_memory", "cold_start"}),
         (Group.method, {"latency.p95"}),

@@ -7,7 +7,7 @@ in several pieces the clock is read anyway.
 A server may close a connection that it has kept open, at any time (RFC 9112, 9.3.1 and 9.6). Where that is known when
 an answer is read, the connection is not used again. A request that was sent meanwhile, and of whose answer no byte
 came, is sent once more on a new connection. It fails on a connection that has carried no answer yet, and where the end
-comes so late that the server has read it.
+comes so late that the server has read it; but see `ENDED_AFTER_FIRST`.
 """
 
 from __future__ import annotations
@@ -199,6 +199,7 @@ class HttpConnection(Slot):
         "_socket",
         "_transport",
         "_used_ns",
+        "_used_once",
     )
 
     def __init__(self, place: int, transport: Http1) -> None:
@@ -206,8 +207,9 @@ class HttpConnection(Slot):
         self._transport = transport
         self._socket: Connected | None = None
         self._busy = False
-        self._closing = False
+        self._closing = self._used_once = False
         self._used_ns = 0
+        self._used_once = False
         self._rest: memoryview | None = None
         self._first_ns = 0
         self._connect_ns = 0
@@ -299,7 +301,7 @@ class HttpConnection(Slot):
         # Hashing 64 kB takes as long as several small requests, and long answers are not among the known.
         body = self._known.get(data) if len(data) <= KNOWN_ANSWER_BYTES else None
         if body is not None and self._busy and self._rest is None and self._parser.resting:
-            self._busy = False
+            self._busy = self._used_once = False
             self._answered(self, now_ns, body, True)  # noqa: FBT003 -- see ``Issuer``
         else:
             self._take(data, now_ns)
@@ -341,6 +343,7 @@ class HttpConnection(Slot):
         # A server that answers before it has read all of the request will take the rest for another one.
         keep = parsed.reusable and self._rest is None and not self._closing and not self._transport.is_for_one
         if keep:
+            self._used_once = not self._used_ns
             self._used_ns = self._used_ns or now_ns
             self._known = self._transport.known
         else:
@@ -379,7 +382,7 @@ class HttpConnection(Slot):
             "connection closed" if problem is None else "connection reset",
             str(problem or "before any answer"),
         )
-        is_second = self._used_ns > 0 and self.sent_ns - self._used_ns <= STALE_NS
+        is_second = self._used_once and self.sent_ns - self._used_ns <= STALE_NS
         in_time = self._used_ns > 0 and now_ns - self.sent_ns <= max(STALE_NS, STALE_CONNECTS * self._connect_ns)
         if is_second:
             self._transport.note_ended_after_first()
@@ -391,7 +394,7 @@ class HttpConnection(Slot):
     def _send_again(self, kind: str, sample: str) -> None:
         """Send the request under way on a new connection, where it fails if that ends or cannot be opened as well."""
         self.close()
-        self._closing = False
+        self._closing = self._used_once = False
         self._used_ns = 0
         self._rest = None
         self._known = _NOTHING_KNOWN
