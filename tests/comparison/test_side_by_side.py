@@ -480,12 +480,11 @@ def test_longer_answers_are_another_work() -> None:
     """There is no verdict on how fast they are, and a re-run measures again; how long a start takes is judged."""
     history = KeptInMemory()
     for _ in range(2):
-        pairing = Talkative()
-        paired = a_comparison(pairing, prior=NARROW, history=history)
-        judgement = look(paired)
+        paired = a_comparison(Talkative(), prior=NARROW, history=history)
+        judgement = look(paired, 2)
         assert judgement.verdict is Verdict.INVALID
         assert [reason.kind for reason in judgement.reasons] == [ReasonKind.UNLIKE_WORK]
-        assert pairing.measured == 1
+        assert len(paired.rounds) == 1
     assert paired.judge(COLD_START, 0.2).verdict is not Verdict.INVALID
 
 
