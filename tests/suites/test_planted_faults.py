@@ -164,13 +164,6 @@ class Checkout:
             "TTFT",
             id="a prefix is computed again",
         ),
-        pytest.param(
-            (LLAMACPP_APP, SLOTS, SLOTS + "    params.n_predict = 32\n"),
-            LLM_TEST,
-            None,
-            "unlike work",
-            id="answers end before they should",
-        ),
     ],
 )
 def test_a_fault_is_found(
