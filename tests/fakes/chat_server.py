@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 bodies: list[bytes] = []
+
+THINKING_SECONDS = 0.02
+"""Of each answer: beside it what a busy client adds is nothing."""
 
 SAID: tuple[dict[str, str], ...] = ({"content": "well"}, {"content": " then"}, {})
 
@@ -35,6 +39,7 @@ class ChatHandler(BaseHTTPRequestHandler):
         """Answer a chat."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         bodies.append(body)
+        time.sleep(THINKING_SECONDS)
         usage = {"usage": {"completion_tokens": 2}}
         if json.loads(body)["stream"]:
             chunks: list[dict[str, Any]] = [{"choices": [{"delta": delta}]} for delta in SAID]
