@@ -98,13 +98,17 @@ class ServerHandle:
         )
         return self._over_http((request,), stream=stream)
 
-    def _over_http(self, requests: tuple[Request, ...], *, stream: bool, readiness: Request | None = None) -> Target:
+    def _over_http(
+        self, requests: tuple[Request, ...], *, stream: bool, readiness: Request | None = None, asked: object = None
+    ) -> Target:
         if self.kind.transport == "queue":
             raise UsageProblem(
                 f"the {self.kind.name} takes inferences alone, on its Unix socket",
                 remedies=["describe tensors for it: server.infer({...})"],
             )
-        return Target(self, requests, protocol="sse" if stream else "http", readiness=readiness)
+        is_shuffled = isinstance(asked, Prompts) and not asked.are_alike
+        protocol: Protocol = "sse" if stream else "http"
+        return Target(self, requests, protocol=protocol, readiness=readiness, shuffled=is_shuffled)
 
     def chat(
         self,
@@ -178,8 +182,7 @@ class ServerHandle:
             UsageProblem: One of them cannot stand in such a request.
         """
         requests = embeddings(self._call("embeddings", model, extra, headers, expect), texts)
-        target = self._over_http(requests, stream=False)
-        return replace(target, shuffled=isinstance(texts, Prompts) and not texts.are_alike)
+        return self._over_http(requests, stream=False, asked=texts)
 
     def rerank(
         self,
@@ -210,8 +213,7 @@ class ServerHandle:
         self, call: ApiCall, asked: Messages, *, max_tokens: int | None, stream: bool, ignore_eos: bool
     ) -> Target:
         requests = generations(call, asked, max_tokens=max_tokens, stream=stream, ignore_eos=ignore_eos)
-        target = self._over_http(requests, stream=stream, readiness=one_token(call, asked))
-        return replace(target, shuffled=isinstance(asked, Prompts) and not asked.are_alike)
+        return self._over_http(requests, stream=stream, readiness=one_token(call, asked), asked=asked)
 
     def infer(
         self,
