@@ -53,11 +53,12 @@ ACHIEVED_SHARE: Final = 0.99
 """Of the requests that were due, so many at least are sent."""
 
 IN_FLIGHT_TOLERANCE: Final = 0.05
-"""How far the average number of requests under way may be from what the latencies say."""
+"""How far the average number of requests under way may be from what the latencies say, beyond what the edges of the
+stretch make: there requests are cut, of each no more than about one mean latency."""
 
 
 LATENCIES_LONG: Final = 20
-"""So many mean latencies make the edges of a stretch, where requests are cut, small enough for Little's law."""
+"""Of a stretch of fewer mean latencies most may be edges."""
 
 GROWTH_SHARE: Final = 0.05
 LEAST_COURSE: Final = 20
@@ -332,14 +333,21 @@ def _in_flight(totals: Totals, service: Durations) -> Iterator[Reason]:
         return
     # Failed requests were under way as well.
     expected = throughput * mean + totals.failed_ns / totals.nanoseconds
-    if expected > 0 and abs(in_flight - expected) <= IN_FLIGHT_TOLERANCE * expected:
+    edges = in_flight * mean / totals.seconds
+    if expected > 0 and abs(in_flight - expected) <= IN_FLIGHT_TOLERANCE * expected + edges:
         return
+    longer = LATENCIES_LONG * mean
+    too_short = (
+        f", or {format_seconds(totals.seconds)} are too short for such latencies: measure {format_seconds(longer)} at"
+        " least"
+        if totals.seconds < longer
+        else ""
+    )
     yield Reason(
         ReasonKind.STUCK_REQUESTS,
         f"in flight: {in_flight:.4g} requests were under way on average, while {format_rate(throughput)} of"
         f" {format_seconds(mean)} each make {expected:.4g}: requests are stuck (the oldest at the end had waited"
-        f" {format_seconds(totals.oldest_ns / 1e9)}), or {format_seconds(totals.seconds)} are too short for such"
-        f" latencies: measure {format_seconds(LATENCIES_LONG * mean)} at least",
+        f" {format_seconds(totals.oldest_ns / 1e9)}){too_short}",
     )
 
 
