@@ -36,9 +36,6 @@ def device_name(product: str) -> str:
     The result names one folder on any file system: ASCII letters, digits, ``.``, ``_`` and ``-``, at most 96 of them,
     beginning with a letter or digit; never empty and never ``cpu`` or ``auto`` in any case. Applying it twice changes
     nothing.
-
-    Args:
-        product: The name as NVML gives it.
     """
     # Stripped at the front so that the name is neither hidden, a relative path, nor read as an option.
     safe = _UNSAFE.sub("-", product).lstrip("-._")

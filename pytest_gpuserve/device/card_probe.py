@@ -26,8 +26,6 @@ class CardProbe:
     """Reads a card; never raises for anything that NVML answers.
 
     Args:
-        nvml: The binding, initialised.
-        uuid: Of the card, or of a MIG instance.
         tell: Called with each event, and once with each value that cannot be known.
         is_ours: Whether a pid is of the session.
     """

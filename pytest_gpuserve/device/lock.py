@@ -99,9 +99,6 @@ class DeviceLock:
             wait_seconds: The longest wait; 0 tries once.
             on_wait: Called once, with who holds the device and ``wait_seconds``, when a wait begins.
 
-        Returns:
-            Itself, to be used in a ``with`` statement.
-
         Raises:
             DeviceProblem: It is still taken after that time, or its lock file cannot be used.
             UsageProblem: ``wait_seconds`` is no duration.
@@ -198,12 +195,8 @@ def lease(
     """Take one of several devices, the first that is free; wait for whichever is given back if none is.
 
     Args:
-        locks: Of the devices, at least one.
         wait_seconds: The longest wait; 0 tries each once.
         on_wait: Called once, with who holds each device and ``wait_seconds``, when a wait begins.
-
-    Returns:
-        The lock that is held now, to be used in a ``with`` statement.
 
     Raises:
         DeviceProblem: All are still taken after that time, or a lock file cannot be used.

@@ -42,11 +42,8 @@ class CardSample(msgspec.Struct, frozen=True, omit_defaults=True):
         gpu_utilisation: Share of the driver's last sampling period (1/6 s to 1 s) in which a kernel ran.
         memory_utilisation: Share of it in which memory was read or written.
         memory_used_bytes: Memory that is allocated, what the driver keeps for itself included.
-        sm_clock_mhz: Of the multiprocessors.
-        memory_clock_mhz: Of the memory.
         power_watts: Drawn by the board; on newer cards already a mean of the last second.
         energy_joules: Counter since the driver was loaded.
-        temperature_celsius: Of the chip.
         clock_reasons: Why the clocks are what they are: NVML's mask of clock-event reasons.
         pcie_received: Bytes a second that the card receives; seen once in `SLOW_EVERY` samples.
         pcie_sent: Bytes a second that it sends; as ``pcie_received``.

@@ -63,10 +63,6 @@ def select_devices(
     a visible card.
 
     Args:
-        asked: The value of ``--gpu``.
-        known_names: The folders under ``baselines/``, for the message.
-        answer: What NVML said.
-        host: The machine.
         visible: CUDA_VISIBLE_DEVICES of the calling environment, None if it is not set. Indices are taken in the order
             of the PCI bus.
 
@@ -94,7 +90,6 @@ def visible_cards(cards: Sequence[Card], visible: str | None) -> tuple[Card, ...
     Source: CUDA C++ Programming Guide, "CUDA Environment Variables".
 
     Args:
-        cards: All cards of the machine.
         visible: The variable: indices, or beginnings of UUIDs that fit one card each; None if it is not set. An index
             of a divided card (MIG) is its first instance.
     """

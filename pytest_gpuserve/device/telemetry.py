@@ -113,7 +113,6 @@ class SamplerProcess:
     Args:
         uuids: Of the cards to watch, or of MIG instances; none where there is none.
         log: Where the sampler's output goes; it says why it died.
-        command: How it is run.
 
     Raises:
         ServerFailed: There can be no more processes, or no temporary files.

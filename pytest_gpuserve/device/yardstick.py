@@ -58,7 +58,6 @@ def measure_card(python: str, environment: Mapping[str, str], *, torch_device: s
     """Measure a card by the torch of an interpreter: takes seconds, most of which torch needs to begin.
 
     Args:
-        python: The interpreter.
         environment: Variables that name the card, on top of this process's own.
         torch_device: As torch calls it.
 

@@ -82,10 +82,6 @@ def fits(key: LoadKey, pattern: str) -> bool:
     """Whether a load's name has a text in it, in which ``*`` stands for any other.
 
     Brackets stand for themselves, for parametrised tests are named with them.
-
-    Args:
-        key: What the load is called; its file and its test are looked at together.
-        pattern: The text.
     """
     looked_for = ".*".join(re.escape(part) for part in pattern.split("*"))
     return re.search(looked_for, f"{key.file}::{key.name}", re.DOTALL) is not None

@@ -28,8 +28,6 @@ class HistoryPoint:
     """A point of a line.
 
     Args:
-        observation: What was measured there.
-        known: The metric.
         notes: What is worth knowing of it, a line each.
     """
 
@@ -43,9 +41,6 @@ class HistoryLine:
     """A metric of a load on one host, over a time in which it stayed comparable.
 
     Args:
-        key: The load.
-        host: The host.
-        metric: The metric.
         places: Its points, oldest first.
         part: Which part of the host's history this is, from 1.
         parts: Of how many.
@@ -103,8 +98,6 @@ def lines_of(
 
     Args:
         observations: In the order of time.
-        metrics: Which are drawn.
-        find_changes: Whether to look for change points.
 
     Raises:
         UsageProblem: The library that finds change points is not installed.

@@ -36,11 +36,8 @@ class Edition:
     """An entry as a commit left it, which was another before, or none.
 
     Args:
-        commit: The commit.
         folder: The baselines, from the top of the checkout.
         path: The file, from there too, by the name that it has at last.
-        name: The entry in it.
-        entry: What it held.
     """
 
     commit: Commit
@@ -71,8 +68,6 @@ def walk(repository: Repository, folder: str, since: str | None) -> Walk:
     and has an entry in common.
 
     Args:
-        repository: Where to look.
-        folder: The baselines, from the top of the checkout.
         since: The full hash of a commit: only what it had, and what came after it.
 
     Raises:
@@ -208,14 +203,10 @@ class Observation:
     """What was measured of a load on one host, at one place of its history.
 
     Args:
-        key: The load.
-        host: The host.
         label: The place, for people: a commit or a file, and a date.
         commit: The full hash of the commit that recorded it; of a result, of the code that was measured, if known.
         seconds: When, since 1970; None where that is not known.
         workload: What it was, so that others of it are of one line.
-        device: Facts of the device.
-        known: Each metric by its name.
         sessions: How many were measured; 0 where that is not known.
         note: Why the baseline was loosened, if it was.
         anchors: For each metric that has one its anchor, in words.
@@ -241,10 +232,6 @@ def compared_of(
 ) -> dict[LoadKey, frozenset[str]]:
     """Names of the metrics that the test of each load compares, by the anchors of baselines and results' verdicts.
 
-    Args:
-        editions: The editions of the baselines.
-        results: The name and the content of each result file.
-
     Raises:
         UsageProblem: A result does not name its host or its device.
     """
@@ -264,7 +251,6 @@ def of_editions(editions: Iterable[Edition], wanted: Wanted, note: list[str]) ->
     Args:
         editions: Oldest first.
         wanted: Which loads and metrics; to compute the others would take long.
-        note: Takes what could not be read, a line each.
     """
     seen: dict[tuple[str, str], set[bytes]] = {}
     found = []
@@ -297,12 +283,6 @@ def of_result(name: str, result: ResultRecord, wanted: Wanted, note: list[str]) 
     """The observations of a result file.
 
     What decides nothing, was measured beside another server, or does not say what its workload was, is left out.
-
-    Args:
-        name: What people call the file.
-        result: Its content.
-        wanted: Which loads and metrics.
-        note: Takes what was left out, and why, a line each.
 
     Raises:
         UsageProblem: It does not name its host or its device.
@@ -339,13 +319,7 @@ def of_result(name: str, result: ResultRecord, wanted: Wanted, note: list[str]) 
 
 
 def drawn_once(results: Iterable[Observation], baselines: Iterable[Observation], note: list[str]) -> list[Observation]:
-    """Results without those that a baseline keeps, for their run recorded it, and without those that were named twice.
-
-    Args:
-        results: Of result files.
-        baselines: Of baselines.
-        note: Takes what was left out, a line each.
-    """
+    """Results without those that a baseline keeps because their run recorded it, and without those named twice."""
     known: dict[LoadKey, list[SessionId]] = {}
     for each in baselines:
         known.setdefault(each.key, []).extend(each.taken)

@@ -64,15 +64,7 @@ def merged_text(
     color: bool,
     shown: Callable[[str], str] = str,
 ) -> str:
-    """Write what came of it.
-
-    Args:
-        result: All results as one.
-        written: Where it was written to, a line each.
-        width: Columns of the terminal.
-        color: Whether it understands colours.
-        shown: Makes each text in it fit to be shown, before it is laid out.
-    """
+    """Write what came of it."""
     tests = [test for test in result.tests if any(run.judgements for run in test.runs)]
     drawn = table(tests, width=width, color=color, shown=shown)
     lines = (
@@ -95,7 +87,6 @@ class Merged:
     """Several results as one.
 
     Args:
-        joined: What it is made of.
         planned: Among how many comparisons its claims stand.
         plain_tests: Its tests as they stand in a result file.
         tests: Its tests as reports know them.
@@ -223,7 +214,6 @@ def merge(shards: Sequence[Shard], *, expected: int | None = None) -> Merged:
 
     Args:
         shards: At least one, in any order.
-        expected: As for `join`.
 
     Raises:
         UsageProblem: They cannot be merged.

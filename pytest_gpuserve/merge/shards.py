@@ -53,7 +53,6 @@ class ShardTest:
     """A test of a shard.
 
     Args:
-        record: What is known of it.
         plain: The same as it stands in the file, whose further fields are kept.
     """
 
@@ -76,8 +75,6 @@ class Shard:
     """What one run of pytest has measured.
 
     Args:
-        name: What people call the file that it is in.
-        result: What is in it.
         tests: By their ids, in the order in which they ran.
         text: By which it is told whether two are the same.
     """
@@ -101,10 +98,6 @@ class Shard:
 
 def read_shard(name: str, data: bytes) -> Shard:
     """Read a result file.
-
-    Args:
-        name: What people call the file.
-        data: What is in it.
 
     Raises:
         UsageProblem: It is no result, was merged already, is of another schema, or a field of it cannot be used.
@@ -317,7 +310,6 @@ class JoinedTest:
 
     Args:
         shard: Its place among the shards.
-        test: The test.
     """
 
     shard: int

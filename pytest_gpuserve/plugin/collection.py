@@ -116,9 +116,6 @@ def settle_unused(
     Args:
         items: Its tests, with those that the device was spared.
         measurements: What they measured, by their ids.
-        baseline_store: The baselines.
-        remove: Whether such entries are removed.
-        note: Told of each, in a line.
 
     Raises:
         BaselineUnusable: A file cannot be read or written.

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
 
 
 def find_devices(settings: Settings) -> tuple[Device, ...]:
-    """Find the devices of the kind that was asked for, of which any will do.
-
-    Raises:
-        DeviceProblem: There is none.
-    """
+    """Find the devices of the kind that was asked for, of which any will do."""
     folder = settings.baseline_dir
     known = sorted(path.name for path in folder.iterdir() if _has_baselines(path)) if folder.is_dir() else []
     return select_devices(
@@ -78,7 +74,6 @@ def take_device(
     """Of devices alike take the first that nobody measures on, for us alone.
 
     Args:
-        devices: One at least.
         wait_seconds: How long to wait where all are taken.
         on_wait: Told, once, for whom and how long at most.
         command: What others who wait are told that we do; this process's own command line if it is empty.

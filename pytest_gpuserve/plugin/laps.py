@@ -41,7 +41,6 @@ class Laps:
     """Runs tests again that wait for a start.
 
     Args:
-        session: pytest's.
         end_starts: Ends the servers that run, on which all that wait have had their round.
         settled: Hears that a test is reported, and waits no more.
     """

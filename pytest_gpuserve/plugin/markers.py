@@ -54,7 +54,6 @@ def tolerances(item: pytest.Item, gpu: str | None) -> dict[str, float]:
     """The tolerances that the markers of a test set, by metric name; the closest marker wins.
 
     Args:
-        item: The test.
         gpu: The device, as its baselines name it; None for all of them.
 
     Raises:
@@ -69,15 +68,7 @@ def tolerances(item: pytest.Item, gpu: str | None) -> dict[str, float]:
 
 
 def one_at_a_time(item: pytest.Item, gpu: str | None) -> bool:
-    """Whether the servers that a test compares may not run at the same time; the closest marker wins.
-
-    Args:
-        item: The test.
-        gpu: As for `tolerances`.
-
-    Raises:
-        pytest.UsageError: As for `tolerances`.
-    """
+    """Whether the servers that a test compares may not run at the same time; the closest marker wins."""
     return next((bool(value) for _, option, value in _marked(item, gpu) if option == ONE_AT_A_TIME), False)
 
 

@@ -48,12 +48,7 @@ if TYPE_CHECKING:
 
 
 class Folders:
-    """Makes each folder when it is first asked for.
-
-    Args:
-        settings: What was asked.
-        config: Of the session.
-    """
+    """Makes each folder when it is first asked for."""
 
     def __init__(self, settings: Settings, config: pytest.Config) -> None:
         self._settings = settings
@@ -102,7 +97,6 @@ class Equipment:
     """Makes each part when it is first needed; all of them write logs.
 
     Args:
-        device: What servers run on.
         engine: What makes the loads on Ray; None where processes of this host do. It is ended with the rest.
         logs: Finds the folder of the logs.
         logged: Hears of the log of each server that is started, and by name of what it is given that may be secret.
@@ -189,16 +183,10 @@ class Opened:
     """What a session has before its first test.
 
     Args:
-        settings: What was asked.
-        here: The circumstances.
         lock: On the device; it is held if tests will measure.
-        files: Where baselines are kept.
-        baseline_store: The baselines of the device.
-        reference_builds: Makes other revisions ready.
         against_name: Whom comparisons are side by side with, as people call it; empty where nobody, or nothing is
             measured.
         engine: What makes the loads on Ray; None where processes of this host do.
-        notes: What a report should say of it all.
     """
 
     settings: Settings
@@ -222,8 +210,6 @@ def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) 
     """Find all that a session needs, and take the device last: a mistake is told before anybody is waited for.
 
     Args:
-        config: Of the session.
-        settings: What was asked.
         measuring: Whether tests will measure, so that the device must be ours alone.
 
     Raises:
@@ -280,11 +266,7 @@ def known_distributions(config: pytest.Config) -> tuple[str, ...]:
 
 
 def _engine_on_ray(settings: Settings, *, measuring: bool) -> RayEngine | None:
-    """What makes the loads on Ray, if something is to; checked, if there will be loads.
-
-    Raises:
-        UsageProblem: Ray is not installed, or the cluster cannot be joined or runs other versions.
-    """
+    """What makes the loads on Ray, if something is to; checked, if there will be loads."""
     choice = settings.load_engine
     if choice == "local":
         return None
@@ -298,9 +280,6 @@ def _baseline_files(settings: Settings, device: str, *, measuring: bool) -> tupl
     """Where the baselines of this session are, and of when they are where that is not now.
 
     A storage is not asked for a session that measures nothing.
-
-    Raises:
-        UsageProblem: The storage that they are in does not let them be read, or written where they are to be.
     """
     if settings.baseline_address is None:
         return LocalFiles(), ""

@@ -45,15 +45,12 @@ class Settings:
         gpu: ``auto``, ``cpu`` or a device's name.
         update: What is written.
         baseline_dir: Where baselines are, or the copy of those that are elsewhere.
-        root: The project's root folder.
         missing_fails: Whether a missing baseline fails its test, or skips it.
         missing_asked: Whether that was asked for, rather than being the default.
         inconclusive_fails: Whether a verdict that could not be reached fails its test, or skips it.
         budget_seconds: Most measuring time of one test.
-        outputs: The files that the results go into.
         artifacts_dir: Where tables and charts of the tests' own go; None for pytest's cache.
         full: Whether the published sizes are measured, whatever they take.
-        load_engine: What makes the loads.
         baseline_address: Where baselines are in shared storage; None where they are in a folder.
         baseline_offline: Whether that storage is not asked, and the copy read as an earlier session left it.
         effort: How closely gates look; a run that records goes by its tests' own tolerances.
@@ -62,7 +59,6 @@ class Settings:
         record_sessions: Sessions that a recording takes of each load.
         foreign_cores: Cores that other processes may take while we measure.
         lock_wait_seconds: How long to wait for another session that measures on the device.
-        ci: Whether this is a CI run.
         against: The git revision that every comparison with ``baseline`` is paired against; None for none.
         against_python: Absolute path of the interpreter whose packages it is paired against; None for none.
         confirm: Whether a paired run settles what the stored baseline leaves open.

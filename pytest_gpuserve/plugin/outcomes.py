@@ -60,7 +60,6 @@ class Outcomes:
         """Remember the log of a server that is being started for the test under way.
 
         Args:
-            log: Where it writes.
             environment: What it is given that may be secret, by name, beside what is not.
         """
         self._logs.setdefault(self._under_way, []).append(log)
@@ -109,11 +108,7 @@ class Outcomes:
         return self._problems.get(nodeid, "") if nodeid in self._cut else ""
 
     def results(self, measurements: Callable[[str], Iterable[Measurement]]) -> tuple[TestResult, ...]:
-        """All tests, in the order in which they ran.
-
-        Args:
-            measurements: Finds the loads of a test.
-        """
+        """All tests, in the order in which they ran."""
         return tuple(
             TestResult(
                 nodeid,
@@ -147,7 +142,6 @@ def uncut(text: str, explanations: Iterable[Sequence[str]]) -> str:
     """Put explanations back that pytest has cut for a terminal.
 
     Args:
-        text: What a failed assertion says.
         explanations: Those of a test, each headline first.
     """
     for lines in explanations:

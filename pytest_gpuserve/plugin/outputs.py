@@ -66,8 +66,6 @@ class Output:
 
     Args:
         flag: What asked for it, as it was typed.
-        form: What goes into it.
-        path: Where it is.
         ours: Whether it is ours alone: an older run's is removed and replaced. Else it is appended to.
     """
 
@@ -172,13 +170,7 @@ class Written:
 
 
 def write_outputs(outputs: Iterable[Output], result: SessionResult, shown: Callable[[str], str]) -> Written:
-    """Write every file in one step, so that a reader sees all of it or none; one that fails takes no other with it.
-
-    Args:
-        outputs: What to write.
-        result: What goes into it.
-        shown: Makes each text in it fit to be shown.
-    """
+    """Write every file in one step, so that a reader sees all of it or none; one that fails takes no other with it."""
     written = Written()
     for output in outputs:
         try:

@@ -61,7 +61,6 @@ class ProgressLine:
     is quiet or has no terminal, as in a worker of pytest-xdist, it writes nothing.
 
     Args:
-        config: Of the session.
         rewrites: Whether a line may be rewritten: a log of CI keeps them all.
     """
 

@@ -58,13 +58,7 @@ _ERASE: Final = "\r\x1b[K"
 
 
 class SelftestCommand:
-    """Registered as a plugin when the self-test is asked for.
-
-    Args:
-        config: Of the session.
-        settings: What was asked.
-        minutes: How long it may take.
-    """
+    """Registered as a plugin when the self-test is asked for."""
 
     def __init__(self, config: pytest.Config, settings: Settings, minutes: float) -> None:
         self._settings = settings
@@ -80,11 +74,7 @@ class SelftestCommand:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self) -> bool:
-        """Run the self-test.
-
-        Raises:
-            pytest.UsageError: There is no such device, or another session keeps it, or there is no terminal.
-        """
+        """Run the self-test."""
         if not self._config.pluginmanager.has_plugin("terminalreporter"):
             raise pytest.UsageError("--gpuserve-selftest has nowhere to print its result: leave out -p no:terminal")
         try:
@@ -163,13 +153,7 @@ class SelftestCommand:
 
 
 class _Progress:
-    """One line that is rewritten on a terminal; elsewhere a line a comparison. It is the ``Progress`` of each load.
-
-    Args:
-        config: Of the session.
-        plan: What is to be compared.
-        seconds: Time for all of it.
-    """
+    """One line that is rewritten on a terminal; elsewhere a line a comparison. It is the ``Progress`` of each load."""
 
     def __init__(self, config: pytest.Config, plan: Sequence[Planned], seconds: float) -> None:
         reporter = config.pluginmanager.get_plugin("terminalreporter")

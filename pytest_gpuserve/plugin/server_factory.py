@@ -446,15 +446,7 @@ class ServerFactory:
         return (calling_file().parent / path).resolve()
 
     def _missing(self, summary: str, path: Path, fixture: str, inside: str = "", *, folder: bool) -> UsageProblem:
-        """What to say where a path leads nowhere, with the calls that name what it may have meant.
-
-        Args:
-            summary: What is not there, before the path.
-            path: It.
-            fixture: The fixture that was called.
-            inside: What follows the path in its argument.
-            folder: Whether it was to be a folder.
-        """
+        """What to say where a path leads nowhere, with the calls that name what it may have meant."""
         here = self.place(".")
         like = like_named(self.root, path.name, folder=folder, most=LIKE_NAMED)
         calls = [f'{fixture}("{Path(relpath(each, here)).as_posix()}{inside}")' for each in like]

@@ -70,12 +70,8 @@ def explained(
     """Explain a failed comparison, headline first; None where it is none of ours.
 
     Args:
-        left: What stands on the left in the assertion: a metric of a run or of a duel.
-        right: What it was compared with.
-        gpu: The baseline set.
         stored: Whether ``baseline`` is a stored one.
         before: The revision beside which it can be looked at more closely; empty where there is none.
-        effort_option: Of the command line, for what is to be typed next.
     """
     if not isinstance(left, (Measured, Ratio)) or not isinstance(right, (Reference, int, float)):
         return None
@@ -103,10 +99,6 @@ class Account:
     """Makes the header and the result of a session.
 
     Args:
-        session: pytest's, after its collection.
-        opened: What it measures on and against.
-        folders: Those that it makes.
-        expected: What its tests took before.
         measuring: Whether tests will measure.
     """
 
@@ -160,8 +152,6 @@ class Account:
         """What the session has to say so far.
 
         Args:
-            tests: Those that measure, with what came of them.
-            notes: What was noted.
             among: Comparisons among which its claims had to stand.
         """
         here, session, settings = self._opened.here, self._session, self._settings
@@ -219,9 +209,6 @@ class TestGates:
     """Makes a judge for each test that loads, and keeps it.
 
     Args:
-        opened: What the session measures on and against.
-        paired_runner: Where builds are compared side by side.
-        progress: Shows how loads get on.
         may_wait: Whether the test under way may end undecided, to run again on the next start of its servers.
     """
 
@@ -263,11 +250,7 @@ class TestGates:
         return self._judges.get(nodeid)
 
     def unjudged_problems(self, own: TestGate | None = None) -> list[str]:
-        """Problems that no comparison has spoken of, each once: of a test that ends, and late ones of those before it.
-
-        Args:
-            own: Of the test that ends; None where none does.
-        """
+        """Problems that no comparison has named, each once: of a test that ends, and late ones of those before it."""
         found = []
         for nodeid, judge in self._judges.items():
             if judge.waits:
@@ -321,8 +304,6 @@ class GateSession:
     """Registered as a plugin when a test needs the device.
 
     Args:
-        session: pytest's session, after its collection.
-        settings: What was asked.
         measuring: Whether tests will measure, so that the device must be ours alone.
 
     Raises:

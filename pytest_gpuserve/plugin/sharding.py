@@ -35,12 +35,7 @@ HANDED: Final = "gpuserve_dealt"
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which of several runners this is.
-
-    Args:
-        number: Its number, from 1.
-        of: How many there are.
-    """
+    """Which of several runners this is."""
 
     number: int
     of: int
@@ -94,10 +89,6 @@ class BeforeTheyAreDealtOut:
 
 class Runner:
     """Registered as a plugin in one of several runners: tells which tests it had, and that it was there at all.
-
-    Args:
-        config: pytest's.
-        part: Which of the runners it is.
 
     Raises:
         pytest.UsageError: An option is wrong.

@@ -51,10 +51,6 @@ def write_results(
 
     Args:
         session: pytest's, which has its exit status so far.
-        outputs: What to write.
-        closing: What goes into it.
-        complete: As for `Ending`.
-        unlisted_failures: As for `Ending`.
     """
     wanted = tuple(outputs)
     closing = replace(closing, unlisted=session.config.stash.get(UNLISTED, None))
@@ -76,11 +72,6 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
 
     With ``-q`` there is only what keeps tests from passing, what was noted, and the totals; with ``-v`` all that
     verdicts rest on.
-
-    Args:
-        writer: pytest's.
-        closing: What there is to say.
-        written: What came of writing its results.
     """
     tests = [test for test in closing.tests if any(run.judgements for run in test.runs)]
     shown = partial(without_secrets, environment=os.environ)

@@ -76,12 +76,7 @@ def hand_problem(config: pytest.Config, problem: str) -> None:
 
 
 class XdistWorker:
-    """Registered as a plugin in a worker, after the session: hands over what it measures.
-
-    Args:
-        config: Of the worker.
-        closing: What the session has to say so far.
-    """
+    """Registered as a plugin in a worker, after the session: hands over what it measures."""
 
     def __init__(self, config: pytest.Config, closing: Callable[[], SessionResult]) -> None:
         self._config = config
@@ -128,12 +123,7 @@ class XdistWorker:
 
 
 class XdistController:
-    """Registered as a plugin in the controller: gathers what workers hand over, and reports it as one run.
-
-    Args:
-        config: Of the controller.
-        settings: What was asked.
-    """
+    """Registered as a plugin in the controller: gathers what workers hand over, and reports it as one run."""
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
@@ -154,11 +144,7 @@ class XdistController:
         self._nodes.append(node)
 
     def pytest_testnodedown(self, node: Any) -> None:  # noqa: ANN401 -- as above
-        """Tell a user's mistake that a worker has found; the others have found the same one.
-
-        Raises:
-            pytest.UsageError: There is one.
-        """
+        """Tell a user's mistake that a worker has found; the others have found the same one."""
         problem = _output(node).get(PROBLEM)
         if problem is not None:
             raise pytest.UsageError(problem)
@@ -288,12 +274,7 @@ class XdistController:
 
 
 def pack(closing: SessionResult, shown: Callable[[str], str] = str) -> str:
-    """Encode what a worker has measured as text, because other plugins may write reports as JSON.
-
-    Args:
-        closing: The worker's result.
-        shown: Makes each text in it fit to be shown.
-    """
+    """Encode what a worker has measured as text, because other plugins may write reports as JSON."""
     import msgspec  # noqa: PLC0415 -- who measures nothing loads nothing
 
     # Not as JSON, which has no infinity.

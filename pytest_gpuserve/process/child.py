@@ -422,14 +422,10 @@ def owned_folder(prefix: str, *, log: Path = Path("/dev/null")) -> Iterator[tupl
     """Make a private temporary folder that ends with the block, or with this process, SIGKILL included.
 
     Args:
-        prefix: How its name begins.
         log: As for `SupervisorProcess.start`.
 
     Yields:
         The folder, and its supervisor, which may be told to start something that then owns the folder.
-
-    Raises:
-        ServerFailed: It cannot be made.
     """
     folder = Path(tempfile.gettempdir()) / f"{prefix}{uuid.uuid4().hex[:12]}"
     supervisor = SupervisorProcess.start([folder], log=log)

@@ -43,9 +43,6 @@ def run_command(command: Callable[[Sequence[str]], int]) -> int:
     """Run a command on this process's arguments.
 
     Whoever ends it, reads only its head, or has a terminal that does not know a sign, gets no traceback.
-
-    Args:
-        command: Takes the arguments, returns the exit status.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")

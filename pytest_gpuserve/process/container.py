@@ -107,7 +107,6 @@ def examine(
     Args:
         commands: Clients, each with its own options; the default is docker and podman.
         options: Put into every engine that works, see `Engine`.
-        env: Environment of the clients.
     """
     return [_examine_one(command, options, env) for command in commands]
 
@@ -119,8 +118,6 @@ def find_engine(
 
     Args:
         command: Client with its own options; None to look for one.
-        options: More options of its ``run``.
-        env: Environment of the client.
 
     Raises:
         ServerFailed: None works; says for each what is wrong and what helps.
@@ -236,7 +233,6 @@ class Container:
     """What to run, and what of this machine it gets to see.
 
     Args:
-        image: Name or id of an image.
         argv: What the image's entry point is given: as a rule program and arguments.
         env: Variables of the server; what else it has comes from the image.
         read_only: Files and folders of this machine, absolute, with their paths in the container.
@@ -285,11 +281,6 @@ def container_command(engine: Engine, container: Container, *, client_env: Mappi
     LD_PRELOAD) are written out.
 
     No option lets the container remove itself: two removals at once make one of them fail.
-
-    Args:
-        engine: Who runs it.
-        container: What to run.
-        client_env: Environment in which the client works, as a rule `os.environ`.
 
     Raises:
         UsageProblem: A path, card, variable or image cannot be given to an engine; says which.

@@ -44,10 +44,6 @@ def git_environment() -> dict[str, str]:
 def ask_git(root: Path, *arguments: str) -> GitOutput:
     """Run a git command that only reads.
 
-    Args:
-        root: A folder of the checkout.
-        arguments: The command.
-
     Returns:
         The answer; names in it that are no UTF-8 are escaped as ``os.fsdecode`` does. Where there is no git, or it does
         not answer in `GIT_SECONDS`, that is the complaint.

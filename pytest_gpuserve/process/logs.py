@@ -39,7 +39,6 @@ def excerpt(text: str, environment: Mapping[str, str], *, most: int = SHOWN_CHAR
     out too.
 
     Args:
-        text: What somebody answered, of any size.
         environment: Variables and headers whose values it may repeat, as for `without_secrets`.
         most: Characters that are shown; a mark stands for the rest.
     """
@@ -84,7 +83,6 @@ def read_tail(path: Path, *, start: int, lines: int, shown: Callable[[str], str]
     """Last lines of a log, from its last 64 KiB; empty if there is none.
 
     Args:
-        path: The log, of any size and with any bytes in it.
         start: Offset in bytes before which nothing is read.
         lines: Most lines to return.
         shown: Makes a text fit to be shown. It gets lines as they are: in one that is cut it would not know the secret

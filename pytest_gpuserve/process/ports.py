@@ -39,9 +39,6 @@ def claimed_ports(count: int) -> Iterator[list[int]]:
     those that the kernel gives to connections, and no other pytest, since each claim is a name of an abstract socket,
     which exists once in a network namespace and ends with its process.
 
-    Args:
-        count: How many.
-
     Raises:
         ServerFailed: So many are not there.
     """
@@ -94,7 +91,6 @@ def port_owner(port: int, *, besides: Callable[[], Collection[int]] = frozenset)
     """Describe who listens where a connection to 127.0.0.1:port would arrive.
 
     Args:
-        port: TCP port.
         besides: Asked for the pids that do not count, after who listens was seen: a server may start workers meanwhile.
 
     Returns:

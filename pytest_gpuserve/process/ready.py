@@ -50,14 +50,7 @@ Probe: TypeAlias = Callable[[], NotReady | None]
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """One HTTP/1.1 request.
-
-    Args:
-        path: Path and query.
-        method: HTTP method.
-        body: Payload; empty for none.
-        headers: Header fields.
-    """
+    """One HTTP/1.1 request."""
 
     path: str
     method: str = "GET"
@@ -83,9 +76,6 @@ def http_probe(
     """Make a probe that is content when the server answers a request as it should.
 
     Args:
-        host: Address, as a rule 127.0.0.1.
-        port: TCP port.
-        request: What to ask.
         accept: Gets status and body; returns None if they are right, else what is wrong with them.
         timeout_seconds: For each step of one try (connect, each read). The deadline of the wait does not cut it, so
             keep it small; but an inference asked for here must fit into it.
@@ -132,14 +122,7 @@ def socket_probe(
     *,
     timeout_seconds: float = 2.0,
 ) -> Probe:
-    """Make a probe that is content when a worker on a Unix socket answers a request as it should.
-
-    Args:
-        path: Of the socket.
-        request: What to ask.
-        accept: Gets the status of the answer and its body, as for `http_probe`.
-        timeout_seconds: For one try; see `http_probe`.
-    """
+    """Make a probe that is content when a worker on a Unix socket answers a request as it should."""
 
     def probe() -> NotReady | None:
         connection = UnixConnection(path, timeout_seconds)
@@ -182,8 +165,6 @@ def owned_port_probe(process: Process, port: int, *, also: Callable[[], Collecti
     the stranger.
 
     Args:
-        process: The server.
-        port: TCP port.
         also: Asked for the pids which belong to the server but not to its tree, as those of a container that a daemon
             runs do (`container.member_pids`); only when somebody beyond the tree listens.
     """
@@ -241,9 +222,7 @@ def wait_for(probe: Probe, deadline: Deadline, *, what: str) -> None:
     """Wait until the probe is content with a server that somebody else runs.
 
     Args:
-        probe: What must be so; asked at least once.
         deadline: End of the wait; a probe that is looking then may finish.
-        what: Name of the server for messages.
 
     Raises:
         ServerFailed: The deadline passed first; says what was seen last.
@@ -264,7 +243,6 @@ def wait(probe: Probe, process: Process, deadline: Deadline, *, what: str) -> No
     """Wait until the probe is content.
 
     Args:
-        probe: What must be so; asked at least once.
         process: The server; its exit, with any code, ends the wait at once. It is not stopped here.
         deadline: End of the wait; a probe that is looking then may finish.
         what: Name of the server for messages, such as ``mosec server apps/echo.py``.

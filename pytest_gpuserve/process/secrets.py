@@ -24,7 +24,6 @@ def without_secrets(text: str, environment: Mapping[str, str]) -> str:
     """Put the names of secret variables in the place of their values.
 
     Args:
-        text: What is to be shown, such as the end of a server's log.
         environment: The variables that whoever wrote it could see.
     """
     secrets = {
@@ -53,10 +52,6 @@ def without_secret_values(words: Iterable[str], shown: Callable[[str], str] = la
     """Mask the values of options that are named like secrets in a command line.
 
     Plain numbers are shown: ``--max-tokens=100000`` is no secret.
-
-    Args:
-        words: The program's arguments.
-        shown: What stands in the place of a value.
     """
     found = []
     is_value = False

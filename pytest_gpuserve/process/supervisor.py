@@ -289,8 +289,6 @@ def finish(argv: list[str], env: dict[str, str], timeout_seconds: float = AFTER_
     One that fails is tried again: what was killed a moment ago may hold a mount or a lock for yet another.
 
     Args:
-        argv: Program and arguments; the program is looked up along the PATH of ``env``.
-        env: Its full environment.
         timeout_seconds: For all tries; then it is killed, with its process group.
 
     Returns:

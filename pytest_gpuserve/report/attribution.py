@@ -59,13 +59,8 @@ class _Part:
     """One thing that is counted, of both servers.
 
     Args:
-        name: What people call it.
-        before: Its value then; None where it was not counted.
-        after: Its value now.
         text: Writes a value, without ``unit``.
         least: The smallest change that is worth a word, in its own unit.
-        unit: Written once, behind the values.
-        note: How it is known.
         additive: Whether it is a part of the mean latency.
         whole: The change of the mean latency, where it is a part of it and that has moved; else 0.
     """
@@ -117,13 +112,6 @@ def attribution(before: Profile, after: Profile) -> list[str]:
 
     A latency's change is shared out over the mean, which is the sum of its parts; a quantile is not. Under a closed
     loop the throughput is the concurrency over that mean (Little's law), so its change is shared out as well.
-
-    Args:
-        before: What it is compared with.
-        after: What was measured.
-
-    Returns:
-        A line each; none that would be empty.
     """
     parts = _parts(before, after)
     counted = [part for part in parts if part.before is not None and part.after is not None]

@@ -50,7 +50,6 @@ def explain(
     """Explain a judgement, headline first.
 
     Args:
-        judgement: What to explain.
         other_changes: How the run's other metrics moved, as fractions; those that only a test asks for are not told.
         command: What to type next; empty if nothing helps.
         attribution: What of the server's time moved with it, a line each; see ``report/attribution.py``.
@@ -116,8 +115,6 @@ def reference_text(
     """What it was compared with, so that two rows of one metric, by its baseline and by its base, are told apart.
 
     Args:
-        judgement: What came of it.
-        unknown: What stands for a reference that is not known.
         bounds: What stands before a limit below which, and before one above which, a value may not be.
         always_named: Whether the kind of reference is named where a reader would take it for granted too.
     """

@@ -31,12 +31,7 @@ _KINDS: Final = ("baseline", "against", "duel", "limit", "published")
 
 
 def properties(runs: Iterable[RunResult], shown: Callable[[str], str] = str) -> list[tuple[str, str]]:
-    """What is known of the metrics of a test's loads, as names and values.
-
-    Args:
-        runs: The loads.
-        shown: Makes each text in them fit to be shown.
-    """
+    """What is known of the metrics of a test's loads, as names and values."""
     loads: dict[str, list[Row]] = {}
     for row in rows_of(TestResult("", "", list(runs))):
         loads.setdefault(row.run.label if row.run.settles is None else row.run.settles, []).append(row)

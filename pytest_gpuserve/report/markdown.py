@@ -38,28 +38,18 @@ _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True, slots=True)
 class Inert:
-    """Makes texts of a run into HTML that only shows them.
-
-    Args:
-        shown: Makes a text fit to be shown: without secrets.
-    """
+    """Makes texts of a run into HTML that only shows them."""
 
     shown: Callable[[str], str]
 
     def code(self, text: str, *, longest: int = LONGEST) -> str:
-        """Show a text in a line; an end of a line in it is seen as an escape.
-
-        Args:
-            text: The text.
-            longest: Characters of it that are shown.
-        """
+        """Show a text in a line; an end of a line in it is seen as an escape."""
         return f"<code>{html.escape(_cut(printable(self._known(text)), longest), quote=False)}</code>"
 
     def block(self, text: str, *, keep_end: bool = False) -> str:
         """Show a text of several lines.
 
         Args:
-            text: The text.
             keep_end: Whether the end of a long one matters, as it does of a log.
         """
         lines = "\n".join(map(printable, self._known(text).expandtabs().splitlines())).strip("\n")
@@ -81,10 +71,7 @@ class CommentPart:
     """A piece of a document that may be cut short.
 
     Args:
-        opening: What stands before its rows.
         rows: What may be left out, the most important first; each is one line.
-        closing: What stands behind them; may be empty.
-        what: What the rows are, as people call them.
     """
 
     opening: str
@@ -107,7 +94,6 @@ def fitted(parts: Sequence[CommentPart], most_bytes: int) -> str:
 
     Args:
         parts: The pieces; one without rows is not there.
-        most_bytes: What they may take together.
     """
     parts = [part for part in parts if part.rows]
     # What each takes at the least: the line that says that it was left out.
@@ -219,10 +205,6 @@ def comment(result: SessionResult, shown: Callable[[str], str] = str) -> str:
     """Write a session's result for a comment on a pull request.
 
     Its first line names what was compared where, and nothing that another run of the same would have otherwise.
-
-    Args:
-        result: The result.
-        shown: Makes each text in it fit to be shown.
     """
     device = re.sub("[^A-Za-z0-9.]+", "-", shown(_device(result))).strip("-")[:64] or "unknown"
     marker = f"<!-- {MARKER} {device} {'stored' if result.stored else 'against'} -->"
@@ -234,7 +216,6 @@ def step_summary(result: SessionResult, shown: Callable[[str], str] = str) -> st
 
     Args:
         result: The result; of one without tests there is nothing to write.
-        shown: Makes each text in it fit to be shown.
     """
     return f"\n\n{_document(result, Inert(shown), SUMMARY_BYTES)}\n\n" if result.tests else ""
 

@@ -24,10 +24,6 @@ def printable(text: str, kept: Container[str] = ()) -> str:
 
     That is a line end, a NUL, a sign that turns the direction of a line, and half of a surrogate pair, so that UTF-8
     can write what is left.
-
-    Args:
-        text: Any text.
-        kept: Signs that stay as they are.
     """
     if text.isprintable():
         return text
@@ -35,12 +31,7 @@ def printable(text: str, kept: Container[str] = ()) -> str:
 
 
 def names_of(tests: Collection[TestResult], shown: Callable[[str], str] = str) -> dict[str, str]:
-    """The name of each test by its id; tests of one name in several files are told apart by the file.
-
-    Args:
-        tests: All that are named beside each other.
-        shown: Makes a text fit to be shown.
-    """
+    """The name of each test by its id; tests of one name in several files are told apart by the file."""
     count = Counter(short_name(test.nodeid) for test in tests)
     names = ((test.nodeid, short_name(test.nodeid)) for test in tests)
     return {nodeid: printable(shown(name if count[name] == 1 else nodeid)) for nodeid, name in names}

@@ -83,11 +83,7 @@ def command_for(judgement: Judgement, nodeid: str, gpu: str, *, stored: bool, ef
     """The exact command that accepts, records or decides what a test asserted; empty where no command helps.
 
     Args:
-        judgement: What came of it.
-        nodeid: The test.
-        gpu: The baseline set.
         stored: Whether a stored baseline was asked, whoever decided.
-        effort_option: As `SessionResult` has it.
     """
     options = _options_for([judgement]) if stored else ()
     wanted = _with_effort(options, effort_option)
@@ -98,11 +94,7 @@ def closer_command(judgement: Judgement, nodeid: str, gpu: str, *, before: str, 
     """``look closer, ...: pytest ...`` for a regression that only a stored number shows; empty for anything else.
 
     Args:
-        judgement: What came of it.
-        nodeid: The test.
-        gpu: The baseline set.
         before: As `code_before` says.
-        effort_option: As `SessionResult` has it.
     """
     alone = judgement.verdict is Verdict.REGRESSED and judgement.reference_kind == "baseline"
     if not alone or not nodeid.isprintable() or judgement.has(ReasonKind.SIDE_BY_SIDE):
@@ -119,7 +111,6 @@ def code_before(commit: str | None, *, clean: bool) -> str:
 
     Args:
         commit: The code under test; None where it is not known.
-        clean: Whether it was that commit, unchanged.
     """
     if commit is None:
         return ""
@@ -136,12 +127,7 @@ def _anchor_of(judgement: Judgement) -> str | None:
 
 
 def tightening_command(nodeid: str, gpu: str) -> str:
-    """The exact command that holds on to what got better; a baseline is tightened without a reason.
-
-    Args:
-        nodeid: The test.
-        gpu: The baseline set.
-    """
+    """The exact command that holds on to what got better; a baseline is tightened without a reason."""
     return command([nodeid], gpu, UPDATE)
 
 
@@ -203,11 +189,7 @@ MENDED_IN_SEARCH: Final[Mapping[ReasonKind, str]] = _mended_by("load.capacity", 
 
 
 def next_step(result: SessionResult) -> str:
-    """What to do next: ``next: record what is missing: pytest ... --baseline-update-new``; empty where nothing is.
-
-    Returns:
-        A line, or two of a regression that was settled side by side.
-    """
+    """What to do next: ``next: record what is missing: pytest ... --baseline-update-new``; empty where nothing is."""
     bad = [row for row in ranked(result.tests) if row.is_bad]
     for verdict, step in _STEPS.items():
         line = step(result, [row for row in bad if row.judgement.verdict is verdict])

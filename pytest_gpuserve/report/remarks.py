@@ -69,8 +69,6 @@ def header_line(
     """The line before the first test: on what and against what is measured.
 
     Args:
-        device: Name of the device, and of its baselines.
-        product: What it is.
         mode: What is done, with whom: ``gating against /.../baselines/T4``.
         budget_seconds: Most measuring time of one test.
         comparisons: How many the collected tests will make, as far as their code tells.
@@ -92,7 +90,6 @@ def of_workers(header: str, workers: int) -> str:
 
     Args:
         header: That of a worker; of one that has none nothing is said.
-        workers: How many there are.
     """
     return f"{header}, {workers} worker{'s' if workers != 1 else ''}" if header else ""
 
@@ -101,7 +98,6 @@ def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False, verbo
     """Why verdicts are what they are: each reason once, with the tests that it is of, those of the worst row first.
 
     Args:
-        tests: Whose.
         only_bad: Whether to leave out all but what keeps a test from passing.
         verbose: Whether to tell every reason of what passed, too; else the first `MOST_OF_PASSES`.
     """
@@ -142,7 +138,6 @@ def problem_lines(tests: Collection[TestResult], shown: Callable[[str], str] = s
     """Why tests did not pass that no verdict speaks of: each error once, with the tests that it ended.
 
     Args:
-        tests: Whose.
         shown: Makes a text fit to be shown; of an error all of it, before it is cut.
     """
     names = names_of(tests)
@@ -237,7 +232,6 @@ def measured_again_lines(tests: Collection[TestResult], *, verbose: bool = False
     """Say how many windows were measured again, and what disturbed them.
 
     Args:
-        tests: Whose.
         verbose: Whether to do so in a line for each load, with all that disturbed it; else in one line.
     """
     names = names_of(tests)

@@ -53,7 +53,6 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
     """Write a session's result as JSON.
 
     Args:
-        result: The result.
         shown: Makes each text in it fit to be shown; numbers and names of fields stay as they are.
     """
     record = ResultRecord(
@@ -79,12 +78,7 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
 
 
 def json_text(plain: Plain, shown: Callable[[str], str]) -> str:
-    """Write plain values as JSON, with each text, but no name of a field, made fit to be shown.
-
-    Args:
-        plain: Texts, numbers, and dictionaries and lists of them.
-        shown: Makes a text fit to be shown.
-    """
+    """Write plain values as JSON, with each text, but no name of a field, made fit to be shown."""
     return json.dumps(_with_texts(plain, shown), indent=1, allow_nan=False)
 
 

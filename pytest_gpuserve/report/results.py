@@ -19,19 +19,13 @@ class RunResult:
 
     Args:
         label: Tells apart several loads of one test; empty for the first.
-        sessions: What was measured.
-        judgements: What was concluded.
-        load: The load, as text.
-        server: The server, as text.
         base: Whom it was measured beside, as people call it; None where it was measured alone.
         base_options: What measures it beside that one again, on the command line; empty where nothing does.
-        base_sessions: What was measured of that one.
         candidate_sessions: What was measured beside it. Where a stored baseline was settled side by side, `sessions`
             is what was measured alone before.
         workload: What another run, or a baseline, must have in common with it, as text; empty where nobody says.
         users: How many users there were all the time; None of other loads.
         steps: Of a load whose users change in steps, their numbers and for how many seconds each stayed.
-        yardstick: How fast the machine was meanwhile.
         settles: Label of the load of the same test that was measured once more here, to settle what a stored baseline
             says of it; None where it is a load by itself.
     """
@@ -54,12 +48,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class LogTail:
-    """The last lines of what a server wrote.
-
-    Args:
-        name: Of the server and its start.
-        text: The lines.
-    """
+    """The last lines of what a server wrote."""
 
     name: str
     text: str
@@ -70,9 +59,7 @@ class TestResult:
     """A test that measured.
 
     Args:
-        nodeid: Its id.
         outcome: pytest's outcome: passed, failed, skipped, error or interrupted.
-        runs: Its loads.
         problem: Why it did not pass, in pytest's words; empty where it did.
         logs: Of the servers that were started for it, the last ones.
     """
@@ -92,7 +79,6 @@ class Ending:
     """How pytest ended, as far as it was known when its result was written.
 
     Args:
-        exit_status: Of pytest.
         complete: Whether it came to the end of all its tests: it was not stopped, by Ctrl-C or after a failure.
         unlisted_failures: Besides those of the tests of its result: of tests that measure nothing, and of files that
             could not be collected.
@@ -121,8 +107,6 @@ class SessionResult:
     """Everything that a session has to say, or one worker of it.
 
     Args:
-        gpu: Facts of the device.
-        host: Facts of the host.
         tests: Its tests, in the order in which they ran.
         notes: What was written and what is worth knowing, a line each.
         places: What could not be read of the device, and where things are, a line each.
@@ -130,7 +114,6 @@ class SessionResult:
         at: When the session began, ISO 8601 in UTC.
         commit: The code under test, as git's full hash; None where it is not known.
         clean: Whether it was that commit, unchanged but for baselines.
-        software: Versions that matter.
         stored: Whether comparisons are with stored baselines, not with another revision or interpreter.
         update: The option by which the run records baselines; empty where it does not.
         shard: Which of how many runners this is, both counted from 1; None where it is the only one.

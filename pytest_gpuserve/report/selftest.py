@@ -30,9 +30,6 @@ class CaseResult:
     """What the comparisons of one kind came to.
 
     Args:
-        name: Of the kind.
-        expected: The verdict that is right for it.
-        planned: Comparisons that were planned.
         verdicts: How often each verdict came; IMPROVED is among PASS.
         alarms: How often it was said to be worse: for wrong answers INVALID for just that, else REGRESSED.
         bounds: Of the share of alarms, 95 % confidence; 0 to 1 where none was made.
@@ -62,8 +59,6 @@ class Reach:
     """What a number of rounds of identical builds decides of one metric.
 
     Args:
-        metric: Its name.
-        rounds: How many.
         groups: So many times as many rounds were measured; the two numbers are medians over them.
         decidable: Smallest tolerance that they decide as PASS, as a fraction; None where they decide none.
         detectable: Smallest change for the worse that they report, as a fraction; None where they report none.
@@ -83,11 +78,8 @@ class SelftestResult:
     """All that the self-test has found so far.
 
     Args:
-        cases: By kind.
-        reaches: By metric and number of rounds.
         failures: Why the self-test fails, a line each; empty where it passes.
         problems: What was wrong with comparisons that came to nothing, a line each.
-        fixed_windows: Windows of the fixed design.
         interrupted: Whether it was cut short by Ctrl-C.
     """
 
@@ -100,13 +92,7 @@ class SelftestResult:
 
 
 def selftest_report(result: SelftestResult, *, width: int, color: bool) -> str:
-    """Write the result.
-
-    Args:
-        result: What to write.
-        width: Columns of the terminal.
-        color: Whether it understands colours.
-    """
+    """Write the result."""
     console = Console(
         file=io.StringIO(), width=max(width, NARROWEST), force_terminal=color, no_color=not color, highlight=False
     )

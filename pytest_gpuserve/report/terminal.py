@@ -74,12 +74,8 @@ def table(
     """Draw the judgements of all tests, in the order of `report.ranking`; empty where there is no row.
 
     Args:
-        tests: What to draw.
-        width: Columns of the terminal.
-        color: Whether it understands colours.
         only_bad: Whether to leave out all but what keeps a test from passing.
         verbose: Whether to say what each verdict rests on.
-        shown: Makes each text from the run fit to be shown.
     """
     lines = _lines(tests, only_bad=only_bad, shown=shown)
     if not lines:

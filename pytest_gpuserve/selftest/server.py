@@ -128,12 +128,7 @@ class _FinishedBatch:
 
 
 class Server:
-    """Queue, batches and counts; a thread works, the event loop does all the rest.
-
-    Args:
-        options: What it does.
-        loop: Of the connections.
-    """
+    """Queue, batches and counts; a thread works, the event loop does all the rest."""
 
     def __init__(self, options: Options, loop: asyncio.AbstractEventLoop) -> None:
         self._options = options

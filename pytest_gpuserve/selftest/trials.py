@@ -90,7 +90,6 @@ class Planned:
     """One comparison that is to be made.
 
     Args:
-        case: Of which kind.
         number: Among those of its kind, from 1.
     """
 
@@ -152,7 +151,6 @@ class TrialSettings:
     """How all trials are made.
 
     Args:
-        shape: The load.
         metrics: Names of what is gated, in the order in which a test asks.
         host: Names the machine, for what is remembered.
         history: Remembers trials, from which later ones learn how far starts lie apart.
@@ -228,12 +226,7 @@ BODY: Final = b"the quick brown fox"
 
 @dataclass(frozen=True)
 class FinishedTrial:
-    """A comparison that was made.
-
-    Args:
-        planned: Which.
-        outcome: What it came to.
-    """
+    """A comparison that was made."""
 
     planned: Planned
     outcome: TrialResult
@@ -266,13 +259,7 @@ def comparisons(
     is never cut short, for that would decide by the clock what is found.
 
     Args:
-        plan: What to compare, in order.
-        base: The server as it is.
-        setting: How.
-        starter: Starts servers.
         seconds: Time for all of it.
-        progress: Shows the progress of the next one.
-        note: Called with what could not be remembered.
 
     Raises:
         KeyboardInterrupt: With no server left behind.

@@ -35,9 +35,7 @@ class BaselineFiles(Protocol):
         """Change a file as it is by then, and return its entries as they are read back.
 
         Args:
-            path: The file.
             known: Its entries when this session looked last; None where it has not looked.
-            decide: Says what changes.
 
         Raises:
             BaselineUnusable: It cannot be read or written; it is as it was.

@@ -183,9 +183,6 @@ def select(
 
     Args:
         entries: Of a suite, for all devices: what a keyword may be does not depend on where the test is run.
-        device: Of which it has to be.
-        suite: For messages.
-        wanted: Keywords with their values, which narrow the choice down.
 
     Raises:
         UsageProblem: There is no such keyword, or no entry anywhere has such a text, or several entries are left.

@@ -406,9 +406,7 @@ class AnchoredRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, om
     """What one metric was when it was last accepted deliberately; a line of the file.
 
     Args:
-        metric: Its name.
         value: In ``unit``, the metric's own: that of the mean log cost of the sessions behind it.
-        sessions: Behind it.
         occasions: Runs of pytest that measured them.
         how: How it came to this number.
         seal: Checksum over this line and all that the anchor says of where it was measured; ``store.anchor`` makes it.

@@ -68,10 +68,6 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
     """Write a row for each load, sorted by batch and concurrency as the published tables; unknown ones come last.
 
     A text that a spreadsheet would take for a formula begins with an apostrophe, which it takes for the mark of a text.
-
-    Args:
-        result: The result.
-        shown: Makes each text in it fit to be shown.
     """
     # Before names are told apart, which else might become the same.
     rows = [_row(load) for load in loads_of(result, lambda text: _no_formula(shown(text)))]

@@ -79,12 +79,7 @@ _OF_CARD: Final = ("product", "driver", "cuda")
 
 
 def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
-    """Write a session's numbers and verdicts; what is unknown, or cannot be trusted, has no line.
-
-    Args:
-        result: The result.
-        shown: Makes each text in it fit to be shown.
-    """
+    """Write a session's numbers and verdicts; what is unknown, or cannot be trusted, has no line."""
     gpu = one_line(str(result.gpu.get("name") or ""), shown)
     families = _Families(gpu)
     families.add("gpuserve_session_info", _facts(result, shown), 1)

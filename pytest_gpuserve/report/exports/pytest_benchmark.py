@@ -33,12 +33,7 @@ _OF_HOST: Final = {"node": "id", "processor": "cpu", "release": "kernel", "syste
 
 
 def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
-    """Write a session's loads as pytest-benchmark writes its benchmarks; one without sound requests is left out.
-
-    Args:
-        result: The result.
-        shown: Makes each text in it fit to be shown.
-    """
+    """Write a session's loads as pytest-benchmark writes its benchmarks; one without sound requests is left out."""
     benchmarks = [_benchmark(load, summary, shown) for load in loads_of(result, shown) if (summary := load.summary)]
     return json_text(
         {

@@ -38,8 +38,6 @@ class ExportedLoad:
         test: The test's id; no other test is called so.
         label: Tells apart several loads of one test; empty for the first.
         name: Both in one, of `LONGEST_NAME_BYTES` at most; no other load is called so.
-        outcome: pytest's, of the test.
-        run: The load.
         rows: Its judgements, those that were overruled too.
         starts: Its server starts; none where what was measured cannot be trusted.
         summary: Counts and latencies of the starts; None where nothing was answered.
@@ -72,8 +70,6 @@ class ExportedTest:
 
     Args:
         name: Its id; no other test is called so.
-        outcome: pytest's.
-        loads: What it loaded.
     """
 
     name: str
@@ -85,7 +81,6 @@ def tests_of(result: SessionResult, shown: Callable[[str], str]) -> tuple[Export
     """Name all tests and their loads, so that no two are called the same, in the order in which they ran.
 
     Args:
-        result: The result.
         shown: Makes each text in it fit to be shown; two names may be the same afterwards.
     """
     tests: set[str] = set()
@@ -100,12 +95,7 @@ def loads_of(result: SessionResult, shown: Callable[[str], str]) -> Iterator[Exp
 
 
 def one_line(text: str, shown: Callable[[str], str]) -> str:
-    """A text as one line that can be printed and written as UTF-8.
-
-    Args:
-        text: Any text.
-        shown: Makes it fit to be shown.
-    """
+    """A text as one line that can be printed and written as UTF-8."""
     # Masked before anything else: a secret that is escaped would not be found any more.
     return printable(shown(text))
 

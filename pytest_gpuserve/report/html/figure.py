@@ -67,7 +67,6 @@ class Axis:
     """What lies along one side of a plot.
 
     Args:
-        title: What is on it.
         unit: As for ``units.format_value``; ``%`` for a share.
         names: Places with their names, where they are no numbers: tests, batch sizes, commits.
         bounds: First and last value; by default all that is drawn has room.
@@ -88,10 +87,7 @@ class Point:
     """A value in its place.
 
     Args:
-        x: Along the plot.
         y: Upwards; None leaves a gap in a line. In a plot that lies on its side the row, from the top.
-        tooltip: What is said where it is pointed at.
-        label: What stands beside it.
         interval: From where to where the value may lie: along y, or along x in a plot that lies on its side.
     """
 
@@ -108,8 +104,6 @@ class Series:
 
     Args:
         name: In the legend; empty to be left out of it.
-        colour: Of all of it.
-        points: In their order.
         line: How they are connected: ``solid``, ``dash``, ``dot``; empty for not at all.
         mark: How each is drawn: ``dot``, ``ring``, an upright ``stroke``; empty for not at all.
     """
@@ -123,15 +117,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A bar from one value to another.
-
-    Args:
-        left: Where it begins along the plot.
-        right: Where it ends.
-        bottom: Its lower value.
-        top: Its upper value.
-        tooltip: What is said where it is pointed at.
-    """
+    """A bar from one value to another."""
 
     left: float
     right: float
@@ -142,13 +128,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Bars:
-    """Bars that belong together.
-
-    Args:
-        name: In the legend.
-        colour: Of all of them.
-        bars: In their order.
-    """
+    """Bars that belong together."""
 
     name: str
     colour: str
@@ -160,9 +140,6 @@ class Panel:
     """What shares an axis of values.
 
     Args:
-        axis: The values.
-        series: Points and lines.
-        bars: Bars.
         height: CSS pixels.
     """
 
@@ -177,8 +154,6 @@ class Figure:
     """A plot with what is said about it: one panel, or several below each other that share what is along them.
 
     Args:
-        title: What it shows.
-        along: The axis along it.
         panels: From the top.
         notes: What is to be said below it, a line each.
         rules: Where an upright line stands in all panels.
@@ -230,12 +205,7 @@ def named_axis(title: str, names: Sequence[str]) -> tuple[Axis, tuple[str, ...]]
 
 
 class Scale:
-    """An axis with its ends and its ticks.
-
-    Args:
-        axis: What is on it.
-        values: All that is drawn along it.
-    """
+    """An axis with its ends and its ticks."""
 
     def __init__(self, axis: Axis, values: Iterable[float]) -> None:
         self._is_log = axis.is_log

@@ -25,10 +25,7 @@ class LinePoint:
 
     Args:
         label: Where that is, for people: a commit, a date.
-        value: The value, in the unit of its line.
         low: Lower bound of the value; None where it is not known.
-        high: Upper bound of the value; None where it is not known.
-        note: What is worth knowing of it; empty for nothing.
     """
 
     label: str
@@ -45,7 +42,6 @@ class MetricLine:
     Args:
         title: What it is of, for people: the test and the metric.
         unit: Unit of the values, as ``units.format_value`` knows it.
-        points: The values.
         changes: Positions in ``points`` of those with which a new level begins, rising.
 
     Raises:

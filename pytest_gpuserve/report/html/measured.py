@@ -24,9 +24,7 @@ class MeasuredRun:
     """A load of a test.
 
     Args:
-        nodeid: The test.
         name: The load, for people; fit to be shown.
-        run: What was measured and concluded.
     """
 
     nodeid: str
@@ -88,13 +86,7 @@ class MeasuredRun:
 
 
 def measured_runs(result: SessionResult, names: Mapping[str, str], texts: Texts) -> list[MeasuredRun]:
-    """All loads of all tests of which there is what was measured; of merged results there are only the conclusions.
-
-    Args:
-        result: The run.
-        names: Of the tests, by their ids; fit to be shown.
-        texts: Makes texts fit to be shown.
-    """
+    """All loads of all tests of which there is what was measured; of merged results there are only the conclusions."""
     return [
         MeasuredRun(test.nodeid, load_name(names[test.nodeid], run, texts), run)
         for test in result.tests

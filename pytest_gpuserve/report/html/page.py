@@ -54,10 +54,6 @@ _HERE: Final = Path(__file__).parent
 def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
     """Write a session's result as one HTML file, which loads nothing from anywhere.
 
-    Args:
-        result: The result.
-        shown: Makes each text of the run fit to be shown.
-
     Raises:
         UsageProblem: The library for templates is not installed.
     """
@@ -102,11 +98,6 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
 
 def history_document(lines: Sequence[MetricLine], title: str, shown: Callable[[str], str] = str) -> str:
     """Draw metrics over time as one HTML file, which loads nothing from anywhere.
-
-    Args:
-        lines: The metrics.
-        title: What they are of.
-        shown: Makes each text in it fit to be shown.
 
     Raises:
         UsageProblem: The library for templates is not installed.
@@ -167,9 +158,6 @@ class VerdictLine:
 
     Args:
         nodeid: The test's id as it was measured, to find its section by.
-        name: The load.
-        metric: The metric.
-        verdict: The outcome.
         counts: Whether it decides something.
         cells: What stands in the columns, by their headings.
         reasons: Why, and what it rests on, a line each.
@@ -190,13 +178,7 @@ def _counted(rows: Iterable[Row]) -> list[tuple[str, int]]:
 
 
 def line_of(row: Row, name: str, texts: Texts) -> VerdictLine:
-    """Write a judgement as a line.
-
-    Args:
-        row: The judgement.
-        name: Of the load, fit to be shown.
-        texts: Makes texts fit to be shown.
-    """
+    """Write a judgement as a line."""
     judgement = row.judgement
     unit = judgement.unit
     interval = UNKNOWN

@@ -51,9 +51,6 @@ class SettingRow:
     """A setting of a server; every text is fit to be shown.
 
     Args:
-        name: Of the setting.
-        asked: What it was asked for.
-        used: What it uses.
         differs: Whether it is known to use something else.
     """
 
@@ -68,15 +65,9 @@ class RunSection:
     """A load of a test; every text is fit to be shown.
 
     Args:
-        label: Of the load.
         base: Whom it was measured beside; empty for nobody.
         numbers: Name, value now, value of the one beside it.
-        facts: What else was counted.
         problems: Why nothing may be concluded, a line each.
-        figures: The plots.
-        load: The load.
-        server: The server.
-        settings: How the server was set up.
         replicas: Of the servers that shared the load the name and what stands below `REPLICA_HEADINGS`; empty where one
             had it alone.
         imbalance: How unevenly they did; empty as above.
@@ -105,12 +96,8 @@ class TestSection:
     Args:
         anchor: Where it is in the page.
         name: The test without its file, cut where it is long.
-        nodeid: Its whole id.
-        outcome: pytest's.
         is_open: Whether it is shown at once: it did not pass.
         verdicts: How many judgements there are of each verdict.
-        problem: Why it did not pass.
-        runs: Its loads.
         logs: Names and last lines of its servers' logs.
     """
 
@@ -129,15 +116,7 @@ class TestSection:
 
 
 def section_of(anchor: str, name: str, test: TestResult, runs: Sequence[MeasuredRun], texts: Texts) -> TestSection:
-    """Write a test's section.
-
-    Args:
-        anchor: Where it is in the page.
-        name: Of the test, fit to be shown.
-        test: The test.
-        runs: Its loads.
-        texts: Makes texts fit to be shown.
-    """
+    """Write a test's section."""
     verdicts = Counter(str(judgement.verdict) for run in test.runs for judgement in run.judgements)
     return TestSection(
         anchor,

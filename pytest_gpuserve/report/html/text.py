@@ -22,9 +22,6 @@ class Texts:
     """Makes the texts of a run fit to be shown, each of them once.
 
     What is left may hold the signs of HTML: the page's template escapes them, and `figure.draw` does so for plots.
-
-    Args:
-        shown: Takes out what nobody may see.
     """
 
     def __init__(self, shown: Callable[[str], str]) -> None:

@@ -23,8 +23,6 @@ def run_as_main(file: Path, arguments: Sequence[str], *, scratch: Path) -> NoRet
     folder is the first place that it imports from.
 
     Args:
-        file: The app.
-        arguments: Its command line.
         scratch: Folder for the sockets of `multiprocessing`, which a killed app would leave behind elsewhere.
     """
     if not getattr(sys.flags, "safe_path", False):

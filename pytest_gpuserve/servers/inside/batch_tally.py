@@ -37,9 +37,6 @@ class BatchCounts(NamedTuple):
     """What a tally counted so far.
 
     Args:
-        executions: How often something was executed.
-        items: Items that were in it.
-        nanoseconds: Time that it took.
         sizes: Executions by number of items, those that happened; executions of more items than the tally has places
             for are missing in it.
     """

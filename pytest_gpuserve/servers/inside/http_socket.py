@@ -52,7 +52,6 @@ class ClientConnection:
     """A client's connection; `answer` may be called from any thread.
 
     Args:
-        accepted: Its socket.
         heads: Lengths of bodies by the heads of requests, shared by all connections.
     """
 

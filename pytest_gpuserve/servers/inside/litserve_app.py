@@ -30,9 +30,6 @@ def prepare(litserve: Any, *, host: str, port: int, folder: Path, began: float) 
     Its methods are replaced in place: the class stays the one that an app subclasses, pickles and asks for.
 
     Args:
-        litserve: The module.
-        host: Address to listen on.
-        port: The same.
         folder: Where facts and tallies go.
         began: By `time.perf_counter`, when this program did.
     """

@@ -126,9 +126,6 @@ class WorkerCallback:
 
     Pickled into each worker, so it is small; LitServe swallows what a callback raises, so what goes wrong ends the
     worker.
-
-    Args:
-        folder: Where tallies go.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -67,9 +67,6 @@ def prepare(triton: Any, *, host: str, ports: dict[str, int], folder: Path, bega
     HTTP, gRPC and metrics are all on: on ports of their own, where nobody asks them, they cost nothing.
 
     Args:
-        triton: The module ``pytriton.triton``.
-        host: Address to listen on.
-        ports: Ports by protocol.
         folder: Where facts and pytriton's workspace go.
         began: By `time.perf_counter`, when this program did.
     """

@@ -27,8 +27,6 @@ class Waiting:
     """A request in the queue.
 
     Args:
-        client: Whom to answer.
-        asked: What was asked.
         arrived_ns: When it was read, by `time.perf_counter_ns`.
     """
 

@@ -42,9 +42,6 @@ class Service:
     """Executes a model for the requests that come to a socket until it is closed.
 
     Args:
-        listener: Where requests come from.
-        tally: What is counted.
-        name: The model's, for its answers.
         executions: One for each thread that executes; the first one is the thread that calls `run`.
         max_batch_size: Rows of a batch.
         max_wait_seconds: How long the oldest request of a batch waits for others.

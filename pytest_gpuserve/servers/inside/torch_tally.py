@@ -55,7 +55,6 @@ class WorkerCounts(NamedTuple):
     """What a tally held at one moment; the fields are those of `FIELDS`.
 
     Args:
-        values: By field.
         sizes: Executions by their rows; under 0 those of sizes beyond `MOST_SIZES` different ones.
     """
 
@@ -64,11 +63,7 @@ class WorkerCounts(NamedTuple):
 
 
 class WorkerCounters:
-    """The worker's end; its methods may be called from any thread.
-
-    Args:
-        path: Of the file, made afresh.
-    """
+    """The worker's end; its methods may be called from any thread."""
 
     def __init__(self, path: Path) -> None:
         with path.open("xb+") as file:
@@ -96,7 +91,6 @@ class WorkerCounters:
         """A batch was executed.
 
         Args:
-            rows: Its items.
             waits_ns: How long each of its requests waited in the queue.
             compute_ns: How long it took, with copies to and from the device.
             compiled: Frames and graphs that dynamo has compiled so far, and breaks between graphs. More frames than

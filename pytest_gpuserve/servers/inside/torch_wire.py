@@ -44,7 +44,6 @@ class Tensor(NamedTuple):
     """A tensor as it lies in a body.
 
     Args:
-        name: Its name.
         datatype: One of ``ITEM_BYTES``.
         shape: Its shape; of an input the first dimension is the request's batch.
         data: Its elements, little-endian, in row-major order.

@@ -64,7 +64,6 @@ def parse_address(text: str, *, called: str = OPTION) -> StorageAddress | Path:
     """Read an address; one with ``file://`` is a folder of this machine.
 
     Args:
-        text: The address.
         called: What stands before it where it was typed, for errors.
 
     Raises:
@@ -102,7 +101,6 @@ def copy_folder(address: StorageAddress, environment: Mapping[str, str]) -> Path
     """Where the copy of a folder is kept on this machine; there need be none yet.
 
     Args:
-        address: The folder.
         environment: That of this process: it says where caches are, and which store is meant.
 
     Raises:

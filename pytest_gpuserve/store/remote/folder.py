@@ -89,10 +89,6 @@ def is_for(name: str, device: str) -> bool:
 def open_remote(address: StorageAddress, *, called: str = OPTION) -> RemoteFolder:
     """Prepare requests to a storage; the caller closes it.
 
-    Args:
-        address: Of a folder there.
-        called: As for `parse_address`.
-
     Raises:
         UsageProblem: The scheme is unknown, or a library that it needs is not installed.
         StorageProblem: The backend does not even begin.
@@ -180,8 +176,6 @@ class RemoteFolder:
         """Write a file, and return its version.
 
         Args:
-            name: Of the file.
-            data: All of it.
             over: The version that it replaces; None for a file that must not exist yet.
 
         Raises:

@@ -127,8 +127,6 @@ def shared_files(address: StorageAddress, device: str, *, needed: bool, updates:
     """Fetch what a session needs, or take what was fetched before.
 
     Args:
-        address: Of the folder.
-        device: That the session measures on.
         needed: Whether baselines will be read or written; else the storage is not asked, and the copy is as it was.
         updates: Whether it will write.
         offline: Whether the storage is not asked, and what an earlier session fetched is read as it is.
