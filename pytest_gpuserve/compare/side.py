@@ -16,7 +16,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.report.schema import is_result, read_result
 from pytest_gpuserve.store.baseline import Origin, parse
 from pytest_gpuserve.store.published import FOLDER as PUBLISHED
-from pytest_gpuserve.store.remote.address import StorageAddress, is_address, parse_address
+from pytest_gpuserve.store.remote import StorageAddress, is_address, parse_address
 from pytest_gpuserve.store.remote.folder import SUFFIX, StorageProblem, open_remote
 
 if TYPE_CHECKING:

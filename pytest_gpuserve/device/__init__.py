@@ -1,10 +1,9 @@
 """The device that is measured: which card it is, the host around it, and the lock on it."""
 
 from pytest_gpuserve.device.card import AUTO, CPU, RESERVED_NAMES, Card, NvmlAnswer, device_name, list_cards
-from pytest_gpuserve.device.host import HOST_VARIABLE, Host, read_host
+from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS, HOST_VARIABLE, Host, read_host, read_software
 from pytest_gpuserve.device.lock import DeviceLock, Holder, lease
 from pytest_gpuserve.device.select import Device, select_devices, visible_cards
-from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS, read_software
 
 __all__ = [
     "AUTO",

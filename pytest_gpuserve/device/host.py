@@ -1,4 +1,4 @@
-"""Which host this is, without telling anybody: baselines are public files, so no hostname or machine id is in clear."""
+"""Which host this is and which versions it has. Baselines are public files: no hostname or machine id is in clear."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import platform
 import re
 import shlex
 import socket
+from contextlib import suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,7 +20,8 @@ import psutil
 from pytest_gpuserve.errors import UsageProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
 
 HOST_VARIABLE = "GPUSERVE_HOST"
 """Environment variable that names the host, so that a pool of identical machines can share one name."""
@@ -220,3 +223,29 @@ def _read(path: Path) -> str:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+DEFAULT_DISTRIBUTIONS = (
+    "pytest-gpuserve",
+    "mosec",
+    "torch",
+    "transformers",
+    "tritonclient",
+    "litserve",
+    "nvidia-pytriton",
+    "numpy",
+)
+"""Distributions whose version can move a serving number."""
+
+
+def read_software(distributions: Sequence[str] = DEFAULT_DISTRIBUTIONS) -> dict[str, str]:
+    """Read the installed versions of distributions, and of Python, without importing any package.
+
+    Absent ones are left out; one whose metadata has no version is ``unknown``.
+    """
+    versions = {"python": platform.python_version()}
+    for distribution in distributions:
+        with suppress(metadata.PackageNotFoundError):
+            # A half-removed installation has metadata without a version, for which None comes back.
+            versions[distribution] = metadata.version(distribution) or "unknown"
+    return versions

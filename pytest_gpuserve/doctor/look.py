@@ -22,11 +22,10 @@ import psutil
 from pytest_gpuserve.device.card import CPU, Reader, list_cards, opened
 from pytest_gpuserve.device.card_probe import CardProbe
 from pytest_gpuserve.device.cpu import cores_taken_by_others, cores_used, read_cpu, read_host_counters, read_processes
-from pytest_gpuserve.device.host import is_virtual, read_boost, read_core_limit, read_host
+from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS, is_virtual, read_boost, read_core_limit, read_host
 from pytest_gpuserve.device.lock import DeviceLock
 from pytest_gpuserve.device.sample import Unknown
 from pytest_gpuserve.device.select import select_devices, visible_cards
-from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.container import examine
 from pytest_gpuserve.process.logs import printable

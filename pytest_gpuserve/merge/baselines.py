@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import BaselineUnusable, UsageProblem
 from pytest_gpuserve.report.names import printable
-from pytest_gpuserve.store.atomic import write_whole
+from pytest_gpuserve.store import write_whole
 from pytest_gpuserve.store.baseline import read, write
 from pytest_gpuserve.store.files import alone
 from pytest_gpuserve.store.published import FOLDER as PUBLISHED

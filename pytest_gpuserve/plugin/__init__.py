@@ -23,27 +23,24 @@ from pytest_gpuserve.plugin.fixtures import (
     _gpuserve_telemetry,
     artifacts,
     baseline,
+    command_server,
+    count_flops,
     device,
     duel,
     full_size,
-    load,
-    published,
-)
-from pytest_gpuserve.plugin.left_out import PublishedSizes
-from pytest_gpuserve.plugin.markers import FULL_HELP, MARKER_HELP, check_markers
-from pytest_gpuserve.plugin.options import Update, add_options, read_settings
-from pytest_gpuserve.plugin.outputs import clear_outputs
-from pytest_gpuserve.plugin.server_fixtures import (
-    command_server,
-    count_flops,
     gpuserve_servers,
     litserve_server,
+    load,
     mosec_server,
+    published,
     pytriton_server,
     remote_server,
     torch_worker,
     triton_server,
 )
+from pytest_gpuserve.plugin.markers import FULL_HELP, MARKER_HELP, PublishedSizes, check_markers
+from pytest_gpuserve.plugin.options import Update, add_options, read_settings
+from pytest_gpuserve.plugin.outputs import clear_outputs
 from pytest_gpuserve.plugin.sharding import BeforeTheyAreDealtOut
 from pytest_gpuserve.plugin.xdist import (
     XdistController,

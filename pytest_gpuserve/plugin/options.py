@@ -14,14 +14,14 @@ import pytest
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.effort import Effort
 from pytest_gpuserve.plugin.outputs import add_output_options, read_outputs, typed_flags
-from pytest_gpuserve.store.remote.address import FILES, copy_folder, is_address, parse_address
+from pytest_gpuserve.store.remote import FILES, copy_folder, is_address, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpuserve.load.ray.address import EngineChoice
     from pytest_gpuserve.plugin.outputs import Output
-    from pytest_gpuserve.store.remote.address import StorageAddress
+    from pytest_gpuserve.store.remote import StorageAddress
 
 
 class Update(Enum):

@@ -33,7 +33,7 @@ class Form(Enum):
     """What a file holds; the value names what makes its text, which is imported only where it is asked for."""
 
     JSON = "pytest_gpuserve.report.result_json:document"
-    HTML = "pytest_gpuserve.report.html.page:document"
+    HTML = "pytest_gpuserve.report.html:document"
     MARKDOWN = "pytest_gpuserve.report.markdown:comment"
     STEP_SUMMARY = "pytest_gpuserve.report.markdown:step_summary"
     PYTEST_BENCHMARK = "pytest_gpuserve.report.exports.pytest_benchmark:document"

@@ -1,26 +1,34 @@
-"""How a load gets on, while it does: a line that is rewritten on a terminal, or now and then a line in a log."""
+"""How a run gets on: a line that is rewritten on a terminal or written now and then in a log, and how long it takes."""
 
 from __future__ import annotations
 
 import os
+import statistics
 import sys
 import time
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from pytest_gpuserve.load.progress import ANY_WIDTH, ProgressContext, progress_line
 from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.report.names import printable, short_name
+from pytest_gpuserve.store import write_whole
+from pytest_gpuserve.units import format_about
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     import pytest
 
     from pytest_gpuserve.comparison.context import Look
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
+
 
 QUIET_SECONDS: Final = 2.0
 """A test whose loads are as short as this needs no progress line."""
@@ -160,3 +168,63 @@ def _others_write(config: pytest.Config) -> bool:
     except ValueError:
         live_logs = False  # without pytest's logging plugin
     return bool(live_logs) or config.getoption("capture", "no") in {"no", "tee-sys"}
+
+
+FILE: Final = "durations.json"
+KEPT: Final = 5
+"""Runs of a test whose median counts."""
+
+_Durations = dict[str, dict[str, list[float]]]
+"""Seconds of the last runs, by mode and test."""
+
+
+class ExpectedDurations:
+    """What tests took, kept beside what comparisons remember.
+
+    A file that cannot be read or written costs an estimate and nothing else, so that nobody is told of it.
+
+    Args:
+        folder: Where it is kept; None for nowhere.
+        mode: How the run measures; runs of one mode take as long as each other.
+    """
+
+    def __init__(self, folder: Path | None, mode: str) -> None:
+        self._path = None if folder is None else folder / FILE
+        self._mode = mode
+        self._taken: dict[str, float] = {}
+        self._before = self._read()
+
+    def text(self, nodeids: Collection[str]) -> str:
+        """Say how long these tests will take, and how many of them are not known; empty where none is."""
+        known = [self._before[nodeid] for nodeid in nodeids if self._before.get(nodeid)]
+        if not known:
+            return ""
+        about = format_about(sum(map(statistics.median, known)))
+        missing = len(nodeids) - len(known)
+        return f"{about} without {missing} test{'s' if missing != 1 else ''} not timed before" if missing else about
+
+    def add(self, nodeid: str, seconds: float) -> None:
+        """Take in a phase of a test, or another run of it."""
+        self._taken[nodeid] = self._taken.get(nodeid, 0.0) + seconds
+
+    def save(self, nodeids: Collection[str]) -> None:
+        """Keep what these tests took: those that measured, to their end."""
+        if self._path is None:
+            return
+        added = {nodeid: seconds for nodeid, seconds in self._taken.items() if nodeid in nodeids}
+        with suppress(OSError, msgspec.DecodeError):
+            known = self._all()
+            ours = known.setdefault(self._mode, {})
+            for nodeid, seconds in added.items():
+                ours[nodeid] = [*ours.get(nodeid, []), round(seconds, 1)][-KEPT:]
+            write_whole(self._path, msgspec.json.encode(known))
+
+    def _read(self) -> dict[str, list[float]]:
+        with suppress(OSError, msgspec.DecodeError):
+            return self._all().get(self._mode, {})
+        return {}
+
+    def _all(self) -> _Durations:
+        if self._path is None or not self._path.exists():
+            return {}
+        return msgspec.json.decode(self._path.read_bytes(), type=_Durations)

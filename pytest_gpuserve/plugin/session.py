@@ -30,14 +30,13 @@ from pytest_gpuserve.plugin.collection import (
     planned_comparisons,
     settle_unused,
 )
-from pytest_gpuserve.plugin.expected import ExpectedDurations
 from pytest_gpuserve.plugin.laps import Laps, share_starts
 from pytest_gpuserve.plugin.markers import one_at_a_time, tolerance_of, tolerances
 from pytest_gpuserve.plugin.opening import Equipment, Folders, open_session
 from pytest_gpuserve.plugin.options import Update
 from pytest_gpuserve.plugin.outcomes import Outcomes
 from pytest_gpuserve.plugin.outputs import Written
-from pytest_gpuserve.plugin.progress import ProgressLine
+from pytest_gpuserve.plugin.progress import ExpectedDurations, ProgressLine
 from pytest_gpuserve.plugin.sharding import part_of, tests_of_all_runners
 from pytest_gpuserve.plugin.terminal import print_closing, write_results
 from pytest_gpuserve.plugin.xdist import is_worker
@@ -47,8 +46,8 @@ from pytest_gpuserve.report.junit import PROBLEM, properties
 from pytest_gpuserve.report.next_step import closer_command, code_before, command_for
 from pytest_gpuserve.report.remarks import header_line
 from pytest_gpuserve.report.results import SessionResult
+from pytest_gpuserve.store.files import stock_of
 from pytest_gpuserve.store.history import History
-from pytest_gpuserve.store.stock import stock_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable

@@ -23,10 +23,10 @@ from pytest_gpuserve.report.remarks import (
     measured_again_lines,
     problem_lines,
     reason_lines,
+    replica_lines,
     settings_lines,
     totals_line,
 )
-from pytest_gpuserve.report.replicas import replica_lines
 from pytest_gpuserve.report.results import Ending
 from pytest_gpuserve.report.terminal import is_whole, table
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypeGuard
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.process.child import Command, Process, owned_folder
-from pytest_gpuserve.roofline.share import Work
+from pytest_gpuserve.roofline.peak import Work
 from pytest_gpuserve.servers.base import Site, inherited_environment, with_own_package
 from pytest_gpuserve.units import format_seconds
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, fields
 from typing import Final
 
 INFER: Final = "/infer"
-METRICS: Final = "/metrics"
+METRICS_PATH: Final = "/metrics"
 
 PREFIX: Final = "gpuserve_selftest"
 """What the names of all counters begin with."""
@@ -210,7 +210,7 @@ class _ConnectionHandler(asyncio.Protocol):
     def _handle(self, request_line: list[str], body: bytes) -> None:
         if request_line[:2] == ["POST", INFER]:
             self._server.submit(_Waiting(body, self._transport, time.perf_counter()))
-        elif request_line[:2] == ["GET", METRICS]:
+        elif request_line[:2] == ["GET", METRICS_PATH]:
             self._transport.write(response(200, self._server.metrics()))
         else:
             self._transport.write(response(404, b"POST /infer or GET /metrics\n"))

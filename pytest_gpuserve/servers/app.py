@@ -15,7 +15,7 @@ from os import fspath
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
+from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import TellsNothing, digests, inherited_environment

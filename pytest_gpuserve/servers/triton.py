@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.device.software import DEFAULT_DISTRIBUTIONS
+from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.process.container import Container, find_engine, image_id

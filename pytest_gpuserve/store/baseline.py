@@ -14,8 +14,8 @@ import msgspec
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.store import write_whole
 from pytest_gpuserve.store.anchor import check as check_anchors
-from pytest_gpuserve.store.atomic import write_whole
 from pytest_gpuserve.store.schema import READ_SCHEMAS, SCHEMA, Entry, FileHead, Summary, Value, session_of
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.store.atomic import write_whole
+from pytest_gpuserve.store import write_whole
 from pytest_gpuserve.store.checksummed import HistoryUnusable, read_checksummed, unusable
 from pytest_gpuserve.store.sequence import (
     PAST_SCHEMA,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.fixture_types import FindPublished, Load, MakeDuel
 from pytest_gpuserve.gate.metric import METRICS, OUTPUT_TOKENS
-from pytest_gpuserve.plugin import fixtures, server_fixtures
+from pytest_gpuserve.plugin import fixtures
 from pytest_gpuserve.plugin.options import add_options
 from pytest_gpuserve.plugin.server_factory import ServerFactory
 from pytest_gpuserve.units import format_fraction
@@ -105,7 +105,7 @@ def servers() -> str:
         "gpuserve_servers.deploy": ServerFactory.deploy,
         "gpuserve_servers.app": ServerFactory.app,
     }
-    assert all(hasattr(server_fixtures, name.partition(".")[0]) for name in factories)
+    assert all(hasattr(fixtures, name.partition(".")[0]) for name in factories)
     return "\n\n".join(_described(name, function) for name, function in factories.items())
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from PIL import Image
 
-from pytest_gpuserve.report.html.page import document
+from pytest_gpuserve.report.html import document
 from tests.docs.plots import PICTURES
 from tests.report.chromium import find_chromium
 from tests.report.html_results import session_result

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 QUICK = """
 import json, os, sys
-from pytest_gpuserve.doctor import command, look
+from pytest_gpuserve.doctor import __main__ as command
+from pytest_gpuserve.doctor import look
 from pytest_gpuserve.doctor.look import Finding
 look.LOOK_SECONDS = 0.01
 command.servers = lambda python: [Finding("mosec_server", True, "1")]

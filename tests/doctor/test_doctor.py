@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.doctor import command, look
-from pytest_gpuserve.doctor.command import main
+from pytest_gpuserve.doctor import __main__ as command
+from pytest_gpuserve.doctor import look
+from pytest_gpuserve.doctor.__main__ import main
 from pytest_gpuserve.doctor.look import Driver, Finding, HostState, MachineState
 from pytest_gpuserve.doctor.report import text
 from pytest_gpuserve.process.container import EngineState

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.history.command import main
+from pytest_gpuserve.history.__main__ import main
 from tests.support.baseline_repository import BaselineRepository
 from tests.support.plain_git import only_below
 

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.compare.loads import LoadKey
-from pytest_gpuserve.history import command
-from pytest_gpuserve.history.command import BLOCKS, fits, main
+from pytest_gpuserve.history import __main__ as command
+from pytest_gpuserve.history.__main__ import BLOCKS, fits, main
 from tests.support.baseline_repository import (
     FILE,
     TEST,

@@ -10,8 +10,8 @@ import pytest
 from pytest_gpuserve.device import lock as locks
 from pytest_gpuserve.errors import BaselineUnusable, UsageProblem
 from pytest_gpuserve.merge import baselines
+from pytest_gpuserve.merge.__main__ import main
 from pytest_gpuserve.merge.baselines import merge_baselines
-from pytest_gpuserve.merge.command import main
 from pytest_gpuserve.store.baseline import read, write
 from tests.support.baseline_repository import anchored_on, entry_of, on_device
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import given, settings
 
-from pytest_gpuserve.merge.command import main
+from pytest_gpuserve.merge.__main__ import main
 from pytest_gpuserve.merge.merged import merged_text
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY
 from tests.merge.merge_files import a_test, ending, merged, regressed, shard

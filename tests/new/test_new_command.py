@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pytest_gpuserve.new.command import main
+from pytest_gpuserve.new.__main__ import main
 from pytest_gpuserve.servers import instance
 from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
 from tests.plugin.conftest import REPOSITORY, busy_machine

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.plugin.expected import FILE, ExpectedDurations
+from pytest_gpuserve.plugin.progress import FILE, ExpectedDurations
 from tests.plugin.conftest import text_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuserve.merge.command import main
+from pytest_gpuserve.merge.__main__ import main
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import text_of
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuserve.merge.command import main
+from pytest_gpuserve.merge.__main__ import main
 from pytest_gpuserve.plugin.sharding import Part, part_of
 from tests.plugin.conftest import text_of
 

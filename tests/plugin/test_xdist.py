@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from pytest_gpuserve.device.cpu import read_cpu
-from pytest_gpuserve.merge.command import main
+from pytest_gpuserve.merge.__main__ import main
 from pytest_gpuserve.plugin.collection import MEASURING, NODEID
 from pytest_gpuserve.plugin.options import Update
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, Form, Output

@@ -5,19 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.compare import command as compare
-from pytest_gpuserve.doctor import command as doctor
+from pytest_gpuserve.doctor.__main__ import main as doctor
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
-from pytest_gpuserve.history import command as history
-from pytest_gpuserve.load import command as load
 from pytest_gpuserve.process.command_line import INTERRUPTED, failed, refused, run_command
-
-if TYPE_CHECKING:
-    from types import ModuleType
 
 SECRET = "hf_abcdefghijkl"
 
@@ -42,7 +35,7 @@ def test_an_error_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch, capsy
     assert failed(LoadFailed("no load", found=SECRET)) == 1
     told = capsys.readouterr()
     assert (told.out, told.err) == ("", "no load\n  found: <HF_TOKEN>\n")
-    assert doctor.main([f"--python=/no/{SECRET}/python"]) == 2
+    assert doctor([f"--python=/no/{SECRET}/python"]) == 2
     shown = capsys.readouterr().err
     assert SECRET not in shown
     assert "<HF_TOKEN>" in shown
@@ -54,15 +47,13 @@ def test_a_command_gets_this_process_s_arguments(monkeypatch: pytest.MonkeyPatch
     assert run_command(lambda arguments: 7 if list(arguments) == ["a", "b"] else 1) == 7
 
 
-@pytest.mark.parametrize("module", [compare, doctor, history, load], ids=["compare", "doctor", "history", "load"])
-def test_ctrl_c_is_no_traceback(module: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exit status 130, as shells count it, of each command."""
+def test_ctrl_c_is_no_traceback() -> None:
+    """Exit status 130, as shells count it."""
 
     def interrupted(arguments: object) -> int:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(module, "main", interrupted)
-    assert module.run() == INTERRUPTED == 130
+    assert run_command(interrupted) == INTERRUPTED == 130
 
 
 @pytest.mark.parametrize("times", ["1", "100000"])

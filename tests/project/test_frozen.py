@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from pytest_gpuserve.report.html.page import document as html
+from pytest_gpuserve.report.html import document as html
 from pytest_gpuserve.report.markdown import comment
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.remarks import totals_line

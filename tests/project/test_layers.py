@@ -28,7 +28,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("selftest",),
     ("fixture_types", "testing"),
     ("comparison",),
-    ("trial",),
     ("asking",),
     ("experiment",),
     ("roofline",),
@@ -195,7 +194,7 @@ def test_a_wrong_import_is_found(file: str, source: str) -> None:
         ("gate/new.py", "import math\nfrom pytest_gpuserve.gate.metric import Metric"),
         ("plugin/new.py", "import pytest\nfrom pytest_gpuserve.plugin import hookspecs"),
         ("servers/inside/new.py", "import torch\nfrom pytest_gpuserve.errors import ServerFailed"),
-        ("trial/ledger.py", "from pytest_gpuserve import ms\nimport os, time"),
+        ("experiment/ledger.py", "from pytest_gpuserve import ms\nimport os, time"),
     ],
 )
 def test_a_right_import_is_not(file: str, source: str) -> None:

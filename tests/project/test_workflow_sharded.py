@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuserve.merge.command import _parser
+from pytest_gpuserve.merge.__main__ import _parser
 from tests.project.test_workflows import GUARD, jobs, workflow
 
 if TYPE_CHECKING:

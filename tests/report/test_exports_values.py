@@ -9,7 +9,7 @@ from hypothesis import given
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.exports.values import LONGEST_NAME_BYTES, json_text, loads_of, one_line, plain
+from pytest_gpuserve.report.exports import LONGEST_NAME_BYTES, json_text, loads_of, one_line, plain
 from pytest_gpuserve.report.results import TestResult
 from tests.report.exported import NAMES, load_of, named, one_test, result_of
 from tests.support.builders import judgement, session, start, window

@@ -18,9 +18,9 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import Metric
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.report.html import document, history_document
 from pytest_gpuserve.report.html.history import LinePoint, MetricLine
-from pytest_gpuserve.report.html.page import document, history_document
-from pytest_gpuserve.report.html.text import LABEL_CHARACTERS, Texts
+from pytest_gpuserve.report.html.measured import LABEL_CHARACTERS, Texts
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
@@ -325,7 +325,7 @@ def test_many_tests_make_a_small_file_quickly() -> None:
     The seconds of a machine, by hand, from the repository's folder::
 
         python -m timeit -n 1 -r 1 -u sec \
-            -s "from pytest_gpuserve.report.html.page import document" \
+            -s "from pytest_gpuserve.report.html import document" \
             -s "from tests.report.html_results import session_result" \
             -s "result = session_result(50, stored=False)" "document(result)"
     """

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.report.html import document, history_document
 from pytest_gpuserve.report.html.history import LinePoint, MetricLine
-from pytest_gpuserve.report.html.page import document, history_document
-from pytest_gpuserve.report.html.text import Texts
+from pytest_gpuserve.report.html.measured import Texts
 from tests.report.chromium import Browser, chromium, find_chromium
 from tests.report.html_results import HOSTILE, session_result
 from tests.report.test_html import with_texts

@@ -16,9 +16,8 @@ from pytest_gpuserve.measure.window import CardUse, Start
 from pytest_gpuserve.report.html.figure import QUIET, Axis, Figure, Panel, Point, Series, draw, named_axis, shared_axis
 from pytest_gpuserve.report.html.history import LinePoint, MetricLine, history
 from pytest_gpuserve.report.html.load_plots import BETWEEN_SECONDS, STEPS, batches, distribution, tail, windows
-from pytest_gpuserve.report.html.measured import MeasuredRun
+from pytest_gpuserve.report.html.measured import MeasuredRun, Texts
 from pytest_gpuserve.report.html.run_plots import components, forest, throughput, use
-from pytest_gpuserve.report.html.text import Texts
 from pytest_gpuserve.report.ranking import Row, rows_of
 from pytest_gpuserve.report.results import RunResult
 from tests.report.html_results import UUID, Speeds

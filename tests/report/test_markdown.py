@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.html.page import document as page
-from pytest_gpuserve.report.html.page import line_of
-from pytest_gpuserve.report.html.text import Texts
+from pytest_gpuserve.report.html import document as page
+from pytest_gpuserve.report.html import line_of
+from pytest_gpuserve.report.html.measured import Texts
 from pytest_gpuserve.report.markdown import (
     COMMENT_BYTES,
     CommentPart,

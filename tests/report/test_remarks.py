@@ -14,7 +14,7 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.measure.yardstick import Yardstick
-from pytest_gpuserve.report.html.page import document as page
+from pytest_gpuserve.report.html import document as page
 from pytest_gpuserve.report.markdown import comment
 from pytest_gpuserve.report.next_step import UPDATE
 from pytest_gpuserve.report.remarks import (

@@ -9,8 +9,8 @@ from typing import Any
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.replicas import ReplicaResult
 from pytest_gpuserve.measure.window import ReplicaWindow, Session, Start
-from pytest_gpuserve.report.html.page import document as page_document
-from pytest_gpuserve.report.replicas import imbalance_text, replica_lines
+from pytest_gpuserve.report.html import document as page_document
+from pytest_gpuserve.report.remarks import imbalance_text, replica_lines
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import SessionResult, TestResult
 from tests.report.html_results import HOSTILE

@@ -18,8 +18,8 @@ import pytest_gpuserve.selftest.server as server_module
 from pytest_gpuserve.errors import NotInRevision, ServerFailed
 from pytest_gpuserve.measure.counters import Counters, counted_between
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, QUEUE, SERVER
-from pytest_gpuserve.selftest.kind import BuiltIn, counters_of
 from pytest_gpuserve.selftest.server import INFER, PREFIX, WRONG_ANSWER, Options, turns_of
+from pytest_gpuserve.selftest.trials import BuiltIn, counters_of
 from pytest_gpuserve.servers.base import Ask, Site
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.metric_names import MetricSample

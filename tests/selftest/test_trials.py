@@ -10,12 +10,12 @@ import pytest
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.selftest import trials
-from pytest_gpuserve.selftest.kind import BuiltIn
 from pytest_gpuserve.selftest.server import Options
 from pytest_gpuserve.selftest.trials import (
     CASES,
     GATED,
     SHAPE,
+    BuiltIn,
     FinishedTrial,
     Trial,
     TrialResult,

@@ -16,7 +16,7 @@ import pytest
 
 from pytest_gpuserve.comparison.baseline_store import BaselineStore, Workload
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.store.remote.address import StorageAddress
+from pytest_gpuserve.store.remote import StorageAddress
 from pytest_gpuserve.store.remote.folder import MARKER, S3Folder, StorageProblem, VersionConflict, open_remote
 from pytest_gpuserve.store.remote.shared import BaselineCache, SharedFiles, shared_files
 from tests.fakes.s3_server import S3, SECRET, s3_server

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.servers.inside import torch_queue
+from pytest_gpuserve.servers.inside import torch_service
 from pytest_gpuserve.servers.inside.http_socket import ClientConnection
-from pytest_gpuserve.servers.inside.torch_queue import RequestQueue, Waiting
+from pytest_gpuserve.servers.inside.torch_service import RequestQueue, Waiting
 from pytest_gpuserve.servers.inside.torch_tally import FIELDS, MOST_SIZES, WorkerCounters, read_tally
 from pytest_gpuserve.servers.inside.torch_wire import InferenceRequest, Tensor
 from tests.fakes.children.toolkit import eventually
@@ -109,7 +109,7 @@ def test_the_oldest_waits_so_long_and_no_longer() -> None:
 
 def test_the_end_wakes_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """Takers get nothing and putters into a full queue go on once it is closed; nothing is given out then."""
-    monkeypatch.setattr(torch_queue, "MOST_WAITING", 1)
+    monkeypatch.setattr(torch_service, "MOST_WAITING", 1)
     empty, full = RequestQueue(1, 0, lambda _: None), RequestQueue(8, LONG_NS, lambda _: None)
     full.put(request(0, 1))
     with ThreadPoolExecutor() as pool:
@@ -127,7 +127,7 @@ def test_the_end_wakes_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_two_takers_share_a_full_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who waits at a full queue goes on when there is room; each request is taken once, whoever takes it."""
-    monkeypatch.setattr(torch_queue, "MOST_WAITING", 2)
+    monkeypatch.setattr(torch_service, "MOST_WAITING", 2)
     queue = RequestQueue(3, 100_000, lambda _: None)
 
     found: list[int] = []

@@ -17,7 +17,7 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.report.remarks import header_line
 from pytest_gpuserve.store.baseline import read, render, write
-from pytest_gpuserve.store.stock import Stock, stock_of
+from pytest_gpuserve.store.files import Stock, stock_of
 from tests.store.copies import ended, forked
 from tests.support.builders import COMMIT, OTHER_COMMIT, entry, session, small_entries, start, window
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.measure.capacity import Objective, Probe, ProbeOutcome, Search
 from pytest_gpuserve.measure.rounds import ARMS, ArmResult
-from pytest_gpuserve.report.exports.values import loads_of
-from pytest_gpuserve.report.html.page import document as page
+from pytest_gpuserve.report.exports import loads_of
+from pytest_gpuserve.report.html import document as page
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import SessionResult
 from pytest_gpuserve.store import baseline

@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.store.remote import StorageAddress, copy_folder, is_address, parse_address
 from pytest_gpuserve.store.remote import folder as ours
-from pytest_gpuserve.store.remote.address import StorageAddress, copy_folder, is_address, parse_address
 from pytest_gpuserve.store.remote.folder import (
     StorageProblem,
     cause_of,

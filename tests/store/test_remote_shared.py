@@ -14,8 +14,7 @@ import pytest
 from pytest_gpuserve.comparison.baseline_store import BaselineKey, BaselineStore, Workload
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.store.baseline import render
-from pytest_gpuserve.store.remote import shared
-from pytest_gpuserve.store.remote.address import StorageAddress
+from pytest_gpuserve.store.remote import StorageAddress, shared
 from pytest_gpuserve.store.remote.shared import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,

@@ -16,7 +16,7 @@ from pytest_gpuserve.measure.breakdown import Breakdown, breakdown_of
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.window import Client
-from pytest_gpuserve.report.exports.values import ExportedLoad, loads_of
+from pytest_gpuserve.report.exports import ExportedLoad, loads_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

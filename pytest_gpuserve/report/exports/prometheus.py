@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.exports.values import ExportedLoad, one_line, plain, tests_of
+from pytest_gpuserve.report.exports import ExportedLoad, one_line, plain, tests_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

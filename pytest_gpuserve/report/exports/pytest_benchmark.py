@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.measure.histogram import seconds_of
-from pytest_gpuserve.report.exports.values import ExportedLoad, json_text, loads_of, one_line, plain
+from pytest_gpuserve.report.exports import ExportedLoad, json_text, loads_of, one_line, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

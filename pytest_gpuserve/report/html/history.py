@@ -11,7 +11,7 @@ from pytest_gpuserve.report.html.figure import Axis, Figure, Panel, Point, Serie
 from pytest_gpuserve.units import format_value
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.report.html.text import Texts
+    from pytest_gpuserve.report.html.measured import Texts
 
 LABEL_CHARACTERS: Final = 12
 """Of a label on the axis at most; every point tells the whole of it."""

@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.measure.histogram import Histogram
     from pytest_gpuserve.measure.window import Session, Start, Window
-    from pytest_gpuserve.report.html.measured import MeasuredRun
-    from pytest_gpuserve.report.html.text import Texts
+    from pytest_gpuserve.report.html.measured import MeasuredRun, Texts
 
 
 BETWEEN_SECONDS: Final = 1.0

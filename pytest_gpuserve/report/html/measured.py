@@ -1,22 +1,73 @@
-"""A load's numbers, each worked out once for all that a page shows of it."""
+"""What all parts of a page are made of: texts fit to be shown, and loads with their numbers, each worked out once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.points import NotMeasured, value_of
 from pytest_gpuserve.measure.summary import StepResult, Summary, steps_of, summary_of
 from pytest_gpuserve.measure.window import is_searched
+from pytest_gpuserve.report.names import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuserve.measure.window import Session, Start, Window
-    from pytest_gpuserve.report.html.text import Texts
     from pytest_gpuserve.report.results import RunResult, SessionResult
+
+
+UNKNOWN: Final = "not known"
+
+LABEL_CHARACTERS: Final = 60
+"""A longer text is cut where there is little room: on an axis, in a table's row."""
+
+_KEPT: Final = frozenset("\n\t")
+"""What is not printable, and still has its place in a text of several lines."""
+
+
+class Texts:
+    """Makes the texts of a run fit to be shown, each of them once.
+
+    What is left may hold the signs of HTML: the page's template escapes them, and `figure.draw` does so for plots.
+    """
+
+    def __init__(self, shown: Callable[[str], str]) -> None:
+        self._shown = shown
+        self._blocks: dict[str, str] = {}
+
+    def block(self, text: str) -> str:
+        """Make a text of several lines visible: what is not printable stands there as an escape sequence."""
+        known = self._blocks.get(text)
+        if known is None:
+            # Masked before anything else: a secret that is cut or escaped would not be found any more.
+            known = self._blocks[text] = printable(self._shown(text), _KEPT)
+        return known
+
+    def line(self, text: str) -> str:
+        """Make a text visible in one line."""
+        return " ".join(self.block(text).split())
+
+    def short(self, text: str) -> str:
+        """Make a text visible where there is little room."""
+        return cut(self.line(text))
+
+    def fact(self, value: Any) -> str:  # noqa: ANN401 -- facts are whatever was found out
+        """Make a fact visible; one that is not known says so."""
+        if value is None:
+            return UNKNOWN
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        if isinstance(value, dict):
+            return "; ".join(f"{self.line(str(name))}: {self.fact(each)}" for name, each in value.items()) or "none"
+        return self.line(str(value))
+
+
+def cut(text: str) -> str:
+    """Cut a text that is fit to be shown where there is little room."""
+    return text if len(text) <= LABEL_CHARACTERS else f"{text[: LABEL_CHARACTERS - 1]}…"
 
 
 @dataclass(frozen=True)

@@ -48,8 +48,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.summary import Summary
-    from pytest_gpuserve.report.html.measured import MeasuredRun
-    from pytest_gpuserve.report.html.text import Texts
+    from pytest_gpuserve.report.html.measured import MeasuredRun, Texts
     from pytest_gpuserve.report.ranking import Row
 
 

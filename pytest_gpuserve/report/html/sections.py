@@ -13,9 +13,8 @@ from pytest_gpuserve.measure.points import OF_STREAMS, NotMeasured, pooled_value
 from pytest_gpuserve.measure.replicas import replicas_of
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.html.load_plots import batches, distribution, windows
-from pytest_gpuserve.report.html.measured import starts_of
-from pytest_gpuserve.report.html.text import UNKNOWN, cut
-from pytest_gpuserve.report.replicas import imbalance_text, probe_rows, search_title
+from pytest_gpuserve.report.html.measured import UNKNOWN, cut, starts_of
+from pytest_gpuserve.report.remarks import imbalance_text, probe_rows, search_title
 from pytest_gpuserve.units import format_rate, format_ratio, format_seconds, format_value
 
 if TYPE_CHECKING:
@@ -25,8 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.summary import Summary
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.report.html.figure import Figure
-    from pytest_gpuserve.report.html.measured import MeasuredRun
-    from pytest_gpuserve.report.html.text import Texts
+    from pytest_gpuserve.report.html.measured import MeasuredRun, Texts
     from pytest_gpuserve.report.results import TestResult
 
 _NUMBERS: Final[Mapping[str, Callable[[Summary], str]]] = {

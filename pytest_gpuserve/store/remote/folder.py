@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.store.published import FOLDER as PUBLISHED
-from pytest_gpuserve.store.remote.address import OPTION, S3_SCHEMES
+from pytest_gpuserve.store.remote import OPTION, S3_SCHEMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pytest_gpuserve.store.remote.address import StorageAddress
+    from pytest_gpuserve.store.remote import StorageAddress
 
 CONNECT_SECONDS: Final = 5
 READ_SECONDS: Final = 15

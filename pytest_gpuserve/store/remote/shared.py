@@ -20,10 +20,10 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError, UsageProblem
-from pytest_gpuserve.store.atomic import write_whole
+from pytest_gpuserve.store import write_whole
 from pytest_gpuserve.store.baseline import Origin, checked_bytes, parse
 from pytest_gpuserve.store.files import changed
-from pytest_gpuserve.store.remote.address import FILES, copy_folder
+from pytest_gpuserve.store.remote import FILES, copy_folder
 from pytest_gpuserve.store.remote.folder import (
     SUFFIX,
     RemoteFile,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.store.files import Decide
-    from pytest_gpuserve.store.remote.address import StorageAddress
+    from pytest_gpuserve.store.remote import StorageAddress
     from pytest_gpuserve.store.remote.folder import RemoteFolder
     from pytest_gpuserve.store.schema import Entry
 

@@ -1,1 +1,0 @@
-"""The former place of what tests import."""
