@@ -18,7 +18,7 @@ from pytest_gpuserve.gate.metric import METRICS, metric_by_option
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.process.command_line import masked, refused, run_command
 from pytest_gpuserve.report.explain import reasons_of
-from pytest_gpuserve.report.names import printable
+from pytest_gpuserve.report.names import printable, with_texts
 from pytest_gpuserve.report.result_json import json_text
 from pytest_gpuserve.report.results import RunResult, TestResult
 from pytest_gpuserve.report.terminal import table
@@ -72,7 +72,7 @@ def main(arguments: Sequence[str]) -> int:
     except GpuserveError as problem:
         return refused(problem)
     if given.json:
-        text = json_text(_comparison_plain(comparison), masked)
+        text = json_text(with_texts(_comparison_plain(comparison), masked))
     else:
         color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
         text = _comparison_text(comparison, width=shutil.get_terminal_size().columns, color=color, shown=masked)
@@ -168,7 +168,7 @@ def _comparison_text(comparison: SideComparison, *, width: int, color: bool, sho
         _last(comparison),
     ]
     # The table has colours, and what it takes in is made printable by itself.
-    drawn = table([_test(each) for each in comparison.compared], width=width, color=color, shown=shown)
+    drawn = table([with_texts(_test(each), shown) for each in comparison.compared], width=width, color=color)
     above, below = ([printable(shown(line)) for line in lines] for lines in (head, rest))
     return "\n".join([*above, *(["", drawn, ""] if comparison.compared else []), *below])
 

@@ -20,14 +20,14 @@ from pytest_gpuserve.history.lines import lines_of
 from pytest_gpuserve.history.observations import Wanted, compared_of, drawn_once, in_order, of_editions, of_result, walk
 from pytest_gpuserve.process.command_line import masked, refused, run_command
 from pytest_gpuserve.report.html import history_document
-from pytest_gpuserve.report.names import printable
+from pytest_gpuserve.report.names import printable, with_texts
 from pytest_gpuserve.report.result_json import json_text
 from pytest_gpuserve.report.schema import read_result
 from pytest_gpuserve.store import write_whole
 from pytest_gpuserve.units import format_change, format_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpuserve.compare.loads import LoadKey
     from pytest_gpuserve.history.change_points import Change
@@ -54,16 +54,16 @@ def main(arguments: Sequence[str]) -> int:
     """Read, draw, and return the exit status."""
     given = _parser().parse_args(arguments)
     try:
-        lines, notes = _lines(given)
+        lines, notes = with_texts(_lines(given), masked)
         if given.html is not None:
             _write(given.html, lines)
     except GpuserveError as problem:
         return refused(problem)
     if given.json:
-        text = json_text(_lines_plain(lines, notes), masked)
+        text = json_text(_lines_plain(lines, notes))
     else:
         blocks = _is_known(BLOCKS, sys.stdout.encoding)
-        text = _lines_text(lines, notes, width=shutil.get_terminal_size().columns, blocks=blocks, shown=masked)
+        text = _lines_text(lines, notes, width=shutil.get_terminal_size().columns, blocks=blocks)
     if not lines:
         print("there is nothing to draw: no baseline and no result fits", file=sys.stderr)  # noqa: T201 -- a command
     if given.html is not None:
@@ -129,7 +129,7 @@ def _content(name: str) -> bytes:
 
 
 def _write(name: str, lines: Sequence[HistoryLine]) -> None:
-    text = history_document([line.drawn() for line in lines], TITLE, masked)
+    text = history_document([line.drawn() for line in lines], TITLE)
     try:
         write_whole(Path(name), text.encode(errors="backslashreplace"))
     except OSError as problem:
@@ -179,14 +179,12 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _lines_text(
-    lines: Sequence[HistoryLine], notes: Sequence[str], *, width: int, blocks: bool, shown: Callable[[str], str] = str
-) -> str:
+def _lines_text(lines: Sequence[HistoryLine], notes: Sequence[str], *, width: int, blocks: bool) -> str:
     """What is shown of lines."""
     parts = [_line_text(line, width=width, blocks=blocks) for line in lines]
     if notes:
         parts.append([f"note: {note}" for note in notes])
-    return "\n\n".join("\n".join(printable(shown(each)) for each in part) for part in parts)
+    return "\n\n".join("\n".join(printable(each) for each in part) for part in parts)
 
 
 def _lines_plain(lines: Sequence[HistoryLine], notes: Sequence[str]) -> dict[str, Any]:

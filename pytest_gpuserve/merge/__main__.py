@@ -15,6 +15,7 @@ from pytest_gpuserve.merge.merged import merge, merged_text
 from pytest_gpuserve.merge.shards import read_shard
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, Form, Output, Written, write_outputs
 from pytest_gpuserve.process.command_line import masked, refused, run_command
+from pytest_gpuserve.report.names import with_texts
 from pytest_gpuserve.report.result_json import json_text
 from pytest_gpuserve.store import write_whole
 
@@ -56,14 +57,14 @@ def _merge_results(given: argparse.Namespace) -> int:
     _clear([*([json_file] if json_file else []), *(output.path for output in outputs if output.ours)], given.files)
     shards = [read_shard(name, _content(name)) for name in given.files]
     merged = merge(shards, expected=given.expect)
-    result = merged.result()
+    result = with_texts(merged.result(), masked)
     lines = [] if json_file is None else [_write_json(json_file, merged)]
-    written = write_outputs(outputs, result, masked)
+    written = write_outputs(outputs, result)
     color = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     width = shutil.get_terminal_size().columns
     unsure = _nobody_counts(given, merged)
-    lines = [*unsure, *lines, *written.lines]
-    print(merged_text(result, lines, width=width, color=color, shown=masked))  # noqa: T201 -- a command
+    lines = [masked(line) for line in (*unsure, *lines, *written.lines)]
+    print(merged_text(result, lines, width=width, color=color))  # noqa: T201 -- a command
     return _status(merged, written)
 
 
@@ -117,7 +118,7 @@ def _content(name: str) -> bytes:
 
 
 def _write_json(path: Path, merged: Merged) -> str:
-    text = json_text(merged.plain(), masked) + "\n"
+    text = json_text(with_texts(merged.plain(), masked)) + "\n"
     try:
         write_whole(path, text.encode())
     except OSError as problem:

@@ -33,7 +33,7 @@ from pytest_gpuserve.report.schema import SCHEMA, UPGRADE
 from pytest_gpuserve.report.terminal import table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuserve.merge.shards import Shard
     from pytest_gpuserve.report.schema import Plain, ResultRecord, RunRecord, TestRecord, VerdictRecord
@@ -62,24 +62,23 @@ def merged_text(
     *,
     width: int,
     color: bool,
-    shown: Callable[[str], str] = str,
 ) -> str:
     """Write what came of it."""
     tests = [test for test in result.tests if any(run.judgements for run in test.runs)]
-    drawn = table(tests, width=width, color=color, shown=shown)
+    drawn = table(tests, width=width, color=color)
     lines = (
         *bases_lines(tests),
         *reason_lines(tests),
-        *problem_lines(result.tests, shown),
+        *problem_lines(result.tests),
         *result.notes,
         *result.places,
         *written,
         totals_line(result),
         *next_step(result).splitlines(),
     )
-    below = [printable(shown(line)) for line in lines if line]
+    below = [printable(line) for line in lines if line]
     # The table has colours, and what it takes in is made printable by itself.
-    return "\n".join([printable(shown(f"gpuserve: {result.header}")), *(["", drawn, ""] if drawn else []), *below])
+    return "\n".join([printable(f"gpuserve: {result.header}"), *(["", drawn, ""] if drawn else []), *below])
 
 
 @dataclass(frozen=True)

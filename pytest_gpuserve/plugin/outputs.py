@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.report.results import SessionResult, Unlisted
 
-    Renderer = Callable[[SessionResult, Callable[[str], str]], str]
+    Renderer = Callable[[SessionResult], str]
     """Makes the text of a file; the second argument makes each text in it fit to be shown."""
 
 STEP_SUMMARY: Final = "GITHUB_STEP_SUMMARY"
@@ -169,12 +169,12 @@ class Written:
         )
 
 
-def write_outputs(outputs: Iterable[Output], result: SessionResult, shown: Callable[[str], str]) -> Written:
+def write_outputs(outputs: Iterable[Output], result: SessionResult) -> Written:
     """Write every file in one step, so that a reader sees all of it or none; one that fails takes no other with it."""
     written = Written()
     for output in outputs:
         try:
-            text = _renderer(output.form)(result, shown)
+            text = _renderer(output.form)(result)
             if not text and not output.ours:
                 # Nobody has asked for it, and there is nothing to say.
                 continue

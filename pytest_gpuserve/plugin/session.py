@@ -43,6 +43,7 @@ from pytest_gpuserve.plugin.xdist import is_worker
 from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.report.explain import explain, headline
 from pytest_gpuserve.report.junit import PROBLEM, properties
+from pytest_gpuserve.report.names import with_texts
 from pytest_gpuserve.report.next_step import closer_command, code_before, command_for
 from pytest_gpuserve.report.remarks import header_line
 from pytest_gpuserve.report.results import SessionResult
@@ -515,8 +516,8 @@ class GateSession:
         self._expected.add(nodeid, call.duration)
         self._outcomes.keep(nodeid, report)
         report.user_properties += properties(
-            (measurement.result() for measurement in self._judges.reported(nodeid)),
-            lambda text: without_secrets(text, os.environ),
+            with_texts(measurement.result(), lambda text: without_secrets(text, os.environ))
+            for measurement in self._judges.reported(nodeid)
         )
         beyond = self._outcomes.beyond_pytest(nodeid)
         if beyond:

@@ -135,8 +135,10 @@ class Runner:
         result = yield
         outputs = [output for output in self._settings.outputs if output.form is Form.JSON]
         if self._dealt is not None and self._dealt.is_idle and outputs:
+            from pytest_gpuserve.report.names import with_texts  # noqa: PLC0415 -- who measures nothing loads nothing
+
             shown = partial(without_secrets, environment=os.environ)
-            self._written = write_outputs(outputs, self._result(session, self._dealt), shown)
+            self._written = write_outputs(outputs, with_texts(self._result(session, self._dealt), shown))
             if self._written.failed:
                 session.exitstatus = pytest.ExitCode.USAGE_ERROR
         return result

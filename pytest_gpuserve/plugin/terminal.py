@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.plugin.outputs import UNLISTED, Form, Written, write_outputs
 from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.report.names import with_texts
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import FAILED, rows_of
 from pytest_gpuserve.report.remarks import (
@@ -53,15 +53,14 @@ def write_results(
         session: pytest's, which has its exit status so far.
     """
     wanted = tuple(outputs)
-    closing = replace(closing, unlisted=session.config.stash.get(UNLISTED, None))
-    shown = partial(without_secrets, environment=os.environ)
-    others = write_outputs([output for output in wanted if output.form is not Form.JSON], closing, shown)
+    closing = _known(replace(closing, unlisted=session.config.stash.get(UNLISTED, None)))
+    others = write_outputs([output for output in wanted if output.form is not Form.JSON], closing)
     if others.failed:
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
     # pytest declares it, and sets it in its own main alone: unknown is written as such, and merged to no pass.
     status = getattr(session, "exitstatus", None)
     ended = closing if status is None else replace(closing, ending=Ending(int(status), complete, unlisted_failures))
-    result = write_outputs([output for output in wanted if output.form is Form.JSON], ended, shown)
+    result = write_outputs([output for output in wanted if output.form is Form.JSON], ended)
     if result.failed:
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
     return result.plus(others)
@@ -73,16 +72,16 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
     With ``-q`` there is only what keeps tests from passing, what was noted, and the totals; with ``-v`` all that
     verdicts rest on.
     """
+    closing = _known(closing)
     tests = [test for test in closing.tests if any(run.judgements for run in test.runs)]
-    shown = partial(without_secrets, environment=os.environ)
-    problems = problem_lines(closing.tests, shown)
+    problems = problem_lines(closing.tests)
     verbosity = writer.config.get_verbosity()
     # A step's summary nobody has asked for: where nothing was compared it is not worth a section.
     asked = verbosity >= 0 and written.asked
     if not (tests or closing.notes or problems or written.missing or asked):
         return
     lines = (
-        [*reason_lines(tests, only_bad=True), *problems, *closing.notes, *written.missing]
+        [*reason_lines(tests, only_bad=True), *problems, *closing.notes, *map(_masked, written.missing)]
         if verbosity < 0
         else [
             *bases_lines(tests),
@@ -96,7 +95,7 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
             *machine_lines(tests),
             *closing.notes,
             *closing.places,
-            *written.lines,
+            *map(_masked, written.lines),
         ]
     )
     # Not `section`, which leaves pytest's own line unended where all tests passed.
@@ -104,12 +103,22 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
     for line in _table(writer, tests, verbosity):
         writer.write_line(line)
     for line in lines:
-        writer.write_line(shown(line))
+        writer.write_line(line)
     totals = totals_line(closing)
     if totals:
-        writer.write_line(shown(totals), **_markup(closing))
+        writer.write_line(totals, **_markup(closing))
     for line in next_step(closing).splitlines():
-        writer.write_line(shown(line), bold=True)
+        writer.write_line(line, bold=True)
+
+
+def _masked(text: str) -> str:
+    return without_secrets(text, os.environ)
+
+
+def _known(closing: SessionResult) -> SessionResult:
+    """The result without secrets; by now its texts decide nothing any more."""
+    known: SessionResult = with_texts(closing, _masked)
+    return known
 
 
 def _table(writer: pytest.TerminalReporter, tests: Sequence[TestResult], verbosity: int) -> list[str]:
@@ -120,10 +129,9 @@ def _table(writer: pytest.TerminalReporter, tests: Sequence[TestResult], verbosi
         color=writer.hasmarkup,
         only_bad=verbosity < 0,
         verbose=verbosity > 0,
-        shown=partial(without_secrets, environment=os.environ),
     )
     details = detail_lines(tests) if verbosity > 0 and not is_whole(tests, width=width) else []
-    return [*([drawn] if drawn else []), *(without_secrets(line, os.environ) for line in details)]
+    return [*([drawn] if drawn else []), *details]
 
 
 def _markup(closing: SessionResult) -> dict[str, bool]:

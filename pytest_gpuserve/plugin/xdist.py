@@ -10,12 +10,11 @@ from __future__ import annotations
 import base64
 import dataclasses
 import os
-from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
-from pytest_gpuserve.gate.metric import Metric
 from pytest_gpuserve.plugin.collection import measures, plain_id
 from pytest_gpuserve.plugin.options import Update
 from pytest_gpuserve.plugin.outputs import Written
@@ -114,12 +113,12 @@ class XdistWorker:
         self._config.workeroutput[HANDED] = self._packed(rest)  # type: ignore[attr-defined]
 
     def _packed(self, nodeids: set[str]) -> str:
+        from pytest_gpuserve.report.names import with_texts  # noqa: PLC0415 -- who measures nothing loads nothing
+
         closing = self._closing()
-        return pack(
-            dataclasses.replace(closing, tests=tuple(test for test in closing.tests if test.nodeid in nodeids)),
-            # Here, for a fixture may have set variables of which the controller does not know.
-            lambda text: without_secrets(text, os.environ),
-        )
+        handed = dataclasses.replace(closing, tests=tuple(test for test in closing.tests if test.nodeid in nodeids))
+        # Here, for a fixture may have set variables of which the controller does not know.
+        return pack(with_texts(handed, partial(without_secrets, environment=os.environ)))
 
 
 class XdistController:
@@ -273,12 +272,12 @@ class XdistController:
         return [f"workers: {', '.join(cards)}; they share the host's {cores} cores"]
 
 
-def pack(closing: SessionResult, shown: Callable[[str], str] = str) -> str:
+def pack(closing: SessionResult) -> str:
     """Encode what a worker has measured as text, because other plugins may write reports as JSON."""
     import msgspec  # noqa: PLC0415 -- who measures nothing loads nothing
 
     # Not as JSON, which has no infinity.
-    return base64.b85encode(msgspec.msgpack.encode(_with_texts(closing, shown))).decode()
+    return base64.b85encode(msgspec.msgpack.encode(closing)).decode()
 
 
 def unpack(text: str) -> SessionResult:
@@ -295,22 +294,6 @@ def unpack(text: str) -> SessionResult:
         return msgspec.msgpack.decode(base64.b85decode(text), type=SessionResult)
     except (ValueError, RecursionError) as problem:
         raise ValueError(f"a worker handed over something that is no result: {problem}") from None
-
-
-def _with_texts(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- whatever results are made of
-    if isinstance(value, (Enum, Metric)):
-        return value
-    if isinstance(value, str):
-        # A path need not be text in UTF-8.
-        return shown(value).encode(errors="backslashreplace").decode()
-    if isinstance(value, dict):
-        return {name: _with_texts(each, shown) for name, each in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(_with_texts(each, shown) for each in value)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [field.name for field in dataclasses.fields(value) if field.init]
-        return dataclasses.replace(value, **{name: _with_texts(getattr(value, name), shown) for name in fields})
-    return value
 
 
 def _input(config: pytest.Config) -> dict[str, Any]:

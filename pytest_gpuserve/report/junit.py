@@ -18,7 +18,7 @@ from pytest_gpuserve.report.ranking import Row, rows_of
 from pytest_gpuserve.report.results import TestResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.report.results import RunResult
@@ -30,7 +30,7 @@ _KINDS: Final = ("baseline", "against", "duel", "limit", "published")
 """Kinds of references: of those that decide something the first one has the plain name."""
 
 
-def properties(runs: Iterable[RunResult], shown: Callable[[str], str] = str) -> list[tuple[str, str]]:
+def properties(runs: Iterable[RunResult]) -> list[tuple[str, str]]:
     """What is known of the metrics of a test's loads, as names and values."""
     loads: dict[str, list[Row]] = {}
     for row in rows_of(TestResult("", "", list(runs))):
@@ -39,7 +39,7 @@ def properties(runs: Iterable[RunResult], shown: Callable[[str], str] = str) -> 
         (name, value)
         for label, rows in loads.items()
         for place, judgement in _places(rows)
-        for name, value in _fields(f"gpuserve.{_within(shown(label))}{place}", judgement, shown)
+        for name, value in _fields(f"gpuserve.{_within(label)}{place}", judgement)
     ]
 
 
@@ -67,7 +67,7 @@ def _by_weight(row: Row) -> tuple[bool, int, int]:
     return not row.counts, settling, _KINDS.index(row.judgement.reference_kind)
 
 
-def _fields(place: str, judgement: Judgement, shown: Callable[[str], str]) -> Iterator[tuple[str, str]]:
+def _fields(place: str, judgement: Judgement) -> Iterator[tuple[str, str]]:
     fields = {
         "verdict": str(judgement.verdict),
         "asserted": None if judgement.asserted else "no",
@@ -81,7 +81,7 @@ def _fields(place: str, judgement: Judgement, shown: Callable[[str], str]) -> It
         "detectable": judgement.detectable,
         "rounds": judgement.rounds or None,
         "windows": judgement.windows or None,
-        "reasons": "\n".join(map(printable, shown("\n".join(map(str, judgement.reasons))).splitlines())),
+        "reasons": "\n".join(map(printable, "\n".join(map(str, judgement.reasons)).splitlines())),
     }
     for name, value in fields.items():
         if value not in {None, ""}:

@@ -22,7 +22,7 @@ from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.units import format_change, format_fraction, format_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.report.results import SessionResult, TestResult
@@ -33,37 +33,23 @@ LONGEST: Final = 400
 LONGEST_BLOCK: Final = 6000
 """The same of several lines, such as a log's end."""
 
-_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+
+def code(text: str, *, longest: int = LONGEST) -> str:
+    """HTML that only shows a text, in a line; an end of a line in it is seen as an escape."""
+    return f"<code>{html.escape(_cut(printable(text), longest), quote=False)}</code>"
 
 
-@dataclass(frozen=True, slots=True)
-class Inert:
-    """Makes texts of a run into HTML that only shows them."""
+def block(text: str, *, keep_end: bool = False) -> str:
+    """HTML that only shows a text of several lines; of a long one `keep_end` shows the end, which matters of a log."""
+    lines = "\n".join(map(printable, text.expandtabs().splitlines())).strip("\n")
+    cut = _cut(lines, LONGEST_BLOCK, keep_end=keep_end)
+    # A line's end is written as a reference, for two of them are a blank line, which would end the block of HTML.
+    return f"<pre>{html.escape(cut, quote=False)}</pre>".replace("\n", "&#10;")
 
-    shown: Callable[[str], str]
 
-    def code(self, text: str, *, longest: int = LONGEST) -> str:
-        """Show a text in a line; an end of a line in it is seen as an escape."""
-        return f"<code>{html.escape(_cut(printable(self._known(text)), longest), quote=False)}</code>"
-
-    def block(self, text: str, *, keep_end: bool = False) -> str:
-        """Show a text of several lines.
-
-        Args:
-            keep_end: Whether the end of a long one matters, as it does of a log.
-        """
-        lines = "\n".join(map(printable, self._known(text).expandtabs().splitlines())).strip("\n")
-        cut = _cut(lines, LONGEST_BLOCK, keep_end=keep_end)
-        # A line's end is written as a reference, for two of them are a blank line, which would end the block of HTML.
-        return f"<pre>{html.escape(cut, quote=False)}</pre>".replace("\n", "&#10;")
-
-    def passage(self, text: str) -> str:
-        """Show a text that may have several lines."""
-        return self.block(text) if "\n" in text.strip() else self.code(text.strip())
-
-    def _known(self, text: str) -> str:
-        # First of all, for a secret may be coloured in the middle.
-        return self.shown(_COLOURS.sub("", text))
+def passage(text: str) -> str:
+    """HTML that only shows a text that may have several lines."""
+    return block(text) if "\n" in text.strip() else code(text.strip())
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +130,16 @@ def worst_first(tests: Collection[TestResult]) -> list[Row]:
     return sorted(ranked(tests), key=lambda row: not (row.is_bad and row.judgement.verdict in RED))
 
 
-def _table_rows(rows: Collection[Row], tests: Collection[TestResult], inert: Inert) -> list[str]:
+def _table_rows(rows: Collection[Row], tests: Collection[TestResult]) -> list[str]:
     """Rows of a table of HTML, a line each."""
-    names = names_of(tests, inert.shown)
-    return [_table_row(row, f"{names[row.test.nodeid]} {row.run.label}".strip(), inert) for row in rows]
+    names = names_of(tests)
+    return [_table_row(row, f"{names[row.test.nodeid]} {row.run.label}".strip()) for row in rows]
 
 
-def _table_row(row: Row, name: str, inert: Inert) -> str:
+def _table_row(row: Row, name: str) -> str:
     judgement = row.judgement
     cells = (
-        inert.code(name),
+        code(name),
         judgement.metric.name,
         UNKNOWN if judgement.value is None else format_value(judgement.value, judgement.unit),
         # In words, for a sign such as `>=` would have to be escaped.
@@ -201,39 +187,37 @@ MARKER: Final = "pytest-gpuserve"
 _TABLE: Final = f"<table>\n<tr>{''.join(f'<th>{name}</th>' for name in HEADINGS)}</tr>"
 
 
-def comment(result: SessionResult, shown: Callable[[str], str] = str) -> str:
+def comment(result: SessionResult) -> str:
     """Write a session's result for a comment on a pull request.
 
     Its first line names what was compared where, and nothing that another run of the same would have otherwise.
     """
-    device = re.sub("[^A-Za-z0-9.]+", "-", shown(_device(result))).strip("-")[:64] or "unknown"
+    device = re.sub("[^A-Za-z0-9.]+", "-", _device(result)).strip("-")[:64] or "unknown"
     marker = f"<!-- {MARKER} {device} {'stored' if result.stored else 'against'} -->"
-    return f"{marker}\n{_document(result, Inert(shown), COMMENT_BYTES)}\n"
+    return f"{marker}\n{_document(result, COMMENT_BYTES)}\n"
 
 
-def step_summary(result: SessionResult, shown: Callable[[str], str] = str) -> str:
+def step_summary(result: SessionResult) -> str:
     """Write a session's result for the summary of a CI step, which others may write to before and after.
 
     Args:
         result: The result; of one without tests there is nothing to write.
     """
-    return f"\n\n{_document(result, Inert(shown), SUMMARY_BYTES)}\n\n" if result.tests else ""
+    return f"\n\n{_document(result, SUMMARY_BYTES)}\n\n" if result.tests else ""
 
 
-def _document(result: SessionResult, inert: Inert, most_bytes: int) -> str:
+def _document(result: SessionResult, most_bytes: int) -> str:
     rows = worst_first(result.tests)
-    bad, others = (
-        _table_rows([row for row in rows if row.is_bad is wanted], result.tests, inert) for wanted in (True, False)
-    )
-    head = "\n".join(_head(result, inert))
+    bad, others = (_table_rows([row for row in rows if row.is_bad is wanted], result.tests) for wanted in (True, False))
+    head = "\n".join(_head(result))
     parts = (
         CommentPart(_TABLE, bad, "</table>", "rows that do not pass, the least bad ones"),
-        CommentPart("<ul>", _reasons([row for row in rows if row.is_bad], inert), "</ul>", "reasons"),
-        CommentPart("<p>What the tests say:</p>", _problems(result.tests, inert), "", "tests that did not pass"),
+        CommentPart("<ul>", _reasons([row for row in rows if row.is_bad]), "</ul>", "reasons"),
+        CommentPart("<p>What the tests say:</p>", _problems(result.tests), "", "tests that did not pass"),
         _folded("Other rows", _TABLE, others, "</table>", "other rows"),
-        _folded("Notes", "<ul>", _notes(result, rows, inert), "</ul>", "notes"),
-        _folded("Device, host, software", "<table>", _facts(result, inert), "</table>", "facts"),
-        _folded("Logs of servers", "", _logs(result.tests, inert), "", "ends of logs"),
+        _folded("Notes", "<ul>", _notes(result, rows), "</ul>", "notes"),
+        _folded("Device, host, software", "<table>", _facts(result), "</table>", "facts"),
+        _folded("Logs of servers", "", _logs(result.tests), "", "ends of logs"),
     )
     # With room for its own end, and for the hidden line before it.
     return f"{head}\n{fitted(parts, most_bytes - len(head.encode()) - 200)}".rstrip("\n")
@@ -257,43 +241,41 @@ def _device(result: SessionResult) -> str:
     return str(result.gpu.get("name") or "an unknown device")
 
 
-def _head(result: SessionResult, inert: Inert) -> Iterator[str]:
+def _head(result: SessionResult) -> Iterator[str]:
     """What is always there: what came of it, what to do next, what was measured and how."""
-    yield f"<h3>{headline(result.tests)} on {inert.code(_device(result))}</h3>"
+    yield f"<h3>{headline(result.tests)} on {code(_device(result))}</h3>"
     if any(test.outcome != PASSED for test in result.tests):
         for line in (totals_line(result), *next_step(result).splitlines()):
             if line:
                 # A command that was cut off would be another one.
-                yield f"<p>{inert.code(line, longest=LONGEST_BLOCK)}</p>"
+                yield f"<p>{code(line, longest=LONGEST_BLOCK)}</p>"
     if result.header:
-        yield f"<p>{inert.code(result.header)}</p>"
-    commit = "commit unknown" if result.commit is None else f"commit {inert.code(result.commit)}"
+        yield f"<p>{code(result.header)}</p>"
+    commit = "commit unknown" if result.commit is None else f"commit {code(result.commit)}"
     changed = "" if result.clean or result.commit is None else ", with changes that are not committed"
-    at = f", {inert.code(result.at)}" if result.at else ""
+    at = f", {code(result.at)}" if result.at else ""
     yield f"<p>{commit}{changed}{at}</p>"
 
 
-def _reasons(rows: Iterable[Row], inert: Inert) -> list[str]:
+def _reasons(rows: Iterable[Row]) -> list[str]:
     """Why verdicts are what they are, each reason once: what a file lacks would else be said for every metric."""
-    reasons = (
-        f"<li>{row.judgement.verdict}: {inert.passage(reason.text)}</li>" for row in rows for reason in row.reasons
-    )
+    reasons = (f"<li>{row.judgement.verdict}: {passage(reason.text)}</li>" for row in rows for reason in row.reasons)
     return list(dict.fromkeys(reasons))
 
 
-def _problems(tests: Iterable[TestResult], inert: Inert) -> list[str]:
+def _problems(tests: Iterable[TestResult]) -> list[str]:
     """Of each test that did not pass what pytest says of it; those that failed before those that were skipped."""
     ordered = sorted((test for test in tests if test.outcome != PASSED), key=lambda test: test.outcome == SKIPPED)
     return [
-        f"<details><summary>{inert.code(test.nodeid)}: {inert.code(test.outcome)}</summary>"
-        f"{inert.block(test.problem) if test.problem else '<p>Nothing is known of why.</p>'}</details>"
+        f"<details><summary>{code(test.nodeid)}: {code(test.outcome)}</summary>"
+        f"{block(test.problem) if test.problem else '<p>Nothing is known of why.</p>'}</details>"
         for test in ordered
     ]
 
 
-def _logs(tests: Iterable[TestResult], inert: Inert) -> list[str]:
+def _logs(tests: Iterable[TestResult]) -> list[str]:
     return [
-        f"<p>{inert.code(test.nodeid)}: {inert.code(log.name)}</p>{inert.block(log.text, keep_end=True)}"
+        f"<p>{code(test.nodeid)}: {code(log.name)}</p>{block(log.text, keep_end=True)}"
         for test in tests
         if test.outcome != PASSED
         for log in test.logs
@@ -301,18 +283,18 @@ def _logs(tests: Iterable[TestResult], inert: Inert) -> list[str]:
     ]
 
 
-def _notes(result: SessionResult, rows: Iterable[Row], inert: Inert) -> list[str]:
+def _notes(result: SessionResult, rows: Iterable[Row]) -> list[str]:
     """What was noted of the run, what is to be said of verdicts that pass, and where results are."""
     noted, places = (
-        [f"<li>{inert.passage(note)}</li>" for note in notes if note.strip()] for notes in (result.notes, result.places)
+        [f"<li>{passage(note)}</li>" for note in notes if note.strip()] for notes in (result.notes, result.places)
     )
-    return [*noted, *_reasons((row for row in rows if row.judgement.verdict.passes), inert), *places]
+    return [*noted, *_reasons(row for row in rows if row.judgement.verdict.passes), *places]
 
 
-def _facts(result: SessionResult, inert: Inert) -> list[str]:
+def _facts(result: SessionResult) -> list[str]:
     """Facts of device, host and software; what is not known is not there."""
     return [
-        f"<tr><td>{title}</td><td>{inert.code(name)}</td><td>{inert.code(value)}</td></tr>"
+        f"<tr><td>{title}</td><td>{code(name)}</td><td>{code(value)}</td></tr>"
         for title, facts in (("device", result.gpu), ("host", result.host), ("software", result.software))
         for name, value in _flat(facts)
     ]

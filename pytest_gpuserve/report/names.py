@@ -1,9 +1,15 @@
-"""What tests are called where people read: short, told apart, and printable."""
+"""Texts that people read: without secrets, printable; and what tests are called: short, and told apart."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from typing import TYPE_CHECKING, Final
+from dataclasses import fields, is_dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuserve.gate.metric import Metric
+from pytest_gpuserve.measure.histogram import Histogram
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Sequence
@@ -12,6 +18,9 @@ if TYPE_CHECKING:
 
 NAMED: Final = 3
 """Of many things that have something in common so many are named, and the others counted."""
+
+_COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+"""A secret may be coloured in the middle."""
 
 
 def short_name(nodeid: str) -> str:
@@ -30,11 +39,35 @@ def printable(text: str, kept: Container[str] = ()) -> str:
     return "".join(sign if sign.isprintable() or sign in kept else ascii(sign)[1:-1] for sign in text)
 
 
-def names_of(tests: Collection[TestResult], shown: Callable[[str], str] = str) -> dict[str, str]:
+def with_texts(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- whatever results are made of
+    """A result, or a part of one, with every text in it made fit to be shown: this comes before anything is written.
+
+    A text that is escaped, cut or laid out would not be known for a secret any more. Names of fields stay as they are.
+    """
+    if value is None or isinstance(value, (int, float, Enum, Metric, Histogram)):
+        return value
+    if isinstance(value, str):
+        # A path need not be text in UTF-8.
+        return shown(_COLOURS.sub("", value)).encode(errors="backslashreplace").decode()
+    if isinstance(value, dict):
+        return {_known(name, shown): with_texts(each, shown) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(with_texts(each, shown) for each in value)
+    if is_dataclass(value) and not isinstance(value, type):
+        names = [field.name for field in fields(value) if field.init]
+        return replace(value, **{name: with_texts(getattr(value, name), shown) for name in names})
+    return value
+
+
+def _known(name: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- a key
+    return shown(name) if isinstance(name, str) and not name.isidentifier() else name
+
+
+def names_of(tests: Collection[TestResult]) -> dict[str, str]:
     """The name of each test by its id; tests of one name in several files are told apart by the file."""
     count = Counter(short_name(test.nodeid) for test in tests)
     names = ((test.nodeid, short_name(test.nodeid)) for test in tests)
-    return {nodeid: printable(shown(name if count[name] == 1 else nodeid)) for nodeid, name in names}
+    return {nodeid: printable(name if count[name] == 1 else nodeid) for nodeid, name in names}
 
 
 def some_of(names: Sequence[str]) -> str:

@@ -18,7 +18,7 @@ from pytest_gpuserve.report.ranking import FAILED, ranked, rows_of
 from pytest_gpuserve.units import format_change, format_fraction, format_rate, format_ratio, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.gate.verdict import Judgement
@@ -139,17 +139,13 @@ def kinds_lines(tests: Iterable[TestResult]) -> list[str]:
     return [f"what these reasons mean: {some_of(list(kinds))} in {REASONS_PAGE} (pytest --gpuserve-docs says where)"]
 
 
-def problem_lines(tests: Collection[TestResult], shown: Callable[[str], str] = str) -> list[str]:
-    """Why tests did not pass that no verdict speaks of: each error once, with the tests that it ended.
-
-    Args:
-        shown: Makes a text fit to be shown; of an error all of it, before it is cut.
-    """
+def problem_lines(tests: Collection[TestResult]) -> list[str]:
+    """Why tests did not pass that no verdict speaks of: each error once, with the tests that it ended."""
     names = names_of(tests)
     found: dict[str, list[str]] = {}
     for test in tests:
         is_explained = test.outcome != "error" and any(row.is_bad for row in rows_of(test))
-        problem = next((line.strip() for line in shown(test.problem).splitlines() if line.strip()), "")
+        problem = next((line.strip() for line in test.problem.splitlines() if line.strip()), "")
         if test.outcome not in FAILED or is_explained or not problem:
             continue
         text = problem if len(problem) <= PROBLEM_CHARACTERS else f"{problem[:PROBLEM_CHARACTERS]} ..."

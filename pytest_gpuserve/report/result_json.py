@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -34,7 +34,7 @@ from pytest_gpuserve.report.schema import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.counters import Counters
@@ -49,12 +49,8 @@ _MODES: Final[dict[str, Mode]] = {"": "gate", "--baseline-update": "update", "--
 _QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
 
 
-def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
-    """Write a session's result as JSON.
-
-    Args:
-        shown: Makes each text in it fit to be shown; numbers and names of fields stay as they are.
-    """
+def document(result: SessionResult) -> str:
+    """Write a session's result as JSON."""
     record = ResultRecord(
         at=result.at or None,
         commit=result.commit,
@@ -74,20 +70,12 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
         notes=list(result.notes),
         tests=[_test(test) for test in result.tests],
     )
-    return json_text(msgspec.to_builtins(record), shown) + "\n"
+    return json_text(msgspec.to_builtins(record)) + "\n"
 
 
-def json_text(plain: Plain, shown: Callable[[str], str]) -> str:
-    """Write plain values as JSON, with each text, but no name of a field, made fit to be shown."""
-    return json.dumps(_with_texts(plain, shown), indent=1, allow_nan=False)
-
-
-def _with_texts(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- anything that JSON has
-    if isinstance(value, str):
-        return shown(value)
-    if isinstance(value, dict):
-        return {name: _with_texts(each, shown) for name, each in value.items()}
-    return [_with_texts(each, shown) for each in value] if isinstance(value, (list, tuple)) else value
+def json_text(plain: Plain) -> str:
+    """Write plain values as JSON."""
+    return json.dumps(plain, indent=1, allow_nan=False)
 
 
 def _test(test: TestResult) -> TestRecord:

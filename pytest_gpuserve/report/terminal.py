@@ -19,7 +19,7 @@ from pytest_gpuserve.report.ranking import ranked
 from pytest_gpuserve.units import format_change, format_fraction, format_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Collection, Sequence
 
     from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import TestResult
@@ -69,7 +69,6 @@ def table(
     color: bool,
     only_bad: bool = False,
     verbose: bool = False,
-    shown: Callable[[str], str] = str,
 ) -> str:
     """Draw the judgements of all tests, in the order of `report.ranking`; empty where there is no row.
 
@@ -77,7 +76,7 @@ def table(
         only_bad: Whether to leave out all but what keeps a test from passing.
         verbose: Whether to say what each verdict rests on.
     """
-    lines = _lines(tests, only_bad=only_bad, shown=shown)
+    lines = _lines(tests, only_bad=only_bad)
     if not lines:
         return ""
     width = max(width, NARROWEST)
@@ -102,12 +101,12 @@ def table(
 
 def is_whole(tests: Collection[TestResult], *, width: int) -> bool:
     """Whether a verbose table of this width has all its columns."""
-    columns = _columns_that_fit(_lines(tests, only_bad=False, shown=str), max(width, NARROWEST), verbose=True)
+    columns = _columns_that_fit(_lines(tests, only_bad=False), max(width, NARROWEST), verbose=True)
     return columns == list(_HEADINGS)
 
 
-def _lines(tests: Collection[TestResult], *, only_bad: bool, shown: Callable[[str], str]) -> list[_Line]:
-    names = names_of(tests, shown)
+def _lines(tests: Collection[TestResult], *, only_bad: bool) -> list[_Line]:
+    names = names_of(tests)
     lines: list[_Line] = []
     last: Row | None = None
     for row in ranked(tests):
@@ -115,7 +114,7 @@ def _lines(tests: Collection[TestResult], *, only_bad: bool, shown: Callable[[st
             continue
         # A load is named in its first line: its others stand right below.
         is_new = last is None or row.run is not last.run
-        name = f"{names[row.test.nodeid]} {printable(shown(row.run.label))}".strip() if is_new else ""
+        name = f"{names[row.test.nodeid]} {printable(row.run.label)}".strip() if is_new else ""
         style = OVERRULED_STYLE if row.judgement.overruled else STYLES[row.judgement.verdict]
         lines.append(_Line(name, style, _cells(row.judgement)))
         last = row

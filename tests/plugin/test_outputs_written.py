@@ -42,7 +42,7 @@ def test_what_an_older_run_wrote_is_removed(tmp_path: Path) -> None:
 
 
 def test_each_file_is_written_and_named(tmp_path: Path) -> None:
-    """Nothing but the files is left, each in words that hide secrets; of nothing measured there is no summary."""
+    """Nothing but the files is left; of nothing measured there is no summary."""
     files = [
         Output("--gpuserve-json=a", Form.JSON, tmp_path / "a"),
         Output("--gpuserve-markdown=b", Form.MARKDOWN, tmp_path / "b"),
@@ -53,26 +53,26 @@ def test_each_file_is_written_and_named(tmp_path: Path) -> None:
         f"--gpuserve-markdown: {tmp_path / 'b'}",
         f"${STEP_SUMMARY}: {tmp_path / 'c'}",
     )
-    assert write_outputs(files, NOTHING, str).lines == lines[:2]
+    assert write_outputs(files, NOTHING).lines == lines[:2]
     assert "Nothing was measured" in (tmp_path / "b").read_text()
-    written = write_outputs(files, RESULT, lambda text: text.replace("test_it", "HIDDEN"))
+    written = write_outputs(files, RESULT)
     assert not written.failed
     assert written.lines == lines
     assert names_in(tmp_path) == ["a", "b", "c"]
-    assert json.loads((tmp_path / "a").read_text())["tests"][0]["nodeid"] == "test_a.py::HIDDEN"
+    assert json.loads((tmp_path / "a").read_text())["tests"][0]["nodeid"] == "test_a.py::test_it"
 
 
 def test_a_failure_takes_no_other_file_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder that went away, a missing package and a fault of ours are told; the rest is written, odd bytes too."""
 
-    def faulty(result: SessionResult, shown: object) -> str:
+    def faulty(result: SessionResult) -> str:
         raise ZeroDivisionError("by 0")
 
-    def lacking(result: SessionResult, shown: object) -> str:
+    def lacking(result: SessionResult) -> str:
         raise UsageProblem("the report needs plotting", remedies=["pip install it"])
 
     # Half of a character, as a file's name may hold it.
-    made = {Form.HTML: lacking, Form.CSV: faulty, Form.PROMETHEUS: lambda result, shown: "a\udcffb"}
+    made = {Form.HTML: lacking, Form.CSV: faulty, Form.PROMETHEUS: lambda result: "a\udcffb"}
     renderer = outputs._renderer
     monkeypatch.setattr(outputs, "_renderer", lambda form: made.get(form) or renderer(form))
     files = [
@@ -82,7 +82,7 @@ def test_a_failure_takes_no_other_file_with_it(tmp_path: Path, monkeypatch: pyte
         Output("--gpuserve-json=d", Form.JSON, tmp_path / "d"),
         Output("--gpuserve-export=prometheus:e", Form.PROMETHEUS, tmp_path / "e"),
     ]
-    written = write_outputs(files, RESULT, str)
+    written = write_outputs(files, RESULT)
     assert written.failed
     gone, report, fault, results, _ = written.lines
     assert gone.startswith("ERROR: --gpuserve-markdown=gone/a: it cannot be written: ")
@@ -101,7 +101,7 @@ def test_a_reader_sees_all_of_it_or_the_last_one(tmp_path: Path, monkeypatch: py
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(type(path), "write_bytes", full)
-    written = write_outputs([Output("--gpuserve-json=out.json", Form.JSON, path)], RESULT, str)
+    written = write_outputs([Output("--gpuserve-json=out.json", Form.JSON, path)], RESULT)
     assert written.failed
     assert "No space left" in written.lines[0]
     assert names_in(tmp_path) == []
@@ -112,16 +112,16 @@ def test_a_summary_is_appended(tmp_path: Path) -> None:
     path = tmp_path / "summary"
     path.write_text("before\n")
     for _ in range(2):
-        assert write_outputs([summary(path)], RESULT, str).lines == (f"${STEP_SUMMARY}: {path}",)
+        assert write_outputs([summary(path)], RESULT).lines == (f"${STEP_SUMMARY}: {path}",)
     text = path.read_text()
     assert text.startswith("before\n")
     assert text.count("<h3>") == 2
-    absent = write_outputs([summary(tmp_path / "gone" / "summary")], RESULT, str)
+    absent = write_outputs([summary(tmp_path / "gone" / "summary")], RESULT)
     assert not absent.failed
     assert absent.lines[0].startswith(f"not written: ${STEP_SUMMARY}: it cannot be written: ")
     # Of a larger file the runner would show nothing at all.
     path.write_bytes(b"x" * (STEP_SUMMARY_BYTES - 100))
-    large = write_outputs([summary(path)], RESULT, str)
+    large = write_outputs([summary(path)], RESULT)
     assert not large.failed
     assert "run pytest in a step of its own" in large.lines[0]
     assert path.stat().st_size == STEP_SUMMARY_BYTES - 100

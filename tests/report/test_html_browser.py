@@ -8,10 +8,10 @@ import pytest
 
 from pytest_gpuserve.report.html import document, history_document
 from pytest_gpuserve.report.html.history import LinePoint, MetricLine
-from pytest_gpuserve.report.html.measured import Texts
+from pytest_gpuserve.report.html.measured import one_line
 from tests.report.chromium import Browser, chromium, find_chromium
 from tests.report.html_results import HOSTILE, session_result
-from tests.report.test_html import with_texts
+from tests.report.test_html import with_each_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -156,7 +156,7 @@ def test_a_phone_scrolls_one_way_only(browser: Browser, report: Path) -> None:
 def test_nothing_of_the_run_is_run(browser: Browser, tmp_path: Path) -> None:
     """Hostile texts in every place, plots included, are read as texts, and none of them is executed."""
     page = tmp_path / "hostile.html"
-    result = with_texts(session_result(2, stored=False), lambda known: f"{' '.join(SHORT)} {known}")
+    result = with_each_text(session_result(2, stored=False), lambda known: f"{' '.join(SHORT)} {known}")
     page.write_text(document(result), encoding="utf-8")
     open_all(browser, page)
     assert browser.evaluate("typeof globalThis.hacked") == "undefined"
@@ -164,7 +164,7 @@ def test_nothing_of_the_run_is_run(browser: Browser, tmp_path: Path) -> None:
     assert browser.evaluate("document.images.length") == 0
     assert browser.evaluate("document.querySelectorAll('svg a, b:not(.legend b), script').length") == 0
     told = browser.evaluate("document.body.textContent")
-    assert all(Texts(str).line(text) in " ".join(told.split()) for text in SHORT)
+    assert all(one_line(text) in " ".join(told.split()) for text in SHORT)
 
 
 def test_a_history_is_drawn(browser: Browser, tmp_path: Path) -> None:

@@ -16,15 +16,13 @@ from pytest_gpuserve.measure.window import CardUse, Start
 from pytest_gpuserve.report.html.figure import QUIET, Axis, Figure, Panel, Point, Series, draw, named_axis, shared_axis
 from pytest_gpuserve.report.html.history import LinePoint, MetricLine, history
 from pytest_gpuserve.report.html.load_plots import BETWEEN_SECONDS, STEPS, batches, distribution, tail, windows
-from pytest_gpuserve.report.html.measured import MeasuredRun, Texts
+from pytest_gpuserve.report.html.measured import MeasuredRun
 from pytest_gpuserve.report.html.run_plots import components, forest, throughput, use
 from pytest_gpuserve.report.ranking import Row, rows_of
 from pytest_gpuserve.report.results import RunResult
 from tests.report.html_results import UUID, Speeds
 from tests.report.html_results import session as rich_session
 from tests.support.builders import histogram, judgement, result_of, session, start, window
-
-TEXTS = Texts(str)
 
 
 def run_of(nodeid: str = "a.py::t", users: int | None = 8, **fields: Any) -> MeasuredRun:  # noqa: ANN401
@@ -221,7 +219,7 @@ def test_loads_that_differ_in_a_number_are_a_line(
     runs: list[MeasuredRun], points: list[tuple[str, float, float]]
 ) -> None:
     """Each is a point, with that number beside it."""
-    (series,) = found(throughput(runs, TEXTS)).panels[0].series
+    (series,) = found(throughput(runs)).panels[0].series
     assert series.line
     labels, rates, latencies = zip(*points, strict=True)
     assert tuple(point.label for point in series.points) == labels
@@ -232,16 +230,16 @@ def test_loads_that_differ_in_a_number_are_a_line(
 def test_steps_shorter_than_windows_are_one_point() -> None:
     """What belongs to which of them is not known."""
     run = run_of(users=None, steps=((1, 0.1), (2, 0.1)))
-    (series,) = found(throughput([run], TEXTS)).panels[0].series
+    (series,) = found(throughput([run])).panels[0].series
     assert len(series.points) == 1
 
 
 def test_many_tests_share_a_quiet_colour() -> None:
     """The legend stays short; every load is drawn, but one that answered nothing: it has no throughput of 0."""
-    series = found(throughput([run_of(f"a.py::t{place}") for place in range(20)], TEXTS)).panels[0].series
+    series = found(throughput([run_of(f"a.py::t{place}") for place in range(20)])).panels[0].series
     assert series[-1].name == "further tests"
     assert sum(len(each.points) for each in series) == 20
-    assert throughput([run_of(sessions=(session(start(window(()))),))], TEXTS) is None
+    assert throughput([run_of(sessions=(session(start(window(()))),))]) is None
 
 
 # -- components
@@ -250,7 +248,7 @@ def test_many_tests_share_a_quiet_colour() -> None:
 def test_components_are_stacked_over_users() -> None:
     """Seven parts a bar, each on those before it, together the mean latency, and the throughput below them."""
     runs = [run_of(f"a.py::t[{users}]", users, sessions=(rich_session(Speeds(), users),)) for users in (16, 8)]
-    (figure,) = components(runs, TEXTS)
+    (figure,) = components(runs)
     assert figure.title == "Latency by component: t"
     assert [name for _, name in figure.along.names] == ["8", "16"]
     stack = [bars.bars[0] for bars in figure.panels[0].bars]
@@ -265,10 +263,10 @@ def test_components_are_stacked_over_users() -> None:
 def test_single_loads_share_a_plot() -> None:
     """Tests of one number of users are bars beside each other, also of one name; unknown parts are no bar of 0."""
     runs = [run_of(name, 8, sessions=(rich_session(Speeds(), 8),)) for name in ("a.py::t", "b.py::t")]
-    (figure,) = components(runs, TEXTS)
+    (figure,) = components(runs)
     assert figure.title == "Latency by component"
     assert len(figure.panels[0].bars[0].bars) == 2
-    assert components([run_of()], TEXTS) == []
+    assert components([run_of()]) == []
 
 
 # -- use
@@ -317,9 +315,9 @@ def test_a_tail_of_few_requests() -> None:
 
 def test_base_and_candidate_are_drawn_together() -> None:
     """The base is there to be compared with; alone, a load is drawn alone."""
-    beside = distribution(run_of(base="HEAD~1", base_sessions=(session(),)), TEXTS)
+    beside = distribution(run_of(base="HEAD~1", base_sessions=(session(),)))
     assert [name for name in named(beside) if name] == ["base: HEAD~1", "now"]
-    curve, quantiles = found(distribution(run_of(), TEXTS)).panels[0].series
+    curve, quantiles = found(distribution(run_of())).panels[0].series
     assert curve.name == "now"
     assert values(quantiles) == pytest.approx([0.5, 0.1, 0.05, 0.01])
 
@@ -329,7 +327,7 @@ def test_base_and_candidate_are_drawn_together() -> None:
 
 def test_windows_lie_where_they_were_measured() -> None:
     """Each at its time, start after start, and where windows were thrown away there is a shade."""
-    figure = found(windows(run_of(sessions=(rich_session(Speeds(), 8, starts=2, windows=6),)), TEXTS))
+    figure = found(windows(run_of(sessions=(rich_session(Speeds(), 8, starts=2, windows=6),))))
     points = figure.panels[0].series[0].points[:8]
     # A second without a window, after the third: no line goes over it.
     assert [place for place, point in enumerate(points) if point.y is None] == [3, 7]
@@ -343,7 +341,7 @@ def test_windows_lie_where_they_were_measured() -> None:
 
 def test_windows_without_a_clock_follow_each_other() -> None:
     """Those that were remembered have lost their time: they stand in their order, and nothing is shaded."""
-    figure = found(windows(run_of(sessions=(session(start(window(), window())),)), TEXTS))
+    figure = found(windows(run_of(sessions=(session(start(window(), window())),))))
     drawn = [(point.x, point.y is None) for point in figure.panels[0].series[0].points]
     assert drawn == [(0.25, False), (0.75, False), (1.0, True)]
     assert figure.shades == ()
@@ -352,7 +350,7 @@ def test_windows_without_a_clock_follow_each_other() -> None:
 def test_starts_side_by_side_stand_above_each_other() -> None:
     """The base's first start begins where the candidate's does, and the second pair behind both."""
     pair = (session(start(window()), start(window())),)
-    figure = found(windows(run_of(sessions=pair, base="HEAD~1", base_sessions=pair), TEXTS))
+    figure = found(windows(run_of(sessions=pair, base="HEAD~1", base_sessions=pair)))
     base, now = ([point.x for point in series.points if point.y is not None] for series in figure.panels[0].series)
     assert base == now == [0.25, 0.75 + BETWEEN_SECONDS]
     assert len(figure.rules) == 1
@@ -361,13 +359,13 @@ def test_starts_side_by_side_stand_above_each_other() -> None:
 def test_clocks_are_drawn_where_they_are_known() -> None:
     """A window without a clock, or without an answer, is a gap in that line, and never a 0."""
     clocked = replace(window(), cards=CardUse(sm_clock_mhz=1410.0))
-    figure = found(windows(run_of(sessions=(session(start(clocked, window(()))),)), TEXTS))
+    figure = found(windows(run_of(sessions=(session(start(clocked, window(()))),))))
     rate, p99, clock = (values(panel.series[0])[:2] for panel in figure.panels)
     assert rate[1] == 0
     assert p99[1] is None
     assert clock == [1410.0, None]
-    assert len(found(windows(run_of(), TEXTS)).panels) == 2
-    assert windows(run_of(sessions=()), TEXTS) is None
+    assert len(found(windows(run_of())).panels) == 2
+    assert windows(run_of(sessions=())) is None
 
 
 # -- batches
@@ -376,10 +374,10 @@ def test_clocks_are_drawn_where_they_are_known() -> None:
 def test_batch_sizes_are_in_their_order() -> None:
     """By number, not by letter, and what has no upper end comes last."""
     sized = replace(session(), batch_sizes={"16": 1, "2": 3, "inf": 1, "x": 1, "nan": 2})
-    figure = found(batches(run_of(sessions=(sized,)), TEXTS))
+    figure = found(batches(run_of(sessions=(sized,))))
     assert [name for _, name in figure.along.names] == ["2", "16", "inf", "nan", "x"]
     assert [bar.top for bar in figure.panels[0].bars[0].bars] == [0.375, 0.125, 0.125, 0.25, 0.125]
-    assert batches(run_of(sessions=(replace(session(), batch_sizes={}),)), TEXTS) is None
+    assert batches(run_of(sessions=(replace(session(), batch_sizes={}),))) is None
 
 
 # -- history
@@ -388,7 +386,7 @@ def test_batch_sizes_are_in_their_order() -> None:
 def test_levels_end_at_change_points() -> None:
     """Each stretch has its median, and a line stands before the first value of the next."""
     points = tuple(LinePoint(f"c{place}", value, note="n") for place, value in enumerate((1.0, 1.2, 5.0, 5.2, 5.4)))
-    figure = history(MetricLine("m", "1/s", points, (2,)), TEXTS)
+    figure = history(MetricLine("m", "1/s", points, (2,)))
     drawn, levels = figure.panels[0].series
     assert values(drawn) == [1.0, 1.2, 5.0, 5.2, 5.4]
     assert [(point.x, point.y) for point in levels.points if point.y] == [(0, 1.1), (1, 1.1), (2, 5.2), (4, 5.2)]
@@ -399,7 +397,7 @@ def test_levels_end_at_change_points() -> None:
 def test_bounds_are_drawn_where_both_are_known() -> None:
     """A value of which they are not known has no interval, also beside one that has; a bound of 0 is one."""
     points = (LinePoint("a", 1.0, 0.0, 1.5), LinePoint("b", 2.0, None, 3.0), LinePoint("c", 2.0))
-    drawn = history(MetricLine("m", "", points), TEXTS).panels[0].series[0]
+    drawn = history(MetricLine("m", "", points)).panels[0].series[0]
     assert [point.interval for point in drawn.points] == [(0.0, 1.5), None, None]
 
 
@@ -407,7 +405,7 @@ def test_what_was_settled_side_by_side_shows_the_rounds_that_decided() -> None:
     """Both builds of these rounds are drawn, not the few windows that were measured alone before."""
     alone, beside = session(start(window())), session(start(window((0.02,) * 5)))
     run = run_of(sessions=(alone,), base="888888", base_sessions=(beside,), candidate_sessions=(beside,))
-    base, now = found(windows(run, TEXTS)).panels[0].series
+    base, now = found(windows(run)).panels[0].series
     assert values(base) == values(now)
     assert run.summary is not None
     assert run.summary.throughput == 10.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -124,14 +123,10 @@ def test_the_code_of_an_anchor_that_finds_none_decides_nothing(said: Verdict) ->
 
 
 def test_loads_are_told_apart() -> None:
-    """The first one needs no name; secrets are hidden in a load's name and in reasons."""
-    named = properties(
-        [run(judgement(reasons=("key hunter22",))), run(judgement(reasons=("key hunter22",)), label="hunter22")],
-        lambda text: text.replace("hunter22", "<KEY>"),
-    )
-    assert {"gpuserve.throughput.value", "gpuserve.<KEY>.throughput.value"} <= set(dict(named))
+    """The first one needs no name."""
+    named = properties([run(judgement()), run(judgement(), label="warm")])
+    assert {"gpuserve.throughput.value", "gpuserve.warm.throughput.value"} <= set(dict(named))
     assert len(dict(named)) == len(named)
-    assert "hunter22" not in json.dumps(named)
 
 
 @given(text=st.text(alphabet=st.characters(), max_size=20), metric=st.sampled_from(sorted(METRICS)))

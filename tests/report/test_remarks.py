@@ -122,12 +122,9 @@ def test_an_error_before_any_verdict_has_a_line() -> None:
 
 
 def test_a_long_error_is_cut() -> None:
-    """It is shown in full by pytest; a secret across the cut is masked before, when it is still known for one."""
+    """It is shown in full by pytest."""
     (line,) = problem_lines([named("test_a", problem="x" * 1000)])
     assert line == f"FAILED: {'x' * PROBLEM_CHARACTERS} ... (test_a)"
-    problem = f"{'x' * (PROBLEM_CHARACTERS - 5)}hunter22-hunter22"
-    (line,) = problem_lines([named("test_a", problem=problem)], lambda text: text.replace("hunter22-hunter22", "<KEY>"))
-    assert line == f"FAILED: {'x' * (PROBLEM_CHARACTERS - 5)}<KEY> (test_a)"
 
 
 def test_details_say_what_the_table_has_no_room_for() -> None:

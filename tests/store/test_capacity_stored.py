@@ -125,5 +125,5 @@ def test_reports_tell_what_was_tried() -> None:
     written = page(result)
     for told in ("start 1: capacity ", "overloaded: by a test", "client late: by a test"):
         assert told in written
-    (load,) = loads_of(result, str)
+    (load,) = loads_of(result)
     assert {metric.name for metric in load.known()} == {"capacity", "cold_start"}

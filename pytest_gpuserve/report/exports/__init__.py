@@ -17,7 +17,7 @@ from pytest_gpuserve.report.ranking import rows_by_load
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_gpuserve.measure.window import Start
     from pytest_gpuserve.report.ranking import Row
@@ -78,36 +78,26 @@ class ExportedTest:
     loads: tuple[ExportedLoad, ...]
 
 
-def tests_of(result: SessionResult, shown: Callable[[str], str]) -> tuple[ExportedTest, ...]:
-    """Name all tests and their loads, so that no two are called the same, in the order in which they ran.
-
-    Args:
-        shown: Makes each text in it fit to be shown; two names may be the same afterwards.
-    """
+def tests_of(result: SessionResult) -> tuple[ExportedTest, ...]:
+    """Name all tests and their loads, so that no two are called the same, in the order in which they ran."""
     tests: set[str] = set()
     loads: set[str] = set()
-    return tuple(_test(test, shown, tests, loads) for test in result.tests)
+    return tuple(_test(test, tests, loads) for test in result.tests)
 
 
-def loads_of(result: SessionResult, shown: Callable[[str], str]) -> Iterator[ExportedLoad]:
+def loads_of(result: SessionResult) -> Iterator[ExportedLoad]:
     """The loads of `tests_of`."""
-    for test in tests_of(result, shown):
+    for test in tests_of(result):
         yield from test.loads
 
 
-def one_line(text: str, shown: Callable[[str], str]) -> str:
-    """A text as one line that can be printed and written as UTF-8."""
-    # Masked before anything else: a secret that is escaped would not be found any more.
-    return printable(shown(text))
-
-
-def plain(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- anything that JSON has
+def plain(value: Any) -> Any:  # noqa: ANN401 -- anything that JSON has
     """Facts with each text in them as one line that is fit to be shown; what is unknown (None) is left out."""
     if isinstance(value, str):
-        return one_line(value, shown)
+        return printable(value)
     if isinstance(value, dict):
-        return {name: plain(each, shown) for name, each in value.items() if each is not None}
-    return [plain(each, shown) for each in value] if isinstance(value, (list, tuple)) else value
+        return {name: plain(each) for name, each in value.items() if each is not None}
+    return [plain(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def json_text(document: object) -> str:
@@ -119,12 +109,12 @@ def json_text(document: object) -> str:
     return json.dumps(document, indent=1, allow_nan=False) + "\n"
 
 
-def _test(test: TestResult, shown: Callable[[str], str], tests: set[str], loads: set[str]) -> ExportedTest:
-    name = _unique(one_line(test.nodeid, shown), tests)
+def _test(test: TestResult, tests: set[str], loads: set[str]) -> ExportedTest:
+    name = _unique(printable(test.nodeid), tests)
     labels: set[str] = set()
     found = []
     for run, rows in zip(test.runs, rows_by_load(test), strict=True):
-        label = _unique(one_line(run.label, shown), labels)
+        label = _unique(printable(run.label), labels)
         whole = _fitted(_unique(f"{name} {label}" if label else name, loads))
         starts = _sound_starts(run, rows)
         found.append(ExportedLoad(name, label, whole, test.outcome, run, tuple(rows), starts, _summary(starts)))

@@ -17,9 +17,10 @@ from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.exports import ExportedLoad, loads_of
+from pytest_gpuserve.report.names import with_texts
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.summary import Summary
@@ -64,13 +65,13 @@ _FORMULA: Final = re.compile(r"(^|;)(\s*)(?=[=+\-@\uff1d\uff0b\uff0d\uff20])")
 semicolons; the wide signs are the same ones as East Asian keyboards type them."""
 
 
-def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
+def document(result: SessionResult) -> str:
     """Write a row for each load, sorted by batch and concurrency as the published tables; unknown ones come last.
 
     A text that a spreadsheet would take for a formula begins with an apostrophe, which it takes for the mark of a text.
     """
     # Before names are told apart, which else might become the same.
-    rows = [_row(load) for load in loads_of(result, lambda text: _no_formula(shown(text)))]
+    rows = [_row(load) for load in loads_of(with_texts(result, _no_formula))]
     text = io.StringIO()
     writer = csv.DictWriter(text, (*PUBLISHED, *OURS), lineterminator="\n")
     writer.writeheader()

@@ -12,10 +12,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.exports import ExportedLoad, one_line, plain, tests_of
+from pytest_gpuserve.report.exports import ExportedLoad, plain, tests_of
+from pytest_gpuserve.report.names import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Iterable, Mapping
 
     from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import SessionResult
@@ -78,12 +79,12 @@ _GRAVEST: Final = (Verdict.REGRESSED, Verdict.INVALID, Verdict.MISSING, Verdict.
 _OF_CARD: Final = ("product", "driver", "cuda")
 
 
-def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
+def document(result: SessionResult) -> str:
     """Write a session's numbers and verdicts; what is unknown, or cannot be trusted, has no line."""
-    gpu = one_line(str(result.gpu.get("name") or ""), shown)
+    gpu = printable(str(result.gpu.get("name") or ""))
     families = _Families(gpu)
-    families.add("gpuserve_session_info", _facts(result, shown), 1)
-    for test in tests_of(result, shown):
+    families.add("gpuserve_session_info", _facts(result), 1)
+    for test in tests_of(result):
         families.add("gpuserve_test_outcome", {"test": test.name, "outcome": test.outcome}, 1)
         for load in test.loads:
             labels = {"test": load.test, "run": load.label}
@@ -171,7 +172,7 @@ def _gravity(row: Row) -> tuple[bool, int]:
     return row.counts, -(_GRAVEST.index(verdict) if verdict in _GRAVEST else len(_GRAVEST))
 
 
-def _facts(result: SessionResult, shown: Callable[[str], str]) -> dict[str, str]:
+def _facts(result: SessionResult) -> dict[str, str]:
     card: dict[str, Any] = {name: result.gpu.get(name) for name in _OF_CARD}
     known = {
         **card,
@@ -179,4 +180,4 @@ def _facts(result: SessionResult, shown: Callable[[str], str]) -> dict[str, str]
         "commit": result.commit,
         "clean": None if result.commit is None else str(result.clean).lower(),
     }
-    return {name: str(value) for name, value in plain(known, shown).items()}
+    return {name: str(value) for name, value in plain(known).items()}

@@ -10,10 +10,11 @@ import math
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.measure.histogram import seconds_of
-from pytest_gpuserve.report.exports import ExportedLoad, json_text, loads_of, one_line, plain
+from pytest_gpuserve.report.exports import ExportedLoad, json_text, loads_of, plain
+from pytest_gpuserve.report.names import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
     from pytest_gpuserve.measure.summary import Summary
     from pytest_gpuserve.report.ranking import Row
@@ -32,18 +33,18 @@ _OF_HOST: Final = {"node": "id", "processor": "cpu", "release": "kernel", "syste
 """Where pytest-benchmark puts what of the host."""
 
 
-def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
+def document(result: SessionResult) -> str:
     """Write a session's loads as pytest-benchmark writes its benchmarks; one without sound requests is left out."""
-    benchmarks = [_benchmark(load, summary, shown) for load in loads_of(result, shown) if (summary := load.summary)]
+    benchmarks = [_benchmark(load, summary) for load in loads_of(result) if (summary := load.summary)]
     return json_text(
         {
-            "machine_info": _machine(result, shown),
+            "machine_info": _machine(result),
             "commit_info": {
-                "id": UNKNOWN_COMMIT if result.commit is None else one_line(result.commit, shown),
+                "id": UNKNOWN_COMMIT if result.commit is None else printable(result.commit),
                 **({} if result.commit is None else {"dirty": not result.clean}),
             },
             "benchmarks": benchmarks,
-            **({"datetime": one_line(result.at, shown)} if result.at else {}),
+            **({"datetime": printable(result.at)} if result.at else {}),
             "version": LAYOUT,
         }
     )
@@ -84,7 +85,7 @@ def statistics_of(summary: Summary) -> dict[str, float | int | str]:
     }
 
 
-def _benchmark(load: ExportedLoad, summary: Summary, shown: Callable[[str], str]) -> dict[str, Any]:
+def _benchmark(load: ExportedLoad, summary: Summary) -> dict[str, Any]:
     parameters = load.test.partition("::")[2].partition("[")[2]
     return {
         # So that `compare A.json B.json` shows a load of one file below that of the other.
@@ -99,8 +100,8 @@ def _benchmark(load: ExportedLoad, summary: Summary, shown: Callable[[str], str]
             "verdicts": [_verdict(row) for row in load.rows],
             "errors": summary.errors,
             "measured_seconds": summary.seconds,
-            "load": plain(dict(load.run.load), shown),
-            "server": plain(dict(load.run.server), shown),
+            "load": plain(dict(load.run.load)),
+            "server": plain(dict(load.run.server)),
         },
         "options": {},
         "stats": statistics_of(summary),
@@ -126,15 +127,15 @@ def _verdict(row: Row) -> dict[str, Any]:
     }
 
 
-def _machine(result: SessionResult, shown: Callable[[str], str]) -> dict[str, Any]:
-    host: Mapping[str, Any] = plain(dict(result.host), shown)
-    software: Mapping[str, Any] = plain(dict(result.software), shown)
+def _machine(result: SessionResult) -> dict[str, Any]:
+    host: Mapping[str, Any] = plain(dict(result.host))
+    software: Mapping[str, Any] = plain(dict(result.software))
     cpu = {"brand_raw": host.get("cpu"), "count": host.get("cores")}
     found: dict[str, Any] = {ours: host.get(theirs) for ours, theirs in _OF_HOST.items()}
     found |= {
         "python_version": software.get("python"),
         "cpu": {name: value for name, value in cpu.items() if value is not None} or None,
-        "gpu": plain(dict(result.gpu), shown) or None,
+        "gpu": plain(dict(result.gpu)) or None,
         "software": software or None,
     }
     return {name: value for name, value in found.items() if value is not None}

@@ -13,7 +13,7 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.explain import evidence, reference_text
 from pytest_gpuserve.report.html.figure import draw
 from pytest_gpuserve.report.html.history import history
-from pytest_gpuserve.report.html.measured import UNKNOWN, Texts, cut, load_name, measured_runs
+from pytest_gpuserve.report.html.measured import UNKNOWN, block, cut, load_name, measured_runs, one_line
 from pytest_gpuserve.report.html.run_plots import components, forest, throughput, use
 from pytest_gpuserve.report.html.sections import REPLICA_HEADINGS, facts_of, section_of
 from pytest_gpuserve.report.names import names_of
@@ -23,7 +23,7 @@ from pytest_gpuserve.report.remarks import PROBE_HEADINGS, totals_line
 from pytest_gpuserve.units import format_change, format_fraction, format_value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     import jinja2
 
@@ -49,17 +49,16 @@ EXTRA: Final = "pip install 'pytest-gpuserve[report]'"
 _HERE: Final = Path(__file__).parent
 
 
-def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
+def document(result: SessionResult) -> str:
     """Write a session's result as one HTML file, which loads nothing from anywhere.
 
     Raises:
         UsageProblem: The library for templates is not installed.
     """
-    texts = Texts(shown)
-    names = names_of(result.tests, texts.block)
-    rows = [(load_name(names[row.test.nodeid], row.run, texts), row) for row in ranked(result.tests)]
+    names = names_of(result.tests)
+    rows = [(load_name(names[row.test.nodeid], row.run), row) for row in ranked(result.tests)]
     notable, fine = _divided(rows)
-    runs = measured_runs(result, names, texts)
+    runs = measured_runs(result, names)
     of_test: dict[str, list[MeasuredRun]] = {}
     for run in runs:
         of_test.setdefault(run.nodeid, []).append(run)
@@ -67,45 +66,44 @@ def document(result: SessionResult, shown: Callable[[str], str] = str) -> str:
     return _page(
         "report.html.jinja",
         title="gpuserve report",
-        header=texts.line(result.header),
-        at=texts.line(result.at),
-        commit=_commit(result, texts),
-        outcomes=_outcomes(result, texts),
+        header=one_line(result.header),
+        at=one_line(result.at),
+        commit=_commit(result),
+        outcomes=_outcomes(result),
         verdicts=_counted(row for _, row in rows),
-        totals=texts.line(totals_line(result)),
-        next=texts.block(next_step(result)),
-        notable=_group(notable, texts),
-        fine=_group(fine, texts),
+        totals=one_line(totals_line(result)),
+        next=block(next_step(result)),
+        notable=_group(notable),
+        fine=_group(fine),
         anchors=anchors,
         replica_headings=REPLICA_HEADINGS,
         probe_headings=PROBE_HEADINGS,
-        overview=[plot for plot in (throughput(runs, texts), *components(runs, texts)) if plot is not None],
+        overview=[plot for plot in (throughput(runs), *components(runs)) if plot is not None],
         use=use(runs),
         tests=[
-            section_of(anchors[test.nodeid], names[test.nodeid], test, of_test.get(test.nodeid, []), texts)
+            section_of(anchors[test.nodeid], names[test.nodeid], test, of_test.get(test.nodeid, []))
             for test in result.tests
         ],
         facts=[
-            ("Device", facts_of(result.gpu, texts)),
-            ("Host", facts_of(result.host, texts)),
-            ("Software", facts_of(result.software, texts)),
+            ("Device", facts_of(result.gpu)),
+            ("Host", facts_of(result.host)),
+            ("Software", facts_of(result.software)),
         ],
-        notes=[texts.line(note) for note in (*result.notes, *result.places)],
+        notes=[one_line(note) for note in (*result.notes, *result.places)],
     )
 
 
-def history_document(lines: Sequence[MetricLine], title: str, shown: Callable[[str], str] = str) -> str:
+def history_document(lines: Sequence[MetricLine], title: str) -> str:
     """Draw metrics over time as one HTML file, which loads nothing from anywhere.
 
     Raises:
         UsageProblem: The library for templates is not installed.
     """
-    texts = Texts(shown)
     return _page(
         "history.html.jinja",
-        title=texts.line(title),
-        figures=[history(line, texts) for line in lines if line.points],
-        empty=[texts.line(line.title) for line in lines if not line.points],
+        title=one_line(title),
+        figures=[history(line) for line in lines if line.points],
+        empty=[one_line(line.title) for line in lines if not line.points],
     )
 
 
@@ -121,8 +119,8 @@ class _Group:
     lines: tuple[VerdictLine, ...]
 
 
-def _group(rows: Sequence[_Named], texts: Texts) -> _Group:
-    return _Group(forest(rows), tuple(line_of(row, name, texts) for name, row in rows))
+def _group(rows: Sequence[_Named]) -> _Group:
+    return _Group(forest(rows), tuple(line_of(row, name) for name, row in rows))
 
 
 def _divided(rows: Sequence[_Named]) -> tuple[list[_Named], list[_Named]]:
@@ -135,17 +133,17 @@ def _divided(rows: Sequence[_Named]) -> tuple[list[_Named], list[_Named]]:
     return notable, [(name, row) for name, row in rows if row.test.nodeid not in nodeids]
 
 
-def _commit(result: SessionResult, texts: Texts) -> str:
+def _commit(result: SessionResult) -> str:
     if result.commit is None:
         return UNKNOWN
-    return f"{texts.line(result.commit)}{'' if result.clean else ', with changes'}"
+    return f"{one_line(result.commit)}{'' if result.clean else ', with changes'}"
 
 
-def _outcomes(result: SessionResult, texts: Texts) -> list[tuple[str, int]]:
+def _outcomes(result: SessionResult) -> list[tuple[str, int]]:
     """How many tests there are of each outcome, those that did not pass first."""
     counts: dict[str, int] = {}
     for test in result.tests:
-        outcome = texts.line(test.outcome)
+        outcome = one_line(test.outcome)
         counts[outcome] = counts.get(outcome, 0) + 1
     return sorted(counts.items(), key=lambda item: item[0] == "passed")
 
@@ -175,7 +173,7 @@ def _counted(rows: Iterable[Row]) -> list[tuple[str, int]]:
     return list(Counter(str(row.judgement.verdict) for row in rows if row.counts).items())
 
 
-def line_of(row: Row, name: str, texts: Texts) -> VerdictLine:
+def line_of(row: Row, name: str) -> VerdictLine:
     """Write a judgement as a line."""
     judgement = row.judgement
     unit = judgement.unit
@@ -190,7 +188,7 @@ def line_of(row: Row, name: str, texts: Texts) -> VerdictLine:
         "tolerance": UNKNOWN if judgement.tolerance is None else format_fraction(judgement.tolerance),
         "detectable": UNKNOWN if judgement.detectable is None else format_fraction(judgement.detectable),
     }
-    reasons = [texts.line(reason.text) for reason in row.reasons]
+    reasons = [one_line(reason.text) for reason in row.reasons]
     # What a pass rests on stands in the test's own section: 200 lines of it would hide those that matter.
     if judgement.rounds and judgement.verdict is not Verdict.PASS:
         reasons.append(evidence(judgement))

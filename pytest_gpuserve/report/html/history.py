@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from pytest_gpuserve.report.html.figure import Axis, Figure, Panel, Point, Series, colour
+from pytest_gpuserve.report.html.measured import one_line, short
 from pytest_gpuserve.units import format_value
-
-if TYPE_CHECKING:
-    from pytest_gpuserve.report.html.measured import Texts
 
 LABEL_CHARACTERS: Final = 12
 """Of a label on the axis at most; every point tells the whole of it."""
@@ -58,17 +56,17 @@ class MetricLine:
             raise ValueError(f"change points must rise within 0..{len(self.points) - 1}, not {self.changes}")
 
 
-def history(line: MetricLine, texts: Texts) -> Figure:
+def history(line: MetricLine) -> Figure:
     """Draw a metric's history."""
-    changes = ", ".join(texts.short(line.points[place].label) for place in line.changes)
+    changes = ", ".join(short(line.points[place].label) for place in line.changes)
     values = tuple(
-        Point(place, point.value, _told(point, line.unit, texts), interval=_bounds_of(point))
+        Point(place, point.value, _told(point, line.unit), interval=_bounds_of(point))
         for place, point in enumerate(line.points)
     )
     return Figure(
-        texts.line(line.title),
+        one_line(line.title),
         Axis(
-            names=tuple((place, texts.line(point.label)[:LABEL_CHARACTERS]) for place, point in enumerate(line.points)),
+            names=tuple((place, one_line(point.label)[:LABEL_CHARACTERS]) for place, point in enumerate(line.points)),
             bounds=(-0.5, len(line.points) - 0.5),
         ),
         (Panel(Axis("", line.unit), (Series("", colour(0), values, line="solid"), _levels(line))),),
@@ -77,11 +75,11 @@ def history(line: MetricLine, texts: Texts) -> Figure:
     )
 
 
-def _told(point: LinePoint, unit: str, texts: Texts) -> str:
+def _told(point: LinePoint, unit: str) -> str:
     value = format_value(point.value, unit)
     if bounds := _bounds_of(point):
         value += f" ({format_value(bounds[0], unit)} to {format_value(bounds[1], unit)})"
-    return "; ".join(part for part in (texts.line(point.label), value, texts.line(point.note)) if part)
+    return "; ".join(part for part in (one_line(point.label), value, one_line(point.note)) if part)
 
 
 def _bounds_of(point: LinePoint) -> tuple[float, float] | None:

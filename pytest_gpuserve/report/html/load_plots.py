@@ -22,7 +22,7 @@ from pytest_gpuserve.report.html.figure import (
     colour,
     known,
 )
-from pytest_gpuserve.report.html.measured import starts_of
+from pytest_gpuserve.report.html.measured import one_line, short, starts_of
 from pytest_gpuserve.units import format_fraction, format_seconds
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.measure.histogram import Histogram
     from pytest_gpuserve.measure.window import Session, Start, Window
-    from pytest_gpuserve.report.html.measured import MeasuredRun, Texts
+    from pytest_gpuserve.report.html.measured import MeasuredRun
 
 
 BETWEEN_SECONDS: Final = 1.0
@@ -58,7 +58,7 @@ class _Placed:
     gaps: tuple[tuple[float, float], ...]
 
 
-def windows(run: MeasuredRun, texts: Texts) -> Figure | None:
+def windows(run: MeasuredRun) -> Figure | None:
     """Draw the windows of a load, and of the one that it was measured beside; None where there is none."""
     own, base, begins = _placed(run.starts, starts_of(run.run.base_sessions))
     if not any(start.windows for start in own):
@@ -70,7 +70,7 @@ def windows(run: MeasuredRun, texts: Texts) -> Figure | None:
     if any(_clock(window) is not None for start in own for window in start.windows):
         panels.append((Axis("SM clock", "MHz"), _clock))
     rejected = [reason for start in run.starts for reason in start.rejected]
-    reasons = dict.fromkeys(texts.line(reason) for reason in rejected)
+    reasons = dict.fromkeys(one_line(reason) for reason in rejected)
     discarded = sum(start.discarded for start in run.starts)
     return Figure(
         "Windows over time",
@@ -163,11 +163,11 @@ def _clock(window: Window) -> float | None:
     return None if window.cards is None else window.cards.sm_clock_mhz
 
 
-def distribution(run: MeasuredRun, texts: Texts) -> Figure | None:
+def distribution(run: MeasuredRun) -> Figure | None:
     """Draw the latencies of a load, and of the one that it was measured beside; None where nothing was answered."""
     curves: list[Series] = []
     if run.base is not None:
-        curves += _curve(run.base.latency, f"base: {texts.short(run.run.base or '')}", QUIET, line="dash")
+        curves += _curve(run.base.latency, f"base: {short(run.run.base or '')}", QUIET, line="dash")
     if run.summary is not None:
         curves += _curve(run.summary.latency, "now", colour(0), line="solid")
     if not curves:
@@ -219,14 +219,14 @@ def _curve(latency: Histogram, name: str, own: str, *, line: str) -> list[Series
     return [Series(name, own, curve, line=line, mark=""), Series("", own, quantiles)]
 
 
-def batches(run: MeasuredRun, texts: Texts) -> Figure | None:
+def batches(run: MeasuredRun) -> Figure | None:
     """Draw the batch sizes of a load, and of the one that it was measured beside; None where the server tells none."""
     sides = [("base", _sizes(run.run.base_sessions), QUIET), ("now", _sizes(run.sessions), colour(0))]
     known = [(name, sizes, own) for name, sizes, own in sides if sizes]
     if not known:
         return None
     edges = sorted({edge for _, sizes, _ in known for edge in sizes}, key=_order)
-    names = tuple((place, texts.line(edge)[:LONGEST_TICK]) for place, edge in enumerate(edges))
+    names = tuple((place, one_line(edge)[:LONGEST_TICK]) for place, edge in enumerate(edges))
     width = BARS_WIDTH / len(known)
     return Figure(
         "Batch sizes",

@@ -13,7 +13,7 @@ from pytest_gpuserve.measure.window import is_searched
 from pytest_gpuserve.report.names import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpuserve.measure.window import Session, Start, Window
     from pytest_gpuserve.report.results import RunResult, SessionResult
@@ -28,41 +28,30 @@ _KEPT: Final = frozenset("\n\t")
 """What is not printable, and still has its place in a text of several lines."""
 
 
-class Texts:
-    """Makes the texts of a run fit to be shown, each of them once.
+def block(text: str) -> str:
+    """A text of several lines made visible: what is not printable stands there as an escape sequence."""
+    return printable(text, _KEPT)
 
-    What is left may hold the signs of HTML: the page's template escapes them, and `figure.draw` does so for plots.
-    """
 
-    def __init__(self, shown: Callable[[str], str]) -> None:
-        self._shown = shown
-        self._blocks: dict[str, str] = {}
+def one_line(text: str) -> str:
+    """A text made visible in one line; the page's template, and `figure.draw` in plots, escape the signs of HTML."""
+    return " ".join(block(text).split())
 
-    def block(self, text: str) -> str:
-        """Make a text of several lines visible: what is not printable stands there as an escape sequence."""
-        known = self._blocks.get(text)
-        if known is None:
-            # Masked before anything else: a secret that is cut or escaped would not be found any more.
-            known = self._blocks[text] = printable(self._shown(text), _KEPT)
-        return known
 
-    def line(self, text: str) -> str:
-        """Make a text visible in one line."""
-        return " ".join(self.block(text).split())
+def short(text: str) -> str:
+    """A text made visible where there is little room."""
+    return cut(one_line(text))
 
-    def short(self, text: str) -> str:
-        """Make a text visible where there is little room."""
-        return cut(self.line(text))
 
-    def fact(self, value: Any) -> str:  # noqa: ANN401 -- facts are whatever was found out
-        """Make a fact visible; one that is not known says so."""
-        if value is None:
-            return UNKNOWN
-        if isinstance(value, bool):
-            return "yes" if value else "no"
-        if isinstance(value, dict):
-            return "; ".join(f"{self.line(str(name))}: {self.fact(each)}" for name, each in value.items()) or "none"
-        return self.line(str(value))
+def fact(value: Any) -> str:  # noqa: ANN401 -- facts are whatever was found out
+    """A fact made visible; one that is not known says so."""
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, dict):
+        return "; ".join(f"{one_line(str(name))}: {fact(each)}" for name, each in value.items()) or "none"
+    return one_line(str(value))
 
 
 def cut(text: str) -> str:
@@ -136,19 +125,19 @@ class MeasuredRun:
             return ()
 
 
-def measured_runs(result: SessionResult, names: Mapping[str, str], texts: Texts) -> list[MeasuredRun]:
+def measured_runs(result: SessionResult, names: Mapping[str, str]) -> list[MeasuredRun]:
     """All loads of all tests of which there is what was measured; of merged results there are only the conclusions."""
     return [
-        MeasuredRun(test.nodeid, load_name(names[test.nodeid], run, texts), run)
+        MeasuredRun(test.nodeid, load_name(names[test.nodeid], run), run)
         for test in result.tests
         for run in test.runs
         if run.sessions
     ]
 
 
-def load_name(test: str, run: RunResult, texts: Texts) -> str:
+def load_name(test: str, run: RunResult) -> str:
     """What a load is called: its test, and its label where it has one."""
-    return f"{test} {texts.line(run.label)}".strip()
+    return f"{test} {one_line(run.label)}".strip()
 
 
 def starts_of(sessions: Sequence[Session]) -> tuple[Start, ...]:

@@ -31,6 +31,7 @@ from pytest_gpuserve.report.html.figure import (
     named_axis,
     shared_axis,
 )
+from pytest_gpuserve.report.html.measured import one_line, short
 from pytest_gpuserve.report.names import short_name
 from pytest_gpuserve.units import (
     GiB,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.summary import Summary
-    from pytest_gpuserve.report.html.measured import MeasuredRun, Texts
+    from pytest_gpuserve.report.html.measured import MeasuredRun
     from pytest_gpuserve.report.ranking import Row
 
 
@@ -91,7 +92,7 @@ class _Point:
     batch: float | None
 
 
-def throughput(runs: Sequence[MeasuredRun], texts: Texts) -> Figure | None:
+def throughput(runs: Sequence[MeasuredRun]) -> Figure | None:
     """Draw every load, those of one test with other parameters as a line; None where nothing was answered.
 
     A point is labelled by the users where these differ along the line, else by the mean batch.
@@ -105,7 +106,7 @@ def throughput(runs: Sequence[MeasuredRun], texts: Texts) -> Figure | None:
     # Lines first: a colour of its own helps where there is something to follow.
     ordered = sorted(known.items(), key=lambda item: -len(item[1]))
     series = [
-        _line_of_points(points, texts.short(short_name(name)), colour(place), line="solid" if len(points) > 1 else "")
+        _line_of_points(points, short(short_name(name)), colour(place), line="solid" if len(points) > 1 else "")
         for place, (name, points) in enumerate(ordered[:MOST_SERIES])
     ]
     rest = [point for _, points in ordered[MOST_SERIES:] for point in points]
@@ -171,7 +172,7 @@ def _point_text(point: _Point) -> str:
     return f"{point.name}: {', '.join(part for part in said if part)}"
 
 
-def components(runs: Sequence[MeasuredRun], texts: Texts) -> list[Figure]:
+def components(runs: Sequence[MeasuredRun]) -> list[Figure]:
     """Draw the loads whose latency can be broken down: a plot for each test with several numbers of users.
 
     What remains is drawn together, a bar a load. Nothing is drawn of a load of which the components are not known.
@@ -186,7 +187,7 @@ def components(runs: Sequence[MeasuredRun], texts: Texts) -> list[Figure]:
         if len({run.users for run, _, _ in alike}) == len(alike) > 1 and all(run.users for run, _, _ in alike):
             bars = sorted(alike, key=lambda known: known[0].users or 0)
             labels = [str(run.users) for run, _, _ in bars]
-            figures.append(_stacks_figure(texts.line(short_name(series)), "users", labels, bars))
+            figures.append(_stacks_figure(one_line(short_name(series)), "users", labels, bars))
         else:
             single += alike
     if single:

@@ -13,7 +13,7 @@ from pytest_gpuserve.measure.points import OF_STREAMS, NotMeasured, pooled_value
 from pytest_gpuserve.measure.replicas import replicas_of
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.html.load_plots import batches, distribution, windows
-from pytest_gpuserve.report.html.measured import UNKNOWN, cut, starts_of
+from pytest_gpuserve.report.html.measured import UNKNOWN, block, cut, fact, one_line, starts_of
 from pytest_gpuserve.report.remarks import imbalance_text, probe_rows, search_title
 from pytest_gpuserve.units import format_rate, format_ratio, format_seconds, format_value
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.summary import Summary
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.report.html.figure import Figure
-    from pytest_gpuserve.report.html.measured import MeasuredRun, Texts
+    from pytest_gpuserve.report.html.measured import MeasuredRun
     from pytest_gpuserve.report.results import TestResult
 
 _NUMBERS: Final[Mapping[str, Callable[[Summary], str]]] = {
@@ -113,58 +113,56 @@ class TestSection:
     logs: tuple[tuple[str, str], ...]
 
 
-def section_of(anchor: str, name: str, test: TestResult, runs: Sequence[MeasuredRun], texts: Texts) -> TestSection:
+def section_of(anchor: str, name: str, test: TestResult, runs: Sequence[MeasuredRun]) -> TestSection:
     """Write a test's section."""
     verdicts = Counter(str(judgement.verdict) for run in test.runs for judgement in run.judgements)
     return TestSection(
         anchor,
         cut(name),
-        texts.line(test.nodeid),
-        texts.line(test.outcome),
+        one_line(test.nodeid),
+        one_line(test.outcome),
         test.outcome != "passed",
         tuple(verdicts.items()),
-        texts.block(test.problem),
-        tuple(_run(run, texts) for run in runs),
-        tuple((texts.line(log.name), texts.block(log.text)) for log in test.logs),
+        block(test.problem),
+        tuple(_run(run) for run in runs),
+        tuple((one_line(log.name), block(log.text)) for log in test.logs),
     )
 
 
-def facts_of(facts: Mapping[str, Any], texts: Texts) -> list[tuple[str, str]]:
+def facts_of(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Write facts as names and texts; one that is not known says so."""
-    return [(texts.line(str(name)).replace("_", " "), texts.fact(value)) for name, value in facts.items()]
+    return [(one_line(str(name)).replace("_", " "), fact(value)) for name, value in facts.items()]
 
 
-def _run(run: MeasuredRun, texts: Texts) -> RunSection:
-    figures = (distribution(run, texts), batches(run, texts), windows(run, texts))
+def _run(run: MeasuredRun) -> RunSection:
+    figures = (distribution(run), batches(run), windows(run))
     replicas = replicas_of(run.windows, added([start.counters for start in run.starts if start.counters is not None]))
     return RunSection(
-        texts.line(run.run.label),
-        "" if run.run.base is None else texts.line(run.run.base),
+        one_line(run.run.label),
+        "" if run.run.base is None else one_line(run.run.base),
         _numbers(run),
-        tuple(_counted(run, texts)),
+        tuple(_counted(run)),
         tuple(
             dict.fromkeys(
-                texts.line(problem.text)
-                for session in (*run.run.sessions, *run.sessions)
-                for problem in session.problems
+                one_line(problem.text) for session in (*run.run.sessions, *run.sessions) for problem in session.problems
             )
         ),
         tuple(figure for figure in figures if figure is not None),
-        tuple(facts_of(run.run.load, texts)),
-        tuple(facts_of(run.run.server, texts)),
-        _settings(run.sessions, texts),
-        tuple((texts.line(replica.name), _cells(replica)) for replica in replicas),
-        texts.line(imbalance_text(replicas)),
-        _searches(run, texts),
+        tuple(facts_of(run.run.load)),
+        tuple(facts_of(run.run.server)),
+        _settings(run.sessions),
+        tuple((one_line(replica.name), _cells(replica)) for replica in replicas),
+        one_line(imbalance_text(replicas)),
+        _searches(run),
     )
 
 
-def _searches(run: MeasuredRun, texts: Texts) -> tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...]:
+def _searches(run: MeasuredRun) -> tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...]:
     found = [start.search for start in run.starts if start.search is not None]
     return tuple(
         (
             search_title(number, search),
-            tuple((rate, tuple(map(texts.line, cells))) for rate, cells in probe_rows(search)),
+            tuple((rate, tuple(map(one_line, cells))) for rate, cells in probe_rows(search)),
         )
         for number, search in enumerate(found, 1)
     )
@@ -196,7 +194,7 @@ def _text(summary: Summary | None, write: Callable[[Summary], str]) -> str:
     return UNKNOWN if summary is None else write(summary)
 
 
-def _counted(run: MeasuredRun, texts: Texts) -> list[tuple[str, str]]:
+def _counted(run: MeasuredRun) -> list[tuple[str, str]]:
     """What else is worth knowing of a load, each where it is known."""
     sessions, starts = run.sessions, run.starts
     client = Client.pooled(session.client for session in sessions)
@@ -220,7 +218,7 @@ def _counted(run: MeasuredRun, texts: Texts) -> list[tuple[str, str]]:
     facts += _of_streams(sessions)
     if client.resent:
         facts.append(("requests sent again", str(client.resent)))
-    facts += [(f"failed: {texts.line(kind)}", str(count)) for kind, count in errors.items()]
+    facts += [(f"failed: {one_line(kind)}", str(count)) for kind, count in errors.items()]
     return facts
 
 
@@ -233,7 +231,7 @@ def _of_streams(sessions: Sequence[Session]) -> list[tuple[str, str]]:
     return found
 
 
-def _settings(sessions: Sequence[Session], texts: Texts) -> tuple[SettingRow, ...]:
+def _settings(sessions: Sequence[Session]) -> tuple[SettingRow, ...]:
     """Those of the last start, and of earlier ones where they had another value."""
     rows: dict[tuple[str, str | None, str | None], SettingRow] = {}
     for start in reversed(starts_of(sessions)):
@@ -241,9 +239,9 @@ def _settings(sessions: Sequence[Session], texts: Texts) -> tuple[SettingRow, ..
             rows.setdefault(
                 (name, setting.asked, setting.used),
                 SettingRow(
-                    texts.line(name),
-                    "left to it" if setting.asked is None else texts.line(setting.asked),
-                    "not told" if setting.used is None else texts.line(setting.used),
+                    one_line(name),
+                    "left to it" if setting.asked is None else one_line(setting.asked),
+                    "not told" if setting.used is None else one_line(setting.used),
                     setting.differs,
                 ),
             )
