@@ -42,26 +42,23 @@ class Peak:
         product: NVML's name of the card.
         precision: Of what is multiplied.
         flops_per_second: Dense operations, those of its tensor cores where it has such; a multiply-add is two.
-        bytes_per_second: Of its memory.
         source: Where that is written: title and address.
 
     Raises:
-        UsageProblem: A rate is no finite number above 0.
+        UsageProblem: The rate is no finite number above 0.
     """
 
     product: str
     precision: Precision
     flops_per_second: float
-    bytes_per_second: float
     source: str
 
     def __post_init__(self) -> None:
-        for name in ("flops_per_second", "bytes_per_second"):
-            if not is_positive(getattr(self, name)):
-                raise UsageProblem(
-                    f"Peak({name}=...) is a finite number above 0, not {getattr(self, name)!r}",
-                    remedies=["give that of the card's data sheet"],
-                )
+        if not is_positive(self.flops_per_second):
+            raise UsageProblem(
+                f"Peak(flops_per_second=...) is a finite number above 0, not {self.flops_per_second!r}",
+                remedies=["give that of the card's data sheet"],
+            )
 
 
 def peak_of(product: str | None, precision: str, *, mig_profile: str | None = None) -> Peak:
@@ -110,7 +107,6 @@ def peak_of(product: str | None, precision: str, *, mig_profile: str | None = No
         product=product,
         precision=known,
         flops_per_second=found.tflops[known] * 1e12,
-        bytes_per_second=found.gigabytes_per_second * 1e9,
         source=str(found.source),
     )
 

@@ -28,19 +28,17 @@ class Source:
         return f"{self.title} <{self.url}>"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Product:
     """One product, which may be sold with several sizes of memory.
 
     Args:
         names: NVML's names of it, verbatim.
-        gigabytes_per_second: Bandwidth of its memory, in 1e9 bytes.
         tflops: Peak rates, in 1e12 operations a second.
     """
 
     names: tuple[str, ...]
     compute_capability: tuple[int, int]
-    gigabytes_per_second: float
     tflops: Mapping[Precision, float]
     source: Source
 
@@ -117,138 +115,57 @@ _H100_NVL: Final[Mapping[Precision, float]] = {
 }
 
 PRODUCTS: Final = (
+    Product(("Tesla V100-PCIE-16GB", "Tesla V100-PCIE-32GB"), (7, 0), {"fp64": 7, "fp32": 14, "fp16": 112}, V100_SHEET),
     Product(
-        names=("Tesla V100-PCIE-16GB", "Tesla V100-PCIE-32GB"),
-        compute_capability=(7, 0),
-        gigabytes_per_second=900,
-        tflops={"fp64": 7, "fp32": 14, "fp16": 112},
-        source=V100_SHEET,
+        ("Tesla V100-SXM2-16GB", "Tesla V100-SXM2-32GB"), (7, 0), {"fp64": 7.8, "fp32": 15.7, "fp16": 125}, V100_SHEET
+    ),
+    Product(("Tesla V100S-PCIE-32GB",), (7, 0), {"fp64": 8.2, "fp32": 16.4, "fp16": 130}, V100_SHEET),
+    Product(("Tesla T4",), (7, 5), {"fp32": 8.1, "fp16": 65, "int8": 130}, T4_SHEET),
+    Product(("NVIDIA A100-PCIE-40GB", "NVIDIA A100-SXM4-40GB"), (8, 0), _A100, A100_40GB_PAPER),
+    Product(("NVIDIA A100 80GB PCIe", "NVIDIA A100-SXM4-80GB"), (8, 0), _A100, A100_SHEET),
+    Product(
+        ("NVIDIA A30",),
+        (8, 0),
+        {"fp64": 10.3, "fp32": 10.3, "tf32": 82, "fp16": 165, "bf16": 165, "int8": 330},
+        A30_SHEET,
+    ),
+    Product(("NVIDIA A10",), (8, 6), {"fp32": 31.2, "tf32": 62.5, "fp16": 125, "bf16": 125, "int8": 250}, A10_SHEET),
+    Product(
+        ("NVIDIA A40",), (8, 6), {"fp32": 37.4, "tf32": 74.8, "fp16": 149.7, "bf16": 149.7, "int8": 299.3}, A40_SHEET
     ),
     Product(
-        names=("Tesla V100-SXM2-16GB", "Tesla V100-SXM2-32GB"),
-        compute_capability=(7, 0),
-        gigabytes_per_second=900,
-        tflops={"fp64": 7.8, "fp32": 15.7, "fp16": 125},
-        source=V100_SHEET,
+        ("NVIDIA GeForce RTX 3090",),
+        (8, 6),
+        {"fp32": 35.6, "tf32": 35.6, "fp16": 142, "bf16": 71, "int8": 284},
+        GA102_PAPER,
     ),
     Product(
-        names=("Tesla V100S-PCIE-32GB",),
-        compute_capability=(7, 0),
-        gigabytes_per_second=1134,
-        tflops={"fp64": 8.2, "fp32": 16.4, "fp16": 130},
-        source=V100_SHEET,
+        ("NVIDIA L4",),
+        (8, 9),
+        {"fp32": 30.3, "tf32": 60, "fp16": 121, "bf16": 121, "int8": 242.5, "fp8": 242.5},
+        L4_SHEET,
     ),
     Product(
-        names=("Tesla T4",),
-        compute_capability=(7, 5),
-        gigabytes_per_second=320,  # 256 bits at 10 Gbit/s each
-        tflops={"fp32": 8.1, "fp16": 65, "int8": 130},
-        source=T4_SHEET,
+        ("NVIDIA L40S",),
+        (8, 9),
+        {"fp32": 91.6, "tf32": 183, "fp16": 362, "bf16": 362, "int8": 733, "fp8": 733},
+        L40S_SHEET,
     ),
     Product(
-        names=("NVIDIA A100-PCIE-40GB", "NVIDIA A100-SXM4-40GB"),
-        compute_capability=(8, 0),
-        gigabytes_per_second=1555,
-        tflops=_A100,
-        source=A100_40GB_PAPER,
+        ("NVIDIA GeForce RTX 4090",),
+        (8, 9),
+        {"fp32": 82.6, "tf32": 82.6, "fp16": 330.3, "bf16": 165.2, "int8": 660.6, "fp8": 660.6},
+        ADA_PAPER,
     ),
     Product(
-        names=("NVIDIA A100 80GB PCIe",),
-        compute_capability=(8, 0),
-        gigabytes_per_second=1935,
-        tflops=_A100,
-        source=A100_SHEET,
+        ("NVIDIA H100 PCIe",),
+        (9, 0),
+        {"fp64": 51, "fp32": 51, "tf32": 378, "fp16": 756.5, "bf16": 756.5, "int8": 1513, "fp8": 1513},
+        H100_SHEET,
     ),
-    Product(
-        names=("NVIDIA A100-SXM4-80GB",),
-        compute_capability=(8, 0),
-        gigabytes_per_second=2039,
-        tflops=_A100,
-        source=A100_SHEET,
-    ),
-    Product(
-        names=("NVIDIA A30",),
-        compute_capability=(8, 0),
-        gigabytes_per_second=933,
-        tflops={"fp64": 10.3, "fp32": 10.3, "tf32": 82, "fp16": 165, "bf16": 165, "int8": 330},
-        source=A30_SHEET,
-    ),
-    Product(
-        names=("NVIDIA A10",),
-        compute_capability=(8, 6),
-        gigabytes_per_second=600,
-        tflops={"fp32": 31.2, "tf32": 62.5, "fp16": 125, "bf16": 125, "int8": 250},
-        source=A10_SHEET,
-    ),
-    Product(
-        names=("NVIDIA A40",),
-        compute_capability=(8, 6),
-        gigabytes_per_second=696,
-        tflops={"fp32": 37.4, "tf32": 74.8, "fp16": 149.7, "bf16": 149.7, "int8": 299.3},
-        source=A40_SHEET,
-    ),
-    Product(
-        names=("NVIDIA GeForce RTX 3090",),
-        compute_capability=(8, 6),
-        gigabytes_per_second=936,
-        tflops={"fp32": 35.6, "tf32": 35.6, "fp16": 142, "bf16": 71, "int8": 284},
-        source=GA102_PAPER,
-    ),
-    Product(
-        names=("NVIDIA L4",),
-        compute_capability=(8, 9),
-        gigabytes_per_second=300,
-        tflops={"fp32": 30.3, "tf32": 60, "fp16": 121, "bf16": 121, "int8": 242.5, "fp8": 242.5},
-        source=L4_SHEET,
-    ),
-    Product(
-        names=("NVIDIA L40S",),
-        compute_capability=(8, 9),
-        gigabytes_per_second=864,
-        tflops={"fp32": 91.6, "tf32": 183, "fp16": 362, "bf16": 362, "int8": 733, "fp8": 733},
-        source=L40S_SHEET,
-    ),
-    Product(
-        names=("NVIDIA GeForce RTX 4090",),
-        compute_capability=(8, 9),
-        gigabytes_per_second=1008,
-        tflops={"fp32": 82.6, "tf32": 82.6, "fp16": 330.3, "bf16": 165.2, "int8": 660.6, "fp8": 660.6},
-        source=ADA_PAPER,
-    ),
-    Product(
-        names=("NVIDIA H100 PCIe",),
-        compute_capability=(9, 0),
-        gigabytes_per_second=2000,
-        tflops={"fp64": 51, "fp32": 51, "tf32": 378, "fp16": 756.5, "bf16": 756.5, "int8": 1513, "fp8": 1513},
-        source=H100_SHEET,
-    ),
-    Product(
-        names=("NVIDIA H100 NVL",),
-        compute_capability=(9, 0),
-        gigabytes_per_second=3900,
-        tflops=_H100_NVL,
-        source=H100_SHEET,
-    ),
-    Product(
-        names=("NVIDIA H100 80GB HBM3",),
-        compute_capability=(9, 0),
-        gigabytes_per_second=3350,
-        tflops=_H100_SXM,
-        source=H100_SHEET,
-    ),
-    Product(
-        names=("NVIDIA H200",),
-        compute_capability=(9, 0),
-        gigabytes_per_second=4800,
-        tflops=_H100_SXM,
-        source=H200_SHEET,
-    ),
-    Product(
-        names=("NVIDIA H200 NVL",),
-        compute_capability=(9, 0),
-        gigabytes_per_second=4800,
-        tflops=_H100_NVL,
-        source=H200_SHEET,
-    ),
+    Product(("NVIDIA H100 NVL",), (9, 0), _H100_NVL, H100_SHEET),
+    Product(("NVIDIA H100 80GB HBM3",), (9, 0), _H100_SXM, H100_SHEET),
+    Product(("NVIDIA H200",), (9, 0), _H100_SXM, H200_SHEET),
+    Product(("NVIDIA H200 NVL",), (9, 0), _H100_NVL, H200_SHEET),
 )
 """What a share can be taken of; the H100 with HBM3 is the SXM one, whose NVML name does not say so."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,7 +13,6 @@ from PIL import Image
 
 from pytest_gpuserve.report.html import document
 from tests.docs.plots import PICTURES
-from tests.report.chromium import find_chromium
 from tests.report.html_results import session_result
 
 DARK: Final = ("--force-dark-mode", "--blink-settings=preferredColorScheme=0")
@@ -22,7 +22,7 @@ LOOKS: Final = {"report_light": (1000, 1250, ()), "report_dark": (1000, 1250, DA
 
 def main() -> None:
     """Write the pictures."""
-    chromium = find_chromium()
+    chromium = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
     if chromium is None:
         sys.exit("there is no Chromium: apt-get install chromium")
     with tempfile.TemporaryDirectory() as folder:

@@ -22,7 +22,6 @@ def peak(flops_per_second: float) -> Peak:
         product="a card",
         precision="fp16",
         flops_per_second=flops_per_second,
-        bytes_per_second=1e12,
         source="its data sheet",
     )
 
