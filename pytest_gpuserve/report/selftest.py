@@ -1,4 +1,4 @@
-"""The result of the self-test: what was found, what was falsely found, how long it took, what can be decided here."""
+"""The result of the self-test: what was found, what was falsely found, and how long it took."""
 
 from __future__ import annotations
 
@@ -55,25 +55,6 @@ class CaseResult:
 
 
 @dataclass(frozen=True)
-class Reach:
-    """What a number of rounds of identical builds decides of one metric.
-
-    Args:
-        groups: So many times as many rounds were measured; the two numbers are medians over them.
-        decidable: Smallest tolerance that they decide as PASS, as a fraction; None where they decide none.
-        detectable: Smallest change for the worse that they report, as a fraction; None where they report none.
-        learned: Whether what other comparisons have taught of the spread between starts is in it.
-    """
-
-    metric: str
-    rounds: int
-    groups: int
-    decidable: float | None
-    detectable: float | None
-    learned: bool = False
-
-
-@dataclass(frozen=True)
 class SelftestResult:
     """All that the self-test has found so far.
 
@@ -84,7 +65,6 @@ class SelftestResult:
     """
 
     cases: Sequence[CaseResult]
-    reaches: Sequence[Reach]
     failures: Sequence[str]
     problems: Sequence[str]
     fixed_windows: int
@@ -99,7 +79,6 @@ def selftest_report(result: SelftestResult, *, width: int, color: bool) -> str:
     with console.capture() as captured:
         console.print(_verdicts(result.cases))
         console.print(_times(result.cases))
-        console.print(_reaches(result.reaches))
         for line in (*_remarks(result), *_conclusion(result)):
             console.print(line)
     lines = [line.rstrip() for line in captured.get().splitlines()]
@@ -130,21 +109,6 @@ def _times(cases: Sequence[CaseResult]) -> Table:
     return grid
 
 
-def _reaches(reaches: Sequence[Reach]) -> Table:
-    grid = _grid("identical builds", "rounds", "decide a tolerance of", "would report", "from")
-    shown = ""
-    for reach in reaches:
-        grid.add_row(
-            Text(reach.metric if reach.metric != shown else ""),
-            str(reach.rounds),
-            UNKNOWN if reach.decidable is None else format_fraction(reach.decidable),
-            UNKNOWN if reach.detectable is None else format_fraction(reach.detectable),
-            f"{reach.groups} x {reach.rounds}",
-        )
-        shown = reach.metric
-    return grid
-
-
 def _grid(first: str, *others: str) -> Table:
     grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, collapse_padding=True, expand=False)
     grid.add_column(first, no_wrap=True)
@@ -164,13 +128,6 @@ def _remarks(result: SelftestResult) -> list[Text]:
             " verdict, or to giving up."
         ),
     ]
-    if any(reach.groups for reach in result.reaches):
-        learned = any(reach.learned for reach in result.reaches)
-        lines.append(
-            "identical builds: medians, with "
-            + ("what the other comparisons taught" if learned else "what is assumed before anything is known")
-            + " of how far two starts of one build lie apart."
-        )
     left_out = [f"{case.name} {case.planned - case.made}" for case in result.cases if case.made < case.planned]
     if left_out:
         lines.append(f"not reached{' before Ctrl-C' if result.interrupted else ' in the time'}: {', '.join(left_out)}")

@@ -4,33 +4,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from contextlib import suppress
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.metric import METRICS as ALL_METRICS
-from pytest_gpuserve.gate.metric import Growth
-from pytest_gpuserve.gate.paired import learn_prior, paired_evidence
-from pytest_gpuserve.gate.sequential import BLOCKS, FIRST_BLOCKS, LOOKS, levels, look_index
+from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.points import NotMeasured
-from pytest_gpuserve.measure.rounds import ABBA, round_point
-from pytest_gpuserve.report.selftest import CaseResult, Reach, SelftestResult
+from pytest_gpuserve.measure.rounds import ABBA
+from pytest_gpuserve.report.selftest import CaseResult, SelftestResult
 from pytest_gpuserve.selftest.trials import CASES, Case, Truth
 from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
-    from pytest_gpuserve.gate.metric import Metric
-    from pytest_gpuserve.gate.paired import Prior, RoundPoint
-    from pytest_gpuserve.gate.verdict import Evidence
     from pytest_gpuserve.selftest.trials import FinishedTrial, Planned
 
 FIXED_WINDOWS: Final = LOOKS[-1][0] * BLOCKS * len(ABBA)
 """Measured where every comparison goes on to the last look."""
-
-REACH_ROUNDS: Final = (1, 2, 4)
 
 FOUND_SHARE: Final = 0.9
 """Of what must be found; of fewer than ten that is all."""
@@ -48,15 +38,12 @@ _EXPECTED: Final = {
 }
 
 
-def summary(
-    plan: Sequence[Planned], made: Sequence[FinishedTrial], metrics: Sequence[str], *, interrupted: bool = False
-) -> SelftestResult:
-    """Sum up the comparisons that were made of a plan, for the gated metrics."""
+def summary(plan: Sequence[Planned], made: Sequence[FinishedTrial], *, interrupted: bool = False) -> SelftestResult:
+    """Sum up the comparisons that were made of a plan."""
     planned = Counter(one.case.name for one in plan)
     of = {case.name: [one for one in made if one.planned.case is case] for case in CASES}
     return SelftestResult(
         cases=[_result(case, planned[case.name], of[case.name]) for case in CASES],
-        reaches=[reach for name in metrics for reach in _reaches(ALL_METRICS[name], made)],
         failures=[line for case in CASES for line in _failures(case, of[case.name])],
         problems=_problems(made),
         fixed_windows=FIXED_WINDOWS,
@@ -144,52 +131,3 @@ def _problems(made: Sequence[FinishedTrial]) -> list[str]:
     lines = [f"INVALID: {text}" for text in seen]
     more = len(lines) - _MOST_PROBLEMS
     return lines if more <= 0 else [*lines[:_MOST_PROBLEMS], f"INVALID: {more} more"]
-
-
-def _reaches(metric: Metric, made: Sequence[FinishedTrial]) -> list[Reach]:
-    """What 1, 2 and 4 rounds of identical builds decide of a metric.
-
-    The rounds of all these comparisons are rounds of one pair of builds, and so are combined again. How far starts
-    lie apart is learned from the comparisons of other builds, as it would be by now for a comparison of a project.
-    """
-    alike = [one for one in made if one.planned.case.truth is Truth.ALIKE]
-    points = [point for one in alike for point in _rounds(metric, one)]
-    prior = learn_prior(metric, (), [_rounds(metric, one) for one in made if one not in alike])
-    found = []
-    for rounds in REACH_ROUNDS:
-        whole = len(points) // rounds
-        groups = [points[first * rounds : (first + 1) * rounds] for first in range(whole)]
-        evidence = [_evidence(metric, group, prior) for group in groups]
-        found.append(
-            Reach(
-                metric.name,
-                rounds,
-                len(groups),
-                decidable=_median_loss(metric, [one.decidable_growth for one in evidence]),
-                detectable=_median_loss(metric, [one.detectable_growth for one in evidence]),
-                learned=prior.learned,
-            )
-        )
-    return found
-
-
-def _rounds(metric: Metric, one: FinishedTrial) -> list[RoundPoint]:
-    points = []
-    for measured in one.outcome.rounds:
-        if len(measured.blocks) >= FIRST_BLOCKS and not measured.problems:
-            with suppress(NotMeasured):
-                points.append(round_point(metric, measured, metric.default_tolerance))
-    return points
-
-
-def _evidence(metric: Metric, points: Sequence[RoundPoint], prior: Prior) -> Evidence:
-    look = look_index(len(points), BLOCKS)
-    assert look is not None
-    return paired_evidence(points, prior, most_growth=metric.growth(metric.default_tolerance), level=levels()[look])
-
-
-def _median_loss(metric: Metric, growths: Iterable[Growth | None]) -> float | None:
-    """The median in the metric's own unit, to which what decides nothing counts as infinite."""
-    known = [math.inf if growth is None else growth for growth in growths]
-    middle = median(known) if known else math.inf
-    return metric.loss(Growth(middle)) if math.isfinite(middle) else None

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.gate.verdict import Verdict
@@ -16,7 +15,6 @@ from pytest_gpuserve.measure.rounds import ABBA, Block, Round
 from pytest_gpuserve.selftest.counts import binomial_bounds, summary
 from pytest_gpuserve.selftest.trials import CASES, FinishedTrial, Planned, Trial, TrialResult, interleaved
 from tests.support.builders import judgement, window
-from tests.support.reasons import because
 
 if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import Target
@@ -35,15 +33,6 @@ GOOD = {
 WRONG = Reason(ReasonKind.WRONG_ANSWERS, "wrong answers: 3 of 5")
 UNSTEADY = Reason(ReasonKind.NO_STEADY_STATE, "no steady state")
 LATE = Reason(ReasonKind.CLIENT_LATE, "client late")
-
-
-def a_round(*requests: tuple[int, int], problems: tuple[Reason, ...] = ()) -> Round:
-    """A round with one block for each pair of requests of a base's and a candidate's window."""
-    blocks = []
-    for base, candidate in requests:
-        windows = {"base": window((0.01,) * base), "candidate": window((0.01,) * candidate)}
-        blocks.append(Block(ABBA, tuple(windows[arm] for arm in ABBA)))
-    return Round(tuple(blocks), "base", {}, "2025-01-02T03:04:05+00:00", problems=problems)
 
 
 def made(
@@ -68,7 +57,7 @@ def result_of(*changed: FinishedTrial, times: int = 1) -> SelftestResult:
     """The summary where all comparisons come out well but for these, which take the place of their kind's."""
     names = {one.planned.case.name for one in changed}
     rest = [made(case.name) for case in CASES if case.name not in names]
-    return summary(interleaved(times), [*rest, *changed], ["throughput"])
+    return summary(interleaved(times), [*rest, *changed])
 
 
 def case_of(result: SelftestResult, name: str) -> CaseResult:
@@ -150,7 +139,7 @@ def test_nine_in_ten_are_enough() -> None:
 
 def test_nothing_made_is_not_well() -> None:
     """Where the time was too short for a kind that has to be found, the self-test does not pass."""
-    result = summary(interleaved(2), [], ["throughput"], interrupted=True)
+    result = summary(interleaved(2), [], interrupted=True)
     names = ["wrong answers", "identical", "20 % slower", "10 % slower"]
     assert result.failures == [f"{name}: none was compared, so nothing is shown" for name in names]
     assert result.interrupted
@@ -160,7 +149,7 @@ def test_nothing_made_is_not_well() -> None:
 
 def test_times_are_of_comparisons_that_ended() -> None:
     """Median, the time that one in ten exceeds, and the windows; what was INVALID for another reason has no time."""
-    full = a_round(*[(100, 100)] * BLOCKS)
+    full = Round((Block(ABBA, (window((0.01,) * 100),) * len(ABBA)),) * BLOCKS, "base", {}, "2025-01-02T03:04:05+00:00")
     ones = [made("identical", number=n, seconds=float(n), rounds=(full,) * (1 + n % 2)) for n in range(1, 11)]
     case = case_of(result_of(*ones, made("identical", Verdict.INVALID, seconds=1e6, number=11), times=11), "identical")
     assert (case.median_seconds, case.p90_seconds) == (5.5, 9.0)
@@ -177,53 +166,3 @@ def test_problems_are_told_once() -> None:
     problems = result_of(*broken).problems
     assert problems[0] == "INVALID: tail only: it broke 0"
     assert problems[5:] == ["INVALID: 3 more"]
-
-
-def test_rounds_of_identical_builds_are_put_together() -> None:
-    """Four comparisons of one and two rounds give six single rounds, three pairs, and one of four."""
-    one = a_round(*[(1000, 1000), (1010, 1000), (1000, 1010)] * 2)
-    broken = a_round(*[(1000, 2000)] * BLOCKS, problems=because("no steady state", kind=ReasonKind.NO_STEADY_STATE))
-    cut = a_round((1000, 2000))
-    rounds = [(one,), (one, one), (one, broken), (one, one, cut)]
-    alike = [made("identical", number=number, rounds=each) for number, each in enumerate(rounds, 1)]
-    reaches = result_of(*alike, made("20 % slower", rounds=(cut,)), times=4).reaches
-    assert [(reach.metric, reach.rounds, reach.groups) for reach in reaches] == [
-        ("throughput", 1, 6),
-        ("throughput", 2, 3),
-        ("throughput", 4, 1),
-    ]
-    for values in ([reach.decidable for reach in reaches], [reach.detectable for reach in reaches]):
-        one_round, two, four = (value or 0.0 for value in values)
-        assert one_round > two > four > 0
-    assert not any(reach.learned for reach in reaches)
-
-
-def test_rounds_that_ended_early_are_rounds() -> None:
-    """By what they decide, and by what they teach of starts."""
-    short = a_round((1000, 1000), (1010, 1000), (1000, 1010))
-    one, other = made("identical", rounds=(short, short)), made("20 % slower", rounds=(short, short))
-    reaches = result_of(one, other).reaches
-    assert [(reach.rounds, reach.groups, reach.learned) for reach in reaches] == [
-        (1, 2, True),
-        (2, 1, True),
-        (4, 0, True),
-    ]
-
-
-def test_the_spread_of_starts_is_learned_from_other_builds() -> None:
-    """Whose rounds lie close together, whatever their slowdown: then fewer rounds of identical builds decide more."""
-    one, slower = a_round(*[(1000, 1000)] * BLOCKS), a_round(*[(1000, 800)] * BLOCKS)
-    alike = made("identical", rounds=(one, one))
-    (unlearned, *_) = result_of(alike).reaches
-    (learned, *_) = result_of(alike, made("20 % slower", rounds=(slower,) * 8)).reaches
-    assert learned.learned
-    assert not unlearned.learned
-    assert (learned.decidable or 1.0) < 0.5 * (unlearned.decidable or 0.0)
-
-
-def test_a_metric_that_is_not_known_decides_nothing() -> None:
-    """Rounds of too few requests give no group."""
-    few = made("identical", rounds=(a_round(*[(10, 10)] * BLOCKS),))
-    result = summary(interleaved(1), [few], list(METRICS))
-    p99 = [reach for reach in result.reaches if reach.metric == "latency.p99"]
-    assert [(reach.groups, reach.decidable, reach.detectable) for reach in p99] == [(0, None, None)] * 3
