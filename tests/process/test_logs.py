@@ -1,15 +1,19 @@
-"""The end of a log: short, and with no part of a secret in it."""
+"""The end of a log and the begin of a foreign text: short, and with no part of a secret in it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pytest_gpuserve.process.logs import read_tail
+from pytest_gpuserve.process.logs import SHOWN_CHARACTERS, begin_of, excerpt, read_tail
+from pytest_gpuserve.process.secrets import without_secrets
 
 if TYPE_CHECKING:
     from pathlib import Path
+
 
 SECRET = "hf_abcdefghijkl"
 
@@ -45,3 +49,96 @@ def test_the_end_of_a_log_is_shown_without_a_secret(tmp_path: Path, written: str
     (tmp_path / "log").write_text(written)
     assert read_tail(tmp_path / "log", start=start, lines=2, shown=masked) == shown
     assert read_tail(tmp_path / "none", start=0, lines=2, shown=masked) == ""
+
+
+KEY = "hf_abcdefghijkl"
+KNOWN = {"HF_TOKEN": KEY}
+
+PHRASE = "correct horse battery staple " * 100
+"""A secret of many words."""
+
+TOKEN = "eyJ" + "abcdefghij" * 100
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "most", "shown"),
+    [
+        ("", {}, SHOWN_CHARACTERS, ""),
+        ("x" * SHOWN_CHARACTERS, {}, SHOWN_CHARACTERS, "x" * SHOWN_CHARACTERS),
+        ("one two three", {}, 9, "one two …"),
+        ("one,two", {}, 5, "one,…"),
+        ("x" * 255, {}, SHOWN_CHARACTERS, "…"),
+        (f"{'x' * 260} one two", {}, 266, f"{'x' * 260} one …"),
+        (f"the token is {'x' * 5000}", {}, SHOWN_CHARACTERS, "the token is …"),
+        # Only what is named like a secret is one, and a value as short as others is none.
+        ("x" * 5000, {"HOME": "x" * 20, "A_TOKEN": "xxxxx"}, SHOWN_CHARACTERS, "x" * SHOWN_CHARACTERS + "…"),
+        # A long token that is known is masked before anything is cut.
+        (repr(f"{TOKEN} {'x ' * 200}".encode()), {"A_TOKEN": TOKEN}, 20, "b'<A_TOKEN> x x x x …"),
+        # Of a huge text only the begin is looked at, which may end within a secret, behind short names of others.
+        (PHRASE * 100, {"_PWD": PHRASE}, SHOWN_CHARACTERS, "…"),
+    ],
+    ids=[
+        *("empty", "as long as it may be", "words", "comma", "one word", "long word first", "long word last"),
+        *("no secret", "a known secret", "end of what is looked at"),
+    ],
+)
+def test_a_long_text_is_cut_at_a_word_and_says_so(text: str, known: dict[str, str], most: int, shown: str) -> None:
+    """The word that would be cut in two is left out: it may be a token of any length that others know."""
+    assert excerpt(text, known, most=most) == shown
+
+
+@pytest.mark.parametrize("around", ["{}", "b'{}'", '"{}"'])
+@pytest.mark.parametrize(("word", "part"), [("1" * 256, 32), ("ab/+" * 75, 37), ("f" * 5000, 200), ("x" * 70_000, 200)])
+def test_of_one_long_word_an_eighth_is_shown(around: str, word: str, part: int) -> None:
+    """An answer of base64, hex digits or numbers is told from another; of no token so much is shown that it opens."""
+    quote = around.partition("{")[0]
+    shown = excerpt(around.format(word), KNOWN)
+    assert shown == quote + word[: min(part, SHOWN_CHARACTERS - len(quote))] + "…"
+
+
+def test_a_long_word_with_the_begin_of_a_known_secret_is_left_out() -> None:
+    """Its own four first characters are enough, wherever among what would be shown they stand."""
+    for before in range(SHOWN_CHARACTERS):
+        shown = excerpt("x" * before + KEY[:-1] + "x" * 5000, KNOWN)
+        assert KEY[:4] not in shown
+        assert (shown == "…") == (before <= SHOWN_CHARACTERS - 4)
+
+
+def test_a_secret_across_the_end_is_none_of_it() -> None:
+    """It is known before anything is cut, wherever it stands; what is left of its name is harmless.
+
+    Who has more of the variables masks it afterwards: for them it stays whole, for half of it could not be found then.
+    """
+    for before in range(SHOWN_CHARACTERS - len(KEY) - 12, SHOWN_CHARACTERS + 1):
+        shown = excerpt(f"{'x ' * (before // 2)}{KEY} and more", KNOWN)
+        assert "hf_" not in shown
+        assert len(shown) <= SHOWN_CHARACTERS + 1
+        shown = excerpt(f"{'x ' * (before // 2)}{KEY}{' x' * 10}", {})
+        assert KEY in shown or "hf_" not in shown
+        assert "hf_" not in without_secrets(shown, KNOWN)
+
+
+@given(
+    words=st.lists(st.text(max_size=30), max_size=40),
+    secret=st.text(st.characters(codec="utf-8", exclude_characters="<>…"), min_size=6, max_size=40),
+    place=st.integers(0, 40),
+    most=st.integers(1, 400),
+)
+def test_no_text_leaks_a_secret(words: list[str], secret: str, place: int, most: int) -> None:
+    """Whatever is around it and wherever it ends, nor as the ``repr`` of what it stands in."""
+    text = "".join([*words[:place], secret, *words[place:]])
+    for said in (text, repr(text.encode())):
+        shown = excerpt(said, {"A_TOKEN": secret}, most=most)
+        assert secret not in shown.replace("<A_TOKEN>", "<>")
+        assert len(shown) <= most + 1
+
+
+@pytest.mark.parametrize("letter", ["x", "ä", "\N{GRINNING FACE}"])
+def test_the_begin_of_a_large_answer_is_seen_to_be_no_more(letter: str) -> None:
+    """However many bytes a character takes, its excerpt knows of the rest, which may cut a secret in two."""
+    phrase = f"{letter} " * 400
+    answer = (phrase * 1000).encode()
+    assert len(begin_of(answer)) < len(answer)
+    for text in (begin_of(answer).decode(errors="replace"), repr(begin_of(answer))):
+        assert excerpt(text, {"_PWD": phrase}) == "…"
+    assert begin_of(b"right") == begin_of(bytearray(b"right")) == b"right"

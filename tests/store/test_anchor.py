@@ -16,7 +16,7 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.store.anchor import MOST_HOSTS, Anchored, check, checksummed, find, is_of, is_since, replaced
 from pytest_gpuserve.store.baseline import read, render, write
 from pytest_gpuserve.store.schema import AnchoredRecord, AnchorRecord, Entry, MoveRecord
-from tests.store.damaged_baseline import edited, put, refusal
+from tests.store.test_damage import edited, put, refusal
 from tests.support.builders import COMMIT, OCCASION, OTHER_COMMIT, entry, here, session, start, window
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.report.remarks import header_line
 from pytest_gpuserve.store.baseline import read, render, write
 from pytest_gpuserve.store.files import Stock, stock_of
-from tests.store.copies import ended, forked
+from tests.store.history_builders import ended, forked
 from tests.support.builders import COMMIT, OTHER_COMMIT, entry, session, small_entries, start, window
 
 if TYPE_CHECKING:

@@ -20,9 +20,20 @@ from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.store.checksummed import HistoryUnusable
 from pytest_gpuserve.store.history import KEPT, PAST_DAYS, ROUNDS_DAYS, History, PastComparisons
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence
-from tests.store.copies import ended, forked
-from tests.store.drawn_windows import COUNT, HISTOGRAMS, SECONDS, windows
-from tests.store.history_builders import SUBJECT, TODAY, days_later, pair, small_round, small_sequence
+from tests.store.history_builders import (
+    COUNT,
+    HISTOGRAMS,
+    SECONDS,
+    SUBJECT,
+    TODAY,
+    days_later,
+    ended,
+    forked,
+    pair,
+    small_round,
+    small_sequence,
+    windows,
+)
 from tests.support.builders import window
 from tests.support.reasons import because
 

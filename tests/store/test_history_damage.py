@@ -16,8 +16,8 @@ from pytest_gpuserve.store import checksummed
 from pytest_gpuserve.store.checksummed import HistoryUnusable, with_checksum
 from pytest_gpuserve.store.history import History
 from pytest_gpuserve.store.sequence import PAST_SCHEMA, ROUNDS_SCHEMA
-from tests.store.damaged_baseline import NO_FILES_OF_OURS
 from tests.store.history_builders import SUBJECT, TODAY, pair, small_sequence
+from tests.store.test_damage import NO_FILES_OF_OURS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,0 +1,186 @@
+"""CPU time of real process trees, whose members come and go while it is counted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuserve.device.cpu import (
+    CpuReading,
+    ProcessTrees,
+    Stat,
+    TreeClock,
+    below,
+    busy_seconds,
+    cores_taken_by_others,
+    cores_used,
+    cpu_share,
+    parse_stat,
+    read_cpu,
+    read_processes,
+)
+from pytest_gpuserve.device.sample import WatchedProcesses
+from tests.fakes.children.toolkit import busy
+
+FOREIGN = 2**22 + 7
+"""A pid that no process has: above the kernel's limit."""
+
+FAMILY = """
+import os, sys, time
+def burn(seconds):
+    end = sum(os.times()[:2]) + seconds
+    while sum(os.times()[:2]) < end: pass
+for number in range(12):
+    child = os.fork()
+    if child == 0:
+        burn(0.03 if number % 3 else 0.15)
+        os._exit(0)
+    os.waitpid(child, 0)
+burn(0.1)
+print(sum(os.times()[:4]), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_children_that_end_are_counted_once() -> None:
+    """Of a family whose children come and go while it is looked at, the count is what the kernel says in the end."""
+    with subprocess.Popen([sys.executable, "-c", FAMILY], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent:
+        assert parent.stdin is not None
+        assert parent.stdout is not None
+        os.set_blocking(parent.stdout.fileno(), False)
+        clock = TreeClock()
+        counts, line = [0.0], None
+        while not line:
+            seen = read_processes()
+            children: dict[int, list[int]] = {}
+            for pid, stat in seen.items():
+                children.setdefault(stat.parent, []).append(pid)
+            clock.follow(below([parent.pid], children, seen.keys()), seen, newborn=True)
+            for _ in range(5):
+                time.sleep(0.01)
+                counts.append(clock.count())
+            line = parent.stdout.readline()
+        counted = clock.count()
+        clock.close()
+        parent.stdin.close()
+    assert counts == sorted(counts)
+    # The kernel counts in ticks of 10 ms, and starting the interpreter is in both.
+    assert counted == pytest.approx(float(line), rel=0.1, abs=0.1)
+
+
+def test_a_process_name_may_hold_anything() -> None:
+    """Parentheses and spaces in a command's name do not shift the fields."""
+    fields = " ".join(str(number) for number in range(3, 53))
+    stat = parse_stat(f"7 (a) R (b 9) {fields}\n".encode())
+    assert stat == (4, 14 + 15, 16 + 17, 22)
+
+
+def test_cores_of_processes_between_two_looks() -> None:
+    """What each used in between; of one that took over a pid all of it, and one that has ended is not there."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    before = {1: Stat(0, 5 * ticks, 0, 10), 2: Stat(1, 9 * ticks, 0, 20), 3: Stat(1, ticks, 0, 30)}
+    after = {1: Stat(0, 6 * ticks, 7 * ticks, 10), 2: Stat(1, 3 * ticks, 0, 99), 4: Stat(1, ticks, 0, 98)}
+    assert cores_used(before, after, 2.0) == {1: 0.5, 2: 1.5, 4: 0.5}
+
+
+def test_the_session_knows_its_own() -> None:
+    """Its own process and what is below it are ours; init and a pid that nobody has are not."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
+        trees = ProcessTrees(os.getpid())
+        assert trees.is_ours(os.getpid())
+        assert trees.is_ours(child.pid)
+        assert not trees.is_ours(1)
+        assert not trees.is_ours(FOREIGN)
+        other = ProcessTrees(child.pid)
+        assert not other.is_ours(os.getpid())
+        other.watch(WatchedProcesses(server=(os.getpid(),)))
+        assert other.is_ours(os.getpid())
+        other.close()
+        child.kill()
+
+
+CORE_SECONDS = 0.5
+LONGEST_SECONDS = 60.0
+
+
+def test_the_same_work_is_ours_or_theirs() -> None:
+    """A busy process counts when it is not ours, and not when it is: by about what it used itself."""
+    with busy() as pid:
+        process = psutil.Process(pid)
+        ours, theirs, before = read_cpu([process]), read_cpu([]), used_by(process)
+        end = time.monotonic() + LONGEST_SECONDS  # until it has got so much of a busy machine
+        while used_by(process) - before < CORE_SECONDS and time.monotonic() < end:
+            time.sleep(0.1)
+        later_ours, later_theirs, after = read_cpu([process]), read_cpu([]), used_by(process)
+    # The machine may be busy with other things; it is so for both readings.
+    found = [
+        cores_taken_by_others(first, second) * (second.at_seconds - first.at_seconds)
+        for first, second in ((theirs, later_theirs), (ours, later_ours))
+    ]
+    assert after - before >= CORE_SECONDS
+    assert found[0] - found[1] == pytest.approx(after - before, rel=0.4)
+
+
+def used_by(process: psutil.Process) -> float:
+    """Seconds of a core that it used."""
+    return sum(process.cpu_times()[:2])
+
+
+def test_stolen_time_is_taken_by_others() -> None:
+    """What the hypervisor gave to others counts, though no process here used it; rounding never makes it negative."""
+    before, after = CpuReading(0.0, 10.0, 1.0, 5.0), CpuReading(10.0, 20.0, 4.0, 15.0)
+    assert cores_taken_by_others(before, after) == 0.3
+    reading = CpuReading(1.0, 1.0, 0.0, 1.0)
+    assert cores_taken_by_others(reading, reading) == 0.0
+    assert cores_taken_by_others(reading, CpuReading(2.0, 1.5, 0.0, 2.0)) == 0.0
+
+
+def test_a_process_that_is_gone_used_nothing() -> None:
+    """A process that ended between two readings does not break the reading."""
+    with busy() as pid:
+        process = psutil.Process(pid)
+    assert read_cpu([process]).ours_seconds == 0.0
+
+
+def test_busy_share_is_of_all_cores_and_whoever_used_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three core-seconds in two seconds of a machine with four cores are three eighths, whichever of them are ours."""
+    monkeypatch.setattr(psutil, "cpu_count", lambda: 4)
+    before = CpuReading(at_seconds=10.0, busy_seconds=100.0, stolen_seconds=0.0, ours_seconds=0.0)
+    after = CpuReading(at_seconds=12.0, busy_seconds=103.0, stolen_seconds=1.0, ours_seconds=0.5)
+    assert cpu_share(before, after) == 3 / 8
+    assert cpu_share(before, before) is None
+
+
+FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
+TICKS = st.integers(min_value=0, max_value=10**10)
+"""The kernel's hundredths of a second: up to three years of one core."""
+
+LATER = st.integers(min_value=0, max_value=10**4)
+
+
+@given(st.lists(TICKS, min_size=10, max_size=10), st.lists(LATER, min_size=10, max_size=10))
+def test_the_count_never_falls(ticks: list[int], later: list[int]) -> None:
+    """Whatever the fields rise by, idle time alone too, the count of a later reading is not below the earlier one's."""
+    first = {name: number / 100 for name, number in zip(FIELDS, ticks, strict=True)}
+    second = {name: (number + more) / 100 for name, number, more in zip(FIELDS, ticks, later, strict=True)}
+    assert busy_seconds(second) >= busy_seconds(first)
+
+
+def test_an_idle_host_has_not_worked() -> None:
+    """Two readings of a real host that only idled in between, which a sum less its idle time had step back."""
+    worked = {"user": 77012.97, "nice": 1361.75, "system": 15212.58, "iowait": 675.26, "irq": 0.0}
+    worked |= {"softirq": 1215.92, "steal": 3354.46, "guest": 0.0, "guest_nice": 0.0}
+    assert busy_seconds({**worked, "idle": 75057.75}) == busy_seconds({**worked, "idle": 75057.73})
+
+
+def test_only_work_is_counted() -> None:
+    """User, nice, system and both kinds of interrupts count; idle, waiting, stolen and guests' time do not."""
+    assert busy_seconds({name: float(2**power) for power, name in enumerate(FIELDS)}) == 1 + 2 + 4 + 32 + 64
+    assert busy_seconds({"user": 3.0, "nice": 0.5, "system": 1.0, "idle": 7.0}) == 4.5
