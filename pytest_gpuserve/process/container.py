@@ -236,24 +236,16 @@ class Container:
         argv: What the image's entry point is given: as a rule program and arguments.
         env: Variables of the server; what else it has comes from the image.
         read_only: Files and folders of this machine, absolute, with their paths in the container.
-        writable: The same for folders that the server may write to.
         gpus: UUIDs of the cards that it may use; none if empty.
-        user: ``UID:GID``; None: ours, so that its files and its sockets are ours; empty: the image's own.
         shm_bytes: Size of its /dev/shm in bytes; None: the engine's own choice, as a rule 64 MiB.
-        network: ``host`` is the only one whose port can be seen to be the server's.
-        pull: When the image is fetched; a measurement does not (see `container_engine.image_id`).
     """
 
     image: str
     argv: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     read_only: Mapping[Path, str] = field(default_factory=dict)
-    writable: Mapping[Path, str] = field(default_factory=dict)
     gpus: tuple[str, ...] = ()
-    user: str | None = None
     shm_bytes: int | None = None
-    network: str = "host"
-    pull: Literal["never", "missing", "always"] = "never"
 
 
 @dataclass(frozen=True)
@@ -289,22 +281,22 @@ def container_command(engine: Engine, container: Container, *, client_env: Mappi
         raise UsageProblem("a container needs the name of an image", found=repr(container.image), looked=["image="])
     podman = engine.kind == "podman"
     name = f"gpuserve-{uuid.uuid4().hex[:12]}"
-    user = _our_user(engine) if container.user is None else container.user
     argv = [
         *engine.command,
         "run",
         f"--name={name}",
-        f"--pull={container.pull}",
-        f"--network={container.network}",
+        # A measurement fetches nothing; and the port of another network could not be seen to be the server's.
+        "--pull=never",
+        "--network=host",
         # The client writes to the log of the process; the engine would write it all once more.
         "--log-driver=none",
-        *([f"--user={user}"] if user else []),
+        # Ours, so that its files and its sockets are ours; podman's own root is whoever started it.
+        f"--user={'0:0' if podman else f'{os.geteuid()}:{os.getegid()}'}",
         *([f"--shm-size={container.shm_bytes}"] if container.shm_bytes is not None else []),
         # podman hands the user's proxies on, docker only those in its own settings.
         *(["--http-proxy=false"] if podman else []),
         *_gpu_options(container.gpus, podman=podman),
-        *(_mount(path, inside, ",readonly") for path, inside in container.read_only.items()),
-        *(_mount(path, inside, "") for path, inside in container.writable.items()),
+        *(_mount(path, inside) for path, inside in container.read_only.items()),
         f"--env={TREE_VARIABLE}",
         *(_env_option(variable, value) for variable, value in container.env.items()),
         *engine.options,
@@ -352,12 +344,7 @@ def _first_process(engine: Engine, run: ContainerCommand) -> list[psutil.Process
         return []
 
 
-def _our_user(engine: Engine) -> str:
-    # podman's own root is whoever started it: us.
-    return "0:0" if engine.kind == "podman" else f"{os.geteuid()}:{os.getegid()}"
-
-
-def _mount(path: Path, inside: str, flag: str) -> str:
+def _mount(path: Path, inside: str) -> str:
     for each in (str(path), inside):
         if not each.startswith("/") or any(mark in each for mark in ',"\n'):
             raise UsageProblem(
@@ -365,7 +352,7 @@ def _mount(path: Path, inside: str, flag: str) -> str:
                 found=repr(each),
                 remedies=["give an absolute path without commas, quotation marks and line ends"],
             )
-    return f"--mount=type=bind,source={path},target={inside}{flag}"
+    return f"--mount=type=bind,source={path},target={inside},readonly"
 
 
 def _gpu_options(gpus: tuple[str, ...], *, podman: bool) -> list[str]:

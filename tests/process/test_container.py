@@ -43,8 +43,7 @@ TRITON = Container(
     "triton:24.08",
     ("tritonserver", "--http-port=1"),
     {"HF_TOKEN": "hunter2", "LD_PRELOAD": "/lib/inside.so"},
-    {Path("/models"): "/models"},
-    {Path("/tmp/a b"): "/cache"},
+    {Path("/models"): "/models", Path("/tmp/a b"): "/cache"},
     CARDS,
     shm_bytes=1 << 20,
 )
@@ -58,7 +57,7 @@ def test_a_docker_command_line_word_by_word() -> None:
         *f"{begin} --user={os.geteuid()}:{os.getegid()} --shm-size=1048576".split(),
         '--gpus="device=GPU-8dd6,MIG-c8a1"',
         "--mount=type=bind,source=/models,target=/models,readonly",
-        "--mount=type=bind,source=/tmp/a b,target=/cache",
+        "--mount=type=bind,source=/tmp/a b,target=/cache,readonly",
         "--env=PYTEST_GPUSERVE_TREE",
         "--env=HF_TOKEN",
         "--env=LD_PRELOAD=/lib/inside.so",
@@ -86,11 +85,11 @@ def test_a_podman_command_line_differs_where_podman_does() -> None:
 
 @pytest.mark.parametrize("engine", [DOCKER, PODMAN])
 def test_what_is_not_asked_for_is_not_there(engine: Engine) -> None:
-    """No cards, size, user or removal by itself without being asked for; each container has a name of its own."""
-    runs = [container_command(engine, Container("i", user=""), client_env={}) for _ in range(50)]
+    """No cards, size or removal by itself without being asked for; each container has a name of its own."""
+    runs = [container_command(engine, Container("i"), client_env={}) for _ in range(50)]
     assert len({run.name for run in runs}) == 50
     for word in runs[0].argv:
-        assert not word.startswith(("--gpus", "--device", "--shm-size", "--user", "--rm", "--mount", "--entrypoint"))
+        assert not word.startswith(("--gpus", "--device", "--shm-size", "--rm", "--mount", "--entrypoint"))
     assert runs[0].argv[-1] == "i"
 
 
@@ -116,9 +115,9 @@ def test_no_secret_is_on_a_command_line(engine: Engine, name: str, *, is_secret:
     [
         ({"read_only": {Path("/a,b"): "/m"}}, "/a,b"),
         ({"read_only": {Path("/a"): "/m,ro=false"}}, "/m,ro=false"),
-        ({"writable": {Path('/a"b'): "/m"}}, '/a"b'),
-        ({"writable": {Path("/a\nb"): "/m"}}, r"/a\nb"),
-        ({"writable": {Path("relative"): "/m"}}, "relative"),
+        ({"read_only": {Path('/a"b'): "/m"}}, '/a"b'),
+        ({"read_only": {Path("/a\nb"): "/m"}}, r"/a\nb"),
+        ({"read_only": {Path("relative"): "/m"}}, "relative"),
         ({"gpus": ('0",capabilities=all',)}, '0",capabilities=all'),
         ({"gpus": ("GPU-1,GPU-2",)}, "GPU-1,GPU-2"),
         ({"env": {"A=B": "c"}}, "A=B"),
@@ -167,7 +166,7 @@ def test_a_docker_client_asks_its_daemon_for_what_was_meant(
     host = create.body["HostConfig"]
     assert (host["NetworkMode"], host["ShmSize"], host["LogConfig"]["Type"]) == ("host", 1 << 20, "none")
     mounts = [(each["Source"], each["Target"], each.get("ReadOnly", False)) for each in host["Mounts"]]
-    assert mounts == [("/models", "/models", True), ("/tmp/a b", "/cache", False)]
+    assert mounts == [("/models", "/models", True), ("/tmp/a b", "/cache", True)]
     (cards,) = host["DeviceRequests"]
     assert cards["DeviceIDs"] == list(CARDS)
     assert not any("/images/create" in each.path for each in asked)

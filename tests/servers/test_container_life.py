@@ -191,26 +191,17 @@ def test_an_image_goes_by_its_id_and_a_missing_one_is_named(place: tuple[Engine,
 
 
 def test_what_is_mounted_read_only_cannot_be_written(place: tuple[Engine, str], tmp_path: Path) -> None:
-    """A read-only folder stays as it is, and a writable one gets what the container writes, as a file of ours."""
+    """A folder of this machine stays as it is."""
     engine, image = place
-    folders = {name: tmp_path / name for name in ("kept", "changed")}
-    for folder in folders.values():
-        folder.mkdir()
-    script = "import pathlib, sys; [pathlib.Path(p, 'new').touch() for p in sys.argv[1:]]"
-    for inside in ("/tmp/kept", "/tmp/changed"):
-        container = Container(
-            image,
-            (PYTHON, "-I", "-c", script, inside),
-            read_only={**READ_ONLY, folders["kept"]: "/tmp/kept"},
-            writable={folders["changed"]: "/tmp/changed"},
-        )
-        run = container_command(engine, container, client_env=os.environ)
-        with Process.start(Command(run.argv, run.env, tmp_path, tmp_path / "log"), after=run.after) as process:
-            status = process.wait(SAFETY_SECONDS)
-        assert (status == 0) == (inside == "/tmp/changed"), process.tail()
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    script = "import pathlib; pathlib.Path('/tmp/kept/new').touch()"
+    container = Container(image, (PYTHON, "-I", "-c", script), read_only={**READ_ONLY, kept: "/tmp/kept"})
+    run = container_command(engine, container, client_env=os.environ)
+    with Process.start(Command(run.argv, run.env, tmp_path, tmp_path / "log"), after=run.after) as process:
+        assert process.wait(SAFETY_SECONDS), process.tail()
     assert "Read-only file system" in (tmp_path / "log").read_text()
-    assert not list(folders["kept"].iterdir())
-    assert [each.stat().st_uid for each in folders["changed"].iterdir()] == [os.geteuid()]
+    assert not list(kept.iterdir())
 
 
 # -- Triton by `image=`

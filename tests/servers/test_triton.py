@@ -200,7 +200,6 @@ def test_a_container_sees_the_repository_alone(
     container = contained(kind, tmp_path / "site", monkeypatch)
     assert (container.image, container.argv[0], dict(container.env)) == ("triton:24", "tritonserver", {"A": "b"})
     assert dict(container.read_only) == {repository: "/models"}
-    assert not container.writable
     assert {"--model-repository=/models", "--http-address=127.0.0.1", "--log-info=false"} <= set(container.argv)
     assert not any("backend-directory" in word for word in container.argv)
 
