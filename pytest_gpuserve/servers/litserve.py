@@ -12,9 +12,9 @@ from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime,
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.servers.app import AppServer, read_facts
 from pytest_gpuserve.servers.base import Launch, with_own_package
-from pytest_gpuserve.servers.inside.batch_tally import SUFFIX, BatchCounts, read_tally
 from pytest_gpuserve.servers.inside.litserve_app import MODULE
 from pytest_gpuserve.servers.inside.litserve_worker import ANSWERS, EXECUTIONS, FACTS, READY_PATH
+from pytest_gpuserve.servers.inside.tally import SUFFIX, Counted, read_tally
 from pytest_gpuserve.servers.instance import check_length
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class _Writer:
     about: Mapping[str, Any]
     tally: Path
 
-    def read(self) -> BatchCounts:
+    def read(self) -> Counted:
         """Read what it counted.
 
         Raises:
@@ -171,7 +171,7 @@ def _counters_of(path: str, writers: Sequence[_Writer]) -> Counters:
     """
     executions = [writer.read() for writer in writers if writer.path == path and writer.counts == EXECUTIONS]
     answers = [writer.read() for writer in writers if writer.path == path and writer.counts == ANSWERS]
-    requests = sum(reading.executions for reading in answers)
+    requests = sum(reading.values["executions"] for reading in answers)
     if requests and not executions:
         raise ServerFailed(
             f"litserve answers {path}, but none of its workers counts what it executes",
@@ -181,10 +181,10 @@ def _counters_of(path: str, writers: Sequence[_Writer]) -> Counters:
     for reading in executions:
         for size, count in reading.sizes.items():
             sizes[size] = sizes.get(size, 0) + count
-    batches = sum(reading.executions for reading in executions)
+    batches = sum(reading.values["executions"] for reading in executions)
     larger = batches - sum(sizes.values())
     return Counters(
-        items=sum(reading.items for reading in executions),
+        items=sum(reading.values["items"] for reading in executions),
         batches=batches,
         batch_sizes={**{str(size): sizes[size] for size in sorted(sizes)}, **({"inf": larger} if larger > 0 else {})},
         stages={SERVER: _time(answers), COMPUTE: _time(executions)},
@@ -192,10 +192,9 @@ def _counters_of(path: str, writers: Sequence[_Writer]) -> Counters:
     )
 
 
-def _time(readings: Sequence[BatchCounts]) -> StageTime:
-    return StageTime(
-        sum(reading.nanoseconds for reading in readings) / 1e9, sum(reading.executions for reading in readings)
-    )
+def _time(readings: Sequence[Counted]) -> StageTime:
+    seconds = sum(reading.values["nanoseconds"] for reading in readings) / 1e9
+    return StageTime(seconds, sum(reading.values["executions"] for reading in readings))
 
 
 def _agreed(values: list[object]) -> object:

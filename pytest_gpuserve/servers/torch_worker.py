@@ -12,7 +12,7 @@ from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.servers.app import App, AppServer
 from pytest_gpuserve.servers.base import Launch, with_own_package
-from pytest_gpuserve.servers.inside.torch_tally import read_tally
+from pytest_gpuserve.servers.inside.torch_tally import read_counters
 from pytest_gpuserve.servers.inside.torch_worker import FACTS_FILE, TALLY_FILE
 from pytest_gpuserve.servers.instance import check_length
 
@@ -140,8 +140,9 @@ class TorchWorker(AppServer):
 
     def read_counters(self, site: Site) -> Counters:
         """See ``ServerKind``; an item is a row, and the worker is not asked, it lets its counters be read."""
-        values, sizes = read_tally(site.folder / TALLY_FILE)
+        values, sizes = read_counters(site.folder / TALLY_FILE)
         executions, answered = values["executions"], values["answered"]
+        larger = executions - sum(sizes.values())
         stages = {
             SERVER: StageTime(values["server_ns"] / 1e9, answered),
             QUEUE: StageTime(values["queue_ns"] / 1e9, values["executed"]),
@@ -152,7 +153,7 @@ class TorchWorker(AppServer):
         return Counters(
             items=values["items"],
             batches=executions,
-            batch_sizes={str(rows or "+Inf"): sizes[rows] for rows in sorted(sizes)},
+            batch_sizes={**{str(rows): sizes[rows] for rows in sorted(sizes)}, **({"+Inf": larger} if larger else {})},
             stages=stages,
             requests=answered,
             pending=values["arrived"] - values["taken"],
@@ -161,7 +162,7 @@ class TorchWorker(AppServer):
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``; ``compile`` is what dynamo's counters say, not known before the first execution."""
         used = _facts(site).settings
-        values, _ = read_tally(site.folder / TALLY_FILE)
+        values, _ = read_counters(site.folder / TALLY_FILE)
         asked = {
             "device": self.device,
             "workers": str(self.workers),

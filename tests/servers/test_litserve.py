@@ -17,7 +17,6 @@ from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Site
-from pytest_gpuserve.servers.inside.batch_tally import BatchCounters, read_tally
 from pytest_gpuserve.servers.inside.litserve_worker import (
     ANSWERS,
     EXECUTIONS,
@@ -28,6 +27,7 @@ from pytest_gpuserve.servers.inside.litserve_worker import (
     open_tally,
     write_json,
 )
+from pytest_gpuserve.servers.inside.tally import Tally, read_tally
 from pytest_gpuserve.servers.litserve import LitServe
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def count(tmp_path: Path) -> Callable[[Batches], tuple[Any, Callable[[], dict[in
     """Count a model; it, and what tells how many executions of each size there were."""
 
     def counted(model: Batches) -> tuple[Any, Callable[[], dict[int, int]]]:
-        count_predictions(model, BatchCounters(tmp_path / "a.tally", 8))
+        count_predictions(model, Tally(tmp_path / "a.tally", 8))
         return model, lambda: read_tally(tmp_path / "a.tally").sizes
 
     return counted
@@ -167,7 +167,7 @@ def test_good_answers_are_counted(tmp_path: Path) -> None:
         folder.mkdir()
         assert answered(folder, path, status) == (status, b"its own")
         (tally,) = folder.glob("answers-*.tally")
-        assert read_tally(tally).executions == counts
+        assert read_tally(tally).values["executions"] == counts
 
 
 @pytest.mark.parametrize(
@@ -205,14 +205,14 @@ def worker(site: Site, path: str = "/predict", *sizes: int, seconds: float = 0.5
     about = {"setup_seconds": seconds, "max_batch_size": most, "batch_timeout": 0.01}
     tally = open_tally(site.folder / "litserve", EXECUTIONS, path, most, **about)
     for size in sizes:
-        tally.add(size, 1000)
+        tally.executed(size, 1000)
 
 
 def http_process(site: Site, requests: int) -> None:
     """A process that answered so many requests."""
     tally = open_tally(site.folder / "litserve", ANSWERS, "/predict", 1)
     for _ in range(requests):
-        tally.add(1, 5000)
+        tally.executed(1, 5000)
 
 
 def read(site: Site, tmp_path: Path) -> Counters:

@@ -15,7 +15,7 @@ import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.servers.inside.batch_tally import SUFFIX, BatchCounters
+from pytest_gpuserve.servers.inside.tally import SUFFIX, Tally
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -80,7 +80,7 @@ class AnswerCounter:
 
         await self._app(scope, receive, watched)
         if good:
-            tally.add(1, time.perf_counter_ns() - began)
+            tally.executed(1, time.perf_counter_ns() - began)
 
     async def _say_ready(self, send: Send) -> None:
         states = self._states()
@@ -107,11 +107,11 @@ def write_json(path: Path, value: object) -> None:
     hidden.rename(path)
 
 
-def open_tally(folder: Path, counts: str, path: str, largest: int, **more: object) -> BatchCounters:
+def open_tally(folder: Path, counts: str, path: str, largest: int, **more: object) -> Tally:
     """Begin a tally of this process; what it counts, and of which API path, is said in a file beside it."""
     stem = f"{counts}-{os.getpid()}-{uuid.uuid4().hex}"
     write_json(folder / f"{stem}.json", {"counts": counts, "path": path, **more})
-    return BatchCounters(folder / f"{stem}{SUFFIX}", largest)
+    return Tally(folder / f"{stem}{SUFFIX}", largest)
 
 
 LOOPS: Final = frozenset({"SingleLoop", "BatchedLoop", "StreamingLoop", "BatchedStreamingLoop"})
@@ -192,7 +192,7 @@ class FormedBatch:
     size = 1
 
 
-def count_predictions(lit_api: Any, tally: BatchCounters) -> None:  # noqa: ANN401 - LitServe is not imported here
+def count_predictions(lit_api: Any, tally: Tally) -> None:  # noqa: ANN401 - LitServe is not imported here
     """Count each ``predict`` that succeeds, with as many items as were batched for it.
 
     A stream is one execution, from its beginning to its end. At each call LitServe asks a function for its signature,
@@ -218,7 +218,7 @@ def _with_context(function: Callable[..., Any]) -> Callable[[Any, object], Any]:
 
 
 def _counted_predict(
-    predict: Callable[[Any, object], Any], original: Callable[..., Any], batch: FormedBatch, tally: BatchCounters
+    predict: Callable[[Any, object], Any], original: Callable[..., Any], batch: FormedBatch, tally: Tally
 ) -> Callable[..., Any]:
     """A function of the same kind as the original, for LitServe looks at that; an exception is not counted."""
     clock = time.perf_counter_ns
@@ -229,7 +229,7 @@ def _counted_predict(
             async with contextlib.aclosing(predict(x, context)) as stream:
                 async for part in stream:
                     yield part
-            tally.add(size, clock() - began)
+            tally.executed(size, clock() - began)
 
         return counted_async_stream
     if inspect.iscoroutinefunction(original):
@@ -237,7 +237,7 @@ def _counted_predict(
         async def counted_coroutine(x: object, context: object = None) -> object:
             size, began = batch.size, clock()
             answer = await predict(x, context)
-            tally.add(size, clock() - began)
+            tally.executed(size, clock() - began)
             return answer
 
         return counted_coroutine
@@ -246,20 +246,20 @@ def _counted_predict(
         def counted_stream(x: object, context: object = None) -> Iterator[object]:
             size, began = batch.size, clock()
             yield from predict(x, context)
-            tally.add(size, clock() - began)
+            tally.executed(size, clock() - began)
 
         return counted_stream
 
     def counted_call(x: object, context: object = None) -> object:
         size, began = batch.size, clock()
         answer = predict(x, context)
-        tally.add(size, clock() - began)
+        tally.executed(size, clock() - began)
         return answer
 
     return counted_call
 
 
-def count_steps(lit_api: Any, tally: BatchCounters) -> None:  # noqa: ANN401 - LitServe is not imported here
+def count_steps(lit_api: Any, tally: Tally) -> None:  # noqa: ANN401 - LitServe is not imported here
     """Count each ``step`` of continuous batching, with as many items as sequences moved on."""
     step = lit_api.step
 
@@ -267,7 +267,7 @@ def count_steps(lit_api: Any, tally: BatchCounters) -> None:  # noqa: ANN401 - L
         began = time.perf_counter_ns()
         outputs = step(*args, **more)
         if outputs:
-            tally.add(len({output.uid for output in outputs}), time.perf_counter_ns() - began)
+            tally.executed(len({output.uid for output in outputs}), time.perf_counter_ns() - began)
         return outputs
 
     lit_api.step = counted_step

@@ -13,7 +13,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.servers.inside.batch_tally import MAGIC, WORD, BatchCounters, BatchCounts, read_tally
+from pytest_gpuserve.servers.inside.tally import EXECUTION_FIELDS, MAGIC, WORD, Counted, Tally, read_tally
+
+
+def counted(executions: int, items: int, nanoseconds: int, sizes: dict[int, int]) -> Counted:
+    """What was counted of executions."""
+    return Counted(dict(zip(EXECUTION_FIELDS, (executions, items, nanoseconds), strict=True)), sizes)
+
 
 EXECUTIONS = st.lists(st.tuples(st.integers(1, 12), st.integers(0, 10**12)), max_size=40)
 
@@ -24,10 +30,10 @@ def test_what_is_added_is_read(executions: list[tuple[int, int]]) -> None:
     """Executions, items, time and sizes are those that were added; sizes beyond the places are in the sums alone."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.tally"
-        tally = BatchCounters(path, 8)
+        tally = Tally(path, 8)
         for size, nanoseconds in executions:
-            tally.add(size, nanoseconds)
-        assert read_tally(path) == BatchCounts(
+            tally.executed(size, nanoseconds)
+        assert read_tally(path) == counted(
             len(executions),
             sum(size for size, _ in executions),
             sum(nanoseconds for _, nanoseconds in executions),
@@ -37,11 +43,11 @@ def test_what_is_added_is_read(executions: list[tuple[int, int]]) -> None:
 
 def test_threads_share_a_tally(tmp_path: Path) -> None:
     """Nothing is lost when threads count at the same time."""
-    tally = BatchCounters(tmp_path / "a.tally", 4)
+    tally = Tally(tmp_path / "a.tally", 4)
 
     def add() -> None:
         for _ in range(3000):
-            tally.add(2, 3)
+            tally.executed(2, 3)
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -51,17 +57,17 @@ def test_threads_share_a_tally(tmp_path: Path) -> None:
                 pool.submit(add)
     finally:
         sys.setswitchinterval(before)
-    assert read_tally(tmp_path / "a.tally") == BatchCounts(12000, 24000, 36000, {2: 12000})
+    assert read_tally(tmp_path / "a.tally") == counted(12000, 24000, 36000, {2: 12000})
 
 
 WRITER = """
 import sys
 from pathlib import Path
-from pytest_gpuserve.servers.inside.batch_tally import BatchCounters
-tally = BatchCounters(Path(sys.argv[1]), 4)
+from pytest_gpuserve.servers.inside.tally import Tally
+tally = Tally(Path(sys.argv[1]), 4)
 print(flush=True)
 while True:
-    tally.add(3, 7)
+    tally.executed(3, 7)
     sum(range(300))  # some microseconds, where a batch takes hundreds
 """
 
@@ -76,21 +82,21 @@ def test_an_execution_is_seen_whole_or_not_at_all(tmp_path: Path) -> None:
             readings = [read_tally(path) for _ in range(400)]
         finally:
             writer.kill()
-    seen = [reading.executions for reading in readings]
-    assert readings == [BatchCounts(count, 3 * count, 7 * count, {3: count} if count else {}) for count in seen]
+    seen = [reading.values["executions"] for reading in readings]
+    assert readings == [counted(count, 3 * count, 7 * count, {3: count} if count else {}) for count in seen]
     assert seen == sorted(seen)
     assert seen[-1] > seen[0]
-    assert read_tally(path).executions >= seen[-1]
+    assert read_tally(path).values["executions"] >= seen[-1]
 
 
 def test_a_writer_that_died_in_the_middle_holds_up_nobody(tmp_path: Path) -> None:
     """A tally whose last change was never finished is read as it is."""
     path = tmp_path / "a.tally"
-    BatchCounters(path, 2).add(2, 5)
+    Tally(path, 2).executed(2, 5)
     octets = bytearray(path.read_bytes())
     octets[WORD : 2 * WORD] = (3).to_bytes(WORD, sys.byteorder)
     path.write_bytes(octets)
-    assert read_tally(path) == BatchCounts(1, 2, 5, {2: 1})
+    assert read_tally(path) == counted(1, 2, 5, {2: 1})
 
 
 @settings(max_examples=50)
@@ -107,6 +113,6 @@ def test_another_file_is_no_tally(octets: bytes) -> None:
 
 def test_a_tally_is_its_writers_alone(tmp_path: Path) -> None:
     """Nobody else may write it, and a second writer cannot take its place."""
-    BatchCounters(tmp_path / "a.tally", 1)
+    Tally(tmp_path / "a.tally", 1)
     assert (tmp_path / "a.tally").stat().st_mode & 0o077 == 0
     assert [path.name for path in tmp_path.iterdir()] == ["a.tally"]
