@@ -66,13 +66,13 @@ def device(_gpuserve_session: GateSession) -> Device:
 @pytest.fixture(scope="session")
 def full_size(_gpuserve_session: GateSession) -> bool:
     """Whether the published sizes are wanted, whatever they take: ``--gpuserve-full``."""
-    return _gpuserve_session.full
+    return _gpuserve_session.settings.full
 
 
 @pytest.fixture(scope="session")
 def artifacts(_gpuserve_session: GateSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder for tables and charts that tests make: ``--gpuserve-artifacts``, else in pytest's cache."""
-    return _gpuserve_session.artifacts(tmp_path_factory)
+    return _gpuserve_session.folders.artifacts(tmp_path_factory)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def _gpuserve_judge(
     request: pytest.FixtureRequest, _gpuserve_measuring: GateSession
 ) -> Generator[TestGate, None, None]:
     """The judge of a test, which ``load`` and ``duel`` share; with the test its servers end."""
-    judge = _gpuserve_measuring.judge(request.node)
+    judge = _gpuserve_measuring.gates.begin(request.node)
     try:
         yield judge
     finally:
@@ -93,13 +93,13 @@ def _gpuserve_judge(
 @pytest.fixture(scope="session")
 def _gpuserve_telemetry(_gpuserve_measuring: GateSession, tmp_path_factory: pytest.TempPathFactory) -> TelemetrySource:
     """Who looks at the card while servers are loaded."""
-    return _gpuserve_measuring.telemetry_source(tmp_path_factory)
+    return _gpuserve_measuring.equipment.telemetry_source(tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def _gpuserve_engine(_gpuserve_measuring: GateSession, tmp_path_factory: pytest.TempPathFactory) -> EngineSource:
     """Where the load engines come from."""
-    return _gpuserve_measuring.engine_source(tmp_path_factory)
+    return _gpuserve_measuring.equipment.engine_source(tmp_path_factory)
 
 
 @pytest.fixture
@@ -152,8 +152,8 @@ def gpuserve_servers(
     from pytest_gpuserve.plugin.server_factory import ServerFactory
 
     session = _gpuserve_session
-    starter_of = partial(session.starter, tmp_path_factory)
-    return ServerFactory(starter_of, session.shown_path, session.root, known_distributions(pytestconfig))
+    starter_of = partial(session.equipment.starter, tmp_path_factory)
+    return ServerFactory(starter_of, session.shown_path, session.settings.root, known_distributions(pytestconfig))
 
 
 @pytest.fixture(scope="session")

@@ -55,10 +55,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.comparison.measurement import Measurement
-    from pytest_gpuserve.experiment.handle import Starter
-    from pytest_gpuserve.experiment.telemetry import TelemetrySource
     from pytest_gpuserve.gate.verdict import ReferenceKind
-    from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.plugin.opening import Opened
     from pytest_gpuserve.plugin.options import Settings
     from pytest_gpuserve.report.results import TestResult
@@ -301,19 +298,14 @@ class TestGates:
 
 
 class GateSession:
-    """Registered as a plugin when a test needs the device.
+    """Registered as a plugin when a test needs the device; its parts are what fixtures ask. Raises as `open_session`.
 
     Args:
         measuring: Whether tests will measure, so that the device must be ours alone.
-
-    Raises:
-        DeviceProblem: The device is not there, or another session kept it too long.
-        UsageProblem: git does not know the revision to compare with, or what is to make the loads cannot, or the
-            storage of the baselines does not let them be read, or written where they are to be.
     """
 
     def __init__(self, session: pytest.Session, settings: Settings, *, measuring: bool) -> None:
-        self._settings = settings
+        self.settings = settings
         self._session = session
         self._opened = open_session(session.config, settings, measuring=measuring)
         self.here = self._opened.here
@@ -325,12 +317,12 @@ class GateSession:
         self._cut_short = False
         self._goes_on = False
         self._notes = list(self._opened.notes)
-        self._folders = Folders(settings, session.config)
+        self.folders = Folders(settings, session.config)
         self._starts = SharedStarts(self._outcomes.joined)
-        self._equipment = Equipment(
+        self.equipment = Equipment(
             self.here.device,
             engine=self._opened.engine,
-            logs=self._folders.logs,
+            logs=self.folders.logs,
             logged=self._outcomes.logged,
             note=self._note,
             make_room=self._starts.make_room,
@@ -338,8 +330,8 @@ class GateSession:
         mode = "against" if settings.side_by_side else settings.update.name.lower()
         if settings.effort is not Effort.MERGE:
             mode = f"{mode}, {settings.effort.value}"
-        self._expected = ExpectedDurations(self._folders.remembered(), mode)
-        self._account = Account(session, self._opened, self._folders, self._expected, measuring=measuring)
+        self._expected = ExpectedDurations(self.folders.remembered(), mode)
+        self._account = Account(session, self._opened, self.folders, self._expected, measuring=measuring)
         # A worker of pytest-xdist collects all tests too, so that it reckons with the comparisons of all workers. What
         # others have upheld it does not know: its claims need be surer than they had to be, never less sure.
         self._claims = HolmCorrection(planned_comparisons(tests_of_all_runners(session)))
@@ -347,16 +339,16 @@ class GateSession:
         try:
             progress = ProgressLine(session.config, rewrites=not settings.ci)
             paired_runner = self._new_paired_runner(progress)
-            self._judges = TestGates(self._opened, paired_runner, progress, self.laps.may_wait)
+            self.gates = TestGates(self._opened, paired_runner, progress, self.laps.may_wait)
         except BaseException:
             self._opened.lock.release()
             raise
 
     def _new_paired_runner(self, progress: ProgressLine) -> PairedRunner:
         settings, reference_builds, remembered = (
-            self._settings,
+            self.settings,
             self._opened.reference_builds,
-            self._folders.remembered(),
+            self.folders.remembered(),
         )
         return PairedRunner(
             here=self.here,
@@ -378,10 +370,6 @@ class GateSession:
 
     # -- for the fixtures
 
-    def judge(self, item: pytest.Item) -> TestGate:
-        """The judge of a test; one that is run again goes on with the sessions that it has."""
-        return self._judges.begin(item)
-
     def end_test(self, judge: TestGate) -> list[str]:
         """End the loads of a test, and its servers where the next test has no use for them.
 
@@ -393,50 +381,24 @@ class GateSession:
         finally:
             if not self._goes_on:
                 self._starts.end()
-        return self._judges.unjudged_problems(judge)
+        return self.gates.unjudged_problems(judge)
 
     def _settled(self, item: pytest.Item) -> None:
-        judge = self._judges.find(plain_id(item))
+        judge = self.gates.find(plain_id(item))
         if judge is not None:
             judge.waits = False
-
-    def starter(self, tmp_path_factory: pytest.TempPathFactory, start_timeout_seconds: float) -> Starter:
-        """What starts servers on this session's device, each with a log file of its own."""
-        return self._equipment.starter(tmp_path_factory, start_timeout_seconds)
-
-    def telemetry_source(self, tmp_path_factory: pytest.TempPathFactory) -> TelemetrySource:
-        """Who looks at the card while this session loads servers on it: from the first load to the session's end."""
-        return self._equipment.telemetry_source(tmp_path_factory)
-
-    def engine_source(self, tmp_path_factory: pytest.TempPathFactory) -> EngineSource:
-        """Where the engines of all loads come from."""
-        return self._equipment.engine_source(tmp_path_factory)
-
-    @property
-    def root(self) -> Path:
-        """The project's root folder."""
-        return self._settings.root
-
-    @property
-    def full(self) -> bool:
-        """Whether the published sizes are wanted."""
-        return self._settings.full
-
-    def artifacts(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """The folder for what tests make; it is there."""
-        return self._folders.artifacts(tmp_path_factory)
 
     def shown_path(self, path: Path) -> str:
         """A file as baselines name it: relative to the project, or by its name alone where it lies outside.
 
         An absolute path would make another workload of it on every machine, and of a temporary one in every run.
         """
-        root = self._settings.root
+        root = self.settings.root
         return path.relative_to(root).as_posix() if path.is_relative_to(root) else f".../{path.name}"
 
     def closing(self) -> SessionResult:
         """What this run has to say so far."""
-        tests = self._outcomes.results(self._judges.reported)
+        tests = self._outcomes.results(self.gates.reported)
         return self._account.result(tests, self._notes, among=self._claims.planned)
 
     # -- hooks: a test
@@ -457,7 +419,7 @@ class GateSession:
         finally:
             if not self._goes_on:
                 self._starts.end()
-        late = [] if self._goes_on else self._judges.unjudged_problems()
+        late = [] if self._goes_on else self.gates.unjudged_problems()
         if late:
             pytest.fail(without_secrets("\n".join([NOTHING_CONCLUDED, *late]), os.environ), pytrace=False)
         return result
@@ -472,7 +434,7 @@ class GateSession:
             # To others this run of it is one that was skipped; nobody is told of it.
             pytest.skip("not decided yet: it goes on when its servers are started again")
         except BaseException as problem:
-            judge = self._judges.find(plain_id(pyfuncitem))
+            judge = self.gates.find(plain_id(pyfuncitem))
             if judge is not None:
                 # By Ctrl-C it has no outcome, and nothing more is told of it.
                 judge.ended_early = not isinstance(problem, (KeyboardInterrupt, pytest.exit.Exception))
@@ -480,7 +442,7 @@ class GateSession:
                 # What the test has found until then must not hide behind what it lacks.
                 _fail_unheld(judge)
             raise
-        judge = self._judges.find(plain_id(pyfuncitem))
+        judge = self.gates.find(plain_id(pyfuncitem))
         if judge is None or judge.waits:
             return result
         _fail_unheld(judge)
@@ -491,14 +453,14 @@ class GateSession:
     def pytest_assertrepr_compare(self, left: object, right: object) -> list[str] | None:
         """Explain a failed comparison."""
         revision = self.here.revision
-        recording = self._settings.update is not Update.NOTHING
+        recording = self.settings.update is not Update.NOTHING
         lines = explained(
             left,
             right,
             gpu=self.here.device.name,
-            stored=not self._settings.side_by_side,
+            stored=not self.settings.side_by_side,
             before="" if recording else code_before(revision.commit, clean=revision.clean),
-            effort_option=self._settings.effort_option,
+            effort_option=self.settings.effort_option,
         )
         if lines is not None:
             self._outcomes.explained(lines)
@@ -517,12 +479,12 @@ class GateSession:
         self._outcomes.keep(nodeid, report)
         report.user_properties += properties(
             with_texts(measurement.result(), lambda text: without_secrets(text, os.environ))
-            for measurement in self._judges.reported(nodeid)
+            for measurement in self.gates.reported(nodeid)
         )
         beyond = self._outcomes.beyond_pytest(nodeid)
         if beyond:
             report.user_properties.append((PROBLEM, beyond))
-        judge = self._judges.find(nodeid)
+        judge = self.gates.find(nodeid)
         if judge is not None and report.when == "teardown" and self._outcomes.passed(nodeid):
             try:
                 self._notes.extend(judge.record())
@@ -552,7 +514,7 @@ class GateSession:
     def pytest_keyboard_interrupt(self) -> None:
         """Say what was measured of the test that was cut short, and that it decides nothing."""
         self._cut_short = True
-        for nodeid, measurements in self._judges.measurements().items():
+        for nodeid, measurements in self.gates.measurements().items():
             for measurement in measurements:
                 if measurement.interrupted:
                     self._outcomes.interrupt(nodeid)
@@ -568,10 +530,10 @@ class GateSession:
             stopped = self._cut_short or session.shouldfail or session.shouldstop
             complete = not stopped and {test.nodeid for test in closing.tests}.issuperset(measuring_ids(session.items))
             if not stopped and not is_worker(session.config):
-                self._expected.save([nodeid for nodeid, loads in self._judges.measurements().items() if _took(loads)])
+                self._expected.save([nodeid for nodeid, loads in self.gates.measurements().items() if _took(loads)])
             self._written = write_results(
                 session,
-                self._settings.outputs,
+                self.settings.outputs,
                 closing,
                 complete=complete,
                 unlisted_failures=self._unlisted_failures,
@@ -582,7 +544,7 @@ class GateSession:
     def _settle_undecided(self, session: pytest.Session) -> None:
         """Tell of tests that wait, and of trouble at the end of servers that still ran; neither lets a run pass."""
         self._starts.end()
-        undecided, late = self._judges.waiting(), self._judges.unjudged_problems()
+        undecided, late = self.gates.waiting(), self.gates.unjudged_problems()
         for nodeid in undecided:
             self._outcomes.interrupt(nodeid)
             self._note(f"{nodeid}: not decided when the run ended; run it again, it goes on where it was")
@@ -594,7 +556,7 @@ class GateSession:
     def _settle_unused(self, session: pytest.Session) -> None:
         if not all_was_run(session):
             return
-        measured, remove = self._judges.measurements(), self._settings.update is Update.ALL
+        measured, remove = self.gates.measurements(), self.settings.update is Update.ALL
         try:
             settle_unused(asking_tests(session), measured, self._opened.baseline_store, remove=remove, note=self._note)
         except GpuserveError as problem:
@@ -612,10 +574,10 @@ class GateSession:
     def _end(self) -> None:
         with ExitStack() as stack:
             stack.callback(self._opened.close)
-            stack.callback(self._equipment.close)
+            stack.callback(self.equipment.close)
             stack.callback(self._starts.end)
             # First of all, for after Ctrl-C a comparison's servers may still be up, and are looked at to their end.
-            stack.callback(self._judges.close)
+            stack.callback(self.gates.close)
 
 
 def _took(measurements: Iterable[Measurement]) -> bool:

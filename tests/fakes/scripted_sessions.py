@@ -300,7 +300,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     from pytest_gpuserve.experiment.capacity import rounds
     from pytest_gpuserve.experiment.machine import Machine
     from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
-    from pytest_gpuserve.plugin.session import GateSession
+    from pytest_gpuserve.plugin.opening import Equipment
     from tests.fakes.scripted_contender import ScriptedContenders
     from tests.fakes.scripted_searches import ScriptedSearches
 
@@ -317,5 +317,5 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     # What is made up is as fast as the script says, on every machine.
     patch.setattr(Machine, "reading", lambda *_: reading(path))
     # What is made up needs nobody to look at the card meanwhile.
-    patch.setattr(GateSession, "telemetry_source", lambda *_: NO_TELEMETRY)
+    patch.setattr(Equipment, "telemetry_source", lambda *_: NO_TELEMETRY)
     config.add_cleanup(patch.undo)
