@@ -18,7 +18,7 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.history.change_points import FEWEST_POINTS, demand_library
 from pytest_gpuserve.history.lines import lines_of
 from pytest_gpuserve.history.observations import Wanted, compared_of, drawn_once, in_order, of_editions, of_result, walk
-from pytest_gpuserve.process.command_line import masked, refused, run_command
+from pytest_gpuserve.process.command_line import content_of, masked, refused, run_command
 from pytest_gpuserve.report.html import history_document
 from pytest_gpuserve.report.names import printable, with_texts
 from pytest_gpuserve.report.result_json import json_text
@@ -87,7 +87,7 @@ def _lines(given: argparse.Namespace) -> tuple[list[HistoryLine], list[str]]:
     if given.change_points:
         demand_library()
     notes: list[str] = []
-    files = [(name, read_result(name, _content(name))) for name in given.results]
+    files = [(name, read_result(name, content_of(name))) for name in given.results]
     editions = _editions(given, notes)
     wanted = Wanted(
         has=lambda key: given.device in {"", key.device} and fits(key, given.test),
@@ -119,13 +119,6 @@ def _editions(given: argparse.Namespace, notes: list[str]) -> list[Edition]:
     walked = walk(repository, repository.within(folder / given.baseline_dir), since)
     notes.extend(walked.notes)
     return walked.editions
-
-
-def _content(name: str) -> bytes:
-    try:
-        return Path(name).read_bytes()
-    except OSError as problem:
-        raise UsageProblem(f"{name} cannot be read", found=str(problem)) from None
 
 
 def _write(name: str, lines: Sequence[HistoryLine]) -> None:

@@ -14,7 +14,7 @@ from pytest_gpuserve.merge.baselines import merge_baselines
 from pytest_gpuserve.merge.merged import merge, merged_text
 from pytest_gpuserve.merge.shards import read_shard
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, Form, Output, Written, write_outputs
-from pytest_gpuserve.process.command_line import masked, refused, run_command
+from pytest_gpuserve.process.command_line import content_of, masked, refused, run_command
 from pytest_gpuserve.report.names import with_texts
 from pytest_gpuserve.report.result_json import json_text
 from pytest_gpuserve.store import write_whole
@@ -55,7 +55,7 @@ def _merge_results(given: argparse.Namespace) -> int:
     outputs = _outputs(given)
     json_file = Path(given.json) if given.json else None
     _clear([*([json_file] if json_file else []), *(output.path for output in outputs if output.ours)], given.files)
-    shards = [read_shard(name, _content(name)) for name in given.files]
+    shards = [read_shard(name, content_of(name)) for name in given.files]
     merged = merge(shards, expected=given.expect)
     result = with_texts(merged.result(), masked)
     lines = [] if json_file is None else [_write_json(json_file, merged)]
@@ -108,13 +108,6 @@ def _clear(outputs: Sequence[Path], files: Iterable[str]) -> None:
             path.unlink(missing_ok=True)
         except OSError as problem:
             raise UsageProblem(f"{path}: an older one cannot be removed", found=str(problem)) from None
-
-
-def _content(name: str) -> bytes:
-    try:
-        return Path(name).read_bytes()
-    except OSError as problem:
-        raise UsageProblem(f"{name} cannot be read", found=str(problem)) from None
 
 
 def _write_json(path: Path, merged: Merged) -> str:

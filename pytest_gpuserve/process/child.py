@@ -82,8 +82,6 @@ class SupervisorProcess:
     Attributes:
         folders: Absolute folders, which may be made only now: they are removed with all that is in them when the
             tree that is then started has ended, or else with ``release()`` or this process.
-        process: The supervisor.
-        link: To the supervisor.
         log: Where it and what it starts write.
         log_start: Offset in bytes at which they begin to.
     """
@@ -163,10 +161,6 @@ class Process:
 
     The tree ends with ``stop()`` (called by the end of a ``with`` block), and also when this process ends in any way,
     SIGKILL included. Methods may be called from several threads; no thread is started.
-
-    Attributes:
-        command: What was started.
-        pid: Process id of the started child.
     """
 
     def __init__(

@@ -105,19 +105,8 @@ def headline(judgement: Judgement) -> str:
     return text
 
 
-def reference_text(
-    judgement: Judgement,
-    *,
-    unknown: str,
-    bounds: tuple[str, str] = ("at least", "at most"),
-    always_named: bool = False,
-) -> str:
-    """What it was compared with, so that two rows of one metric, by its baseline and by its base, are told apart.
-
-    Args:
-        bounds: What stands before a limit below which, and before one above which, a value may not be.
-        always_named: Whether the kind of reference is named where a reader would take it for granted too.
-    """
+def _reference_text(judgement: Judgement, *, unknown: str, bounds: tuple[str, str], always_named: bool) -> str:
+    """What it was compared with, so that two rows of one metric, by its baseline and by its base, are told apart."""
     if judgement.reference is None:
         return unknown
     value = format_value(judgement.reference, judgement.unit)
@@ -127,6 +116,32 @@ def reference_text(
         bound = f"{least if judgement.metric.higher_is_better else most} {value}"
         return f"{word}: {bound}" if always_named else bound
     return value if judgement.reference_kind == "baseline" and not always_named else f"{word} {value}"
+
+
+def cells(
+    judgement: Judgement,
+    *,
+    unknown: str,
+    between: str = " to ",
+    bounds: tuple[str, str] = ("at least", "at most"),
+    always_named: bool = False,
+) -> dict[str, str]:
+    """The numbers of a judgement as texts, by the headings of a table.
+
+    Args:
+        unknown: What stands for what is not known.
+        between: What stands between both ends of an interval.
+        bounds: What stands before a limit below which, and before one above which, a value may not be.
+        always_named: Whether the kind of reference is named where a reader would take it for granted too.
+    """
+    unit, fractions = judgement.unit, {"tolerance": judgement.tolerance, "detectable": judgement.detectable}
+    return {
+        "now": unknown if judgement.value is None else format_value(judgement.value, unit),
+        "reference": _reference_text(judgement, unknown=unknown, bounds=bounds, always_named=always_named),
+        "change": unknown if judgement.change is None else format_change(judgement.change),
+        "interval": unknown if judgement.interval is None else between.join(map(format_change, judgement.interval)),
+        **{name: unknown if value is None else format_fraction(value) for name, value in fractions.items()},
+    }
 
 
 def evidence(judgement: Judgement) -> str:

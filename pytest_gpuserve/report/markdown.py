@@ -14,17 +14,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.explain import reference_text
+from pytest_gpuserve.report.explain import cells
 from pytest_gpuserve.report.names import names_of, printable
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import Row, ranked
 from pytest_gpuserve.report.remarks import totals_line
-from pytest_gpuserve.units import format_change, format_fraction, format_value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.report.results import SessionResult, TestResult
 
 LONGEST: Final = 400
@@ -137,18 +135,13 @@ def _table_rows(rows: Collection[Row], tests: Collection[TestResult]) -> list[st
 
 
 def _table_row(row: Row, name: str) -> str:
-    judgement = row.judgement
-    cells = (
-        code(name),
-        judgement.metric.name,
-        UNKNOWN if judgement.value is None else format_value(judgement.value, judgement.unit),
-        # In words, for a sign such as `>=` would have to be escaped.
-        reference_text(judgement, unknown=UNKNOWN),
-        _change(judgement),
-        UNKNOWN if judgement.detectable is None else format_fraction(judgement.detectable),
-        _verdict(row),
-    )
-    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
+    shown = cells(row.judgement, unknown=UNKNOWN)
+    if row.judgement.interval is not None:
+        shown["change"] += f" ({shown['interval']})"
+    # Bounds are in words, for a sign such as `>=` would have to be escaped.
+    numbers = (shown[heading] for heading in ("now", "reference", "change", "detectable"))
+    row_cells = (code(name), row.judgement.metric.name, *numbers, _verdict(row))
+    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in row_cells)}</tr>"
 
 
 def _verdict(row: Row) -> str:
@@ -159,16 +152,6 @@ def _verdict(row: Row) -> str:
         if row.judgement.overruled
         else f"<strong>{row.judgement.verdict}</strong>"
     )
-
-
-def _change(judgement: Judgement) -> str:
-    if judgement.change is None:
-        return UNKNOWN
-    change = format_change(judgement.change)
-    if judgement.interval is None:
-        return change
-    low, high = (format_change(bound) for bound in judgement.interval)
-    return f"{change} ({low} to {high})"
 
 
 PASSED: Final = "passed"

@@ -41,13 +41,7 @@ _NOTHING: Final = (max(_BY_VERDICT.values()) + 1, True, 0.0)
 
 @dataclass(frozen=True)
 class Row:
-    """A judgement and whose it is.
-
-    Attributes:
-        test: The test.
-        run: Its load.
-        judgement: What was concluded.
-    """
+    """A judgement and whose it is."""
 
     test: TestResult
     run: RunResult

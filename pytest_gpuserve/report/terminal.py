@@ -13,10 +13,9 @@ from rich.table import Table
 from rich.text import Text
 
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
-from pytest_gpuserve.report.explain import PAIRED, reference_text
+from pytest_gpuserve.report.explain import PAIRED, cells
 from pytest_gpuserve.report.names import names_of, printable
 from pytest_gpuserve.report.ranking import ranked
-from pytest_gpuserve.units import format_change, format_fraction, format_value
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -134,22 +133,12 @@ def _columns_that_fit(lines: Sequence[_Line], width: int, *, verbose: bool) -> l
 
 
 def _cells(judgement: Judgement) -> dict[str, str]:
-    unit = judgement.unit
-    interval = UNKNOWN
-    if judgement.interval is not None:
-        interval = " .. ".join(format_change(bound) for bound in judgement.interval)
-    texts = (
-        judgement.metric.name,
-        UNKNOWN if judgement.value is None else format_value(judgement.value, unit),
-        reference_text(judgement, unknown=UNKNOWN, bounds=(">=", "<=")),
-        UNKNOWN if judgement.change is None else format_change(judgement.change),
-        interval,
-        UNKNOWN if judgement.tolerance is None else format_fraction(judgement.tolerance),
-        UNKNOWN if judgement.detectable is None else format_fraction(judgement.detectable),
-        _evidence(judgement),
-        str(judgement.verdict),
-    )
-    return dict(zip(_HEADINGS, texts, strict=True))
+    return {
+        "metric": judgement.metric.name,
+        **cells(judgement, unknown=UNKNOWN, between=" .. ", bounds=(">=", "<=")),
+        EVIDENCE: _evidence(judgement),
+        "verdict": str(judgement.verdict),
+    }
 
 
 def _evidence(judgement: Judgement) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.explain import evidence, reference_text
+from pytest_gpuserve.report.explain import cells, evidence
 from pytest_gpuserve.report.html.figure import draw
 from pytest_gpuserve.report.html.history import history
 from pytest_gpuserve.report.html.measured import UNKNOWN, block, cut, load_name, measured_runs, one_line
@@ -20,7 +20,6 @@ from pytest_gpuserve.report.names import names_of
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import ranked
 from pytest_gpuserve.report.remarks import PROBE_HEADINGS, totals_line
-from pytest_gpuserve.units import format_change, format_fraction, format_value
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -176,18 +175,6 @@ def _counted(rows: Iterable[Row]) -> list[tuple[str, int]]:
 def line_of(row: Row, name: str) -> VerdictLine:
     """Write a judgement as a line."""
     judgement = row.judgement
-    unit = judgement.unit
-    interval = UNKNOWN
-    if judgement.interval is not None:
-        interval = " to ".join(format_change(bound) for bound in judgement.interval)
-    cells = {
-        "now": UNKNOWN if judgement.value is None else format_value(judgement.value, unit),
-        "reference": reference_text(judgement, unknown=UNKNOWN, always_named=True),
-        "change": UNKNOWN if judgement.change is None else format_change(judgement.change),
-        "interval": interval,
-        "tolerance": UNKNOWN if judgement.tolerance is None else format_fraction(judgement.tolerance),
-        "detectable": UNKNOWN if judgement.detectable is None else format_fraction(judgement.detectable),
-    }
     reasons = [one_line(reason.text) for reason in row.reasons]
     # What a pass rests on stands in the test's own section: 200 lines of it would hide those that matter.
     if judgement.rounds and judgement.verdict is not Verdict.PASS:
@@ -200,7 +187,7 @@ def line_of(row: Row, name: str) -> VerdictLine:
         judgement.metric.name,
         str(judgement.verdict),
         row.counts,
-        cells,
+        cells(judgement, unknown=UNKNOWN, always_named=True),
         tuple(reasons),
     )
 
