@@ -128,15 +128,17 @@ def test_where_there_is_no_history_it_is_said(
 
 
 @pytest.fixture
-def bucket(repository: BaselineRepository) -> Iterator[str]:
-    """The address of a folder, in memory, with the baseline as it was before, and with published numbers."""
+def bucket(repository: BaselineRepository, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a folder, kept in memory, with the baseline as it was before, and with published numbers."""
     fsspec = pytest.importorskip("fsspec")
+    memory = fsspec.filesystem("memory")
+    monkeypatch.setattr("fsspec.core.url_to_fs", lambda url, **_: (memory, f"/{url.removeprefix('s3://')}"))
     before = BaselineRepository(repository.root.parent / "before")
     place = uuid4().hex
     put(f"{place}/baselines/cpu/{FILE}", before.write({TEST: entry_of()}).read_bytes())
     put(f"{place}/baselines/T4/published/x.json", b"{}")
-    yield f"memory://{place}/baselines"
-    fsspec.filesystem("memory").rm(f"/{place}", recursive=True)
+    yield f"s3://{place}/baselines"
+    memory.rm(f"/{place}", recursive=True)
 
 
 def put(path: str, data: bytes) -> None:
@@ -155,7 +157,7 @@ def test_an_address_is_a_side(repository: BaselineRepository, bucket: str, said:
         assert f"A, the reference: {bucket}" in text
         assert said(other, bucket)[0] == 0
     one, result = f"{bucket}/cpu/{FILE}", f"{bucket}/out.json"
-    put(result.removeprefix("memory://"), result_text(day=1).encode())
+    put(result.removeprefix("s3://"), result_text(day=1).encode())
     for a, b in ((f"{bucket}/", bucket), (one, one), (one, bucket), (result, result)):
         status, text = said(a, b)
         assert (status, SAME in text) == (0, True)
@@ -166,8 +168,8 @@ def test_an_address_is_a_side(repository: BaselineRepository, bucket: str, said:
 @pytest.mark.parametrize(
     ("below", "problem"),
     [
-        ("/none", "there is no baseline in memory://"),
-        ("/none.json", "there is no file memory://"),
+        ("/none", "there is no baseline in s3://"),
+        ("/none.json", "there is no file s3://"),
         ("/cpu", "is a folder of one device's baselines"),
     ],
 )
@@ -184,7 +186,7 @@ def test_a_storage_that_fails_is_told(bucket: str, said: Said, monkeypatch: pyte
         raise ConnectionResetError("by peer")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fsspec.implementations.memory.MemoryFileSystem.ls", fails)
+        patch.setattr("fsspec.implementations.memory.MemoryFileSystem.find", fails)
         status, text = said("baselines", bucket)
     assert status == 2
     assert f"{bucket} cannot be listed\n  found: ConnectionResetError: by peer" in text

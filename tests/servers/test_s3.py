@@ -17,7 +17,7 @@ import pytest
 from pytest_gpuserve.comparison.baseline_store import BaselineStore, Workload
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.store.remote import StorageAddress
-from pytest_gpuserve.store.remote.folder import MARKER, S3Folder, StorageProblem, VersionConflict, open_remote
+from pytest_gpuserve.store.remote.folder import MARKER, RemoteFolder, StorageProblem, VersionConflict, open_remote
 from pytest_gpuserve.store.remote.shared import BaselineCache, SharedFiles, shared_files
 from tests.fakes.s3_server import S3, SECRET, s3_server
 from tests.support.builders import COMMIT, here, session
@@ -72,10 +72,9 @@ def key(address: StorageAddress, name: str) -> str:
 
 
 @contextmanager
-def opened(address: StorageAddress) -> Iterator[S3Folder]:
+def opened(address: StorageAddress) -> Iterator[RemoteFolder]:
     """A folder, closed in the end."""
     remote = open_remote(address)
-    assert isinstance(remote, S3Folder)
     with closing(remote):
         yield remote
 
@@ -151,7 +150,10 @@ def test_writes_are_tried_before_anything_is_measured(s3: S3, address: StorageAd
 
 
 def test_a_file_is_read_whole_or_not_at_all(s3: S3, address: StorageAddress, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that is cut off is an error after two tries; one that is too large by its size, before it is asked for."""
+    """One that is cut off is an error after two tries; one that is too large by its size, before it is asked for.
+
+    Nor is a folder read that has too many of them.
+    """
     s3.put(key(address, "cpu/a.json"), b"0123456789" * 100)
     with opened(address) as remote:
         s3.faults(cut="a.json")
@@ -162,9 +164,12 @@ def test_a_file_is_read_whole_or_not_at_all(s3: S3, address: StorageAddress, mon
         with pytest.raises(StorageProblem, match="too large: 1000 bytes"):
             remote.fetch("cpu/a.json")
         assert sum("a.json" in each for each in s3.faults()) == 1
+        monkeypatch.setattr("pytest_gpuserve.store.remote.folder.MOST_ITEMS", 0)
+        with pytest.raises(StorageProblem, match="no folder of baselines alone"):
+            remote.listing()
 
 
-def refusal(address: StorageAddress, call: Callable[[S3Folder], object] = S3Folder.listing) -> str:
+def refusal(address: StorageAddress, call: Callable[[RemoteFolder], object] = RemoteFolder.listing) -> str:
     """What is said of what cannot be done."""
     with opened(address) as remote, pytest.raises(StorageProblem) as problem:
         call(remote)
@@ -172,7 +177,7 @@ def refusal(address: StorageAddress, call: Callable[[S3Folder], object] = S3Fold
     return str(problem.value)
 
 
-def put(remote: S3Folder) -> object:
+def put(remote: RemoteFolder) -> object:
     """Write a new file."""
     return remote.put("cpu/a.json", b"", over=None)
 
@@ -180,7 +185,7 @@ def put(remote: S3Folder) -> object:
 def test_a_wrong_bucket_is_told(s3: S3) -> None:
     """Reading and writing name the bucket; none is made."""
     address = StorageAddress("s3", "s3://no-such-bucket-here/x")
-    for call in (S3Folder.listing, lambda remote: remote.fetch("cpu/a.json"), put):
+    for call in (RemoteFolder.listing, lambda remote: remote.fetch("cpu/a.json"), put):
         said = refusal(address, call)
         assert "s3://no-such-bucket-here/x" in said
         assert "a bucket is never made here" in said

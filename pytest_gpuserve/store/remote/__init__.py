@@ -26,16 +26,7 @@ _WHICH_STORE: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE",
 """Variables with which the same address may lead to another store."""
 
 _ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.+)")
-_WITH_PASSWORD: Final = re.compile(r"(?!/).*:.*@")
-"""However far behind the ``@`` is: a password may have slashes in it."""
-
-_NAMES_A_USER: Final = frozenset({"abfs", "abfss", "ftp", "hdfs", "sftp", "smb", "ssh"})
-"""Schemes in which a user or a container stands before an ``@``; in others it may be a token."""
-
-_TAKES_A_TOKEN: Final = frozenset({"dav", "davs", "http", "https", "webdav", "webdavs"})
-"""Schemes in which a token before an ``@`` is usual, and may have slashes in it; nobody can tell it from a folder."""
-
-_EXAMPLE: Final = "an address is SCHEME://PLACE/FOLDER without ?, #, \\, . and .., such as s3://bucket/baselines"
+_EXAMPLE: Final = "an address is s3://BUCKET/FOLDER without ?, #, \\, . and .., such as s3://bucket/baselines"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,30 +60,26 @@ def parse_address(text: str, *, called: str = OPTION) -> StorageAddress | Path:
     """
     found = _ADDRESS.fullmatch(text)
     scheme, place = (found[1].lower(), found[2].rstrip("/")) if found else ("", "")
-    if _may_have_a_secret(scheme, place):
+    is_folder = scheme == "file"
+    # A bucket's keys may have an @ in them, but not its name.
+    if "@" in (place.partition("/")[0] if scheme in S3_SCHEMES else place):
         raise UsageProblem(
             f"{called}{scheme}://...: there is a password in the address, or what may be one before the @, which would"
             " be seen in logs",
-            remedies=[
-                "leave it out: credentials come from where the storage's own tools take them",
-                *(["an @ in the name of a folder is written %40"] if scheme in _TAKES_A_TOKEN else []),
-            ],
+            remedies=["leave it out: credentials come from where the storage's own tools take them"],
+        )
+    if scheme and not is_folder and scheme not in S3_SCHEMES:
+        raise UsageProblem(
+            f"{called}{scheme}://...: baselines are kept in folders and in S3",
+            remedies=[_EXAMPLE, "copy those of another storage into a folder, by its own tools"],
         )
     odd = not text.isprintable() or "::" in place or {*"?#\\"} & {*place} or {".", ".."} & {*place.split("/")}
-    is_folder = scheme == "file"
     if not place or odd or (is_folder and not place.startswith("/")):
         raise UsageProblem(
             f"{called}...: this is no address of a folder",
             remedies=[_EXAMPLE],
         )
     return Path(place) if is_folder else StorageAddress(scheme, f"{scheme}://{place}")
-
-
-def _may_have_a_secret(scheme: str, place: str) -> bool:
-    if _WITH_PASSWORD.match(place):
-        return True
-    # A bucket's keys may have an @ in them, but not its name.
-    return scheme not in _NAMES_A_USER and "@" in (place if scheme in _TAKES_A_TOKEN else place.partition("/")[0])
 
 
 def copy_folder(address: StorageAddress, environment: Mapping[str, str]) -> Path:

@@ -1,8 +1,7 @@
-"""A folder in shared storage, through fsspec: any scheme can be read, and S3 written too.
+"""A folder in a bucket of S3, through s3fs.
 
 To write only over what was read takes a condition that the storage itself checks. S3 has had it for writes since 2024
-(``If-None-Match: *`` and ``If-Match: ETag``, "Conditional requests" of its user guide). Other schemes have others or
-none, and fsspec has no call for it, so they are for reading.
+(``If-None-Match: *`` and ``If-Match: ETag``, "Conditional requests" of its user guide).
 """
 
 from __future__ import annotations
@@ -12,13 +11,12 @@ import os
 import re
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.process.secrets import without_secrets
 from pytest_gpuserve.store.published import FOLDER as PUBLISHED
-from pytest_gpuserve.store.remote import OPTION, S3_SCHEMES
+from pytest_gpuserve.store.remote import OPTION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -35,7 +33,7 @@ MOST_BYTES: Final = 2**26
 """A larger file is no baseline. Far larger ones s3fs writes in parts, to which a condition does not apply."""
 
 MOST_ITEMS: Final = 10_000
-"""A tree with more folders, or more files that could be baselines, holds something else, or leads back into itself."""
+"""A folder with more files that could be baselines holds something else."""
 
 SUFFIX: Final = ".json"
 
@@ -44,9 +42,6 @@ MARKER_TEXT: Final = (
     b"By this file pytest-gpuserve finds out whether this storage honours If-Match and If-None-Match.\n"
     b"Without them two runners could overwrite each other's baselines. It may be removed at any time.\n"
 )
-
-_PAGES: Final = frozenset({"http", "https"})
-"""Schemes that have no folders but pages with links: that of a login, or of an error, looks like an empty folder."""
 
 _NO_VERSION: Final = f'"{"0" * 32}"'
 """An ETag that no content has."""
@@ -90,30 +85,39 @@ def open_remote(address: StorageAddress, *, called: str = OPTION) -> RemoteFolde
     """Prepare requests to a storage; the caller closes it.
 
     Raises:
-        UsageProblem: The scheme is unknown, or a library that it needs is not installed.
+        UsageProblem: The library that it needs is not installed.
         StorageProblem: The backend does not even begin.
     """
-    kind, extra = (S3Folder, "s3") if address.scheme in S3_SCHEMES else (RemoteFolder, "storage")
     try:
         from fsspec.core import url_to_fs  # noqa: PLC0415 -- an extra, needed only for such an address
 
         # Of our own, so that nobody else's settings are in it and it can be closed.
-        filesystem, root = url_to_fs(address.url, skip_instance_cache=True, **kind.options())
+        filesystem, root = url_to_fs(address.url, skip_instance_cache=True, **_options())
     except ImportError as problem:
         raise UsageProblem(
-            f"{called}{address}: a library that {address.scheme}:// needs is not installed",
+            f"{called}{address}: the library that it needs is not installed",
             found=str(problem),
-            remedies=[f"pip install 'pytest-gpuserve[{extra}]'"],
+            remedies=["pip install 'pytest-gpuserve[s3]'"],
         ) from None
-    except ValueError as problem:
-        raise UsageProblem(f"{called}{address}: fsspec cannot use it", found=cause_of(problem)) from None
     except Exception as problem:  # noqa: BLE001 -- backends raise whatever they like
-        raise storage_problem(address, f"{address} cannot be opened", problem) from None
-    return kind(address, filesystem, root)
+        raise storage_problem(f"{address} cannot be opened", problem) from None
+    return RemoteFolder(address, filesystem, root)
+
+
+def _options() -> dict[str, Any]:
+    """What the file system is made with; what fsspec's own configuration says of times counts."""
+    from fsspec.config import conf  # noqa: PLC0415 -- an extra
+
+    times = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS}
+    ours = {**times, "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS}}
+    asked = conf.get("s3", {}).get("config_kwargs", {})
+    config = {**ours, **(asked if isinstance(asked, dict) else {})}
+    # With more at once each file is asked for its size first.
+    return {"config_kwargs": config, "use_listings_cache": False, "max_concurrency": 1}
 
 
 class RemoteFolder:
-    """A folder behind any file system of fsspec, to be read alone; names in it are relative, with ``/``.
+    """A folder in a bucket; names in it are relative, with ``/``.
 
     Every method raises `StorageProblem` where the storage cannot be reached, refuses, or does not answer in time.
     """
@@ -122,27 +126,22 @@ class RemoteFolder:
         self.address = address
         self.filesystem = filesystem
         self.root = root.rstrip("/")
-        # Calls that fsspec makes from coroutines can be bounded in time.
-        self._bound = {"timeout": LONGEST_SECONDS} if getattr(filesystem, "async_impl", False) else {}
-
-    @staticmethod
-    def options() -> dict[str, Any]:
-        """What the file system is made with."""
-        return {}
+        # botocore tries again by itself, and knows better when.
+        filesystem.retries = 1
 
     def listing(self) -> dict[str, str]:
         """Names of all baseline files with their versions, as `RemoteFile.version`."""
         with self._told(f"{self.address} cannot be listed"):
             self.filesystem.invalidate_cache()
-            below = {path.removeprefix(f"{self.root}/"): info for path, info in self._files().items()}
+            # One listing has them all; s3fs leaves out no error of it.
+            files = self.filesystem.find(self.root, detail=True, timeout=LONGEST_SECONDS)
+            below = {path.removeprefix(f"{self.root}/"): info for path, info in files.items()}
             found = {name: info for name, info in below.items() if is_baseline_name(name)}
             if len(found) > MOST_ITEMS:
-                raise self._too_much(f"{len(found)} files that could be some")
-            if not found and self.address.scheme in _PAGES:
                 raise StorageProblem(
-                    f"{self.address} cannot be listed",
-                    found="no page there has a link to a baseline file",
-                    remedies=["is the name right? the server has to list folders"],
+                    f"{self.address} is no folder of baselines alone",
+                    found=f"{len(found)} files that could be some",
+                    remedies=["name the folder that has those of the devices in it"],
                 )
         return {name: _version_of(info) for name, info in found.items()}
 
@@ -153,7 +152,7 @@ class RemoteFolder:
             try:
                 # The version first: a file that is replaced in between is not written over, and fetched again.
                 if version is None:
-                    info = self.filesystem.info(path, **self._bound)
+                    info = self.filesystem.info(path, timeout=LONGEST_SECONDS)
                     self._check_size(name, info.get("size"))
                     version = _version_of(info)
                 data = self._content(path)
@@ -165,14 +164,20 @@ class RemoteFolder:
             return RemoteFile(data, version)
 
     def check_writable(self) -> None:
-        """Raise `UsageProblem`, before hours are measured, where the storage has no conditional writes."""
-        raise self._unsafe(
-            f"{self.address.scheme}:// has no write that replaces only what was read, as far as is known here",
-            "record into s3://",
-            "record into a folder, --baseline-dir=DIR, and copy it there by other means",
-        )
+        """Raise `UsageProblem`, before hours are measured, where the storage does not honour conditions on writes.
 
-    def put(self, name: str, data: bytes, *, over: str | None) -> str:  # noqa: ARG002 -- S3 can
+        Where all is well, and was before, nothing is written.
+        """
+        # The first may make the marker; the second has to find it there.
+        if not ((self._refuses(None) or self._refuses(None)) and self._refuses(_NO_VERSION)):
+            raise UsageProblem(
+                f"nothing is written to {self.address}: two runners could overwrite each other's baselines",
+                found="the storage, or a proxy before it, or an old botocore, does not honour If-Match or If-None-Match"
+                " on writes",
+                remedies=["use a storage that does, as Amazon's S3", "pip install --upgrade 'pytest-gpuserve[s3]'"],
+            )
+
+    def put(self, name: str, data: bytes, *, over: str | None) -> str:
         """Write a file, and return its version.
 
         Args:
@@ -180,111 +185,7 @@ class RemoteFolder:
 
         Raises:
             VersionConflict: Another version is stored by now.
-            UsageProblem: The storage has no conditional writes.
         """
-        self.check_writable()
-        return ""
-
-    def close(self) -> None:
-        """Close connections; what other backends than S3's hold ends with the process."""
-
-    def _files(self) -> dict[str, Any]:
-        """What the file system says of each file, by its path.
-
-        fsspec's ``find`` leaves out each folder that it cannot list (``walk`` too: it forgets ``on_error`` below the
-        first); without them baselines would be MISSING.
-        """
-        found: dict[str, Any] = {}
-        folders, known = [self.root], {self.root}
-        while folders:
-            folder = folders.pop()
-            try:
-                infos = self.filesystem.ls(folder, detail=True, **self._bound)
-            except FileNotFoundError as problem:
-                # The folder itself may not have been made yet.
-                if folder != self.root or not _is_absent(problem):
-                    raise
-                return {}
-            for info in infos:
-                path = str(info["name"]).rstrip("/")
-                if info["type"] != "directory":
-                    found[path] = info
-                elif path not in known and not {".", ".."} & {*path.split("/")}:
-                    known.add(path)
-                    folders.append(path)
-            if len(known) > MOST_ITEMS:
-                raise self._too_much(f"more than {MOST_ITEMS} folders")
-        return found
-
-    def _content(self, path: str) -> bytes:
-        """All of a file; asked for again, once, where the answer is cut off."""
-        try:
-            data: bytes = self.filesystem.cat_file(path, **self._bound)
-        except (OSError, asyncio.TimeoutError):  # which are one from Python 3.11 on
-            raise
-        except Exception:  # noqa: BLE001 -- backends raise whatever they like
-            data = self.filesystem.cat_file(path, **self._bound)
-        return data
-
-    def _check_size(self, name: str, size: int | None) -> None:
-        """Refuse a file by its size, if that is known."""
-        if size is not None and size > MOST_BYTES:
-            raise StorageProblem(f"{self.address.of(name)} is no baseline file", found=f"it is too large: {size} bytes")
-
-    def _too_much(self, found: str) -> StorageProblem:
-        return StorageProblem(
-            f"{self.address} is no folder of baselines alone",
-            found=found,
-            remedies=["name the folder that has those of the devices in it"],
-        )
-
-    def _unsafe(self, found: str, *remedies: str) -> UsageProblem:
-        summary = f"nothing is written to {self.address}: two runners could overwrite each other's baselines"
-        return UsageProblem(summary, found=found, remedies=remedies)
-
-    @contextmanager
-    def _told(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except (GpuserveError, VersionConflict):
-            raise
-        except Exception as problem:  # noqa: BLE001 -- backends raise whatever they like
-            raise storage_problem(self.address, what, problem) from None
-
-
-class S3Folder(RemoteFolder):
-    """A folder in a bucket, to be read and written."""
-
-    def __init__(self, address: StorageAddress, filesystem: Any, root: str) -> None:  # noqa: ANN401 -- fsspec has no types
-        super().__init__(address, filesystem, root)
-        # botocore tries again by itself, and knows better when.
-        filesystem.retries = 1
-
-    @staticmethod
-    def options() -> dict[str, Any]:
-        """See `RemoteFolder.options`; what fsspec's own configuration says of times counts."""
-        from fsspec.config import conf  # noqa: PLC0415 -- an extra
-
-        times = {"connect_timeout": CONNECT_SECONDS, "read_timeout": READ_SECONDS}
-        ours = {**times, "retries": {"mode": "standard", "total_max_attempts": ATTEMPTS}}
-        asked = conf.get("s3", {}).get("config_kwargs", {})
-        config = {**ours, **(asked if isinstance(asked, dict) else {})}
-        # With more at once each file is asked for its size first.
-        return {"config_kwargs": config, "use_listings_cache": False, "max_concurrency": 1}
-
-    def check_writable(self) -> None:
-        """See `RemoteFolder.check_writable`. Where all is well, and was before, nothing is written."""
-        # The first may make the marker; the second has to find it there.
-        if not ((self._refuses(None) or self._refuses(None)) and self._refuses(_NO_VERSION)):
-            raise self._unsafe(
-                "the storage, or a proxy before it, or an old botocore, does not honour If-Match or If-None-Match on"
-                " writes",
-                "use a storage that does, as Amazon's S3",
-                "pip install --upgrade 'pytest-gpuserve[s3]'",
-            )
-
-    def put(self, name: str, data: bytes, *, over: str | None) -> str:
-        """See `RemoteFolder.put`."""
         self._check_size(name, len(data))
         if over == "":
             # An empty condition may be taken for none.
@@ -292,7 +193,7 @@ class S3Folder(RemoteFolder):
         condition = {"IfNoneMatch": "*"} if over is None else {"IfMatch": over}
         with self._told(f"{self.address.of(name)} cannot be written"):
             try:
-                answer = self.filesystem.pipe_file(f"{self.root}/{name}", data, **self._bound, **condition)
+                answer = self.filesystem.pipe_file(f"{self.root}/{name}", data, timeout=LONGEST_SECONDS, **condition)
             except OSError as problem:
                 code = _error_code(problem)
                 if code in _CHANGED or (over is not None and code == "NoSuchKey"):
@@ -310,10 +211,15 @@ class S3Folder(RemoteFolder):
             with suppress(Exception):
                 sync(self.filesystem.loop, made_by.__aexit__, None, None, None, timeout=CONNECT_SECONDS)
 
-    def _files(self) -> dict[str, Any]:
-        """One listing has them all; s3fs leaves out no error of it."""
-        found: dict[str, Any] = self.filesystem.find(self.root, detail=True, **self._bound)
-        return found
+    def _content(self, path: str) -> bytes:
+        """All of a file; asked for again, once, where the answer is cut off."""
+        try:
+            data: bytes = self.filesystem.cat_file(path, timeout=LONGEST_SECONDS)
+        except (OSError, asyncio.TimeoutError):  # which are one from Python 3.11 on
+            raise
+        except Exception:  # noqa: BLE001 -- backends raise whatever they like
+            data = self.filesystem.cat_file(path, timeout=LONGEST_SECONDS)
+        return data
 
     def _refuses(self, over: str | None) -> bool:
         """Whether the marker is not written over a version that it has not."""
@@ -323,8 +229,22 @@ class S3Folder(RemoteFolder):
             return True
         return False
 
+    def _check_size(self, name: str, size: int | None) -> None:
+        """Refuse a file by its size, if that is known."""
+        if size is not None and size > MOST_BYTES:
+            raise StorageProblem(f"{self.address.of(name)} is no baseline file", found=f"it is too large: {size} bytes")
 
-def storage_problem(address: StorageAddress, summary: str, problem: BaseException) -> StorageProblem:
+    @contextmanager
+    def _told(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (GpuserveError, VersionConflict):
+            raise
+        except Exception as problem:  # noqa: BLE001 -- backends raise whatever they like
+            raise storage_problem(what, problem) from None
+
+
+def storage_problem(summary: str, problem: BaseException) -> StorageProblem:
     """The error of a storage, from what its backend raised."""
     remedies = []
     if isinstance(problem, PermissionError) or type(problem).__name__ in _NO_CREDENTIALS:
@@ -334,7 +254,7 @@ def storage_problem(address: StorageAddress, summary: str, problem: BaseExceptio
         ]
     elif isinstance(problem, FileNotFoundError):
         remedies = ["is the name right? a bucket is never made here"]
-    elif address.scheme in S3_SCHEMES:
+    else:
         remedies = ["is it reachable from this machine? AWS_ENDPOINT_URL names an S3 that is not Amazon's"]
     return StorageProblem(summary, found=cause_of(problem), remedies=remedies)
 
@@ -347,13 +267,8 @@ def cause_of(problem: BaseException) -> str:
 
 
 def _is_absent(problem: FileNotFoundError) -> bool:
-    """Whether a backend says that there is no such file; some say so of every error, which they give as the cause."""
-    cause: BaseException | None = problem
-    while isinstance(cause, FileNotFoundError):
-        cause = cause.__cause__
-    # As the libraries for HTTP, for Azure and for S3 name it.
-    statuses = {getattr(cause, name, None) for name in ("status", "status_code")}
-    return cause is None or HTTPStatus.NOT_FOUND in statuses or _error_code(cause) in {"404", "NoSuchKey"}
+    """Whether there is no such file; s3fs says so of other errors too, such as no such bucket, which are the cause."""
+    return problem.__cause__ is None or _error_code(problem) in {"404", "NoSuchKey"}
 
 
 def _error_code(problem: BaseException) -> str:
