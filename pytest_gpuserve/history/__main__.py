@@ -15,8 +15,7 @@ from pytest_gpuserve.compare.command import DEFAULT_METRICS, metric_named
 from pytest_gpuserve.compare.repository import Repository
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.history.change_points import FEWEST_POINTS, demand_library
-from pytest_gpuserve.history.lines import lines_of
+from pytest_gpuserve.history.lines import FEWEST_POINTS, demand_library, lines_of
 from pytest_gpuserve.history.observations import Wanted, compared_of, drawn_once, in_order, of_editions, of_result, walk
 from pytest_gpuserve.process.command_line import content_of, masked, refused, run_command
 from pytest_gpuserve.report.html import history_document
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuserve.compare.loads import LoadKey
-    from pytest_gpuserve.history.change_points import Change
-    from pytest_gpuserve.history.lines import HistoryLine, HistoryPoint
+    from pytest_gpuserve.history.lines import Change, HistoryLine, HistoryPoint
     from pytest_gpuserve.history.observations import Edition
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.history.__main__ import BLOCKS, PLAIN, chart, main
-from pytest_gpuserve.history.change_points import FEWEST_POINTS, SHORTEST, changes_of, noise_sd
+from pytest_gpuserve.history.lines import FEWEST_POINTS, SHORTEST, changes_of, noise_sd
 from tests.support.baseline_repository import TEST
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.roofline import PRECISIONS, Peak, Work, ceiling_per_second, peak_of, share_of_peak
-from pytest_gpuserve.roofline.peak import FIRST_WITH_UNITS
-from pytest_gpuserve.roofline.products import PRODUCTS, Product
+from pytest_gpuserve.roofline.peak import FIRST_WITH_UNITS, PRODUCTS, Product
 
 NAMES = [name for product in PRODUCTS for name in product.names]
 
