@@ -11,7 +11,7 @@ from pytest_gpuserve.experiment.capacity.shape import SearchShape
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.share import Share
 from pytest_gpuserve.load.driver import most_under_way
-from pytest_gpuserve.load.schedule import Closed, Trace
+from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.totals import added, shares
 from pytest_gpuserve.load.url import endpoint_of
 from pytest_gpuserve.measure.histogram import merge
@@ -158,13 +158,11 @@ def for_replicas(shape: LoadShape, *targets: Target) -> LoadShape:
         targets: What is sent, to whom.
 
     Raises:
-        UsageProblem: Another number of workers, or the number of users or of rotating requests, cannot be dealt out.
+        UsageProblem: Another number of workers, or the number of users, cannot be dealt out.
     """
     replicas = math.lcm(*(target.replicas for target in targets))
     if replicas == 1:
         return shape
-    for target in targets:
-        _check_rotation(target, shape.schedule)
     if isinstance(shape, SearchShape):
         shape = shape.for_users(replicas)
     most = most_under_way(shape.schedule)
@@ -195,19 +193,6 @@ def warmup_of(shape: LoadShape, replicas: int) -> tuple[Schedule, int]:
     if isinstance(schedule, Closed) and schedule.users < replicas:
         schedule = Closed(replicas, schedule.think_seconds)
     return schedule, replicas
-
-
-def _check_rotation(target: Target, schedule: Schedule) -> None:
-    """See that each replica gets every request: they rotate by their number, as the replicas do."""
-    requests, replicas = len(target.requests), target.replicas
-    common = math.gcd(requests, replicas)
-    if common == 1 or isinstance(schedule, Trace):
-        return
-    raise UsageProblem(
-        f"rotate([...]) of {requests} requests to {replicas} replicas: each would get only"
-        f" {_counted(requests // common, 'request')} of them, always the same",
-        remedies=["one request more or fewer, so that the two numbers have no common divisor"],
-    )
 
 
 @dataclass

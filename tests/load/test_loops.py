@@ -292,11 +292,18 @@ def test_payloads_rotate_in_an_order_of_the_seed() -> None:
     assert orders[0] != sorted(orders[0])
 
 
+@pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize(("count", "processes"), [(2, 2), (6, 4), (3, 2)])
-def test_each_process_of_a_closed_loop_sends_all_payloads_in_turn(count: int, processes: int) -> None:
-    """Also where both numbers have a common divisor; of one process request n has payload n, in its place's form."""
+def test_each_process_sends_all_payloads_in_turn(count: int, processes: int, *, is_open: bool) -> None:
+    """Of a closed loop, and of an open one to a replica each, also where both numbers have a common divisor.
+
+    Of one process request n has payload n, in its place's form.
+    """
     payloads = tuple((b"%d" % index,) for index in range(count))
-    for part in share(plan(Closed(2 * processes), requests=10 * count * processes, payloads=payloads), processes):
+    schedule = Constant(1000.0) if is_open else Closed(2 * processes)
+    replicas = tuple(Endpoint("http", f"replica {number}") for number in range(1, processes)) if is_open else ()
+    whole = plan(schedule, requests=10 * count * processes, payloads=payloads, replicas=replicas)
+    for part in share(whole, processes):
         sent = Simulation(part).run().sent
         assert Counter(each.payload for each in sent) == {b"%d" % index: 10 for index in range(count)}
     forms = tuple(tuple(b"%d in %d" % (index, place) for place in range(3)) for index in range(count))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -10,8 +9,6 @@ from unittest.mock import Mock
 
 import msgspec
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.another_client import CounterReading
@@ -23,7 +20,7 @@ from pytest_gpuserve.experiment.watch import Watch
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.request import Request
-from pytest_gpuserve.load.schedule import Burst, Closed, Poisson, Schedule, Steps, Trace
+from pytest_gpuserve.load.schedule import Burst, Closed, Poisson, Schedule, Steps
 from pytest_gpuserve.load.totals import together
 from pytest_gpuserve.measure.capacity import Objective
 from pytest_gpuserve.measure.counters import Counters, counted_between
@@ -45,16 +42,16 @@ if TYPE_CHECKING:
 NAMES = ("a:1", "b:1")
 
 
-def target_of(replicas: int, *, requests: int = 1, grpc: bool = False) -> Target:
+def target_of(replicas: int, *, grpc: bool = False) -> Target:
     """Requests to so many replicas."""
     servers = [RemoteServer(f"host{number}", 8000, grpc_port=8001) for number in range(replicas)]
     kind = servers[0] if replicas == 1 else Replicas.of(servers)
     handle = ServerHandle(kind, cast("Starter", None))
     return Target(
         handle,
-        tuple(Request("POST", "/infer", b"%d" % number) for number in range(requests)),
+        (Request("POST", "/infer", b"0"),),
         protocol="grpc" if grpc else "http",
-        messages=(b"message",) * requests if grpc else (),
+        messages=(b"message",) if grpc else (),
     )
 
 
@@ -74,11 +71,10 @@ def target_of(replicas: int, *, requests: int = 1, grpc: bool = False) -> Target
     ],
 )
 def test_each_replica_has_as_many_workers(workers: int, targets: tuple[int, ...], found: int) -> None:
-    """A load of one server stays as it is, and so does a trace, which says itself what goes where."""
+    """A load of one server stays as it is."""
     assert for_replicas(LoadShape(Closed(12), processes=workers), *map(target_of, targets)).processes == found
     alone = LoadShape(Closed(1), processes=1)
-    assert for_replicas(alone, target_of(1, requests=4)) is alone
-    assert for_replicas(LoadShape(Trace(((0.0, 0), (0.1, 1)))), target_of(2, requests=2)).processes == 2
+    assert for_replicas(alone, target_of(1)) is alone
 
 
 @pytest.mark.parametrize(("workers", "would_do"), [(2, "processes=3 "), (4, "processes=3 or 6")])
@@ -95,22 +91,6 @@ def test_each_replica_needs_a_user(schedule: Schedule) -> None:
     with pytest.raises(UsageProblem, match="2 requests at a time cannot be shared by 3 replicas") as caught:
         for_replicas(LoadShape(schedule), target_of(3))
     assert "concurrency=3" in caught.value.remedies[0]
-
-
-@settings(deadline=None)
-@given(replicas=st.integers(2, 6), requests=st.integers(1, 12), workers_each=st.integers(1, 3))
-@example(replicas=4, requests=6, workers_each=1)
-def test_each_replica_gets_every_request(replicas: int, requests: int, workers_each: int) -> None:
-    """What rotates goes by the request's number, and so do the replicas: one would get the short ones alone."""
-    parts = replicas * workers_each
-    sent = {(number % parts % replicas, number % requests) for number in range(parts * requests)}
-    told = ""
-    try:
-        for_replicas(LoadShape(Closed(99), processes=parts), target_of(replicas, requests=requests))
-    except UsageProblem as problem:
-        told = str(problem)
-    assert ("always the same" in told) == (len(sent) < replicas * requests)
-    assert not told or f"only {requests // math.gcd(replicas, requests)} request" in told
 
 
 @pytest.mark.parametrize(
