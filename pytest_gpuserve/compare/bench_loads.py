@@ -10,7 +10,7 @@ from pytest_gpuserve.compare.loads import LEAST, NO_SAMPLES, LoadKey, MeasuredLo
 from pytest_gpuserve.comparison.baseline_store import differences
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS, log_cost
-from pytest_gpuserve.measure.streams import SAME_TOKENS
+from pytest_gpuserve.measure.work import SAME_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -33,8 +33,8 @@ from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
 from pytest_gpuserve.measure.rounds import ARMS, paired_value, round_point
 from pytest_gpuserve.measure.steady import MATERIAL_CHANGE
-from pytest_gpuserve.measure.streams import unlike_work
 from pytest_gpuserve.measure.window import Session, Start
+from pytest_gpuserve.measure.work import unlike_work
 from pytest_gpuserve.store.checksummed import HistoryUnusable
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence, SequenceKey
 from pytest_gpuserve.units import utc_now

@@ -25,7 +25,7 @@ from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored, withs
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, mean_sm_clock_mhz, point, pooled_value
 from pytest_gpuserve.measure.rounds import OF_ONE_SERVER
-from pytest_gpuserve.measure.streams import unlike_work
+from pytest_gpuserve.measure.work import unlike_work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -13,6 +13,7 @@ from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.run import answer_reasons
 from pytest_gpuserve.measure.window import Session
+from pytest_gpuserve.measure.work import unsteady_cache
 from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
@@ -84,8 +85,9 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
         interrupted = True
         text = f"interrupted by Ctrl-C after {len(starts)} starts: not decided"
         problems.append(Reason(ReasonKind.INTERRUPTED, text))
+    drift = unsteady_cache(start.windows for start in starts)
     if not problems:
-        problems.extend(answer_reasons(check, []))
+        problems.extend([*answer_reasons(check, []), *([drift] if drift else [])])
     keep(
         Session(
             starts=tuple(starts),

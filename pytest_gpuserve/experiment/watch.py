@@ -24,6 +24,7 @@ from pytest_gpuserve.load.wire import Plan, Tick
 from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import COMPILING, Client, Window
+from pytest_gpuserve.measure.work import unsteady_cache
 from pytest_gpuserve.process.tree import run_processes
 from pytest_gpuserve.servers.remote import addresses_of, sites_of
 from pytest_gpuserve.units import format_fraction, format_seconds
@@ -174,6 +175,7 @@ class Watch:
             streams=_streams_of(totals),
             good=None if self.shape.goodput is None else totals.good,
             unjudged=totals.unjudged,
+            tallies={} if counted is None else counted.tallies,
             begin_ns=ticks[0].begin_ns,
             end_ns=ticks[-1].end_ns,
             replicas=self._replicas.window(ticks),
@@ -273,6 +275,10 @@ class Watch:
             (self.disturbances if reason.kind in DISTURBANCES else self.problems).append(reason)
         self.problems.extend(self._replicas.problems(windows, allowed_errors=shape.allowed_errors))
         self.problems.extend(self._both.problems(finite=shape.finite))
+        if not shape.finite:
+            half = len(windows) // 2
+            drift = unsteady_cache((windows[:half], windows[half:]))
+            self.problems.extend([drift] if drift else [])
         compiled = sum(window.stages[COMPILING].count for window in windows if COMPILING in window.stages)
         if compiled:
             text = (

@@ -19,6 +19,7 @@ from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, PER_REQUEST, QUEUE, SERVER
+from pytest_gpuserve.measure.work import cached_share, preemptions_of_thousand
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -149,6 +150,8 @@ class Profile:
         ttft_seconds: Of streams, mean time to the first token: what waits and prefill take.
         tpot_seconds: Mean time for each token after it; None where not every answer says how many it has.
         tokens: Of an average answer; None as above.
+        cached_share: Of the prompt tokens, those that came from the prefix cache.
+        preemptions: Of sequences, in 1000 requests.
     """
 
     mean_seconds: float
@@ -166,6 +169,8 @@ class Profile:
     ttft_seconds: float | None = None
     tpot_seconds: float | None = None
     tokens: float | None = None
+    cached_share: float | None = None
+    preemptions: float | None = None
 
     @property
     def decode_seconds(self) -> float | None:
@@ -212,6 +217,8 @@ def profile_of(windows: Iterable[Window], client: Client) -> Profile:
         ttft_seconds=streams.ttft.mean_of_buckets,
         tpot_seconds=streams.tpot.mean_of_buckets if streams.has_usage else None,
         tokens=streams.usage_tokens / requests if streams.has_usage else None,
+        cached_share=cached_share(known),
+        preemptions=preemptions_of_thousand(known),
     )
 
 

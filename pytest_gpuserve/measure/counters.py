@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
 from dataclasses import dataclass, field, replace
 
@@ -26,6 +27,7 @@ class Counters:
         parts: The same for each of its models, or stages of its pipeline, or of several replicas for each of them, by
             name; their own parts are empty.
         counts_batches: Whether it counts items and batches.
+        tallies: What else it counts, by the names of ``measure/window.py``, such as ``prompt_tokens``.
     """
 
     items: int
@@ -36,6 +38,7 @@ class Counters:
     pending: int | None = None
     parts: Mapping[str, Counters] = field(default_factory=dict)
     counts_batches: bool = True
+    tallies: Mapping[str, int] = field(default_factory=dict)
 
 
 def counted_between(before: Counters, after: Counters) -> Counters:
@@ -80,6 +83,10 @@ def _between(where: str, before: Counters, after: Counters) -> Counters:
         pending=after.pending,
         parts={name: parts[name] for name in sorted(parts) if parts[name].batches or parts[name].requests},
         counts_batches=after.counts_batches,
+        tallies={
+            name: _rise(f"{where}{name}", before.tallies.get(name, 0), after.tallies.get(name, 0))
+            for name in sorted(before.tallies.keys() | after.tallies.keys())
+        },
     )
 
 
@@ -96,7 +103,9 @@ def added(readings: list[Counters]) -> Counters | None:
     sizes: dict[str, int] = {}
     stages: dict[str, StageTime] = {}
     parts: dict[str, list[Counters]] = {}
+    tallies: Counter[str] = Counter()
     for reading in readings:
+        tallies.update(reading.tallies)
         for size, count in reading.batch_sizes.items():
             sizes[size] = sizes.get(size, 0) + count
         for name, time in reading.stages.items():
@@ -114,6 +123,7 @@ def added(readings: list[Counters]) -> Counters | None:
         requests=None if None in requests else sum(count or 0 for count in requests),
         parts={name: part for name, part in whole.items() if part is not None},
         counts_batches=all(reading.counts_batches for reading in readings),
+        tallies=dict(tallies),
     )
 
 

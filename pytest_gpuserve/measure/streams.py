@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.gate.student import t_quantile
 from pytest_gpuserve.measure.histogram import Histogram, merge
-from pytest_gpuserve.units import format_change
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -77,69 +73,3 @@ def is_quantile_known(times: Histogram, q: float) -> bool:
     """
     # Rounded: 1 - 0.9 is not quite 0.1.
     return within_one_read(times) <= round(ONE_READ_SHARE * min(q, 1 - q), 9)
-
-
-SAME_TOKENS: Final = 0.01
-"""Share by which the mean tokens of an answer may differ between two builds that did the same work."""
-
-CHANCE: Final = 0.0005
-"""So likely may a difference between answers of many lengths be told in each direction that is chance."""
-
-FEWEST_WINDOWS: Final = 4
-"""Of fewer windows nobody knows how much their answers vary."""
-
-
-@dataclass(frozen=True, slots=True)
-class TokensOfAnswer:
-    """How many tokens an answer has, by ``usage``.
-
-    Args:
-        mean: Over all answers.
-        squared_error: Of the mean, by how it varies from window to window.
-        windows: That tell it.
-    """
-
-    mean: float
-    squared_error: float
-    windows: int
-
-    @classmethod
-    def of(cls, windows: Iterable[Streams | None]) -> TokensOfAnswer | None:
-        """Those of some windows; None where not every answer says it, or they are too few."""
-        known = [each for each in windows if each is not None and each.ttft.total]
-        answers, tokens = sum(each.with_usage for each in known), sum(each.usage_tokens for each in known)
-        if len(known) < FEWEST_WINDOWS or not answers or not all(each.has_usage for each in known):
-            return None
-        mean = tokens / answers
-        # Of a ratio of sums (Cochran, Sampling Techniques, 1977, 6.3).
-        squares = math.fsum((each.usage_tokens - mean * each.with_usage) ** 2 for each in known)
-        return cls(mean, len(known) / (len(known) - 1) * squares / answers**2, len(known))
-
-    def is_unlike(self, other: TokensOfAnswer) -> bool:
-        """Whether answers of another build are of another length, beyond chance and by more than `SAME_TOKENS`."""
-        apart, both = abs(self.mean - other.mean), self.squared_error + other.squared_error
-        if apart <= SAME_TOKENS * max(self.mean, other.mean):
-            return False
-        if not both:
-            return True
-        # Welch, Biometrika 34, 1947, 28-35.
-        dof = both**2 / sum(each.squared_error**2 / (each.windows - 1) for each in (self, other))
-        return apart > t_quantile(CHANCE, dof) * math.sqrt(both)
-
-
-def unlike_work(before: Iterable[Streams | None], now: Iterable[Streams | None]) -> Reason | None:
-    """Tell that answers have another number of tokens than those that they are compared with; None if not, or unknown.
-
-    Args:
-        before: The windows of the reference.
-        now: The windows that are compared with it.
-    """
-    then, found = TokensOfAnswer.of(before), TokensOfAnswer.of(now)
-    if then is None or found is None or not found.is_unlike(then):
-        return None
-    return Reason(
-        ReasonKind.UNLIKE_WORK,
-        f"unlike work: an answer has {found.mean:.4g} tokens, and {then.mean:.4g} in what it is compared with"
-        f" ({format_change(found.mean / then.mean - 1)}); give all answers one length:"
-        " server.chat(..., ignore_eos=True)",
-    )

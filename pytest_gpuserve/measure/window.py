@@ -42,6 +42,17 @@ PER_REQUEST: Final = "request."
 time of its batch: ``request.input``, ``request.infer``, ``request.output``. They make up a request's latency, and say
 nothing of how long the device was busy; that is `COMPUTE`."""
 
+PROMPT_TOKENS: Final = "prompt_tokens"
+"""Tally of a server of language models: tokens of prompts, those that it did not have to compute among them."""
+
+CACHED_TOKENS: Final = "cached_tokens"
+"""Those of them that it had in its prefix cache."""
+
+PREEMPTIONS: Final = "preemptions"
+"""How often it took a sequence's memory back and computed it anew later, for its KV cache was full."""
+
+TALLIES: Final = (PROMPT_TOKENS, CACHED_TOKENS, PREEMPTIONS)
+
 
 @dataclass(frozen=True, slots=True)
 class CardUse:
@@ -77,6 +88,7 @@ class Window:
         streams: What came of the answers that were streams; None where none was.
         good: Answers that met all objectives of the load; None where it has none.
         unjudged: Answers of which that is not known.
+        tallies: What else the server counted within it, by name; empty where it does not count.
         begin_ns: When it began, by the load's clock, for who looks up what else was seen then; not kept in baselines.
         end_ns: When it ended.
         replicas: Where several servers shared the load, what each of them did; empty where one had it alone. Not kept
@@ -95,6 +107,7 @@ class Window:
     streams: Streams | None = None
     good: int | None = None
     unjudged: int = 0
+    tallies: Mapping[str, int] = field(default_factory=dict)
     begin_ns: int = field(default=0, compare=False)
     end_ns: int = field(default=0, compare=False)
     replicas: tuple[ReplicaWindow, ...] = field(default=(), compare=False)

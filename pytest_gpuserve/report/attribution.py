@@ -9,10 +9,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.measure.breakdown import QueueFrom
+from pytest_gpuserve.measure.work import SAME_CACHED
 from pytest_gpuserve.units import format_change, format_fraction, format_ratio, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from pytest_gpuserve.measure.breakdown import Profile
 
@@ -45,6 +46,8 @@ TTFT: Final = "queue and prefill (TTFT)"
 DECODE: Final = "decode"
 TPOT: Final = "decode a token (TPOT)"
 TOKENS: Final = "tokens an answer"
+CACHED: Final = "prompt tokens from the prefix cache"
+PREEMPTIONS: Final = "preemptions"
 
 QUEUES: Final = {
     QueueFrom.COUNTER: (QUEUE, ""),
@@ -153,6 +156,8 @@ def _parts(before: Profile, after: Profile) -> list[_Part]:
         in_latency(DECODE, before.decode_seconds, after.decode_seconds),
         _Part(TPOT, before.tpot_seconds, after.tpot_seconds, format_seconds),
         _Part(TOKENS, before.tokens, after.tokens, format_ratio),
+        _Part(CACHED, before.cached_share, after.cached_share, format_fraction, SAME_CACHED),
+        _Part(PREEMPTIONS, before.preemptions, after.preemptions, "{:.0f}".format, 1.0, " in 1000 requests"),
     ]
     outside, filling, *of_streams = ([part] if (part.before, part.after) != (None, None) else [] for part in details)
     return [
@@ -230,15 +235,27 @@ def _where(moved: list[_Part], *, clocks_counted: bool) -> list[str]:
         )
     if compute and not in_step:
         where.append("the model and its kernels" if clocks_counted else "the model, its kernels, the clocks")
+    where += _in_language_model(parts)
+    where += [f"the stage {name.removeprefix(OTHER_COMPUTE)}" for name in parts if name.startswith(OTHER_COMPUTE)]
+    if not where and QUEUE in parts:
+        where.append("arrivals and scheduling (the queue moved alone)")
+    return where
+
+
+def _in_language_model(parts: Mapping[str, _Part]) -> list[str]:
+    """The same of what is counted of tokens."""
+    where = []
     if TTFT in parts:
         where.append("queue and prefill (prompts, prefix cache, slots)")
+    if CACHED in parts:
+        fewer = "fewer" if parts[CACHED].change < 0 else "more"
+        where.append(f"why {fewer} prompt tokens come from the prefix cache (its setting, its size, the prompts)")
+    if PREEMPTIONS in parts:
+        where.append("the size of the KV cache, and how many sequences share it")
     if TOKENS in parts:
         where.append("why answers have another number of tokens (max_tokens, stop, sampling)")
     if TPOT in parts or (DECODE in parts and TOKENS not in parts):
         where.append("decode (sequences a step, kernels, speculation)")
-    where += [f"the stage {name.removeprefix(OTHER_COMPUTE)}" for name in parts if name.startswith(OTHER_COMPUTE)]
-    if not where and QUEUE in parts:
-        where.append("arrivals and scheduling (the queue moved alone)")
     return where
 
 

@@ -11,6 +11,7 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.counters import differences
 from pytest_gpuserve.measure.replicas import imbalance_of, replicas_of
 from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.measure.work import cached_share, preemptions_of_thousand
 from pytest_gpuserve.measure.yardstick import LIMIT
 from pytest_gpuserve.report.explain import evidence
 from pytest_gpuserve.report.names import names_of, printable, some_of
@@ -213,6 +214,22 @@ def client_lines(tests: Iterable[TestResult]) -> list[str]:
     resent = sum(client.resent for client in clients)
     again = f", {resent} requests sent again: the server closed connections that it had kept open" if resent else ""
     return [f"load engine: send lag p99 {format_seconds(max(lags))} at most, {share} of a core on average{again}"]
+
+
+def language_model_lines(tests: Collection[TestResult]) -> list[str]:
+    """Say in a line each what prefix caches and preemptions came to; none where servers do not count them."""
+    names = names_of(tests)
+    cached, preempted = [], []
+    for nodeid, run in ((test.nodeid, run) for test in tests for run in test.runs):
+        windows = [window for session in run.sessions for window in session.windows]
+        share, preemptions = cached_share(windows), preemptions_of_thousand(windows)
+        name = _name_of_load(nodeid, run, names)
+        cached += [] if share is None else [f"{format_fraction(share)} ({name})"]
+        preempted += [f"{preemptions:.3g} in 1000 requests ({name})"] if preemptions else []
+    return [
+        *([f"prompt tokens from the prefix cache: {some_of(cached)}"] if cached else []),
+        *([f"preemptions, for the KV cache was full: {some_of(preempted)}"] if preempted else []),
+    ]
 
 
 def machine_lines(tests: Iterable[TestResult]) -> list[str]:

@@ -215,6 +215,7 @@ def _counters(counted: Counters | None) -> Plain | None:
         "batch_sizes": dict(counted.batch_sizes),
         "requests": counted.requests,
         "stages": {name: {"seconds": time.seconds, "count": time.count} for name, time in counted.stages.items()},
+        "tallies": dict(counted.tallies),
     }
     if counted.parts:
         plain["parts"] = {name: _counters(part) for name, part in counted.parts.items()}

@@ -1,14 +1,15 @@
 """What servers of language models call their counters: ``counters="vllm"`` instead of the names one by one.
 
 A batching ratio is tokens an engine step, of prompts and answers (vLLM), or tokens of answers an execution (llama.cpp).
-TGI counts requests of a prefill. SGLang and TensorRT-LLM count no executions.
+TGI counts requests of a prefill. SGLang and TensorRT-LLM count no executions. vLLM, SGLang and llama.cpp tell how many
+tokens of the prompts they had in their prefix caches, the first two also how often sequences were preempted.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, Literal
 
-from pytest_gpuserve.measure.window import OTHER_COMPUTE, QUEUE, SERVER
+from pytest_gpuserve.measure.window import CACHED_TOKENS, OTHER_COMPUTE, PREEMPTIONS, PROMPT_TOKENS, QUEUE, SERVER
 from pytest_gpuserve.servers.metric_names import MetricNames
 
 if TYPE_CHECKING:
@@ -28,17 +29,34 @@ ENGINES: Final[Mapping[str, MetricNames]] = {
             f"{OTHER_COMPUTE}prefill": "vllm:request_prefill_time_seconds",
             f"{OTHER_COMPUTE}decode": "vllm:request_decode_time_seconds",
         },
+        tallies={
+            PROMPT_TOKENS: ["vllm:prompt_tokens_total"],
+            CACHED_TOKENS: ["vllm:prefix_cache_hits_total"],
+            PREEMPTIONS: ["vllm:num_preemptions_total"],
+        },
         models=_MODELS,
     ),
     # Started with --enable-metrics.
     "sglang": MetricNames(
         requests="sglang:num_requests_total",
         stages={SERVER: "sglang:e2e_request_latency_seconds", QUEUE: "sglang:queue_time_seconds"},
+        tallies={
+            PROMPT_TOKENS: ["sglang:prompt_tokens_total"],
+            CACHED_TOKENS: ["sglang:cached_tokens_total"],
+            PREEMPTIONS: ["sglang:num_retracted_requests_total"],
+        },
         models=_MODELS,
     ),
     # Started with --metrics.
     "llama.cpp": MetricNames(
-        items="llamacpp:tokens_predicted_total", batches="llamacpp:n_decode_total", models=_MODELS
+        items="llamacpp:tokens_predicted_total",
+        batches="llamacpp:n_decode_total",
+        tallies={
+            # It counts those that it computed apart from those that it had.
+            PROMPT_TOKENS: ["llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"],
+            CACHED_TOKENS: ["llamacpp:prompt_tokens_cached_total"],
+        },
+        models=_MODELS,
     ),
     # Started with return_perf_metrics: true among its options.
     "trtllm": MetricNames(

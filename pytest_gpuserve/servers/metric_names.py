@@ -15,13 +15,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
-from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, PER_REQUEST, QUEUE, SERVER
+from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, PER_REQUEST, QUEUE, SERVER, TALLIES
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.servers.base import HOST
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
 TIMEOUT_SECONDS = 2.0
 
@@ -126,6 +126,8 @@ class MetricNames:
         pending: Gauge of waiting requests.
         stages: Times by the names of ``measure/window.py`` (``queue``, ``compute`` ...): each a histogram or summary in
             seconds.
+        tallies: What else is counted, by the names of ``measure/window.py`` (``prompt_tokens`` ...): each a counter, or
+            several whose sum it is; not known of a server that does not show them all.
         labels: Only samples with these labels count, such as ``{"model": "resnet"}``.
         path: Where the metrics are.
         models: Where models are listed as by OpenAI's API, such as ``/v1/models``: their names and how many tokens one
@@ -141,6 +143,7 @@ class MetricNames:
     requests: str = ""
     pending: str = ""
     stages: Mapping[str, str] = field(default_factory=dict)
+    tallies: Mapping[str, Sequence[str]] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     path: str = "/metrics"
     models: str = ""
@@ -168,11 +171,17 @@ class MetricNames:
                     f"MetricNames(stages=...): there is no stage {stage!r}",
                     remedies=[f"one of {', '.join(_STAGES)}, {OTHER_COMPUTE}NAME, {PER_REQUEST}NAME"],
                 )
+        for tally in self.tallies:
+            if tally not in TALLIES:
+                raise UsageProblem(
+                    f"MetricNames(tallies=...): there is no tally {tally!r}", remedies=[f"one of {', '.join(TALLIES)}"]
+                )
 
     def _check_texts(self) -> None:
         single = (self.items, self.batches, self.batch_size, self.requests, self.pending, self.path, self.models)
         pairs = [*self.stages.items(), *self.labels.items()]
-        for text in (*single, *(text for pair in pairs for text in pair)):
+        listed = [text for names in self.tallies.values() for text in names]
+        for text in (*single, *(text for pair in pairs for text in pair), *listed):
             if not isinstance(text, str):
                 raise UsageProblem(f"MetricNames takes names and labels as text, not {text!r}")
 
@@ -215,6 +224,11 @@ class MetricNames:
             requests=self._count(ours, self.requests) if self.requests else None,
             pending=self._count(ours, self.pending) if self.pending else None,
             counts_batches=bool(items),
+            tallies={
+                tally: sum(self._count(ours, name) for name in names)
+                for tally, names in sorted(self.tallies.items())
+                if all(self._values(ours, name) for name in names)
+            },
         )
 
     def read_models(
@@ -248,13 +262,19 @@ class MetricNames:
         }
         return {name: ServerSetting(", ".join(each)) for name, each in found.items() if each}
 
-    def _sum(self, samples: list[MetricSample], name: str) -> float:
+    @staticmethod
+    def _values(samples: list[MetricSample], name: str) -> list[float]:
+        """A metric's values; none where it is not there."""
         # A counter may be shown with or without its suffix, by the version of the library that shows it.
         for written in (name, f"{name}_total", name.removesuffix("_total")):
             values = [sample.value for sample in samples if sample.name == written]
             if values:
-                break
-        else:
+                return values
+        return []
+
+    def _sum(self, samples: list[MetricSample], name: str) -> float:
+        values = self._values(samples, name)
+        if not values:
             known = sorted({sample.name for sample in samples})
             raise ServerFailed(
                 f"the server has no metric {name}" + (f" with {dict(self.labels)}" if self.labels else ""),

@@ -64,6 +64,7 @@ class CountersRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     stages: dict[str, StageRecord] = {}
     requests: Count | None = None
     parts: dict[str, CountersRecord] = {}
+    tallies: dict[str, Count] = {}
 
 
 class SettingRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
@@ -146,6 +147,7 @@ def _probe_record(probe: Probe) -> ProbeRecord:
 
 
 _STAGE = re.compile(r"([^\s=]{1,200})=([0-9][0-9.e+-]{0,11})/([1-9][0-9]{0,14})")
+_TALLY = re.compile(r"([a-z_]{1,40})=([0-9]{1,15})")
 _CARD_VALUE = re.compile(r"([a-z_]{1,20})=([0-9][0-9.e+-]{0,11})")
 _CARD_FIELDS = {
     "joules": "joules",
@@ -167,6 +169,7 @@ class WindowRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
         ttft: With the fields up to ``usage_tokens``, the histograms and counts of a ``Streams``; left out where there
             was none.
         good: Left out where the load has no objectives, as ``unjudged``.
+        tallies: ``name=count`` of each, as ``stages``.
     """
 
     seconds: Positive
@@ -188,6 +191,7 @@ class WindowRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     usage_tokens: Count = 0
     good: Count | None = None
     unjudged: Count = 0
+    tallies: str = ""
 
 
 def window_record(window: Window) -> WindowRecord:
@@ -213,6 +217,7 @@ def window_record(window: Window) -> WindowRecord:
         usage_tokens=streams.usage_tokens,
         good=window.good,
         unjudged=window.unjudged,
+        tallies=_tallies_text(window.tallies),
     )
 
 
@@ -236,6 +241,10 @@ def window_of(record: WindowRecord, path: str) -> Window:
         cards = _cards_of(record.cards)
     except ValueError as problem:
         raise ValueError(f"{path}.cards: {problem}") from None
+    try:
+        tallies = _tallies_of(record.tallies)
+    except ValueError as problem:
+        raise ValueError(f"{path}.tallies: {problem}") from None
     return Window(
         seconds=record.seconds,
         requests=record.requests,
@@ -249,6 +258,7 @@ def window_of(record: WindowRecord, path: str) -> Window:
         streams=_streams_of(record, path),
         good=record.good,
         unjudged=record.unjudged,
+        tallies=tallies,
     )
 
 
@@ -288,6 +298,23 @@ def _stages_of(text: str) -> dict[str, StageTime]:
     if _stages_text(stages) != text:
         raise ValueError(f"{text[:60]!r} is not written as this version writes it")
     return stages
+
+
+def _tallies_text(tallies: Mapping[str, int]) -> str:
+    return " ".join(f"{name}={tallies[name]}" for name in sorted(tallies))
+
+
+def _tallies_of(text: str) -> dict[str, int]:
+    """Read what ``_tallies_text`` wrote, and nothing else."""
+    found = {}
+    for token in text.split(" ") if text else ():
+        tally = _TALLY.fullmatch(token)
+        if tally is None:
+            raise ValueError(f"{token[:60]!r} is not NAME=COUNT")
+        found[tally[1]] = int(tally[2])
+    if _tallies_text(found) != text:
+        raise ValueError(f"{text[:60]!r} is not written as this version writes it")
+    return found
 
 
 def _cards_text(cards: CardUse | None) -> str:

@@ -30,6 +30,7 @@ PART = st.builds(
     batch_sizes=SIZES,
     stages=st.dictionaries(st.sampled_from([COMPUTE, "queue"]), TIMES),
     requests=st.none() | COUNT,
+    tallies=st.dictionaries(st.sampled_from(["prompt_tokens", "preemptions"]), COUNT),
 )
 READING = st.builds(replace, PART, parts=st.dictionaries(st.sampled_from("ab"), PART))
 
@@ -41,6 +42,7 @@ EARLY = Counters(
     requests=9,
     pending=7,
     parts={"model": Counters(items=10, batches=4)},
+    tallies={"preemptions": 2},
 )
 
 
@@ -52,6 +54,9 @@ def test_what_was_counted_meanwhile_is_found(before: Counters, meanwhile: Counte
     found = counted_between(before, after)
     sizes = dict(sorted(meanwhile.batch_sizes.items()))
     assert (found.items, found.batches, found.batch_sizes) == (meanwhile.items, meanwhile.batches, sizes)
+    assert {name: count for name, count in found.tallies.items() if count or name in meanwhile.tallies} == dict(
+        sorted(meanwhile.tallies.items())
+    )
     assert found.requests == (meanwhile.requests if before.requests is not None else None)
     for name, time in meanwhile.stages.items():
         if time.count:
@@ -70,6 +75,8 @@ def test_what_was_counted_meanwhile_is_found(before: Counters, meanwhile: Counte
         (replace(EARLY, items=9), "items fell from 10 to 9"),
         (replace(EARLY, batches=3), "batches fell from 4 to 3"),
         (replace(EARLY, requests=8), "requests fell from 9 to 8"),
+        (replace(EARLY, tallies={"preemptions": 1}), "preemptions fell from 2 to 1"),
+        (replace(EARLY, tallies={}), "preemptions fell from 2 to 0"),
         (replace(EARLY, batch_sizes={"1": 1}), "batches of 4 fell from 3 to 0"),
         (replace(EARLY, stages={}), "count of compute fell from 4 to 0"),
         (replace(EARLY, stages={COMPUTE: StageTime(0.5, 4)}), "seconds of compute fell from 1 to 0.5"),

@@ -1,14 +1,17 @@
-"""Answers of another length are another work: told where it is shown, and never for chance."""
+"""Answers of another length are another work, and prompts that are known: told where it is shown, never for chance."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from pytest_gpuserve.gate.reason import ReasonKind
-from pytest_gpuserve.measure.streams import Streams, unlike_work
-from tests.support.builders import histogram, streamed, window
+from pytest_gpuserve.measure.streams import Streams
+from pytest_gpuserve.measure.window import CACHED_TOKENS, PROMPT_TOKENS, Window
+from pytest_gpuserve.measure.work import cached_share, unlike_work, unsteady_cache
+from tests.support.builders import histogram, window
 
 
 def answers(*lengths: int) -> Streams:
@@ -24,7 +27,7 @@ def of_a_load(mean: float, source: random.Random, windows: int = 12) -> list[Str
 
 @pytest.mark.parametrize(("tokens", "is_unlike"), [(100, False), (101, False), (102, True), (64, True)])
 def test_answers_of_one_length_may_differ_by_a_hundredth(tokens: int, *, is_unlike: bool) -> None:
-    """Beyond that it is told, with both numbers; of too few windows, or without all tokens, nothing is known."""
+    """Beyond that it is told, with both numbers; of too few windows nothing is known."""
     then = [answers(100, 100), None, *[answers(100)] * 3]
     now = [answers(tokens, tokens), *[answers(tokens)] * 3]
     reason = unlike_work(then, now)
@@ -33,7 +36,6 @@ def test_answers_of_one_length_may_differ_by_a_hundredth(tokens: int, *, is_unli
     if reason is not None:
         assert reason.kind is ReasonKind.UNLIKE_WORK
         assert f"has {tokens} tokens, and 100" in reason.text
-    assert unlike_work(then, [streamed(window(), tokens=tokens, usage=False).streams]) is None
     assert unlike_work(then, [None]) is None
 
 
@@ -44,3 +46,41 @@ def test_lengths_that_vary_are_no_other_work() -> None:
         pairs = [(of_a_load(100, source, windows), of_a_load(100, source, windows)) for _ in range(500)]
         assert sum(unlike_work(*pair) is not None for pair in pairs) <= 2
     assert sum(unlike_work(then, of_a_load(140, source)) is not None for then, _ in pairs[:100]) >= 95
+
+
+def cached(*shares: float, requests: int = 10) -> list[Window]:
+    """Windows of a server that had so much of the prompts in its cache; of 1000 prompt tokens each."""
+    return [
+        replace(window((0.01,) * requests), tallies={PROMPT_TOKENS: 1000, CACHED_TOKENS: round(1000 * share)})
+        for share in shares
+    ]
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "is_told"),
+    [
+        (cached(0.1, 0.2, 0.1, 0.2), cached(0.9, 0.8, 0.9, 0.9), True),
+        # A server that knows no more than before, or hardly more; too few windows, or requests; one that does not tell.
+        (cached(0.5, 0.5, 0.5, 0.5), cached(0.54, 0.54, 0.54, 0.54), False),
+        (cached(0.1, 0.9, 0.1, 0.2), cached(0.9, 0.1, 0.9, 0.2), False),
+        (cached(0.1, 0.1, 0.1), cached(0.9, 0.9, 0.9), False),
+        (cached(0.0, 0.0, 0.0, 0.0, requests=2), cached(1.0, 1.0, 1.0, 1.0, requests=2), False),
+        ([window()] * 4, cached(0.9, 0.9, 0.9, 0.9), False),
+    ],
+)
+def test_a_cache_that_learns_prompts_under_load_is_told(
+    early: list[Window], late: list[Window], *, is_told: bool
+) -> None:
+    """By both shares, in whichever order; a share that stays is none, whatever it is."""
+    reason = unsteady_cache([early, late])
+    assert (reason is not None) is (unsteady_cache([late, early]) is not None) is is_told
+    if reason is not None:
+        assert reason.kind is ReasonKind.UNLIKE_WORK
+        assert "15 % of the prompt tokens" in reason.text
+        assert "87.5 %" in reason.text
+
+
+def test_the_share_is_of_the_windows_that_tell_it() -> None:
+    """None where none does."""
+    assert cached_share([*cached(0.2, 0.4), window()]) == pytest.approx(0.3)
+    assert cached_share([window()]) is None

@@ -129,7 +129,14 @@ BEFORE = Profile(
     outside_seconds=0.0020,
 )
 STREAM = Profile(
-    mean_seconds=0.100, p99_seconds=0.120, client_cores=0.04, ttft_seconds=0.02, tpot_seconds=0.004, tokens=21.0
+    mean_seconds=0.100,
+    p99_seconds=0.120,
+    client_cores=0.04,
+    ttft_seconds=0.02,
+    tpot_seconds=0.004,
+    tokens=21.0,
+    cached_share=0.62,
+    preemptions=0.0,
 )
 SECONDS = st.floats(1e-6, 1e3)
 UNKNOWN = st.none()
@@ -257,8 +264,18 @@ def test_a_server_that_counts_nothing_is_said_to() -> None:
             "decode 80.0 ms -> 100 ms (+25.0 %), tokens an answer 21.00 -> 26.00 (+23.8 %)",
             "why answers have another number of tokens (max_tokens, stop, sampling)",
         ),
+        (
+            {"cached_share": 0.03},
+            "prompt tokens from the prefix cache 62 % -> 3 % (-95.2 %)",
+            "why fewer prompt tokens come from the prefix cache (its setting, its size, the prompts)",
+        ),
+        (
+            {"preemptions": 31.0},
+            "preemptions 0 -> 31 in 1000 requests",
+            "the size of the KV cache, and how many sequences share it",
+        ),
     ],
-    ids=["prefill", "decode", "unequal work"],
+    ids=["prefill", "decode", "unequal work", "prefix cache", "preemptions"],
 )
 def test_a_streams_latency_is_that_of_its_first_token_and_of_the_rest(
     after: dict[str, float], moved: str, look_at: str

@@ -27,6 +27,7 @@ from pytest_gpuserve.report.remarks import (
     client_lines,
     detail_lines,
     imbalance_text,
+    language_model_lines,
     machine_lines,
     measured_again_lines,
     problem_lines,
@@ -170,6 +171,24 @@ def test_the_load_engine_tells_how_it_did() -> None:
     assert line.endswith(", 7 requests sent again: the server closed connections that it had kept open")
     assert client_lines([result_of("a", sessions=(session(),))]) == []
     assert client_lines([]) == []
+
+
+def test_what_a_language_model_had_in_its_cache_is_told() -> None:
+    """Of each load, and how often sequences were preempted where any was; nothing of servers that do not count it."""
+    tallies: tuple[dict[str, int], ...] = (
+        {"prompt_tokens": 100, "cached_tokens": 62, "preemptions": 0},
+        {"preemptions": 4},
+        {},
+    )
+    results = [
+        result_of(name, sessions=(session(start(replace(window(), tallies=each))),))
+        for name, each in zip("abc", tallies, strict=True)
+    ]
+    assert language_model_lines(results) == [
+        "prompt tokens from the prefix cache: 62 % (a)",
+        "preemptions, for the KV cache was full: 400 in 1000 requests (b)",
+    ]
+    assert language_model_lines(results[2:]) == []
 
 
 def test_a_machine_whose_speed_moved_is_told() -> None:

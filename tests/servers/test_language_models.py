@@ -12,6 +12,7 @@ import pytest
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.load import prompts
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
+from pytest_gpuserve.measure.window import CACHED_TOKENS, PREEMPTIONS, PROMPT_TOKENS
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.language_models import ENGINES
@@ -42,12 +43,17 @@ PAGES = {
     + "".join(
         histogram(f"vllm:{name}_seconds", VLLM, 1.5, 5)
         for name in ("e2e_request_latency", "request_queue_time", "request_prefill_time", "request_decode_time")
-    ),
+    )
+    + f"vllm:prompt_tokens_total{{{VLLM}}} 200.0\nvllm:prefix_cache_hits_total{{{VLLM}}} 150.0\n"
+    + f"vllm:num_preemptions_total{{{VLLM}}} 3.0\n",
     "sglang": 'sglang:num_requests_total{model_name="m"} 5.0\n'
     + histogram("sglang:e2e_request_latency_seconds", 'model_name="m",', 1.5, 5)
-    + histogram("sglang:queue_time_seconds", 'model_name="m",', 1.5, 5),
+    + histogram("sglang:queue_time_seconds", 'model_name="m",', 1.5, 5)
+    + 'sglang:prompt_tokens_total{model_name="m"} 200.0\nsglang:cached_tokens_total{cache_source="device"} 90.0\n'
+    + 'sglang:cached_tokens_total{cache_source="host"} 60.0\n',
     "llama.cpp": "# TYPE llamacpp:tokens_predicted_total counter\nllamacpp:tokens_predicted_total 640\n"
-    "# TYPE llamacpp:n_decode_total counter\nllamacpp:n_decode_total 40\n",
+    "# TYPE llamacpp:n_decode_total counter\nllamacpp:n_decode_total 40\n"
+    "llamacpp:prompt_tokens_total 50\nllamacpp:prompt_tokens_cached_total 150\n",
     "trtllm": 'trtllm_request_success_total{finished_reason="stop"} 5.0\n'
     + histogram("trtllm_e2e_request_latency_seconds", "", 1.5, 5)
     + histogram("trtllm_request_queue_time_seconds", "", 1.5, 5),
@@ -60,7 +66,7 @@ PAGES = {
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_counters_by_the_name_of_the_engine(engine: str) -> None:
-    """Of a page as the engine shows it: executions where it counts them, requests and times where it does."""
+    """Of a page as the engine shows it: what it counts, and of tallies only those that this version of it shows."""
     counters = ENGINES[engine].read(read_samples(PAGES[engine]))
     counted = engine in {"vllm", "llama.cpp", "tgi"}
     assert (counters.items, counters.batches, counters.counts_batches) == (
@@ -68,6 +74,8 @@ def test_counters_by_the_name_of_the_engine(engine: str) -> None:
     )
     assert counters.requests == (None if engine == "llama.cpp" else 5)
     assert set(counters.stages.values()) <= {StageTime(1.5, 5)}
+    of_cache = {PROMPT_TOKENS: 200, CACHED_TOKENS: 150} if engine in {"vllm", "sglang", "llama.cpp"} else {}
+    assert counters.tallies == {**of_cache, **({PREEMPTIONS: 3} if engine == "vllm" else {})}
 
 
 @contextmanager

@@ -64,6 +64,7 @@ def windows(draw: st.DrawFn, errors: st.SearchStrategy[dict[str, int]] = NO_ERRO
         streams=draw(st.none() | streams(latency)),
         good=good,
         unjudged=latency.total - (good or 0) if draw(st.booleans()) else 0,
+        tallies=draw(st.dictionaries(st.sampled_from(["prompt_tokens", "preemptions"]), st.integers(0, 10**15 - 1))),
     )
 
 

@@ -69,11 +69,13 @@ def test_an_error_that_did_not_occur_is_none() -> None:
 def test_a_window_without_stages_cards_or_streams_is_written_as_ever() -> None:
     """Files of before keep every letter and are read; what is known stands in one line, to six digits."""
     plain = msgspec.to_builtins(window_record(window()))
-    of_streams = {"ttft", "itl", "tpot", "tokens", "with_usage", "good", "unjudged"}
+    of_streams = {"ttft", "itl", "tpot", "tokens", "with_usage", "good", "unjudged", "tallies"}
     assert plain.keys().isdisjoint({"stages", "cards", *of_streams})
     assert msgspec.convert(plain, WindowRecord) == window_record(window())
     counted = replace(window(), stages={"server": StageTime(0.123456789, 320), "compute": StageTime(0.25, 40)})
     assert msgspec.to_builtins(window_record(counted)) == {**plain, "stages": "compute=0.25/40 server=0.123457/320"}
+    tallied = window_record(replace(window(), tallies={"prompt_tokens": 200, "cached_tokens": 0}))
+    assert msgspec.to_builtins(tallied) == {**plain, "tallies": "cached_tokens=0 prompt_tokens=200"}
     cards = CardUse(joules=12.5, memory_bytes=1.2e9, utilisation=0.8, sm_clock_mhz=1350.0)
     record = window_record(replace(window(), cards=cards))
     text = "joules=12.5 memory=1.2e+09 utilisation=0.8 sm_clock=1350"
@@ -98,6 +100,7 @@ CARDS = [
     [
         *(("stages: ", {"stages": text}, "") for text in STAGES),
         *(("cards: ", {"cards": text}, "") for text in CARDS),
+        *(("tallies: ", {"tallies": text}, "") for text in ["a", "a=-1", "a=1.5", "b=1 a=1", "a=01", "a=1 a=1"]),
         ("latency", {"requests": 11}, " holds 10 latencies, .* is 11$"),
         ("errors", {"errors": {"timeout": 1}}, ""),
         ("itl: ", {"itl": "5+1"}, ""),

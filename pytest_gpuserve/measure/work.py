@@ -1,0 +1,141 @@
+"""Whether two measurements of a language model, or the parts of one, are of the same work."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.gate.reason import Reason, ReasonKind
+from pytest_gpuserve.gate.student import t_quantile
+from pytest_gpuserve.measure.window import CACHED_TOKENS, PREEMPTIONS, PROMPT_TOKENS
+from pytest_gpuserve.units import format_change, format_fraction
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from pytest_gpuserve.measure.streams import Streams
+    from pytest_gpuserve.measure.window import Window
+
+SAME_TOKENS: Final = 0.01
+"""Share by which the mean tokens of an answer may differ between two builds that did the same work."""
+
+SAME_CACHED: Final = 0.05
+"""So much of all prompt tokens may come more from the cache in one part of a load than in another."""
+
+CHANCE: Final = 0.0005
+"""So likely may a difference between answers of many lengths be told in each direction that is chance."""
+
+FEWEST_WINDOWS: Final = 4
+"""Of fewer windows nobody knows how much their answers vary."""
+
+FEWEST_REQUESTS: Final = 30
+"""Of fewer requests chance decides which of their prompts the server knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeanCount:
+    """A ratio of sums over windows, such as tokens an answer.
+
+    Args:
+        value: The ratio.
+        squared_error: Of it, by how it varies from window to window.
+        windows: That tell it.
+    """
+
+    value: float
+    squared_error: float
+    windows: int
+
+    @classmethod
+    def of(cls, counted: Sequence[tuple[int, int]]) -> MeanCount | None:
+        """That of a numerator and a denominator of each window; None of too few windows, or of nothing."""
+        whole = sum(below for _, below in counted)
+        if len(counted) < FEWEST_WINDOWS or not whole:
+            return None
+        value = sum(above for above, _ in counted) / whole
+        # Of a ratio of sums (Cochran, Sampling Techniques, 1977, 6.3).
+        squares = math.fsum((above - value * below) ** 2 for above, below in counted)
+        return cls(value, len(counted) / (len(counted) - 1) * squares / whole**2, len(counted))
+
+    def is_apart(self, other: MeanCount, least: float) -> bool:
+        """Whether both differ beyond chance and by more than this."""
+        apart, both = abs(self.value - other.value), self.squared_error + other.squared_error
+        if apart <= least:
+            return False
+        if not both:
+            return True
+        # Welch, Biometrika 34, 1947, 28-35.
+        dof = both**2 / sum(each.squared_error**2 / (each.windows - 1) for each in (self, other))
+        return apart > t_quantile(CHANCE, dof) * math.sqrt(both)
+
+
+def unlike_work(before: Sequence[Streams | None], now: Sequence[Streams | None]) -> Reason | None:
+    """Tell that answers have another number of tokens than those that they are compared with; None if not, or unknown.
+
+    Args:
+        before: The windows of the reference.
+        now: The windows that are compared with it.
+    """
+    return unlike_tokens(tokens_of_answers(before), tokens_of_answers(now))
+
+
+def tokens_of_answers(windows: Iterable[Streams | None]) -> MeanCount | None:
+    """Tokens an answer, of those that say it (``usage``); None where none does, or windows are too few."""
+    known = [each for each in windows if each is not None and each.with_usage]
+    return MeanCount.of([(each.usage_tokens, each.with_usage) for each in known])
+
+
+def unlike_tokens(then: MeanCount | None, found: MeanCount | None) -> Reason | None:
+    """The same as `unlike_work` by the tokens of an answer, each of which may be unknown."""
+    if then is None or found is None or not found.is_apart(then, SAME_TOKENS * max(then.value, found.value)):
+        return None
+    return Reason(
+        ReasonKind.UNLIKE_WORK,
+        f"unlike work: an answer has {found.value:.4g} tokens, and {then.value:.4g} in what it is compared with"
+        f" ({format_change(found.value / then.value - 1)}); give all answers one length:"
+        " server.chat(..., ignore_eos=True)",
+    )
+
+
+def unsteady_cache(parts: Iterable[Sequence[Window]]) -> Reason | None:
+    """Tell that a server had more of the prompts in its prefix cache in one part of a load than in another.
+
+    Then what is measured depends on how far the load had come, and so on how fast the server is. That the share is
+    another one in another build is no such thing: the build is why.
+
+    Args:
+        parts: Windows each: of a start its halves, of a session its starts.
+
+    Returns:
+        None if not, or unknown.
+    """
+    shares = [
+        MeanCount.of([(window.tallies[CACHED_TOKENS], window.tallies[PROMPT_TOKENS]) for window in windows])
+        for windows in parts
+        if sum(window.requests for window in windows) >= FEWEST_REQUESTS
+        and all(window.tallies.keys() >= {CACHED_TOKENS, PROMPT_TOKENS} for window in windows)
+    ]
+    known = sorted((share for share in shares if share is not None), key=lambda share: share.value)
+    if not known or not known[-1].is_apart(known[0], SAME_CACHED):
+        return None
+    return Reason(
+        ReasonKind.UNLIKE_WORK,
+        f"unlike work within one load: {format_fraction(known[0].value)} of the prompt tokens came from the prefix"
+        f" cache in one part of it, {format_fraction(known[-1].value)} in another; send prompts that the server cannot"
+        " know: server.chat(prompts(...)); or warm it up until it knows all: load(..., warmup_seconds=...)",
+    )
+
+
+def cached_share(windows: Sequence[Window]) -> float | None:
+    """Return which share of the prompt tokens a server had in its prefix cache; None where it does not count both."""
+    counted = [window.tallies for window in windows if window.tallies.keys() >= {CACHED_TOKENS, PROMPT_TOKENS}]
+    prompts = sum(each[PROMPT_TOKENS] for each in counted)
+    return sum(each[CACHED_TOKENS] for each in counted) / prompts if prompts else None
+
+
+def preemptions_of_thousand(windows: Sequence[Window]) -> float | None:
+    """Return how often a server preempted sequences, in 1000 requests; None where it does not count that."""
+    counted = [window for window in windows if PREEMPTIONS in window.tallies]
+    requests = sum(window.requests for window in counted)
+    return 1000 * sum(window.tallies[PREEMPTIONS] for window in counted) / requests if requests else None
