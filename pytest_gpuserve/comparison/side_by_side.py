@@ -34,7 +34,7 @@ from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
 from pytest_gpuserve.measure.rounds import ARMS, paired_value, round_point
 from pytest_gpuserve.measure.steady import MATERIAL_CHANGE
 from pytest_gpuserve.measure.window import Session, Start
-from pytest_gpuserve.measure.work import unlike_work
+from pytest_gpuserve.measure.work import unknown_work, unlike_work
 from pytest_gpuserve.store.checksummed import HistoryUnusable
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence, SequenceKey
 from pytest_gpuserve.units import utc_now
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.paired import Prior
     from pytest_gpuserve.gate.verdict import ReferenceKind
     from pytest_gpuserve.measure.rounds import Arm, Round
+    from pytest_gpuserve.measure.streams import Streams
     from pytest_gpuserve.store.history import History
 
 
@@ -299,10 +300,14 @@ class SideBySide:
         return self.problems if unlike is None else (*self.problems, unlike)
 
     def _unlike_work(self) -> Reason | None:
-        base, candidate = (
-            [window.streams for measured in self.rounds for window in measured.windows(arm)] for arm in ARMS
-        )
-        return unlike_work(base, candidate)
+        return unlike_work(*self._streams())
+
+    def _unknown_work(self, metric: Metric) -> tuple[Reason, ...]:
+        return unknown_work(*self._streams()) if metric.is_of_requests else ()
+
+    def _streams(self) -> list[list[Streams | None]]:
+        """Those of the base's windows, and of the candidate's."""
+        return [[window.streams for measured in self.rounds for window in measured.windows(arm)] for arm in ARMS]
 
     @property
     def exhausted(self) -> bool:
@@ -427,7 +432,7 @@ class SideBySide:
             return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reasons=(problem.reason,))
         except NotMeasured as problem:
             return Judgement.invalid(metric, self._kind, problem.reason)
-        return self._judged(metric, points, rounds, sequence, look)
+        return self._judged(metric, points, rounds, sequence, look).because(*self._unknown_work(metric))
 
     def judge_limit(self, metric: Metric, limit: float) -> Judgement:
         """Judge whether the ratio of the candidate's value to the base's is shown to hold a limit, or to miss it.
@@ -443,7 +448,7 @@ class SideBySide:
             known = self._judged_limit(metric, limit)
             if known.verdict in {Verdict.PASS, Verdict.REGRESSED}:
                 self._memory.limits[metric.name, limit] = known
-        return known
+        return known.because(*self._unknown_work(metric))
 
     def _judged_limit(self, metric: Metric, limit: float) -> Judgement:
         look = self._look()

@@ -25,7 +25,7 @@ from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored, withs
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, mean_sm_clock_mhz, point, pooled_value
 from pytest_gpuserve.measure.rounds import OF_ONE_SERVER
-from pytest_gpuserve.measure.work import unlike_work
+from pytest_gpuserve.measure.work import unknown_work, unlike_work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -264,8 +264,9 @@ class StoredComparison:
             return Judgement.missing(metric, "baseline", reason, value=measurement.value(metric))
         if evidence is None:
             return undecided_at_another_speed(metric, stored, measurement.yardstick, value=measurement.value(metric))
-        unlike = unlike_work(_streams(evidence.sessions), _streams(run.sessions))
-        if unlike is not None and metric.is_of_requests:
+        streams = (_streams(evidence.sessions), _streams(run.sessions)) if metric.is_of_requests else ((), ())
+        unlike = unlike_work(*streams)
+        if unlike is not None:
             return Judgement.invalid(metric, "baseline", unlike, value=measurement.value(metric))
         return stored_judgement(
             metric,
@@ -274,7 +275,7 @@ class StoredComparison:
             host=self._here.host.id,
             tolerance=self._case.gated_tolerance(metric),
             recorded_at=self._case.drift_tolerance(metric),
-        )
+        ).because(*unknown_work(*streams))
 
     def evidence(self, measurement: Measurement, stored: Stored) -> Stored | None:
         """What of a baseline was recorded by a machine as fast as this one is now; None where nothing was.

@@ -68,6 +68,7 @@ class ReasonKind(str, Enum):
     NO_ENTRY = "no-entry"
     NOT_COMPARABLE = "not-comparable"
     UNLIKE_WORK = "unlike-work"
+    WORK_UNKNOWN = "work-unknown"
     OTHER_HOST = "other-host"
     MACHINE_SPEED = "machine-speed"
     UNCLAIMED = "unclaimed"

@@ -98,6 +98,25 @@ def unlike_tokens(then: MeanCount | None, found: MeanCount | None) -> Reason | N
     )
 
 
+def unknown_work(*sides: Iterable[Streams | None]) -> tuple[Reason, ...]:
+    """Tell that streams do not say how many tokens they have; empty where all do, and where there is none.
+
+    Args:
+        sides: The windows of what is compared.
+    """
+    known = [each for side in sides for each in side if each is not None]
+    answers, told = sum(each.ttft.total for each in known), sum(each.with_usage for each in known)
+    if answers <= told:
+        return ()
+    who = f"{answers - told} of {answers} answers" if told else "answers"
+    return (
+        Reason(
+            ReasonKind.WORK_UNKNOWN,
+            f"{who} told no usage, so nobody knows whether they have as many tokens as what they are compared with",
+        ),
+    )
+
+
 def unsteady_cache(parts: Iterable[Sequence[Window]]) -> Reason | None:
     """Tell that a server had more of the prompts in its prefix cache in one part of a load than in another.
 

@@ -459,7 +459,9 @@ def test_a_round_in_a_starved_hour_teaches_nothing_about_starts() -> None:
 
 
 class Talkative(ScriptedPairing):
-    """A candidate whose answers are longer."""
+    """A candidate whose answers are longer, or that does not say how long they are."""
+
+    usage = True
 
     def _round(self, number: int, blocks: int) -> Round:
         measured = super()._round(number, blocks)
@@ -467,7 +469,7 @@ class Talkative(ScriptedPairing):
             replace(
                 block,
                 windows=tuple(
-                    streamed(each, tokens=11 if arm == "base" else 12)
+                    streamed(each, tokens=11 if arm == "base" else 12, usage=self.usage or arm == "base")
                     for arm, each in zip(block.order, block.windows, strict=True)
                 ),
             )
@@ -486,6 +488,19 @@ def test_longer_answers_are_another_work() -> None:
         assert [reason.kind for reason in judgement.reasons] == [ReasonKind.UNLIKE_WORK]
         assert len(paired.rounds) == 1
     assert paired.judge(COLD_START, 0.2).verdict is not Verdict.INVALID
+
+
+def test_answers_whose_length_nobody_knows_are_told() -> None:
+    """With whatever is said of the metrics that are made of them, and of ratios in a duel, each time."""
+    pairing = Talkative()
+    pairing.usage = False
+    paired = a_comparison(pairing, prior=NARROW)
+    judgement = look(paired, 2)
+    assert judgement.verdict is Verdict.PASS
+    limited = [paired.judge_limit(THROUGHPUT, 0.5) for _ in range(2)][-1]
+    for each in (judgement, limited):
+        assert [reason.kind for reason in each.reasons].count(ReasonKind.WORK_UNKNOWN) == 1
+    assert not paired.judge(COLD_START, 0.2).has(ReasonKind.WORK_UNKNOWN)
 
 
 # -- trouble that shows late

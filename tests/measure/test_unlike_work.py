@@ -10,8 +10,8 @@ import pytest
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import CACHED_TOKENS, PROMPT_TOKENS, Window
-from pytest_gpuserve.measure.work import cached_share, unlike_work, unsteady_cache
-from tests.support.builders import histogram, window
+from pytest_gpuserve.measure.work import cached_share, unknown_work, unlike_work, unsteady_cache
+from tests.support.builders import histogram, streamed, window
 
 
 def answers(*lengths: int) -> Streams:
@@ -37,6 +37,18 @@ def test_answers_of_one_length_may_differ_by_a_hundredth(tokens: int, *, is_unli
         assert reason.kind is ReasonKind.UNLIKE_WORK
         assert f"has {tokens} tokens, and 100" in reason.text
     assert unlike_work(then, [None]) is None
+
+
+def test_answers_without_usage_are_told() -> None:
+    """Those that have it are compared all the same; of streams without any nothing is known, of no stream all is."""
+    mute = streamed(window(), usage=False).streams
+    some = [answers(100), Streams(histogram([0.01] * 3), with_usage=2, usage_tokens=128), None]
+    assert unlike_work([answers(100)] * 4, [*[answers(64)] * 3, *some[1:]]) is not None
+    assert unlike_work([answers(100)] * 4, [mute] * 4) is None
+    for sides, who in ((([answers(100)], some), "1 of 5 answers told"), (([mute], [mute]), "answers told")):
+        (reason,) = unknown_work(*sides)
+        assert (reason.kind, reason.text.startswith(who)) == (ReasonKind.WORK_UNKNOWN, True)
+    assert unknown_work([answers(100), None], [None]) == unknown_work((), ()) == ()
 
 
 def test_lengths_that_vary_are_no_other_work() -> None:
