@@ -21,6 +21,7 @@ from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import ALPHA, Family
 from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored, sessions_needed, withstand_drift
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.measure.work import unlike_tokens
 from pytest_gpuserve.measure.yardstick import Yardstick, is_as_fast
 from pytest_gpuserve.units import format_fraction
 
@@ -337,6 +338,9 @@ class _Pair:
             # What changed between two loads that are not one load is no change.
             reasons = tuple(Reason(ReasonKind.NOT_COMPARABLE, text) for text in self._absent)
             return Judgement(metric, Verdict.MISSING, "baseline", value=now, reference=then, reasons=reasons)
+        unlike = unlike_tokens(self._before.answer_tokens, self._after.answer_tokens)
+        if unlike is not None and metric.is_of_requests:
+            return Judgement.invalid(metric, "baseline", unlike, value=now, reference=then)
         new = _new_samples(self._before, self._after, metric.name, self._host)
         undecidable = self._undecidable(metric, new, tolerance)
         if undecidable:
@@ -352,7 +356,16 @@ class _Pair:
             )
         known = self._known(metric, new)
         warnings = [Reason(ReasonKind.REMARK, text) for text in self._warnings]
+        warnings += self._unknown_work() if metric.is_of_requests else []
         return _judge_samples(metric, known, new, self._host, tolerance).because(*warnings)
+
+    def _unknown_work(self) -> list[Reason]:
+        sides = zip(SIDES, (self._before, self._after), strict=True)
+        mute = [
+            side for side, load in sides if "ttft.p50" in load.values and load.answer_tokens is None and not load.untold
+        ]
+        text = "how many tokens an answer has is not known, and so not whether both did the same work"
+        return [Reason(ReasonKind.WORK_UNKNOWN, f"{' and '.join(mute)}: {text}")] if mute else []
 
     def _known(self, metric: Metric, new: Sequence[SessionSample]) -> tuple[SessionSample, ...]:
         """The reference's sessions that the others may be judged by: other tools' files tell no machine's speed."""

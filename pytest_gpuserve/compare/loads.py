@@ -12,6 +12,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import COLD_START, GOODPUT, METRICS, OUTPUT_TOKENS, Growth
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.rounds import reduced_by_metric
+from pytest_gpuserve.measure.work import MeanCount, tokens_of_answers
 from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.report.schema import OF_COST
 
@@ -127,6 +128,7 @@ class MeasuredLoad:
         beside: Whom it was measured side by side with; empty for nobody.
         is_result: Whether it is of a result file, not of a baseline: the numbers of a session then differ in rounding.
         tokens: Of another tool's files the mean number of tokens of a request, by direction.
+        answer_tokens: Of our own the mean number of tokens of an answer; None where that is not known.
         untold: What another tool's files do not tell, so that a verdict has to assume it; empty of our own.
     """
 
@@ -143,6 +145,7 @@ class MeasuredLoad:
     beside: str = ""
     is_result: bool = False
     tokens: Mapping[str, float] = field(default_factory=dict)
+    answer_tokens: MeanCount | None = None
     untold: tuple[str, ...] = ()
 
     @property
@@ -187,6 +190,7 @@ def loads_of(name: str, result: ResultRecord) -> Iterator[MeasuredLoad]:
                 problems=(*run.problems, *([] if test.outcome != "interrupted" else [INTERRUPTED])),
                 beside=_beside(run, verdicts),
                 is_result=True,
+                answer_tokens=_answer_tokens(run),
             )
 
 
@@ -227,6 +231,11 @@ def key_of(device: str, nodeid: str, label: str) -> LoadKey:
         parts = parts[1:]
     path = PurePosixPath(*parts).with_suffix(".json") if parts else PurePosixPath(".json")
     return LoadKey(device, path.as_posix(), f"{name} {label}" if label else name)
+
+
+def _answer_tokens(run: RunRecord) -> MeanCount | None:
+    known = run.answer_tokens
+    return None if known is None else MeanCount(known.value, known.squared_error, known.windows)
 
 
 def _values(run: RunRecord, verdicts: list[VerdictRecord]) -> Mapping[str, float]:
@@ -299,6 +308,7 @@ def baseline_load(key: LoadKey, stored: Stored) -> MeasuredLoad:
         machines=_distinct(msgspec.to_builtins(record.host) for record in records),
         tolerances={},
         asked=anchored(stored.entry),
+        answer_tokens=tokens_of_answers(window.streams for each in stored.sessions for window in each.windows),
     )
 
 

@@ -19,10 +19,12 @@ from pytest_gpuserve.measure.rounds import reduced_by_metric
 from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.measure.telemetry import as_plain, merged
 from pytest_gpuserve.measure.window import Client, is_searched
+from pytest_gpuserve.measure.work import tokens_of_answers
 from pytest_gpuserve.report.ranking import rows_of
 from pytest_gpuserve.report.schema import (
     BaseRecord,
     ComparisonsRecord,
+    MeanRecord,
     Mode,
     PointRecord,
     ReasonRecord,
@@ -147,6 +149,7 @@ def _run(run: RunResult) -> RunRecord:
         itl=_of_streams("itl", run.sessions),
         tpot=_of_streams("tpot", run.sessions),
         output_tokens_per_second=_known(OUTPUT_TOKENS, run.sessions),
+        answer_tokens=_answer_tokens(windows),
         goodput=_known(GOODPUT, run.sessions),
         client_ceiling=client.ceiling,
         telemetry=_telemetry(starts),
@@ -203,6 +206,11 @@ def _breakdown(windows: Sequence[Window], counters: Counters | None, client: Cli
         return asdict(breakdown_of(summary_of(windows), counters, client))
     except NotMeasured:
         return None
+
+
+def _answer_tokens(windows: Sequence[Window]) -> MeanRecord | None:
+    found = tokens_of_answers(window.streams for window in windows)
+    return None if found is None else MeanRecord(**asdict(found))
 
 
 def _counters(counted: Counters | None) -> Plain | None:

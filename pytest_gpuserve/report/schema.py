@@ -112,6 +112,14 @@ class PointRecord(msgspec.Struct, frozen=True):
     requests: Count
 
 
+class MeanRecord(msgspec.Struct, frozen=True):
+    """A ``measure.work.MeanCount``."""
+
+    value: NotNegative
+    squared_error: NotNegative
+    windows: Annotated[int, msgspec.Meta(ge=2)]
+
+
 class BaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     """What a load was measured beside.
 
@@ -154,6 +162,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         itl: Quantiles of the gaps between such chunks; null where too many came in one read.
         tpot: Quantiles of the time for each token after the first.
         output_tokens_per_second: Tokens that arrived a second; null where not every answer says how many it has.
+        answer_tokens: Tokens an answer, of those that say it, by which two results know whether they are of one work.
         goodput: Answers a second that met all objectives of the load.
         client_ceiling: Requests a second that the load engine itself reaches.
         telemetry: What cards and processes did.
@@ -197,6 +206,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     itl: dict[str, Number | None] | None = None
     tpot: dict[str, Number | None] | None = None
     output_tokens_per_second: Number | None = None
+    answer_tokens: MeanRecord | None = None
     goodput: Number | None = None
     client_ceiling: float | None = None
     telemetry: Plain | None = None

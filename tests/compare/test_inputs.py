@@ -284,6 +284,11 @@ UNDECIDED = "not well: 6 INCONCLUSIVE"
 NOT_COMPARED = "nothing could be compared: 6 MISSING"
 
 
+def tokens(value: float) -> dict[str, float]:
+    """Tokens an answer, as a result has them."""
+    return {"value": value, "squared_error": 0.0, "windows": 16}
+
+
 @pytest.mark.parametrize(
     ("new", "last", "says"),
     [
@@ -293,12 +298,20 @@ NOT_COMPARED = "nothing could be compared: 6 MISSING"
         ({"yardstick": {}}, UNDECIDED, "how fast B's machine is could not be measured"),
         ({"samples": False}, UNDECIDED, "B: the file keeps one number of it and no sessions"),
         ({"workload": OTHER_LOAD}, NOT_COMPARED, "another workload: concurrency: A has '50', B has '80'"),
+        ({"answer_tokens": tokens(64.6)}, "not well: 5 REGRESSED, 1 PASS", ""),
+        (
+            {"answer_tokens": tokens(65)},
+            "not well: 6 INVALID",
+            "an answer has 65 tokens, and 64 in what it is",
+        ),
+        ({"ttft": {"p50": 0.01}}, "not well: 5 REGRESSED, 1 PASS", "B: how many tokens an answer has is not known"),
         ({"base": {"name": "main"}}, UNDECIDED, "B was measured side by side with another server, A alone: two number"),
     ],
 )
 def test_two_results_are_judged(tmp_path: Path, texts_said: Said, new: dict[str, Any], last: str, says: str) -> None:
     """As run and baseline are, if both have sessions of one load on machines of one speed; else nothing is well."""
-    status, text = texts_said(result_text(day=1), result_text(**{"speeds": SLOWER, **new}))
+    known: dict[str, Any] = {"answer_tokens": tokens(64)} if "answer_tokens" in new else {}
+    status, text = texts_said(result_text(day=1, **known), result_text(**{"speeds": SLOWER, **new}))
     assert (status, text.splitlines()[-1]) == (int("worse" not in last), last)
     assert says in text
     assert f"A, the reference: {tmp_path / 'a.json'} (2025-01-01T00:00:00+00:00)" in text

@@ -125,8 +125,9 @@ def test_a_run_of_streams_has_their_metrics() -> None:
     gaps = Histogram({0: 5, bucket_of(2_000_000): 95})
     blurred = replace(whole, streams=replace(whole.streams, itl=gaps, with_usage=9))
     for each, tokens in ((whole, 220), (blurred, None)):
-        plain = read(result_of("t", sessions=(session(start(each)),)))["tests"][0]["run"]
+        plain = read(result_of("t", sessions=(session(start(*[each] * 4)),)))["tests"][0]["run"]
         assert (plain["output_tokens_per_second"], plain["goodput"]) == (tokens, 16)
+        assert plain["answer_tokens"]["windows"] == 4
         assert plain["ttft"] == pytest.approx(dict.fromkeys(("p50", "p90", "p95", "p99"), 4e-3), rel=6e-4)
         assert (plain["tpot"] is None) is (tokens is None)
     assert plain["itl"].pop("p50") == pytest.approx(2e-3, rel=6e-4)
