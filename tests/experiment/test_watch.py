@@ -29,7 +29,7 @@ from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, Client
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from tests.servers.pairs import Seen
-from tests.support.builders import window
+from tests.support.builders import cached, window
 from tests.support.reasons import said
 
 if TYPE_CHECKING:
@@ -265,6 +265,14 @@ def test_compiling_in_the_measured_time_is_told(server: _Server, *, kept: bool) 
     compiling = replace(window(), stages={COMPILING: StageTime(9.0, 2), COMPUTE: StageTime(9.0, 2)})
     watch.judge([Tick(0, 0, SECOND_NS, requests=100)], [compiling] if kept else [window()], None)
     assert any("in 2 executions" in text for text in said(watch.problems)) is kept
+
+
+@pytest.mark.parametrize(("shape", "is_told"), [(USERS, True), (LoadShape(Steps(((1, 1.0),))), False)])
+def test_a_cache_that_learns_prompts_under_load_is_told(server: _Server, shape: LoadShape, *, is_told: bool) -> None:
+    """But of a load that is measured as a whole, which always comes as far."""
+    watch = watch_of(server, shape)
+    watch.judge([Tick(0, 0, SECOND_NS, requests=80)], cached(*[0.0] * 4, *[0.9] * 4), None)
+    assert (ReasonKind.UNLIKE_WORK in kinds(watch.problems)) is is_told
 
 
 def kinds(reasons: Iterable[Reason]) -> list[ReasonKind]:

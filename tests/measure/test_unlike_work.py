@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.window import CACHED_TOKENS, PROMPT_TOKENS, Window
 from pytest_gpuserve.measure.work import cached_share, unknown_work, unlike_work, unsteady_cache
-from tests.support.builders import histogram, streamed, window
+from tests.support.builders import cached, histogram, streamed, window
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.measure.window import Window
 
 
 def answers(*lengths: int) -> Streams:
@@ -58,14 +60,6 @@ def test_lengths_that_vary_are_no_other_work() -> None:
         pairs = [(of_a_load(100, source, windows), of_a_load(100, source, windows)) for _ in range(500)]
         assert sum(unlike_work(*pair) is not None for pair in pairs) <= 2
     assert sum(unlike_work(then, of_a_load(140, source)) is not None for then, _ in pairs[:100]) >= 95
-
-
-def cached(*shares: float, requests: int = 10) -> list[Window]:
-    """Windows of a server that had so much of the prompts in its cache; of 1000 prompt tokens each."""
-    return [
-        replace(window((0.01,) * requests), tallies={PROMPT_TOKENS: 1000, CACHED_TOKENS: round(1000 * share)})
-        for share in shares
-    ]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.window import Session, Start, Window
+from pytest_gpuserve.measure.window import CACHED_TOKENS, PROMPT_TOKENS, Session, Start, Window
 from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.report.results import RunResult, TestResult
 from pytest_gpuserve.store.schema import Entry
@@ -75,6 +75,14 @@ def streamed(
         ),
         good=good,
     )
+
+
+def cached(*shares: float, requests: int = 10) -> list[Window]:
+    """Windows of a server that had so much of the prompts in its cache; of 1000 prompt tokens each."""
+    return [
+        replace(window((0.01,) * requests), tallies={PROMPT_TOKENS: 1000, CACHED_TOKENS: round(1000 * share)})
+        for share in shares
+    ]
 
 
 def start(*windows: Window, cold_start_seconds: float = 1.5) -> Start:
