@@ -18,6 +18,7 @@ from pytest_gpuserve.comparison.paired import (
 from pytest_gpuserve.comparison.paired_runner import PairedSpec
 from pytest_gpuserve.experiment.machine import as_fast, is_clearly_other, why_other
 from pytest_gpuserve.experiment.pairing import BaseFailed
+from pytest_gpuserve.experiment.same_answers import unlike_recorded
 from pytest_gpuserve.gate.metric import COLD_START, METRICS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import ALPHA
@@ -265,7 +266,7 @@ class StoredComparison:
         if evidence is None:
             return undecided_at_another_speed(metric, stored, measurement.yardstick, value=measurement.value(metric))
         streams = (_streams(evidence.sessions), _streams(run.sessions)) if metric.is_of_requests else ((), ())
-        unlike = unlike_work(*streams)
+        unlike = unlike_recorded([*stored.sessions, *evidence.sessions], run.sessions) or unlike_work(*streams)
         if unlike is not None:
             return Judgement.invalid(metric, "baseline", unlike, value=measurement.value(metric))
         return stored_judgement(

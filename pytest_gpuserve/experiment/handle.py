@@ -16,7 +16,7 @@ from pytest_gpuserve.load.kserve import Inference, OutputRequest, http_request, 
 from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
 from pytest_gpuserve.load.openai import ApiCall, Messages, Texts, embeddings, generations, one_token, rerank
 from pytest_gpuserve.load.prompt_set import Prompts
-from pytest_gpuserve.load.request import Expect, Request
+from pytest_gpuserve.load.request import Expect, Request, SameAnswers
 from pytest_gpuserve.load.shared_memory import Layout, share
 from pytest_gpuserve.load.tensors import close_to
 from pytest_gpuserve.load.url import authority_of
@@ -121,6 +121,7 @@ class ServerHandle:
         extra: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
         expect: Expect | str | None = None,
+        same_answers: SameAnswers = False,
     ) -> Target:
         """Describe a chat with a language model, by OpenAI's API: ``POST /v1/chat/completions`` at temperature 0.
 
@@ -137,12 +138,16 @@ class ServerHandle:
             extra: Further fields of the body, such as ``{"temperature": 1}``.
             headers: On top of ``Host``, ``Content-Length`` and ``Content-Type``.
             expect: As for ``request``; of a stream it is the whole body with its events.
+            same_answers: Whether both sides of a comparison are asked the first 8 requests before their load, and must
+                say the same; or a function of the base's text and the candidate's that returns something true where
+                they are as good.
 
         Raises:
             UsageProblem: One of them cannot stand in such a request.
         """
         call = self._call("chat", model, extra, headers, expect)
-        return self._generating(call, messages, max_tokens=max_tokens, stream=stream, ignore_eos=ignore_eos)
+        requests = generations(call, messages, max_tokens=max_tokens, stream=stream, ignore_eos=ignore_eos)
+        return self._generating(call, messages, requests, stream=stream, same_answers=same_answers)
 
     def completions(
         self,
@@ -155,10 +160,12 @@ class ServerHandle:
         extra: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
         expect: Expect | str | None = None,
+        same_answers: SameAnswers = False,
     ) -> Target:
         """Describe the completion of a text, without a chat template: ``POST /v1/completions``; see ``chat``."""
         call = self._call("completions", model, extra, headers, expect)
-        return self._generating(call, prompt, max_tokens=max_tokens, stream=stream, ignore_eos=ignore_eos)
+        requests = generations(call, prompt, max_tokens=max_tokens, stream=stream, ignore_eos=ignore_eos)
+        return self._generating(call, prompt, requests, stream=stream, same_answers=same_answers)
 
     def embeddings(
         self,
@@ -210,10 +217,15 @@ class ServerHandle:
         return ApiCall(method, model or self.kind.default_model, extra or {}, headers or {}, right)
 
     def _generating(
-        self, call: ApiCall, asked: Messages, *, max_tokens: int | None, stream: bool, ignore_eos: bool
+        self, call: ApiCall, asked: Messages, requests: tuple[Request, ...], *, stream: bool, same_answers: SameAnswers
     ) -> Target:
-        requests = generations(call, asked, max_tokens=max_tokens, stream=stream, ignore_eos=ignore_eos)
-        return self._over_http(requests, stream=stream, readiness=one_token(call, asked), asked=asked)
+        if not (isinstance(same_answers, bool) or callable(same_answers)):
+            raise UsageProblem(
+                f"{call.method}(same_answers=...) is True, or a function of two answers, not {same_answers!r}",
+                remedies=["same_answers=lambda base, candidate: ..."],
+            )
+        target = self._over_http(requests, stream=stream, readiness=one_token(call, asked), asked=asked)
+        return replace(target, same_answers=same_answers)
 
     def infer(
         self,
@@ -338,6 +350,7 @@ class ServerHandle:
             messages=tuple(message for target in targets for message in target.messages),
             sharing=_joined_sharing([target.sharing for target in targets]),
             readiness=targets[0].readiness,
+            same_answers=next((target.same_answers for target in targets if target.same_answers), False),
         )
 
     def relocated(self, relocation: Relocation) -> ServerHandle:
@@ -401,6 +414,7 @@ class Target:
         sharing: What of it goes through shared memory; None where all is sent. The first request, which tells whether
             the model answers, is always sent with its tensors.
         readiness: The request that tells whether the model answers; None for the first.
+        same_answers: What the answers of two servers must be that are compared; see `ServerHandle.chat`.
         telemetry_source: Looks at the cards while it is loaded.
     """
 
@@ -411,6 +425,7 @@ class Target:
     messages: tuple[bytes, ...] = ()
     sharing: Sharing | None = None
     readiness: Request | None = None
+    same_answers: SameAnswers = False
     telemetry_source: TelemetrySource = field(default=NO_TELEMETRY, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -551,6 +566,8 @@ class Target:
             words["protocol"] = self.protocol
         if self.sharing is not None:
             words["tensors"] = "system shared memory"
+        if self.same_answers:
+            words["same_answers"] = "by a function" if callable(self.same_answers) else "exactly"
         return words
 
 

@@ -13,6 +13,7 @@ from pytest_gpuserve.device.cpu import cores_taken_by_others, read_cpu
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
 from pytest_gpuserve.experiment.capacity.rounds import SearchedUp, round_of_searches
 from pytest_gpuserve.experiment.capacity.shape import SearchShape
+from pytest_gpuserve.experiment.same_answers import AnswerComparison
 from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
 from pytest_gpuserve.experiment.shared_starts import SharedStarts, StartedPair
 from pytest_gpuserve.experiment.telemetry import side_with_telemetry
@@ -284,6 +285,7 @@ class Pairing:
         self._open: _Open | None = None
         self._dropped: _Dropped | None = None
         self.on_late_trouble: Callable[[], None] = lambda: None
+        self._answers = AnswerComparison(candidate.same_answers or base.same_answers)
 
     @property
     def blocks_of_open_round(self) -> int:
@@ -378,6 +380,7 @@ class Pairing:
         number = len(self.rounds)
         if isinstance(self._terms.shape, SearchShape):
             measured = round_of_searches(self._up, self._terms, self._terms.shape, self._progress, number=number)
+            problems = (*problems, *self._answers.reasons)
         else:
             measured = round_by_turns(self._started, self._terms, self._telemetry_source, number=number)
         self.rounds.append(replace(measured, problems=(*problems, *measured.problems)))
@@ -401,7 +404,7 @@ class Pairing:
                 for arm, instance in pair.instances.items()
             }
             for server_arm in server_arms.values():
-                server_arm.warm_up(stack)
+                self._warm_up(server_arm, stack)
             pace = _slower(*(server_arm.pace(self._terms.requests_wanted) for server_arm in server_arms.values()))
             if not pair.is_measured:
                 pair.monitor.up(*pair.instances.values())
@@ -456,8 +459,13 @@ class Pairing:
     def _started(self, arm: Arm, stack: ExitStack) -> ServerArm:
         instance = self._start(arm, stack)
         server_arm = ServerArm.of(arm, instance, self._targets[arm], self._terms.shape, self._progress)
-        server_arm.warm_up(stack)
+        self._warm_up(server_arm, stack)
         return server_arm
+
+    def _warm_up(self, server_arm: ServerArm, stack: ExitStack) -> None:
+        arm = server_arm.arm
+        server_arm.problems.extend(self._answers.ask(arm, self._targets[arm], server_arm.instance))
+        server_arm.warm_up(stack)
 
     @contextmanager
     def _up(self, arm: Arm) -> Iterator[SearchedUp]:
@@ -466,6 +474,7 @@ class Pairing:
         with self._telemetry_source.monitor() as monitor, ExitStack() as stack:
             with _as_base_failure(arm):
                 instance = stack.enter_context(target.started())
+            self._answers.ask(arm, target, instance)
             yield SearchedUp(target, instance, monitor)
 
     def _fill(self, opened: _Open, blocks: int) -> bool:

@@ -226,6 +226,7 @@ class Session:
         answers: Answers received; ``answers_checked`` of them were compared with what the test expects.
         answers_checked: See ``answers``.
         yardstick: How fast the machine was, by readings before and after it; without any where nobody has looked.
+        said: Digests of its answers to the first requests, where they have to be the same as another's; else none.
     """
 
     starts: tuple[Start, ...]
@@ -235,6 +236,7 @@ class Session:
     answers: int = 0
     answers_checked: int = 0
     yardstick: Yardstick = field(default_factory=Yardstick)
+    said: tuple[str, ...] = ()
 
     @property
     def client(self) -> Client:

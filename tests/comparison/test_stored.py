@@ -101,6 +101,18 @@ def test_answers_that_are_longer_than_recorded_are_another_work(
         assert world.looks == 0
 
 
+def test_answers_that_are_not_the_recorded_ones_are_wrong(world: World) -> None:
+    """Whatever is compared; the same ones are well, and of a test that does not ask there are none."""
+    world.said, world.start_noise = ("a" * 16, "b" * 16), 0.003
+    world.recorded()
+    assert loaded(world).verdict is Verdict.PASS
+    world.said = ("a" * 16, "c" * 16)
+    for metric in (METRICS["throughput"], METRICS["cold_start"]):
+        judgement = loaded(world, metric)
+        assert [reason.kind for reason in judgement.reasons] == [ReasonKind.WRONG_ANSWERS]
+        assert (judgement.verdict, "that to prompt 1 is not" in judgement.reasons[0].text) == (Verdict.INVALID, True)
+
+
 @pytest.mark.parametrize("is_comparable", [True, False])
 def test_the_baselines_clock_is_told_to_who_measures(world: World, *, is_comparable: bool) -> None:
     """So that slower windows are measured again; not while it is recorded, nor of a card of another kind."""

@@ -109,6 +109,7 @@ class World:
         clocks_wanted: The baseline's clock that each session was told.
         requests_wanted: That each start of a session should have.
         speed: Of the machine, by its yardstick.
+        said: Digests of what the server answers.
         leak: Why nothing may be concluded from the last round, which shows at its servers' end; "" for nothing.
         seed: Of the noise of rounds.
     """
@@ -135,6 +136,7 @@ class World:
     clocks_wanted: list[float | None] = field(default_factory=list)
     requests_wanted: list[int] = field(default_factory=list)
     speed: float = 1.0
+    said: tuple[str, ...] = ()
     leak: str = ""
     seed: int = 0
     now: float = 0.0
@@ -198,7 +200,7 @@ class World:
             )
             for cost in costs
         )
-        keep(Session(starts, AT, answers=2, answers_checked=2))
+        keep(Session(starts, AT, answers=2, answers_checked=2, said=self.said))
 
     def pairing(
         self,

@@ -15,7 +15,7 @@ from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import Session, Start
-from tests.support.builders import window
+from tests.support.builders import cached
 from tests.support.reasons import because
 
 if TYPE_CHECKING:
@@ -40,17 +40,19 @@ class Load:
         problems: What went wrong.
         disturbances: What disturbed it as a whole.
         interrupted: Whether Ctrl-C came.
+        cached: Share of the prompts that the server knew, in each window.
     """
 
     foreign: float = 0.0
     problems: tuple[Reason, ...] = ()
     disturbances: tuple[Reason, ...] = ()
     interrupted: bool = False
+    cached: tuple[float, ...] = (0.0,)
 
     def measure(self) -> Start:
         """Measure."""
         counters = Counters(items=8, batches=1, batch_sizes={"8": 1})
-        return Start((window(),), 1.0, counters=counters, foreign_cores=self.foreign)
+        return Start(tuple(cached(*self.cached)), 1.0, counters=counters, foreign_cores=self.foreign)
 
 
 @dataclass
@@ -60,6 +62,7 @@ class FakeTarget:
     loads: list[Load | None]
     telemetry_source: object = NO_TELEMETRY
     requests: tuple[()] = field(default=())
+    same_answers: bool = False
 
     @contextmanager
     def started(self) -> Iterator[Load]:
@@ -139,3 +142,12 @@ def test_a_session_is_the_starts_that_were_not_disturbed(
     assert session.problems == problems
     assert dict(session.batch_sizes) == {"8": len(starts)}
     assert target.loads == []
+
+
+def test_a_cache_that_outlives_a_start_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that learns the prompts under load: the starts of one session are not of one work."""
+    monkeypatch.setattr(sampling, "LoadedStart", lambda load, *_: load)
+    kept: list[Session] = []
+    target = cast("Target", FakeTarget([Load(cached=(0.0,) * 4), Load(cached=(0.9,) * 4)]))
+    sampling.take_session(target, LoadShape(Closed(1)), kept.append, cast("Progress", None))
+    assert [problem.kind for problem in kept[0].problems] == [ReasonKind.UNLIKE_WORK]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load import prompts
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import CACHED_TOKENS, PREEMPTIONS, PROMPT_TOKENS
@@ -132,7 +133,7 @@ def test_a_server_that_does_not_list_its_models_in_time_is_told() -> None:
 
 def test_a_load_of_prompts(tmp_path: Path) -> None:
     """It begins when one token has come; models are read back, tokens are counted, and no prompt comes twice."""
-    kind = FACTORY.command(["{python}", chat_server.__file__, "{port}"], counters="llama.cpp").kind
+    kind = FACTORY.command(["{python}", chat_server.__file__, "{port}", "0"], counters="llama.cpp").kind
     assert isinstance(kind, CommandServer)
     target = Starts(tmp_path / "log").handle(kind).chat(prompts(3, output_tokens=5))
     start, problems, instance = loaded(target, seconds=1.0)
@@ -143,9 +144,18 @@ def test_a_load_of_prompts(tmp_path: Path) -> None:
     assert items == batches > 0
 
 
+def test_one_wrong_answer_in_a_hundred_is_found(tmp_path: Path) -> None:
+    """Of streams, by a function that sees each of them."""
+    kind = FACTORY.command(["{python}", chat_server.__file__, "{port}", "100"]).kind
+    target = Starts(tmp_path / "log").handle(kind).chat("hi", expect=lambda body: b"well" in body)
+    _, problems, _ = loaded(target, seconds=1.0)
+    assert [problem.kind for problem in problems] == [ReasonKind.WRONG_ANSWERS]
+    assert "wrong answers: 1 of " in problems[0].text
+
+
 def test_remote_servers_tell_the_same(tmp_path: Path) -> None:
     """By their URL."""
-    kind = FACTORY.command(["{python}", chat_server.__file__, "{port}"]).kind
+    kind = FACTORY.command(["{python}", chat_server.__file__, "{port}", "0"]).kind
     with Starts(tmp_path / "log").handle(kind).chat("hi").started() as running:
         remote = FACTORY.remote(f"http://127.0.0.1:{running.site.port}", counters="llama.cpp")
         with remote.chat("hi").started() as instance:
