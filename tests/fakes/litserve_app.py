@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from queue import Queue
     from typing import TextIO
 
+    from litserve.specs.openai import ChatCompletionRequest
+
 
 def options() -> argparse.Namespace:
     """The app's own arguments."""
@@ -38,6 +40,7 @@ def options() -> argparse.Namespace:
     parser.add_argument("--setup-seconds", type=float, default=0.0)
     parser.add_argument("--choose-size", type=int, default=0, help="the largest batch, chosen only by setup")
     parser.add_argument("--exit-at-import", action="store_true")
+    parser.add_argument("--words", type=int, default=0, help="of each chat's answer, whatever was asked for")
     return parser.parse_args()
 
 
@@ -159,6 +162,20 @@ class AsyncStream(Words):
             yield letter
 
 
+class Chat(Words):
+    """Answers chats of OpenAI's API with as many words as may be, each a token, unless it has a number of its own."""
+
+    def decode_request(self, request: ChatCompletionRequest) -> int:
+        """How many words."""
+        return self.arguments.words or request.max_tokens or 1
+
+    def predict(self, x: int | str) -> Iterator[dict[str, object]]:
+        """A word at a time, and how many there are by then."""
+        for number in range(1, int(x) + 1):
+            time.sleep(self.arguments.work_ms / 1000)
+            yield {"role": "assistant", "content": "fox ", "completion_tokens": number}
+
+
 class Steps(Words):
     """Answers letter by letter, all texts that are there side by side."""
 
@@ -222,6 +239,7 @@ KINDS = {
     "context": WithContext,
     "async": Async,
     "stream": Stream,
+    "chat": Chat,
     "async-stream": AsyncStream,
     "steps": Steps,
 }
@@ -236,6 +254,7 @@ if __name__ == "__main__":
         batch_timeout=given.batch_timeout,
         stream=given.kind.endswith(("stream", "steps")),
         enable_async=given.kind.startswith("async"),
+        spec=ls.OpenAISpec() if given.kind == "chat" else None,
         loop=OwnLoop() if given.own_loop else ContinuousBatchingLoop() if given.kind == "steps" else "auto",
     )
     apis = [api, Plain(given, api_path="/other")] if given.second else api
