@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.numbers import Published
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
-    from pytest_gpuserve.load.objectives import Objectives
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.source import EngineSource
+    from pytest_gpuserve.measure.objectives import Objectives
     from pytest_gpuserve.measure.window import Window
 
 
@@ -108,10 +108,10 @@ class Load:
         self,
         target: Target,
         *,
-        p50: float | None = None,
-        p90: float | None = None,
-        p95: float | None = None,
-        p99: float | None = None,
+        p50: float | Objectives | None = None,
+        p90: float | Objectives | None = None,
+        p95: float | Objectives | None = None,
+        p99: float | Objectives | None = None,
         arrivals: Literal["poisson", "constant"] = "poisson",
         precision: float = 0.05,
         seconds: float | None = None,
@@ -124,7 +124,7 @@ class Load:
         allowed_errors: float = 0.0,
         name: str | None = None,
     ) -> CapacityRun:
-        """Find the highest rate of an open loop at which a latency objective is met.
+        """Find the highest rate of an open loop at which an objective is met.
 
         ``assert run.capacity >= baseline.capacity`` gates it as any metric, ``run.capacity >= 500`` as a limit. Each
         start is searched by itself: from a first guess outwards, until one rate is shown to meet the objective and
@@ -132,7 +132,9 @@ class Load:
 
         Args:
             target: As for a load.
-            p50: The objective, in seconds, 3 at most: so long may half of the requests take. One objective is given.
+            p50: The objective, in seconds, 10 at most: so long may half of the requests take. One objective is given.
+                Half of the requests have to meet all of ``Objectives(ttft=200 * ms, tpot=30 * ms)``, of
+                ``pytest_gpuserve.load``.
             p90: The same of 90 %.
             p95: The same of 95 %.
             p99: The same of 99 %.
@@ -143,7 +145,8 @@ class Load:
                 samples at the end has 5/16 of it.
             warmup_seconds: Loaded time before the first guess that is thrown away.
             starts: As for a load.
-            timeout: Seconds after which a request is an error; 10 by default, and four times the objective at least.
+            timeout: Seconds after which a request is an error; 10 by default, and four times the objective at least; 40
+                where ``Objectives`` have no ``latency``.
             processes: As for a load.
             seed: As for a load.
             check: As for a load.

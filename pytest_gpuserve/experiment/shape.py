@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final, Literal, cast, get_args
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.driver import check_users
-from pytest_gpuserve.load.objectives import Objectives
 from pytest_gpuserve.load.schedule import Closed, Schedule, Steps, Trace, is_finite
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.validity import LATE_SHARE, LATENCIES_LONG
+from pytest_gpuserve.measure.objectives import Objectives
 from pytest_gpuserve.measure.steady import truncate
 
 if TYPE_CHECKING:
@@ -181,8 +181,8 @@ class LoadShape:
         """
         if self.goodput is not None and self.goodput.is_of_streams and not is_stream:
             raise UsageProblem(
-                f"load(goodput=...): only a stream has a TTFT or a TPOT, and these answers are none ({self.goodput})",
-                remedies=["server.post(..., stream=True)", "goodput=Objectives(latency=...)"],
+                f"only a stream has a TTFT or a TPOT, and these answers are none ({self.goodput})",
+                remedies=["server.post(..., stream=True)", "Objectives(latency=...) alone"],
             )
         if isinstance(self.schedule, Trace):
             highest = max(index for _, index in self.schedule.requests)

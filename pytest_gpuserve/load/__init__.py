@@ -1,8 +1,8 @@
 """The load generator: what is sent, when, by whom, and what came back."""
 
-from pytest_gpuserve.load.objectives import Objectives
 from pytest_gpuserve.load.prompt_set import LogNormal, Uniform, conversations, prompts
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
+from pytest_gpuserve.measure.objectives import Objectives
 
 __all__ = [
     "Burst",

@@ -8,8 +8,8 @@ from typing import Final, Literal
 import msgspec
 
 from pytest_gpuserve.load.durations import Durations
-from pytest_gpuserve.load.objectives import Objectives  # noqa: TC001 -- as below
 from pytest_gpuserve.load.schedule import Schedule  # noqa: TC001 -- msgspec reads the annotation at run time
+from pytest_gpuserve.measure.objectives import Objectives  # noqa: TC001 -- as below
 
 LENGTH: Final = struct.Struct("<I")
 

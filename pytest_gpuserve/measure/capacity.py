@@ -17,8 +17,12 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pytest_gpuserve.units import format_fraction, format_seconds
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pytest_gpuserve.measure.objectives import Objectives
 
 
 ADDED: Final = 1.0
@@ -159,14 +163,28 @@ class ProbeOutcome(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Objective:
-    """At most ``1 - quantile`` of the requests may take longer than ``seconds``, or fail."""
+    """At most ``1 - quantile`` of the requests may miss what is asked of each, or fail.
+
+    Args:
+        quantile: Share of the requests that have to meet it.
+        seconds: The most that a request may take. Of ``each``, what a request takes that meets that: only for how long
+            a rate is looked at, and how many requests may be under way, go by it.
+        each: What each answer has to meet; None for its latency alone.
+    """
 
     quantile: float
     seconds: float
+    each: Objectives | None = None
+
+    def __str__(self) -> str:
+        """``p99 <= 50.0 ms``, or ``99 % with ttft <= 0.2 s, tpot <= 0.03 s``."""
+        if self.each is None:
+            return f"{self.name} <= {format_seconds(self.seconds)}"
+        return f"{format_fraction(self.quantile)} with {self.each}"
 
     @property
     def allowed(self) -> float:
-        """The share of the requests that may take longer."""
+        """The share of the requests that may miss it."""
         # Rounded: 1 - 0.99 is not quite 0.01.
         return round(1 - self.quantile, 12)
 
@@ -174,6 +192,11 @@ class Objective:
     def name(self) -> str:
         """``p99``."""
         return f"p{round(100 * self.quantile, 6):g}"
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """What each request may take at most, in seconds by the names of the times."""
+        return {"latency": self.seconds} if self.each is None else self.each.limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +208,13 @@ class Probe:
         finding: What it showed.
         seconds: Measured time.
         requests: Requests that were answered or failed in it.
-        slow: Those of them that took longer than the objective allows, or failed.
+        slow: Those of them that missed what is asked of each, or failed.
         effective: Independent requests that would carry as much information; see ``gate.share``.
-        latency: The objective's quantile in seconds; None where too few were answered.
-        reason: What else than latencies decided it, or kept it from being decided; empty for nothing.
+        latency: The objective's quantile in seconds; None where too few were answered, or it is not limited.
+        reason: What else than these times decided it, or kept it from being decided; empty for nothing.
         client: Why the client may have been what was measured; empty where it was not.
+        ttft: As the latency.
+        tpot: As the latency.
     """
 
     rate: float
@@ -201,6 +226,8 @@ class Probe:
     latency: float | None
     reason: str = ""
     client: str = ""
+    ttft: float | None = None
+    tpot: float | None = None
 
     @property
     def share(self) -> float:

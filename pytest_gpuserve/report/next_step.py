@@ -166,7 +166,7 @@ def _mended_by(load: str, *, lower: str) -> dict[ReasonKind, str]:
         ReasonKind.OVERLOADED: "lower the rate",
         ReasonKind.STUCK_REQUESTS: longer,
         ReasonKind.TOO_SHORT: longer,
-        ReasonKind.OBJECTIVE_MISSED: "ask load.capacity(...) for a longer latency, or a lower quantile of it",
+        ReasonKind.OBJECTIVE_MISSED: "ask load.capacity(...) for longer times, or a lower quantile of them",
         ReasonKind.OBJECTIVE_NOT_SHOWN: "allow more time to show it, load.capacity(..., seconds=...)",
         ReasonKind.CONTRADICTORY: f"{_QUIET}, or allow more time, load.capacity(..., seconds=...)",
         ReasonKind.REPLICA: "mend that replica, or leave its URL out",

@@ -358,15 +358,14 @@ def _change(row: Row) -> str:
     return "" if change is None else f" {format_change(change)}"
 
 
-PROBE_HEADINGS: Final = ("objective", "latency", "slow requests", "requests", "measured time", "because")
+PROBE_HEADINGS: Final = ("objective", "its quantile", "slow requests", "requests", "measured time", "because")
 """Of what is said of each rate; the first is what it showed."""
 
 
 def search_title(number: int, search: Search) -> str:
-    """``start 1: capacity 812/s (790/s .. 830/s) with p99 <= 50.0 ms``."""
+    """``start 1: capacity 812/s (790/s .. 830/s) where p99 <= 50.0 ms``."""
     low, value, high = ("?" if each is None else format_rate(each) for each in (search.low, search.value, search.high))
-    objective = f"{search.objective.name} <= {format_seconds(search.objective.seconds)}"
-    return f"start {number}: capacity {value} ({low} .. {high}) with {objective}"
+    return f"start {number}: capacity {value} ({low} .. {high}) where {search.objective}"
 
 
 def probe_rows(search: Search) -> list[tuple[str, tuple[str, ...]]]:
@@ -377,12 +376,20 @@ def probe_rows(search: Search) -> list[tuple[str, tuple[str, ...]]]:
 def _cells(probe: Probe) -> tuple[str, ...]:
     return (
         str(probe.finding),
-        "-" if probe.latency is None else format_seconds(probe.latency),
+        _times(probe),
         format_fraction(probe.slow / probe.requests) if probe.requests else "-",
         str(probe.requests),
         format_seconds(probe.seconds),
         "; ".join(filter(None, (probe.reason, probe.client))),
     )
+
+
+def _times(probe: Probe) -> str:
+    """``50.0 ms``; of streams ``ttft 180 ms, tpot 12.0 ms``."""
+    if probe.ttft is None and probe.tpot is None:
+        return "-" if probe.latency is None else format_seconds(probe.latency)
+    times = {"ttft": probe.ttft, "tpot": probe.tpot, "latency": probe.latency}
+    return ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in times.items() if seconds is not None)
 
 
 def replica_lines(tests: Collection[TestResult]) -> list[str]:

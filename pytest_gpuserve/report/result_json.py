@@ -287,7 +287,8 @@ def _searches(starts: Sequence[Start]) -> list[Plain] | None:
 def _search(search: Search) -> Plain:
     return {
         "quantile": search.objective.quantile,
-        "objective_seconds": search.objective.seconds,
+        "objective_seconds": search.objective.seconds if search.objective.each is None else None,
+        "objectives": None if search.objective.each is None else search.objective.each.limits,
         "capacity": search.value,
         "low": search.low,
         "high": search.high,
@@ -296,6 +297,8 @@ def _search(search: Search) -> Plain:
                 "rate": probe.rate,
                 "finding": str(probe.finding),
                 "latency": probe.latency,
+                "ttft": probe.ttft,
+                "tpot": probe.tpot,
                 "requests": probe.requests,
                 "slow": probe.slow,
                 "effective": probe.effective,

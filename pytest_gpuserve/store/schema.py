@@ -22,6 +22,7 @@ import msgspec
 from pytest_gpuserve.measure.capacity import Objective, Probe, ProbeOutcome, Search
 from pytest_gpuserve.measure.counters import ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import Histogram
+from pytest_gpuserve.measure.objectives import MOST_SECONDS, Objectives
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import CardUse, Session, Start, Window
 from pytest_gpuserve.measure.yardstick import Yardstick
@@ -84,7 +85,7 @@ def converted(value: object, kind: type[_Kind]) -> _Kind:
 
 
 class ProbeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A ``Probe``; texts that it does not have are left out."""
+    """A ``Probe``; texts and times of streams that it does not have are left out."""
 
     rate: Positive
     finding: ProbeOutcome
@@ -95,14 +96,21 @@ class ProbeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     latency: NotNegative | None
     reason: str = ""
     client: str = ""
+    ttft: NotNegative | None = None
+    tpot: NotNegative | None = None
 
 
-class SearchRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A ``Search``."""
+class SearchRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A ``Search``.
+
+    Args:
+        objectives: What each answer had to meet, seconds by name; left out where that was its latency alone.
+    """
 
     quantile: Annotated[float, msgspec.Meta(gt=0, lt=1)]
     objective_seconds: Positive
     probes: Annotated[list[ProbeRecord], msgspec.Meta(min_length=1)]
+    objectives: dict[Literal["ttft", "tpot", "latency"], Annotated[float, msgspec.Meta(gt=0, le=MOST_SECONDS)]] = {}
 
 
 def search_record(search: Search | None) -> SearchRecord | None:
@@ -110,7 +118,12 @@ def search_record(search: Search | None) -> SearchRecord | None:
     if search is None or not search.probes:
         return None
     objective = search.objective
-    return SearchRecord(objective.quantile, rounded(objective.seconds), [_probe_record(each) for each in search.probes])
+    return SearchRecord(
+        objective.quantile,
+        rounded(objective.seconds),
+        [_probe_record(probe) for probe in search.probes],
+        {} if objective.each is None else msgspec.to_builtins(objective.each),
+    )
 
 
 def search_of(record: SearchRecord | None, path: str) -> Search | None:
@@ -128,7 +141,8 @@ def search_of(record: SearchRecord | None, path: str) -> Search | None:
                 f" {probe.effective:g} independent"
             )
     probes = tuple(converted(probe, Probe) for probe in record.probes)
-    return Search(Objective(record.quantile, record.objective_seconds), probes)
+    each = Objectives(**record.objectives) if record.objectives else None
+    return Search(Objective(record.quantile, record.objective_seconds, each), probes)
 
 
 def _probe_record(probe: Probe) -> ProbeRecord:
@@ -143,6 +157,8 @@ def _probe_record(probe: Probe) -> ProbeRecord:
         latency=None if probe.latency is None else rounded(probe.latency),
         reason=probe.reason,
         client=probe.client,
+        ttft=None if probe.ttft is None else rounded(probe.ttft),
+        tpot=None if probe.tpot is None else rounded(probe.tpot),
     )
 
 

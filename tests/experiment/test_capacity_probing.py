@@ -28,6 +28,7 @@ from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.measure.capacity import Objective, ProbeOutcome
 from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.measure.objectives import Objectives
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -240,6 +241,15 @@ def test_a_probe_finds(make: Callable[[int], Tick], given: dict[str, Any], findi
         assert found.latency is None
 
 
+@pytest.mark.parametrize(("good", "finding"), [(200, ProbeOutcome.MET), (190, ProbeOutcome.MISSED)])
+def test_of_several_objectives_at_once_what_the_engine_counted_decides(good: int, finding: ProbeOutcome) -> None:
+    """However good the latencies are by themselves; which failed is not good either."""
+    objective = Objective(0.99, 1.0, Objectives(ttft=0.050, tpot=0.010))
+    found, _ = probed(lambda number: tick(number, good=good, ttft=taken(FAST), tpot=taken(FAST)), objective=objective)
+    assert (found.finding, found.share, found.latency) == (finding, (200 - good) / 200, None)
+    assert found.ttft == found.tpot == pytest.approx(0.010, rel=0.001)
+
+
 def test_slow_requests_in_one_cluster_decide_nothing() -> None:
     """A moment in which the machine stood still, with 3 % of the requests in it, is no sign of a low capacity."""
     found, _ = probed(lambda number: tick(number, slow=180 if number in {3, 4} else 0))
@@ -292,6 +302,18 @@ def test_a_little_lateness_is_not_why_a_server_is_slow(lag_ns: int | None, servi
     lag: dict[str, Any] = {} if lag_ns is None else {"lag": lagging(lag_ns)}
     found, _ = probed(
         lambda number: tick(number, slow=40, service=taken(service), **lag), [reason(ReasonKind.CLIENT_LATE)]
+    )
+    assert (found.finding, bool(found.client)) == (ProbeOutcome.MISSED, client)
+
+
+@pytest.mark.parametrize(("name", "client"), [("ttft", True), ("tpot", False)])
+def test_lateness_makes_no_token_slow_but_the_first(name: str, *, client: bool) -> None:
+    """A TPOT counts from the first token on, whenever the request was sent."""
+    times: dict[str, Any] = {name: taken(SLOW)}
+    found, _ = probed(
+        lambda number: tick(number, good=160, lag=lagging(20_000_000), service=taken(SLOW), **times),
+        [reason(ReasonKind.CLIENT_LATE)],
+        objective=Objective(0.99, 1.0, Objectives(**{name: 0.050})),
     )
     assert (found.finding, bool(found.client)) == (ProbeOutcome.MISSED, client)
 

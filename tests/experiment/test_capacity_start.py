@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import resource
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -12,7 +13,12 @@ import pytest
 from pytest_gpuserve.comparison.assertions import CapacityRun
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.experiment.capacity.planning import BELOW
-from pytest_gpuserve.experiment.capacity.shape import SearchShape, check_searchable, search_shape
+from pytest_gpuserve.experiment.capacity.shape import (
+    LONGEST_OBJECTIVE,
+    SearchShape,
+    check_searchable,
+    search_shape,
+)
 from pytest_gpuserve.experiment.capacity.start import _answered
 from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
@@ -24,13 +30,14 @@ from pytest_gpuserve.load.schedule import Closed, Constant, Poisson
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.totals import Totals
 from pytest_gpuserve.load.wire import Tick
-from pytest_gpuserve.measure.capacity import SAMPLES, ProbeOutcome
+from pytest_gpuserve.measure.capacity import SAMPLES, Objective, ProbeOutcome
 from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.measure.objectives import Objectives
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.servers.command import CommandServer
 from tests.comparison.vocabulary import a_run, cases
 from tests.fakes.simulated_deployment import Deployment, search_deployment
-from tests.fakes.simulated_queue import Queue
+from tests.fakes.simulated_queue import Queue, streams
 from tests.support.reasons import said
 
 if TYPE_CHECKING:
@@ -85,10 +92,13 @@ def search_of(start: Start) -> Search:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({}, "takes one latency objective of p50, p90, p95, p99"),
-        ({"p99": 0.05, "p50": 0.01}, "takes one latency objective"),
+        ({}, "takes one objective of p50, p90, p95, p99"),
+        ({"p99": 0.05, "p50": 0.01}, "takes one objective"),
         *(({"p99": wrong}, r"p99=...\) is a latency") for wrong in (0, -1.0, "50 ms", True, float("nan"))),
-        ({"p99": 3.1}, r"p99=...\) is a latency of 0.00001 to 3 seconds, not 3.1"),
+        ({"p99": 10.1}, r"p99=...\) is a latency of 0.00001 to 10 seconds, or Objectives of such times, not 10.1"),
+        ({"p99": Objectives(ttft=11)}, r"p99=...\) is a latency of 0.00001 to 10 seconds"),
+        ({"p99": Objectives(ttft=0.1), "p90": 1.0}, "takes one objective"),
+        ({"p99": Objectives(ttft=0.1, tpot=0.2), "timeout": 0.15}, "more time than the objective"),
         *(({"p99": 0.05, "precision": wrong}, r"precision=...\) is a fraction") for wrong in (0, None)),
         ({"p99": 0.05, "arrivals": "bursty"}, "is 'poisson' or 'constant'"),
         *(({"p99": 0.05, "seconds": wrong}, "is a number of seconds for each rate") for wrong in (0.5, float("inf"))),
@@ -114,6 +124,8 @@ def test_the_objective_is_a_part_of_the_workload() -> None:
     for other in ({"p99": 0.04}, {"p95": 0.05}, {"p99": 0.05, "arrivals": "constant"}, {"p99": 0.05, "starts": 3}):
         assert shape(**other).workload() != words
     assert shape(p99=0.05, allowed_errors=0.01).workload() == {**words, "allowed_errors": "0.01"}
+    several = shape(p99=Objectives(ttft=0.2, tpot=0.03))
+    assert several.workload() == {**words, "objective": "99 % with ttft <= 0.2 s, tpot <= 0.03 s"}
 
 
 def test_each_rate_is_an_open_loop_with_a_bound() -> None:
@@ -140,6 +152,7 @@ def test_a_search_has_users_and_time_enough() -> None:
     """A user for each replica, and 16 at least; ten seconds for a request, or four times as long as the objective."""
     assert [shape(p99=0.05).for_users(users).schedule for users in (20, 3)] == [Closed(20), Closed(16)]
     assert [shape(p99=0.05).timeout_seconds, shape(p99=3).timeout_seconds] == [10.0, 12.0]
+    assert shape(p99=Objectives(tpot=0.01)).timeout_seconds == 4 * LONGEST_OBJECTIVE
     assert shape(p99=0.05, timeout=1).timeout_seconds == 1
 
 
@@ -248,6 +261,63 @@ def test_what_is_wrong_with_a_server_is_told(  # noqa: PLR0917 -- columns of a t
         assert search_of(start).value is None
     if problems:
         assert wanted.known.capacity is None
+
+
+def test_how_long_an_answer_takes_is_what_its_objectives_allow_or_else_what_it_took() -> None:
+    """By that a rate is looked at: of answers of 21 tokens that take 50 ms to the first and 300 ms in all."""
+    seen = Totals(
+        ttft=Durations({bucket_of(50_000_000): 4}, 200_000_000, 50_000_000),
+        latency=Durations({bucket_of(300_000_000): 4}, 1_200_000_000, 300_000_000),
+        with_usage=4,
+        usage_tokens=84,
+    )
+    for asked, seconds in (
+        (Objectives(ttft=0.2, tpot=0.03), 0.2 + 20 * 0.03),
+        (Objectives(ttft=0.2), 0.2 + 0.25),
+        (Objectives(tpot=0.03), 0.05 + 20 * 0.03),
+        (Objectives(tpot=0.03, latency=0.5), 0.5),
+    ):
+        assert shape(p99=asked).for_answers(seen).objective.seconds == pytest.approx(seconds)
+    assert shape(p99=0.05).for_answers(seen).objective == Objective(0.99, 0.05)
+
+
+STREAMS = streams(100.0, tpot_seconds=0.010)
+
+
+@cases(
+    "asked, tokens, told",
+    {
+        "sound": (Objectives(ttft=0.1, tpot=0.05), 21, ""),
+        "one of 2": (
+            Objectives(ttft=0.1, tpot=0.05),
+            None,
+            "capacity is not known: .* do not say how many tokens they",
+        ),
+        "not asked": (Objectives(ttft=0.1), None, ""),
+        "too long": (
+            Objectives(ttft=0.1, tpot=0.05),
+            1001,
+            r"takes 50.1 s, and 10.0 s is the most",
+        ),
+    },
+)
+def test_streams_are_searched_by_what_they_say_of_themselves(
+    asked: Objectives, tokens: int | None, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The capacity is that of answers that meet all; where their tokens are needed and not told, there is none."""
+
+    def saying(_: int, __: object, tick: Tick) -> Tick:
+        known = tick.requests if tokens else tick.requests // 2
+        return msgspec.structs.replace(tick, with_usage=known, usage_tokens=known * (tokens or 1))
+
+    start, problems = search_deployment(Deployment((STREAMS,), changed=saying), short(p90=asked), monkeypatch)
+    if told:
+        (problem,) = problems
+        assert problem.kind is ReasonKind.NOT_MEASURED
+        assert re.search(told, problem.text)
+        return
+    assert problems == []
+    assert 50 < (search_of(start).value or 0) < 90
 
 
 def test_a_disturbed_sample_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,13 +18,13 @@ from pytest_gpuserve.experiment.watch import Watch, client_of
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.durations import Durations
-from pytest_gpuserve.load.objectives import Objectives
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Steps
 from pytest_gpuserve.load.totals import together, total
 from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.measure.objectives import Objectives
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, Client
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.capacity.shape import SearchShape
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.wire import Plan, Tick
+    from pytest_gpuserve.measure.objectives import Objectives
     from pytest_gpuserve.measure.window import Start
     from tests.fakes.simulated_queue import Queue
 
@@ -77,7 +78,7 @@ class Deployment:
         stages = {COMPILING: StageTime(0.5 * compiled, compiled)} if compiled else {}
         return Counters(items=number, batches=number, requests=number, stages=stages)
 
-    def ticks(self, schedule: object, seed: int) -> Iterator[Tick]:
+    def ticks(self, schedule: object, seed: int, objectives: Objectives | None) -> Iterator[Tick]:
         """Be loaded; users who wait for each answer reach 150 requests a second of each replica."""
         assert isinstance(schedule, (Closed, Constant, Poisson))
         rate = 150.0 if isinstance(schedule, Closed) else schedule.rate / len(self.queues)
@@ -85,7 +86,10 @@ class Deployment:
         self.seeds.append(seed)
         # Of its own clock each tick ends later than now.
         now_ns = time.perf_counter_ns()
-        loads = [queue.ticks(rate, Random(f"{seed} {number}")) for number, queue in enumerate(self.queues)]
+        loads = [
+            queue.ticks(rate, Random(f"{seed} {number}"), objectives=objectives)
+            for number, queue in enumerate(self.queues)
+        ]
         for parts in zip(*loads, strict=True):
             seen = {f"worker {number}": self._of(number, part, now_ns) for number, part in enumerate(parts)}
             self.answered += sum(tick.requests for tick in seen.values())
@@ -118,7 +122,7 @@ class SimulatedEngines:
 
     def __post_init__(self) -> None:
         assert self.processes % len(self.deployment.queues) == 0
-        self._ticks = self.deployment.ticks(self.plan.schedule, self.plan.seed)
+        self._ticks = self.deployment.ticks(self.plan.schedule, self.plan.seed, self.plan.objectives)
 
     def __enter__(self) -> Self:
         return self

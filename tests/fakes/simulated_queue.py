@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_gpuserve.measure.capacity import Objective, Probe, Search
+    from pytest_gpuserve.measure.objectives import Objectives
 
 LAG_NS: Final = 100_000
 """By so much each request is sent late."""
@@ -37,18 +38,24 @@ class Queue:
     Args:
         service: Draws a service time in seconds.
         workers: How many there are.
+        tpot: Of streams: draws the TPOT in seconds of a request, whose time in the queue is its TTFT. None of answers
+            that are no streams.
     """
 
     service: Callable[[Random], float]
     workers: int = 1
+    tpot: Callable[[Random], float] | None = None
 
-    def ticks(self, rate: float, arrivals: Random, services: Random | None = None) -> Iterator[Tick]:
+    def ticks(
+        self, rate: float, arrivals: Random, services: Random | None = None, objectives: Objectives | None = None
+    ) -> Iterator[Tick]:
         """Load it, from an empty queue on; endless.
 
         Args:
             rate: Requests a second.
             arrivals: When they come.
             services: How long each takes; None where the same chance draws both.
+            objectives: What a good answer has to meet; None where nobody asks.
         """
         services = arrivals if services is None else services
         free = [0.0] * self.workers
@@ -71,6 +78,8 @@ class Queue:
             under_way += sum(end - max(begin, done - took) for done, took in ends)
             counts = Counter(map(bucket_of, latencies))
             taken = Durations(dict(counts), sum(latencies), max(latencies, default=0))
+            paces = [] if self.tpot is None else [round(self.tpot(services) * 1e9) for _ in latencies]
+            found = zip(latencies, paces, strict=False)
             yield Tick(
                 number,
                 round(number * TICK_SECONDS * 1e9),
@@ -78,6 +87,9 @@ class Queue:
                 requests=len(latencies),
                 latency=taken,
                 service=taken,
+                ttft=taken if paces else Durations(),
+                tpot=Durations(dict(Counter(map(bucket_of, paces))), sum(paces), max(paces, default=0)),
+                good=0 if objectives is None else sum(bool(objectives.met(took, took, pace)) for took, pace in found),
                 lag=Durations({bucket_of(LAG_NS): arrived}, arrived * LAG_NS, LAG_NS) if arrived else Durations(),
                 due=arrived,
                 sent=arrived,
@@ -85,6 +97,11 @@ class Queue:
                 in_flight_ns=round(under_way * 1e9),
                 cpu_ns=1_000_000,
             )
+
+
+def streams(rate: float, tpot_seconds: float) -> Queue:
+    """A server of streams whose TTFT is the time in an M/M/1 queue, and whose TPOT is exponential with this mean."""
+    return Queue(lambda random: random.expovariate(rate), tpot=lambda random: random.expovariate(1 / tpot_seconds))
 
 
 def exponential(rate: float) -> Queue:
@@ -134,7 +151,7 @@ def search_queue(
             looks, arrivals = lengths[0], Random(f"{common} {number}")
         probing = Probing(objective, rate, looks, is_sample=number is not None, is_patient=which.is_last_resort)
         measured: list[Tick] = []
-        for tick in itertools.islice(queue.ticks(rate, arrivals, random), settle_ticks, None):
+        for tick in itertools.islice(queue.ticks(rate, arrivals, random, objective.each), settle_ticks, None):
             measured.append(tick)
             if probing.add(tick):
                 totals = total(measured)

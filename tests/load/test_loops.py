@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine.loop import OPENING_AT_ONCE, RECONNECT_NS
-from pytest_gpuserve.load.objectives import Objectives
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Steps, Trace
 from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.measure.objectives import Objectives
 from tests.fakes.simulated_load import HOUR_NS, MS, Reply, Sent, Simulation
 
 if TYPE_CHECKING:

@@ -20,6 +20,7 @@ GATED = "assert run.capacity >= baseline.capacity"
 TEST = """
 import pytest
 from pytest_gpuserve import ms
+from pytest_gpuserve.load import Objectives
 
 @pytest.fixture(scope="module")
 def server(mosec_server):
@@ -27,15 +28,15 @@ def server(mosec_server):
 
 
 def test_it(server, load, baseline):
-    run = load.capacity(server.post("/inference", body=b"fox", expect=b"FOX"), {arguments})
+    run = load.capacity(server.post("/inference", body=b"fox", expect=b"FOX", stream={stream}), {arguments})
     {assertion}
 """
 
 
-def write(project: Project, assertion: str = GATED, *, arguments: str = "p99=50 * ms") -> None:
+def write(project: Project, assertion: str = GATED, *, arguments: str = "p99=50 * ms", stream: bool = False) -> None:
     """Write a test that searches."""
     project.write()
-    project.test_file.write_text(TEST.format(assertion=assertion, arguments=arguments))
+    project.test_file.write_text(TEST.format(assertion=assertion, arguments=arguments, stream=stream))
 
 
 @pytest.fixture
@@ -78,7 +79,10 @@ def test_a_capacity_is_recorded_gated_and_told(searched: Project) -> None:
 
 
 def test_a_capacity_is_compared_with_its_like(searched: Project) -> None:
-    """A build with 40 % less is REGRESSED; a baseline of another objective is MISSING, and the difference is named."""
+    """A build with 40 % less is REGRESSED; a baseline of another objective is MISSING, and the difference is named.
+
+    Several objectives at once are another one, and only of streams.
+    """
     searched.speed(0.6)
     result = searched.run("--no-confirm")
     result.assert_outcomes(failed=1)
@@ -89,6 +93,10 @@ def test_a_capacity_is_compared_with_its_like(searched: Project) -> None:
     result.assert_outcomes(failed=1)
     assert "MISSING" in text_of(result)
     assert "p99 <= 0.04 s" in text_of(result)
+    write(searched, arguments="p99=Objectives(ttft=40 * ms)", stream=True)
+    assert "99 % with ttft <= 0.04 s" in text_of(searched.run())
+    write(searched, arguments="p99=Objectives(ttft=40 * ms)")
+    assert "only a stream has a TTFT or a TPOT, and these answers are none" in text_of(searched.run())
 
 
 def test_limits_and_refusals(project: Project) -> None:
@@ -101,7 +109,7 @@ def test_limits_and_refusals(project: Project) -> None:
     assert len(run.searches) == 2
     with pytest.raises(Exception, match="has no throughput"):
         run.throughput
-    with pytest.raises(Exception, match="takes one latency objective"):
+    with pytest.raises(Exception, match="takes one objective"):
         load.capacity(server.post("/inference"), name="other")
     with pytest.raises(Exception, match="gates nothing"):
         run.capacity <= baseline.capacity

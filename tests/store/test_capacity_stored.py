@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.measure.capacity import Objective, Probe, ProbeOutcome, Search
+from pytest_gpuserve.measure.objectives import Objectives
 from pytest_gpuserve.measure.rounds import ARMS, ArmResult
 from pytest_gpuserve.report.exports import loads_of
 from pytest_gpuserve.report.html import document as page
@@ -57,6 +58,8 @@ def probes(draw: st.DrawFn) -> Probe:
         latency=draw(NUMBERS | st.none()),
         reason=draw(TEXTS),
         client=draw(TEXTS),
+        ttft=draw(NUMBERS | st.none()),
+        tpot=draw(NUMBERS | st.none()),
     )
 
 
@@ -66,11 +69,15 @@ def searched(search: Search = SEARCH) -> Session:
     return session(one, one)
 
 
-@given(found=st.lists(probes(), min_size=1, max_size=6))
-def test_a_search_is_read_back_as_it_was(found: list[Probe]) -> None:
-    """Through JSON, whatever its probes and their texts are."""
-    search = Search(P99, tuple(found))
+SEVERAL = Objectives(ttft=0.2, tpot=0.03)
+
+
+@given(found=st.lists(probes(), min_size=1, max_size=6), each=st.sampled_from([None, SEVERAL]))
+def test_a_search_is_read_back_as_it_was(found: list[Probe], each: Objectives | None) -> None:
+    """Through JSON, whatever its probes and their texts are; a latency alone is written as before there were others."""
+    search = Search(replace(P99, each=each), tuple(found))
     data = msgspec.json.encode(search_record(search))
+    assert (b"objectives" in data) == (each is not None)
     assert search_of(msgspec.json.decode(data, type=SearchRecord), "here") == search
 
 
@@ -116,14 +123,25 @@ def test_a_round_is_read_back_with_its_searches() -> None:
 
 def test_reports_tell_what_was_tried() -> None:
     """JSON and HTML have every rate with what it showed; latencies that belong to no load are nowhere told."""
-    result = SessionResult({"name": "cpu"}, {"id": "a"}, (result_of("test_x.py::test_a", sessions=(searched(),)),))
+    probes_of = tuple(replace(probe, latency=None, ttft=0.18, tpot=0.012) for probe in SEARCH.probes)
+    other = searched(Search(replace(P99, each=SEVERAL), probes_of))
+    tests = (result_of("test_x.py::test_a", sessions=(searched(),)), result_of("test_x.py::test_b", sessions=(other,)))
+    result = SessionResult({"name": "cpu"}, {"id": "a"}, tests)
     run = json.loads(document(result))["tests"][0]["run"]
     (first, _) = run["searches"]
     assert first["capacity"] == SEARCH.value
     assert [probe["finding"] for probe in first["probes"]] == ["met", "missed", "undecided"]
     assert set(run["latency"].values()) == {None}
+    (several, _) = json.loads(document(result))["tests"][1]["run"]["searches"]
+    assert [each["objectives"] for each in (first, several)] == [None, {"ttft": 0.2, "tpot": 0.03}]
     written = page(result)
-    for told in ("start 1: capacity ", "overloaded: by a test", "client late: by a test"):
+    for told in (
+        "start 1: capacity ",
+        "ttft 180 ms, tpot 12.0 ms",
+        "where 99 % with ttft &lt;= 0.2 s, tpot &lt;= 0.03 s",
+        "overloaded: by a test",
+        "client late: by a test",
+    ):
         assert told in written
-    (load,) = loads_of(result)
+    load, _ = loads_of(result)
     assert {metric.name for metric in load.known()} == {"capacity", "cold_start"}

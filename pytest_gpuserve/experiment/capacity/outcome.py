@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuserve.experiment.capacity.planning import seconds_to_show
+from pytest_gpuserve.experiment.capacity.shape import LONGEST_OBJECTIVE
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.measure.capacity import ProbeOutcome
 from pytest_gpuserve.units import format_fraction, format_rate, format_seconds
@@ -13,6 +14,7 @@ from pytest_gpuserve.units import format_fraction, format_rate, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_gpuserve.experiment.capacity.shape import SearchShape
     from pytest_gpuserve.experiment.replicas import ReplicaShares
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.capacity import Probe, Search
@@ -52,10 +54,23 @@ def problem_of(search: Search) -> Reason | None:
         highest = max(search.probes, key=lambda probe: probe.rate)
         text = (
             f"no capacity found: after {len(search.probes)} probes, the highest at {format_rate(highest.rate)}, none"
-            f" was shown to miss {_words(search)}"
+            f" was shown to miss {search.objective}"
         ) + (f"; {highest.client}" if highest.client else "")
         return Reason(ReasonKind.NO_CAPACITY, text)
     return _limited_by_client(search, search.low, search.high)
+
+
+def too_slow(shape: SearchShape) -> Reason | None:
+    """Say why rates cannot be tried: an answer that meets the objective may take too long; None where it may not."""
+    seconds, most = shape.objective.seconds, min(shape.timeout_seconds, LONGEST_OBJECTIVE)
+    if seconds <= most:
+        return None
+    text = (
+        f"capacity is not known: an answer that meets {shape.objective.each} takes {format_seconds(seconds)}, and"
+        f" {format_seconds(most)} is the most; ask for fewer tokens, or gate a rate: load(...,"
+        " schedule=Poisson(rate=...), goodput=Objectives(...))"
+    )
+    return Reason(ReasonKind.NOT_MEASURED, text)
 
 
 def not_precise(search: Search) -> Reason | None:
@@ -116,8 +131,8 @@ def _never_met(search: Search) -> Reason:
     if rates:
         return Reason(
             ReasonKind.CONTRADICTORY,
-            f"contradictory: {format_rate(rates[0])} met {_words(search)}, while {format_rate(lowest.rate)} missed it;"
-            f" let nothing else use the host, or allow more time: load.capacity(..., seconds={_longer(search)})",
+            f"contradictory: {format_rate(rates[0])} met {search.objective}, while {format_rate(lowest.rate)} missed"
+            f" it; let nothing else use the host, or allow more time: load.capacity(..., seconds={_longer(search)})",
         )
     what = "missed" if lowest.finding is ProbeOutcome.MISSED else "not shown to be met"
     name = search.objective.name
@@ -127,7 +142,7 @@ def _never_met(search: Search) -> Reason:
         more = f", or allow more time to show it, load.capacity(..., seconds={seconds})"
     text = (
         f"objective {what}: at {format_rate(lowest.rate)}, the lowest rate that was tried, {_seen(search, lowest)}, and"
-        f" {_words(search)} was asked for; ask for less, load.capacity(..., {name}=...){more}"
+        f" {search.objective} was asked for; ask for less, load.capacity(..., {name}=...){more}"
     ) + (f"; {lowest.client or lowest.reason}" if lowest.client or lowest.reason else "")
     is_missed = lowest.finding is ProbeOutcome.MISSED
     return Reason(ReasonKind.OBJECTIVE_MISSED if is_missed else ReasonKind.OBJECTIVE_NOT_SHOWN, text)
@@ -156,11 +171,9 @@ def _limited_at(probe: Probe, which: str) -> Reason:
 
 
 def _seen(search: Search, probe: Probe) -> str:
-    if probe.latency is not None:
-        return f"{search.objective.name} is {format_seconds(probe.latency)}"
-    share = probe.slow / probe.requests if probe.requests else 1.0
-    return f"{format_fraction(share)} of {probe.requests} requests took longer or failed"
-
-
-def _words(search: Search) -> str:
-    return f"{search.objective.name} <= {format_seconds(search.objective.seconds)}"
+    name = search.objective.name
+    if search.objective.each is None and probe.latency is not None:
+        return f"{name} is {format_seconds(probe.latency)}"
+    times = {each: seconds for each in search.objective.limits if (seconds := getattr(probe, each)) is not None}
+    shown = "".join(f", {each} {name} is {format_seconds(seconds)}" for each, seconds in times.items())
+    return f"{format_fraction(probe.share)} of {probe.requests} requests missed it or failed{shown}"

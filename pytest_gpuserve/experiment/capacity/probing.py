@@ -1,7 +1,7 @@
 """What a try of one rate shows: looked at ever more rarely, until it is shown that the objective is met, or missed.
 
 Both are shown by the share of the requests that took longer than the objective allows, or failed; each request's time
-counts from when it was due.
+counts from when it was due. What of several objectives at once an answer meets, the engine has counted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.capacity import Objective
 
 LOWER_QUANTILE: Final = 0.9
-"""Of the latencies: what is beyond it tells how slow requests cluster."""
+"""Of a time that is limited: what is beyond it tells how slow requests cluster."""
 
 HOPE: Final = 2.0
 """Times as many independent requests as there were until now a probe may turn out to have, before it is given up."""
@@ -38,6 +38,9 @@ STUCK_SECONDS: Final = 1.0
 
 LATE_SHARE: Final = 0.1
 """Of the objective: a send lag p99 below it is not why requests miss it that miss it from their sends on."""
+
+FROM_DUE: Final = frozenset({"latency", "ttft"})
+"""Times that count from when a request was due: the others are those that they are whenever it was sent."""
 
 _CLIENT: Final = frozenset(
     {
@@ -72,14 +75,21 @@ class Probing:
     is_patient: bool = False
     _requests: list[int] = field(default_factory=list)
     _failed: list[int] = field(default_factory=list)
-    _latencies: list[Mapping[int, int]] = field(default_factory=list)
+    _slow: list[int] = field(default_factory=list)
+    _times: dict[str, list[Mapping[int, int]]] = field(default_factory=dict)
 
     def add(self, tick: Tick) -> bool:
         """Add the tick that came next; whether it is time for a look."""
         failed = sum(tick.errors.values())
         self._requests.append(tick.requests + failed)
         self._failed.append(failed)
-        self._latencies.append(tick.latency.counts)
+        if self.objective.each is None:
+            slow = _beyond([tick.latency.counts], _first_beyond(self.objective.seconds))
+        else:
+            slow = tick.requests - tick.good
+        self._slow.append(failed + slow)
+        for name in self.objective.limits:
+            self._times.setdefault(name, []).append(getattr(tick, name).counts)
         return len(self._requests) in self.looks.ticks
 
     def look(self, totals: Totals, reasons: Iterable[Reason]) -> Probe | None:
@@ -117,6 +127,7 @@ class Probing:
         if ReasonKind.RATE_NOT_REACHED in found and not totals.held:
             client.append(found[ReasonKind.RATE_NOT_REACHED])
         requests = sum(self._requests)
+        times = {name: getattr(totals, name).quantile(self.objective.quantile) for name in self.objective.limits}
         return Probe(
             rate=self.rate,
             finding=finding,
@@ -124,9 +135,11 @@ class Probing:
             requests=requests,
             slow=round(share.value * requests),
             effective=share.effective,
-            latency=totals.latency.quantile(self.objective.quantile),
+            latency=times.get("latency"),
             reason=reason,
             client="; ".join(client),
+            ttft=times.get("ttft"),
+            tpot=times.get("tpot"),
         )
 
     def _parts(self) -> list[slice]:
@@ -136,15 +149,21 @@ class Probing:
         return [slice(number * size, (number + 1) * size) for number in range(batches)]
 
     def _batches(self) -> list[RequestCounts]:
-        limit = _first_beyond(self.objective.seconds)
-        pooled = merge(Histogram(counts) for counts in self._latencies)
-        lower = min(limit, bucket_of(round(pooled.quantile(LOWER_QUANTILE) * 1e9)) + 1) if pooled.counts else limit
-        batches = []
-        for part in self._parts():
-            failed, latencies = sum(self._failed[part]), self._latencies[part]
-            beyond, beyond_lower = failed + _beyond(latencies, limit), failed + _beyond(latencies, lower)
-            batches.append(RequestCounts(sum(self._requests[part]), beyond, beyond_lower))
-        return batches
+        times, lower = self._lower_limit()
+        return [
+            RequestCounts(
+                sum(self._requests[part]), sum(self._slow[part]), sum(self._failed[part]) + _beyond(times[part], lower)
+            )
+            for part in self._parts()
+        ]
+
+    def _lower_limit(self) -> tuple[Sequence[Mapping[int, int]], int]:
+        """Of the times that are nearest to their limit, the first bucket that a tenth of them exceeds, at most."""
+        limits = self.objective.limits
+        pooled = {name: merge(Histogram(counts) for counts in self._times[name]) for name in limits}
+        reached = {name: times.quantile(LOWER_QUANTILE) if times.counts else 0.0 for name, times in pooled.items()}
+        nearest = max(limits, key=lambda name: reached[name] / limits[name])
+        return self._times[nearest], min(_first_beyond(limits[nearest]), bucket_of(round(reached[nearest] * 1e9)) + 1)
 
     def _fails(self, totals: Totals) -> bool:
         """Whether more requests fail than may, and that is shown."""
@@ -176,11 +195,14 @@ class Probing:
 
     def _may_be_lateness(self, totals: Totals, finding: ProbeOutcome) -> bool:
         """Whether requests may be slow because they were sent late, and not by what they took from then on."""
-        lag, service = totals.lag.quantile(0.99), totals.service.quantile(self.objective.quantile)
-        if lag is None or service is None:
+        q, limits = self.objective.quantile, self.objective.limits
+        lag, latency, service = totals.lag.quantile(0.99), totals.latency.quantile(q), totals.service.quantile(q)
+        if lag is None or latency is None or service is None:
             return True
-        good = finding is ProbeOutcome.MISSED and service <= self.objective.seconds
-        return good or lag > LATE_SHARE * self.objective.seconds
+        late = {name: latency - service if name in FROM_DUE else 0.0 for name in limits}
+        taken = {name: (getattr(totals, name).quantile(q) or 0.0) - late[name] for name in limits}
+        good = finding is ProbeOutcome.MISSED and all(taken[name] <= limit for name, limit in limits.items())
+        return good or any(lag > LATE_SHARE * limit for name, limit in limits.items() if name in FROM_DUE)
 
     def _unsound(self, totals: Totals, found: Mapping[ReasonKind, str]) -> str:
         """Why it cannot be said that the objective is met, whatever the latencies are."""

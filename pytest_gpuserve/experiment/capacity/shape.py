@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.shape import LoadShape
@@ -12,6 +12,7 @@ from pytest_gpuserve.load.driver import most_under_way
 from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson
 from pytest_gpuserve.measure.capacity import Objective
+from pytest_gpuserve.measure.objectives import Objectives
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.source import EngineSource
+    from pytest_gpuserve.load.totals import Totals
 
 Arrivals = Literal["poisson", "constant"]
 
@@ -29,9 +31,8 @@ PRECISION: Final = 0.05
 USERS: Final = 16
 """Who wait for each answer, and by whose rate the first one is guessed."""
 
-LONGEST_OBJECTIVE: Final = 3.0
-"""Seconds. Between two rates a server is given five for what is under way, and a rate is tried for too short a time to
-tell good latencies that are longer from a queue that grows."""
+LONGEST_OBJECTIVE: Final = 10.0
+"""Seconds. A rate is tried for so many times as long that a search of slower answers takes hours."""
 
 LEAST_IN_FLIGHT: Final = 256
 OBJECTIVES_IN_FLIGHT: Final = 8
@@ -53,7 +54,8 @@ class KnownCapacity:
 class SearchShape(LoadShape):
     """A search: a load at many rates, one after the other.
 
-    Its schedule is that of the users who warm the server up and whose rate gives the first guess.
+    Its schedule is that of the users who warm the server up and whose rate gives the first guess. Its goodput is what
+    the objective asks of each answer, so that the engine counts those that meet it.
 
     Args:
         objective: What the capacity has to meet.
@@ -95,8 +97,10 @@ class SearchShape(LoadShape):
 
     def workload(self) -> Mapping[str, str]:
         """See ``LoadShape``; how closely it is searched is no part of it."""
-        words = {name: word for name, word in super().workload().items() if name not in self.schedule.workload()}
-        allowed = f"{self.objective.name} <= {self.objective.seconds:g} s"
+        others = {*self.schedule.workload(), "goodput"}
+        words = {name: word for name, word in super().workload().items() if name not in others}
+        objective = self.objective
+        allowed = f"{objective.name} <= {objective.seconds:g} s" if objective.each is None else str(objective)
         return {"load": f"capacity, {self.arrivals} arrivals", "objective": allowed, **words}
 
     def at(self, rate: float) -> Schedule:
@@ -111,6 +115,21 @@ class SearchShape(LoadShape):
         """The most requests that are to be under way at a rate: more are only waiting."""
         return max(LEAST_IN_FLIGHT, self.processes, round(OBJECTIVES_IN_FLIGHT * rate * self.objective.seconds))
 
+    def for_answers(self, seen: Totals) -> Self:
+        """The same search, by what an answer takes under the objectives, or where these leave it open, has taken.
+
+        Args:
+            seen: Answers of the load, before rates are tried; where a TPOT is asked for they say how many tokens they
+                have.
+        """
+        each = self.objective.each
+        if each is None or each.latency is not None:
+            return self
+        ttft, latency = seen.ttft.mean or 0.0, seen.latency.mean or 0.0
+        rest = latency - ttft if each.tpot is None else each.tpot * max(0.0, seen.usage_tokens / seen.with_usage - 1)
+        seconds = (ttft if each.ttft is None else each.ttft) + rest
+        return replace(self, objective=replace(self.objective, seconds=seconds))
+
     def for_users(self, least: int) -> Self:
         """The same search, by so many users at least until rates are tried."""
         users = most_under_way(self.schedule)
@@ -118,7 +137,7 @@ class SearchShape(LoadShape):
 
 
 def search_shape(
-    objectives: Mapping[str, float | None],
+    objectives: Mapping[str, float | Objectives | None],
     *,
     precision: float,
     arrivals: Arrivals,
@@ -135,7 +154,7 @@ def search_shape(
     """Make the shape of what a test asked for.
 
     Args:
-        objectives: Seconds by the quantile's name, ``p99``; one of them is given.
+        objectives: Seconds, or what each answer has to meet, by the quantile's name, ``p99``; one of them is given.
         precision: See ``SearchShape``.
         arrivals: See ``SearchShape``.
         seconds: Measured time of a rate at most.
@@ -154,24 +173,32 @@ def search_shape(
     given = {name: value for name, value in objectives.items() if value is not None}
     if len(given) != 1:
         raise UsageProblem(
-            f"load.capacity(...) takes one latency objective of {', '.join(objectives)}",
+            f"load.capacity(...) takes one objective of {', '.join(objectives)}",
             found=", ".join(given) or "none",
-            remedies=["load.capacity(server.post(...), p99=50 * ms)"],
+            remedies=[
+                "load.capacity(server.post(...), p99=50 * ms)",
+                "several at once, of each answer: p99=Objectives(ttft=200 * ms, tpot=30 * ms)",
+            ],
         )
     ((name, value),) = given.items()
-    if not (_is_number(value) and 1e-5 <= value <= LONGEST_OBJECTIVE):
+    each = value if isinstance(value, Objectives) else None
+    limits = each.limits if each is not None else {"latency": cast("float", value)}
+    if not all(_is_number(limit) and 1e-5 <= limit <= LONGEST_OBJECTIVE for limit in limits.values()):
         raise UsageProblem(
-            f"load.capacity({name}=...) is a latency of 0.00001 to {LONGEST_OBJECTIVE:g} seconds, not {value!r}",
+            f"load.capacity({name}=...) is a latency of 0.00001 to {LONGEST_OBJECTIVE:g} seconds, or Objectives of such"
+            f" times, not {value!r}",
             remedies=[
                 f"from pytest_gpuserve import ms; load.capacity(..., {name}=50 * ms)",
                 "of slower answers gate the latency at a rate: load(..., schedule=Poisson(rate=...), seconds=...)",
             ],
         )
+    # How long answers take is known when some have come.
+    longest = float(limits.get("latency", LONGEST_OBJECTIVE))
     if timeout is None:
-        timeout = max(10.0, 4 * value)
-    if not (_is_number(timeout) and timeout > value):
+        timeout = max(10.0, 4 * longest)
+    if not (_is_number(timeout) and timeout > max(limits.values())):
         raise UsageProblem(
-            f"load.capacity({name}={value:g}, timeout={timeout!r}): a request has to be given more time than the"
+            f"load.capacity({name}={value}, timeout={timeout!r}): a request has to be given more time than the"
             " objective allows it",
             remedies=["leave timeout=... out"],
         )
@@ -186,7 +213,8 @@ def search_shape(
         check=check,
         allowed_errors=allowed_errors,
         source=source,
-        objective=Objective(int(name.removeprefix("p")) / 100, float(value)),
+        goodput=each,
+        objective=Objective(int(name.removeprefix("p")) / 100, longest, each),
         precision=precision,
         arrivals=arrivals,
         probe_seconds=seconds,

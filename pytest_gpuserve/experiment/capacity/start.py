@@ -1,4 +1,4 @@
-"""One fresh start of a server, searched for the highest rate at which it meets a latency objective."""
+"""One fresh start of a server, searched for the highest rate at which it meets an objective."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.another_client import OTHERS_SHARE
-from pytest_gpuserve.experiment.capacity.outcome import MeasuredProbe, not_its_own, not_precise, problem_of
+from pytest_gpuserve.experiment.capacity.outcome import MeasuredProbe, not_its_own, not_precise, problem_of, too_slow
 from pytest_gpuserve.experiment.capacity.planning import Looks, Planner, Try, least_rate, search_for, settle_seconds
 from pytest_gpuserve.experiment.capacity.probing import Probing
 from pytest_gpuserve.experiment.loaded import OneStart
@@ -22,6 +22,7 @@ from pytest_gpuserve.load.driver import Engines, most_under_way
 from pytest_gpuserve.load.totals import RunningTotals, total
 from pytest_gpuserve.measure.capacity import ProbeOutcome, Search
 from pytest_gpuserve.measure.conditions import judge_windows
+from pytest_gpuserve.measure.points import ASK_FOR_USAGE
 from pytest_gpuserve.measure.window import COMPILING
 from pytest_gpuserve.servers.remote import addresses_of
 from pytest_gpuserve.units import format_rate
@@ -229,6 +230,11 @@ class SearchedStart(OneStart):
             text = f"nothing measured: no request was answered well while it was warmed up ({kinds})"
             self.problems.append(Reason(ReasonKind.NOTHING_MEASURED, text))
             return None
+        self.shape = self.shape.for_answers(totals)
+        problem = too_slow(self.shape)
+        if problem is not None:
+            self.problems.append(problem)
+            return None
         self._counted.begin()
         return totals.requests / totals.seconds
 
@@ -268,6 +274,10 @@ class SearchedStart(OneStart):
         self._ticks_left -= count
         ticks = self._watch.ticks(engines, count)
         self._counted.add(ticks)
+        silent = sum(tick.ttft.total - tick.with_usage for tick in ticks)
+        if silent and "tpot" in self.shape.objective.limits and not self.problems:
+            text = f"capacity is not known: {silent} answers do not say how many tokens they have; {ASK_FOR_USAGE}"
+            self.problems.append(Reason(ReasonKind.NOT_MEASURED, text))
         return ticks
 
     def _probe(self, which: Try, search: Search) -> Probe | None:

@@ -1,4 +1,4 @@
-"""What a good answer is: the objectives of a goodput, which the engine holds each answer against."""
+"""What a good answer is: the objectives of a goodput or a capacity, which the engine holds each answer against."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MOST_SECONDS: Final = 1e6
 
 
 class Objectives(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What each answer of a load has to meet to count for its goodput, all of it, in seconds.
+    """What each answer has to meet to be a good one, all of it, in seconds.
 
     Goodput as Y. Zhong et al. define it ("DistServe: Disaggregating Prefill and Decoding for Goodput-optimized Large
     Language Model Serving", OSDI 2024), and vLLM's ``bench serve --goodput`` counts it. An answer of one token has no
@@ -42,8 +42,13 @@ class Objectives(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __str__(self) -> str:
         """``ttft <= 0.2 s, tpot <= 0.03 s``; of other objectives another text, for it stands in the workload."""
+        return ", ".join(f"{name} <= {limit!r} s" for name, limit in self.limits.items())
+
+    @property
+    def limits(self) -> dict[str, float]:
+        """The objectives that are asked for, by their names."""
         known = {name: getattr(self, name) for name in self.__struct_fields__}
-        return ", ".join(f"{name} <= {float(value)!r} s" for name, value in known.items() if value is not None)
+        return {name: float(limit) for name, limit in known.items() if limit is not None}
 
     @property
     def is_of_streams(self) -> bool:
