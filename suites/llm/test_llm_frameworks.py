@@ -24,10 +24,12 @@ pytestmark = CPU_TOLERANCES
 SECONDS = 2.0
 """Measured time of a start; the plugin lengthens it where a quantile needs more."""
 
+USERS = [pytest.param(1, marks=pytest.mark.gpuserve_full), 4]
+
 CHATS = prompts(16, input_tokens=32, output_tokens=32)
 
 
-@pytest.mark.parametrize("users", [1, 4])
+@pytest.mark.parametrize("users", USERS)
 def test_litserve(
     litserve_server: Callable[..., ServerHandle], load: Callable[..., Run], baseline: Baseline, users: int
 ) -> None:
@@ -36,7 +38,7 @@ def test_litserve(
     check_stream(run, baseline)
 
 
-@pytest.mark.parametrize("users", [1, 4])
+@pytest.mark.parametrize("users", USERS)
 def test_mosec(
     mosec_server: Callable[..., ServerHandle], load: Callable[..., Run], baseline: Baseline, users: int
 ) -> None:
