@@ -100,9 +100,9 @@ def test_a_user_who_thinks_goes_on_though_the_server_hangs_up() -> None:
 
 
 def test_engines_share_conversations_without_a_number_in_common() -> None:
-    """Each plays all of them in turn, also where their number and that of the engines have a common divisor."""
+    """Each plays all of them in turn, from another one on."""
     numbers: list[bytes] = []
-    for part, first in ((0, {0, 1, 2}), (1, {3})):
+    for part, first in ((0, {0, 1, 2}), (1, {4, 5})):
         sent = Simulation(plan(Closed(4), nanoseconds=1000 * MS, parts=2, part=part)).run().sent
         played = conversations(sent)
         assert played[0][0][0] in first

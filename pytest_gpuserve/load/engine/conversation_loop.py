@@ -89,7 +89,9 @@ class ConversationLoop(ClosedLoop):
 
     def _opening_turn(self) -> int:
         """Choose the next conversation; of one of the users' first ones any turn, of others the first."""
-        payload = self._in_rotation(self._plan.part + self._begun * self._parts)
+        # Each engine plays all of them, from another one on.
+        place = len(self._order) * self._plan.part // self._parts + self._begun
+        payload = self._order[place % len(self._order)]
         self._begun += 1
         if self._begun > self._wanted:
             return payload

@@ -279,7 +279,8 @@ class Loop:
     def _send(self, slot: Slot, number: int, index: int | None, intended_ns: int) -> int:
         """Send a request; returns when that was."""
         if index is None:
-            index = self._in_rotation(number)
+            turn = number // self._shifted_every if self._shifted_every else 0
+            index = self._order[(number + turn) % len(self._order)]
         slot.number = number
         slot.index = index
         slot.intended_ns = intended_ns
@@ -287,11 +288,6 @@ class Loop:
         self._under_way[slot] = sent_ns
         slot.send(self._payload_of(slot))
         return sent_ns
-
-    def _in_rotation(self, number: int) -> int:
-        """Return which payload is the one of this number."""
-        around = number // self._shifted_every if self._shifted_every else 0
-        return self._order[(number + around) % len(self._order)]
 
     def _payload_of(self, slot: Slot) -> bytes:
         forms = self._forms[slot.index]
