@@ -93,7 +93,8 @@ class FirstLooks:
         """Check a load of one server, or of two side by side, and add it to the test; the run is the first one's."""
         shape = replace(for_replicas(shape, *targets), late_share=self._case.late_share)
         for target in targets:
-            shape.check_target(len(target.requests), is_stream=target.protocol == "sse")
+            is_stream = target.protocol == "sse"
+            shape.check_target(len(target.requests), is_stream=is_stream, has_turns=bool(target.pauses))
             target.check_schedule(shape.schedule)
         loads, paired_runner, first = self._case.loads, self._case.paired_runner, targets[0]
         label = name or ("" if not loads.measurements else f"load {len(loads.measurements) + 1}")

@@ -6,7 +6,10 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.asking import ANSWER_SECONDS, Answer, ask_once
@@ -17,10 +20,11 @@ from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
 from pytest_gpuserve.load.openai import ApiCall, Messages, Texts, embeddings, generations, one_token, rerank
 from pytest_gpuserve.load.prompt_set import Prompts
 from pytest_gpuserve.load.request import Expect, Request, SameAnswers
+from pytest_gpuserve.load.schedule import NANOSECONDS, Closed, Steps
 from pytest_gpuserve.load.shared_memory import Layout, share
 from pytest_gpuserve.load.tensors import close_to
 from pytest_gpuserve.load.url import authority_of
-from pytest_gpuserve.load.wire import Endpoint, Tls
+from pytest_gpuserve.load.wire import OPENS, Endpoint, Tls
 from pytest_gpuserve.process.ports import is_here
 from pytest_gpuserve.process.ready import verified_tls
 from pytest_gpuserve.servers.base import Ask, Guarded, ServerKind
@@ -107,8 +111,9 @@ class ServerHandle:
                 remedies=["describe tensors for it: server.infer({...})"],
             )
         is_shuffled = isinstance(asked, Prompts) and not asked.are_alike
+        pauses = asked.pauses if isinstance(asked, Prompts) else ()
         protocol: Protocol = "sse" if stream else "http"
-        return Target(self, requests, protocol=protocol, readiness=readiness, shuffled=is_shuffled)
+        return Target(self, requests, protocol=protocol, readiness=readiness, shuffled=is_shuffled, pauses=pauses)
 
     def chat(
         self,
@@ -351,6 +356,9 @@ class ServerHandle:
             sharing=_joined_sharing([target.sharing for target in targets]),
             readiness=targets[0].readiness,
             same_answers=next((target.same_answers for target in targets if target.same_answers), False),
+            pauses=tuple(pause for target in targets for pause in target.pauses or (None,) * len(target.requests))
+            if any(target.pauses for target in targets)
+            else (),
         )
 
     def relocated(self, relocation: Relocation) -> ServerHandle:
@@ -415,6 +423,8 @@ class Target:
             the model answers, is always sent with its tensors.
         readiness: The request that tells whether the model answers; None for the first.
         same_answers: What the answers of two servers must be that are compared; see `ServerHandle.chat`.
+        pauses: Of each request how many seconds it follows the answer to the one before it, where both belong to one
+            conversation; None where it begins one. Empty where there are none.
         telemetry_source: Looks at the cards while it is loaded.
     """
 
@@ -426,6 +436,7 @@ class Target:
     sharing: Sharing | None = None
     readiness: Request | None = None
     same_answers: SameAnswers = False
+    pauses: tuple[float | None, ...] = ()
     telemetry_source: TelemetrySource = field(default=NO_TELEMETRY, repr=False, compare=False)
 
     def __repr__(self) -> str:
@@ -552,6 +563,17 @@ class Target:
         places = [0 if each.number_at is None else len(each.body) - each.number_at for each in self.requests]
         return tuple(places) if any(places) else ()
 
+    def pauses_ns(self) -> tuple[int, ...]:
+        """The pauses, as a plan has them."""
+        return tuple(OPENS if pause is None else round(pause * NANOSECONDS) for pause in self.pauses)
+
+    def as_thought(self, schedule: Schedule) -> Schedule:
+        """The schedule with the think time of an average request, where conversations have pauses of their own."""
+        if not self.pauses or not isinstance(schedule, (Closed, Steps)):
+            return schedule
+        seconds = fmean(schedule.think_seconds if pause is None else pause for pause in self.pauses)
+        return msgspec.structs.replace(schedule, think_seconds=seconds)
+
     def fingerprint(self) -> dict[str, str]:
         """What makes it this load and no other, for a baseline."""
         prints = [request.fingerprint() for request in self.requests]
@@ -560,6 +582,8 @@ class Target:
             words["rotation"] = "shuffled"
         if self.numbers_before_end():
             words["numbers"] = "in each request"
+        if self.pauses:
+            words["conversations"] = f"{self.pauses.count(None)}, pauses {digest(repr(self.pauses))}"
         if self.protocol == "sse":
             words["answers"] = "server-sent events"
         elif self.protocol != "http":

@@ -173,8 +173,13 @@ class LoadShape:
             words["goodput"] = str(self.goodput)
         return words
 
-    def check_target(self, payloads: int, *, is_stream: bool) -> None:
-        """See that the schedule names no payload that there is not, and that objectives of streams are asked of some.
+    def check_target(self, payloads: int, *, is_stream: bool, has_turns: bool = False) -> None:
+        """See that there is what the load asks of its target: payloads, streams; and that turns are users'.
+
+        Args:
+            payloads: How many there are.
+            is_stream: Whether answers are streams.
+            has_turns: Whether some continue a conversation.
 
         Raises:
             UsageProblem: One of them is not so.
@@ -183,6 +188,12 @@ class LoadShape:
             raise UsageProblem(
                 f"only a stream has a TTFT or a TPOT, and these answers are none ({self.goodput})",
                 remedies=["server.post(..., stream=True)", "Objectives(latency=...) alone"],
+            )
+        if has_turns and self.users is None and not self.steps:
+            raise UsageProblem(
+                "a turn of a conversation follows an answer, and this load waits for none",
+                found=f"{self.workload()['load']}, of requests with turns",
+                remedies=["users who converse: load(..., concurrency=16)", "leave out turns=..."],
             )
         if isinstance(self.schedule, Trace):
             highest = max(index for _, index in self.schedule.requests)

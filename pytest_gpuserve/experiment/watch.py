@@ -118,6 +118,7 @@ class Watch:
             replicas=tuple(others),
             payloads=target.payloads(self.instance, shared),
             numbers_before_end=target.numbers_before_end(),
+            pauses_ns=target.pauses_ns(),
             schedule=schedule,
             tick_ns=round(TICK_SECONDS * 1e9),
             timeout_ns=round(shape.timeout_seconds * 1e9),
@@ -220,7 +221,7 @@ class Watch:
                 late_beats=totals.late_beats + sum(tick.late_beats for tick in late),
                 late_beats_ns=totals.late_beats_ns + sum(tick.late_beats_ns for tick in late),
             ),
-            schedule=shape.schedule,
+            schedule=self.target.as_thought(shape.schedule),
             usual=usual,
             processes=shape.processes,
             cores=self._cores(),
@@ -244,6 +245,7 @@ class Watch:
             ceiling: Requests a second that the client reaches at most; None where that is not known.
         """
         shape, cores = self.shape, self._cores()
+        schedule = self.target.as_thought(schedule)
         found = reasons(
             total(ticks),
             schedule=schedule,

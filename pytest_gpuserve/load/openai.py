@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.load.prompt_set import Prompts
+from pytest_gpuserve.load.prompt_set import Prompt, Prompts
 from pytest_gpuserve.load.request import NUMBER_PLACE, Expect, Request
 
 Messages = Sequence[Mapping[str, object]] | str | Prompts
@@ -138,9 +138,10 @@ def generations(
         return (call.request({**_input(call, asked), "max_tokens": max_tokens or MAX_TOKENS, **common}),)
     return tuple(
         call.request(
-            {**_input(call, asked.text(prompt)), "max_tokens": prompt.output_tokens, **common}, asked.numbered_prefix
+            {**_input(call, _asked(call, asked, each)), "max_tokens": each.output_tokens, **common},
+            asked.numbered_prefix,
         )
-        for prompt in asked.each
+        for each in asked.each
     )
 
 
@@ -187,6 +188,10 @@ def _texts(method: str, given: object) -> list[str]:
     if not texts or not all(isinstance(text, str) for text in texts):
         raise UsageProblem(f"{method}(...) takes a list of texts, one at least", found=repr(given))
     return texts
+
+
+def _asked(call: ApiCall, prompts: Prompts, prompt: Prompt) -> object:
+    return prompts.messages(prompt) if call.method == "chat" else prompts.text(prompt)
 
 
 def _input(call: ApiCall, asked: object) -> dict[str, object]:

@@ -6,6 +6,7 @@ import importlib
 import math
 import random
 from dataclasses import dataclass, field
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,6 +18,9 @@ from pytest_gpuserve.load.request import NUMBER_PLACE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+_ROLES: Final = ("user", "assistant")
+"""Who speaks, by turns."""
+
 LEAST_INPUT: Final = 16
 """Tokens of the shortest input: the number in it has up to ten, in a vocabulary with a token for each digit."""
 
@@ -27,8 +31,9 @@ _NUMBER_TOKENS: Final = 4
 _A_NUMBER: Final = "4827306915"
 """Of many vocabularies, which have a token for three digits; and a number whose tokens are counted."""
 
-_ROLES: Final = (("human", "user"), ("gpt", "assistant"))
-"""Who says the first and the second turn of a conversation, as such files name them."""
+_QUESTION: Final = ("human", "user")
+_ANSWER: Final = ("gpt", "assistant")
+"""Who says what in a conversation, as such files name them."""
 
 _COMMON: Final = (
     "the of and to in a is that for it as was with be by on not he his but at are this have from or had an they which"
@@ -47,26 +52,26 @@ WORDS: Final = tuple(dict.fromkeys(_COMMON.split()))
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Lengths from ``lowest`` to ``highest``, each as likely.
+    """Tokens (whole numbers then) or seconds from ``lowest`` to ``highest``, each as likely.
 
     Raises:
-        UsageProblem: They are not whole numbers in this order, of 1 at least.
+        UsageProblem: They are no numbers above 0 in this order.
     """
 
-    lowest: int
-    highest: int
+    lowest: float
+    highest: float
 
     def __post_init__(self) -> None:
-        if not (type(self.lowest) is type(self.highest) is int and 1 <= self.lowest <= self.highest <= MOST):
+        if not ({type(self.lowest), type(self.highest)} <= {int, float} and 0 < self.lowest <= self.highest <= MOST):
             raise UsageProblem(
-                f"Uniform({self.lowest!r}, {self.highest!r}): two whole numbers from 1 to {MOST}, the lower one first",
+                f"Uniform({self.lowest!r}, {self.highest!r}): two numbers above 0, to {MOST}, the lower one first",
                 remedies=["Uniform(64, 256)"],
             )
 
 
 @dataclass(frozen=True, slots=True)
 class LogNormal:
-    """Lengths with this mean and standard deviation, and a log-normal distribution; rounded, and 1 at least.
+    """Tokens or seconds with this mean and standard deviation, and a log-normal distribution; tokens are rounded.
 
     Raises:
         UsageProblem: They are no numbers above 0.
@@ -87,6 +92,9 @@ class LogNormal:
 Length = int | Uniform | LogNormal
 """How long something is, in tokens."""
 
+Pause = float | Uniform | LogNormal
+"""How long a user thinks, in seconds."""
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -95,10 +103,14 @@ class Prompt:
     Args:
         text: What is its own of its input.
         output_tokens: Of the answer at most.
+        before: What was said before it in its conversation: questions and answers by turns.
+        pause: Seconds between the answer before it and it; None where it begins a conversation.
     """
 
     text: str
     output_tokens: int
+    before: tuple[str, ...] = ()
+    pause: float | None = None
 
 
 @dataclass(frozen=True)
@@ -111,7 +123,7 @@ class Prompts:
     number of its own, of ten digits, between the begin that all share and the text.
 
     Args:
-        each: The prompts, one at least.
+        each: The prompts, one at least; the turns of a conversation follow each other.
         shared_prefix: The begin that all share; empty for none.
     """
 
@@ -128,8 +140,29 @@ class Prompts:
         """The begin of every input, up to the end of the number's place."""
         return f"{self.shared_prefix} {NUMBER_PLACE.decode()}" if self.shared_prefix else NUMBER_PLACE.decode()
 
+    @property
+    def pauses(self) -> tuple[float | None, ...]:
+        """The pause before each prompt; empty where none continues a conversation."""
+        pauses = tuple(each.pause for each in self.each)
+        return () if all(pause is None for pause in pauses) else pauses
+
+    def messages(self, prompt: Prompt) -> list[dict[str, object]]:
+        """The whole input of one, as a chat has it."""
+        said = (*prompt.before, prompt.text)
+        texts = (f"{self.numbered_prefix} {said[0]}", *said[1:])
+        return [{"role": role, "content": text} for role, text in zip(cycle(_ROLES), texts, strict=False)]
+
     def text(self, prompt: Prompt) -> str:
-        """The whole input of one."""
+        """The whole input of one, as a text.
+
+        Raises:
+            UsageProblem: It continues a conversation.
+        """
+        if prompt.before:
+            raise UsageProblem(
+                "turns of a conversation are the messages of a chat, not one text",
+                remedies=["server.chat(...)", "leave out turns=..."],
+            )
         return f"{self.numbered_prefix} {prompt.text}"
 
 
@@ -139,6 +172,8 @@ def prompts(
     input_tokens: Length = 128,
     output_tokens: Length = 128,
     shared_prefix: int = 0,
+    turns: int = 1,
+    think: Pause = 0.0,
     seed: int = 0,
     tokenizer: str | Path | None = None,
 ) -> Prompts:
@@ -148,11 +183,14 @@ def prompts(
     come on top.
 
     Args:
-        n: How many; they are sent by turns.
+        n: How many, or how many conversations; they are sent by turns.
         input_tokens: Of a prompt without the shared prefix, 16 at least: a number, or how it is distributed.
         output_tokens: Of an answer at most, likewise.
         shared_prefix: Tokens of a begin that all prompts share, which comes on top.
-        seed: Of lengths and words.
+        turns: Questions of a conversation: each is sent with all before it and with answers of random words, which have
+            as many tokens as were asked for.
+        think: Seconds between an answer and the next question of its conversation: a number, or how it is distributed.
+        seed: Of lengths, words and seconds.
         tokenizer: The model's ``tokenizer.json``, or the folder with it, by which tokens are counted.
 
     Raises:
@@ -160,7 +198,9 @@ def prompts(
     """
     _whole("prompts(n)", n, 1)
     _whole("prompts(shared_prefix=...)", shared_prefix, 0)
+    _whole("prompts(turns=...)", turns, 1)
     _whole("prompts(seed=...)", seed, 0)
+    _check_pause("prompts(think=...)", think)
     source = random.Random(seed)  # noqa: S311 -- reproducible, not secret
     count = None if tokenizer is None else _counter(tokenizer)
     costs = dict.fromkeys(WORDS, 1) if count is None else _costs(count)
@@ -168,9 +208,14 @@ def prompts(
     prefix = _words(shared_prefix, costs, source)
     each = []
     for _ in range(n):
-        length = _drawn("prompts(input_tokens=...)", input_tokens, source, LEAST_INPUT)
-        text = _words(length - number, costs, source)
-        each.append(Prompt(text, _drawn("prompts(output_tokens=...)", output_tokens, source)))
+        before: tuple[str, ...] = ()
+        for turn in range(turns):
+            length = _drawn("prompts(input_tokens=...)", input_tokens, source, LEAST_INPUT)
+            text = _words(length if before else length - number, costs, source)
+            tokens = _drawn("prompts(output_tokens=...)", output_tokens, source)
+            each.append(Prompt(text, tokens, before, _pause(think, source) if before else None))
+            if turn + 1 < turns:
+                before = (*before, text, _words(tokens, costs, source))
     return Prompts(tuple(each), prefix)
 
 
@@ -190,16 +235,22 @@ def conversations(
     path: str | Path,
     n: int,
     *,
+    turns: int = 1,
+    think: Pause = 0.0,
     output_tokens: Length | None = None,
     seed: int = 0,
     tokenizer: str | Path | None = None,
 ) -> Prompts:
-    """Take prompts from a file of conversations in ShareGPT's JSON: of each its first question.
+    """Take prompts from a file of conversations in ShareGPT's JSON: of each its first questions.
+
+    A question is sent with all before it and with the file's answers to these, so that it is the same for every server.
 
     Args:
         path: The file, absolute or from the working folder: a list of ``{"conversations": [{"from": "human", "value":
             "..."}, {"from": "gpt", "value": "..."}]}``.
         n: How many, drawn at random from those that begin with a question and its answer.
+        turns: Questions of a conversation at most.
+        think: As for `prompts`.
         output_tokens: Of an answer at most, as for `prompts`; None for as many as the file's answer has.
         seed: Of what is drawn.
         tokenizer: As for `prompts`; without it three words count as four tokens.
@@ -211,9 +262,11 @@ def conversations(
     if not isinstance(path, (str, Path)):
         raise UsageProblem(f"conversations(path, n): the path is a text, not {path!r}")
     _whole("conversations(n)", n, 1)
+    _whole("conversations(turns=...)", turns, 1)
     _whole("conversations(seed=...)", seed, 0)
+    _check_pause("conversations(think=...)", think)
     count = _count_by_words if tokenizer is None else _counter(tokenizer)
-    found = [pair for each in _conversations_of(Path(path)) if (pair := _first_turn(each)) is not None]
+    found = [pairs for each in _conversations_of(Path(path)) if (pairs := _turns(each)[:turns])]
     if len(found) < n:
         raise UsageProblem(
             f"conversations({str(path)!r}, {n}): so many are not there",
@@ -221,17 +274,18 @@ def conversations(
             remedies=[f"n={len(found)}"] if found else ["a file in ShareGPT's format"],
         )
     source = random.Random(seed)  # noqa: S311 -- as above
-    return Prompts(
-        tuple(
-            Prompt(
-                question,
+    prompts_of_all = []
+    for pairs in source.sample(found, n):
+        before: tuple[str, ...] = ()
+        for question, answer in pairs:
+            tokens = (
                 max(1, count(answer))
                 if output_tokens is None
-                else _drawn("conversations(output_tokens=...)", output_tokens, source),
+                else _drawn("conversations(output_tokens=...)", output_tokens, source)
             )
-            for question, answer in source.sample(found, n)
-        )
-    )
+            prompts_of_all.append(Prompt(question, tokens, before, _pause(think, source) if before else None))
+            before = (*before, question, answer)
+    return Prompts(tuple(prompts_of_all))
 
 
 def _conversations_of(path: Path) -> list[_Conversation]:
@@ -243,13 +297,16 @@ def _conversations_of(path: Path) -> list[_Conversation]:
         ) from None
 
 
-def _first_turn(conversation: _Conversation) -> tuple[str, str] | None:
-    """The first question and its answer; None where it does not begin with them."""
-    turns = [turn for turn in conversation.conversations if turn.said_by != "system"][:2]
-    if [turn.said_by in roles for turn, roles in zip(turns, _ROLES, strict=False)] != [True, True]:
-        return None
-    question, answer = (turn.value.strip() for turn in turns)
-    return (question, answer) if question and answer else None
+def _turns(conversation: _Conversation) -> list[tuple[str, str]]:
+    """The questions and answers that it begins with."""
+    said = [turn for turn in conversation.conversations if turn.said_by != "system"]
+    pairs: list[tuple[str, str]] = []
+    for asked, answered in zip(said[::2], said[1::2], strict=False):
+        question, answer = asked.value.strip(), answered.value.strip()
+        if asked.said_by not in _QUESTION or answered.said_by not in _ANSWER or not question or not answer:
+            break
+        pairs.append((question, answer))
+    return pairs
 
 
 def _count_by_words(text: str) -> int:
@@ -309,15 +366,32 @@ def _words(tokens: int, costs: dict[str, int], source: random.Random) -> str:
 def _drawn(what: str, length: Length, source: random.Random, least: int = 1) -> int:
     """A length, of ``least`` at least."""
     if isinstance(length, LogNormal):
-        # Of ln(x) variance and mean, from those of x.
-        variance = math.log1p((length.sd / length.mean) ** 2)
-        drawn = source.lognormvariate(math.log(length.mean) - variance / 2, math.sqrt(variance))
-        return min(MOST, max(least, round(drawn)))
+        return min(MOST, max(least, round(_log_normal(length, source))))
     lowest, highest = (length.lowest, length.highest) if isinstance(length, Uniform) else (length, length)
-    _whole(what, lowest, least)
-    return source.randint(lowest, highest)
+    return source.randint(_whole(what, lowest, least), _whole(what, highest, least))
 
 
-def _whole(what: str, value: object, least: int) -> None:
+def _pause(think: Pause, source: random.Random) -> float:
+    if isinstance(think, LogNormal):
+        return min(float(MOST), _log_normal(think, source))
+    return source.uniform(think.lowest, think.highest) if isinstance(think, Uniform) else float(think)
+
+
+def _log_normal(values: LogNormal, source: random.Random) -> float:
+    # Of ln(x) variance and mean, from those of x.
+    variance = math.log1p((values.sd / values.mean) ** 2)
+    return source.lognormvariate(math.log(values.mean) - variance / 2, math.sqrt(variance))
+
+
+def _check_pause(what: str, think: object) -> None:
+    if not isinstance(think, (Uniform, LogNormal)) and (type(think) not in {int, float} or not 0 <= think <= MOST):  # type: ignore[operator]  # as just found
+        raise UsageProblem(
+            f"{what} is a number of seconds of 0 at least, or how they are distributed, not {think!r}",
+            remedies=["think=2.0", "think=LogNormal(mean=5, sd=5)"],
+        )
+
+
+def _whole(what: str, value: object, least: int) -> int:
     if type(value) is not int or not least <= value <= MOST:
         raise UsageProblem(f"{what} is a whole number from {least} to {MOST}, not {value!r}")
+    return value

@@ -19,6 +19,9 @@ MAX_MESSAGE_BYTES: Final = 1 << 26
 BEAT_NS: Final = 5_000_000
 """How often an engine looks whether it is still running: one beat is 1 % of a window of half a second."""
 
+OPENS: Final = -1
+"""In place of a pause: a payload begins a conversation."""
+
 UNWRITTEN: Final = b"\xed\xff"
 """Fills outputs in shared memory that no server has written: as floats of any width it is NaN, as the length of a
 string 4 GB, and as integers nothing that models like to say, such as -1 or the greatest."""
@@ -81,6 +84,8 @@ class Plan(msgspec.Struct, frozen=True):
         parts: How many there are.
         numbers_before_end: Of each payload how many bytes before its end the place of its number begins
             (``request.NUMBER_PLACE``); 0 where it has none. Empty where none has one.
+        pauses_ns: Of each payload how long its user pauses before it, after the answer to the payload before it in the
+            same conversation; ``OPENS`` where it begins one. Empty where there are no conversations: a closed loop has.
         keep_answers: Whether answers are reported: ``all``, ``some`` (up to bounds that disturb nothing) or ``none``.
         outputs: A shared-memory file of which each slot's answer is read, and how; None where answers carry their data.
         objectives: By which answers are counted as good; None for no count.
@@ -103,6 +108,7 @@ class Plan(msgspec.Struct, frozen=True):
     replicas: tuple[Endpoint, ...] = ()
     objectives: Objectives | None = None
     numbers_before_end: tuple[int, ...] = ()
+    pauses_ns: tuple[int, ...] = ()
 
     def own_endpoint(self) -> Endpoint:
         """Where the worker of this part sends its requests."""

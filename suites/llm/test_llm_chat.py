@@ -36,6 +36,19 @@ def test_chat(llamacpp: Callable[..., ServerHandle], load: Callable[..., Run], b
     assert run.batching_ratio >= baseline.batching_ratio
 
 
+def test_conversations_go_on_from_what_is_cached(
+    llamacpp: Callable[..., ServerHandle], load: Callable[..., Run], baseline: Baseline
+) -> None:
+    """Users who converse in three turns get first tokens as soon as in the baseline: of a history nothing is computed.
+
+    But its last answer, which is not the server's own.
+    """
+    chats = prompts(32, input_tokens=128, output_tokens=16, turns=3, think=0.05)
+    run = load(llamacpp("--slots=4", "--cache-prompt").chat(chats, ignore_eos=True), concurrency=4)
+    assert run.ttft.p50 <= baseline.ttft.p50
+    assert run.tpot.p50 <= baseline.tpot.p50
+
+
 def test_a_cached_prefix_is_not_computed_again(
     llamacpp: Callable[..., ServerHandle], load: Callable[..., Run], baseline: Baseline
 ) -> None:

@@ -9,8 +9,10 @@ import pytest
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.handle import ServerHandle, Target
-from pytest_gpuserve.load.prompt_set import Prompt, Prompts
+from pytest_gpuserve.load.prompt_set import Prompt, Prompts, prompts
 from pytest_gpuserve.load.request import NUMBER_PLACE, Request
+from pytest_gpuserve.load.schedule import Closed
+from pytest_gpuserve.load.wire import OPENS
 from pytest_gpuserve.servers.remote import RemoteServer
 
 if TYPE_CHECKING:
@@ -90,6 +92,24 @@ def test_prompts_of_unlike_lengths_are_sent_in_an_order_by_the_seed(second: Prom
     assert {handle().chat(asked).shuffled, handle().embeddings(asked).shuffled} == {is_shuffled}
 
 
+def test_turns_are_conversations_of_users_who_wait_for_answers() -> None:
+    """Each turn is a request with its history, whose number is where the first one's is.
+
+    What else rotates with them is a conversation of one turn, and the schedule's think time comes before each.
+    """
+    asked = prompts(2, input_tokens=20, turns=2, think=3.0)
+    target = handle().rotate([handle().chat(asked), handle().chat("hi")])
+    assert [len(body(request)["messages"]) for request in target.requests] == [1, 3, 1, 3, 1]
+    places = {request.number_at for request in target.requests[:4]}
+    assert len(places) == 1
+    assert target.pauses_ns() == (OPENS, 3_000_000_000, OPENS, 3_000_000_000, OPENS)
+    assert target.as_thought(Closed(4, think_seconds=0.5)) == Closed(4, think_seconds=(3 * 0.5 + 2 * 3.0) / 5)
+    others = handle().chat(prompts(2, input_tokens=20, turns=2, think=4.0))
+    assert handle().chat(asked).fingerprint() != others.fingerprint()
+    alone = handle().chat(prompts(2))
+    assert (alone.pauses_ns(), alone.as_thought(Closed(4))) == ((), Closed(4))
+
+
 def test_one_token_tells_that_the_model_answers() -> None:
     """What is asked for readiness is the first request, with one token, no stream, and nothing that forbids that."""
     target = handle().rotate([handle().chat(TWO, extra={"min_tokens": 5, "top_p": 0.5}), handle().chat("hi")])
@@ -127,6 +147,7 @@ def test_headers_and_the_right_answer_are_as_for_any_request() -> None:
         ("chat", {"messages": HI, "extra": ["top_p"]}, 'extra={"top_p": 0.9}'),
         ("chat", {"messages": HI, "extra": {"stream": False}}, "an argument of server.chat"),
         ("completions", {"prompt": HI}, "server.chat([...])"),
+        ("completions", {"prompt": prompts(2, turns=2)}, "leave out turns=..."),
         ("embeddings", {"texts": [1]}, "a list of texts"),
         ("rerank", {"query": 1, "documents": ["a"]}, "not 1"),
         ("rerank", {"query": "q", "documents": "a"}, "a list of texts"),

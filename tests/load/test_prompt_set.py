@@ -64,6 +64,10 @@ def test_a_tokenizer_counts(tmp_path: Path) -> None:
         ({"n": 1, "input_tokens": 15}, "input_tokens=...) is a whole number from 16"),
         ({"n": 1, "input_tokens": Uniform(1, 20)}, "from 16 to 1000000, not 1"),
         ({"n": 1, "output_tokens": 0}, "from 1"),
+        ({"n": 1, "output_tokens": Uniform(1, 20.5)}, "from 1 to 1000000, not 20.5"),
+        ({"n": 1, "turns": 0}, "turns"),
+        ({"n": 1, "think": -1}, "think"),
+        ({"n": 1, "think": "2"}, "think=LogNormal(mean=5"),
         ({"n": 1, "output_tokens": "10"}, "not '10'"),
         ({"n": 1, "shared_prefix": -1}, "shared_prefix"),
         ({"n": 1, "tokenizer": "nowhere.json"}, "the model's tokenizer.json"),
@@ -83,8 +87,29 @@ def test_what_is_no_distribution_is_told(wrong: Any) -> None:  # noqa: ANN401 --
         wrong()
 
 
-def test_of_conversations_the_first_turn_is_taken(tmp_path: Path) -> None:
-    """The question, and as many tokens as its answer has, by words; what begins otherwise is left out."""
+def test_turns_are_sent_with_all_that_was_said_before_them() -> None:
+    """With the answers of random words that they were given, of as many as were asked for; each after its pause."""
+    made = prompts(30, input_tokens=20, output_tokens=7, turns=3, think=Uniform(0.5, 2.0))
+    assert made == prompts(30, input_tokens=20, output_tokens=7, turns=3, think=Uniform(0.5, 2.0))
+    first, second, third = made.each[:3]
+    assert third.before[:3] == (first.text, second.before[1], second.text)
+    assert [len(text.split()) for text in (*third.before, third.text)] == [16, 7, 20, 7, 20]
+    assert [message["role"] for message in made.messages(third)] == ["user", "assistant", "user", "assistant", "user"]
+    assert [message["content"] for message in made.messages(third)] == [
+        f"0000000000 {first.text}",
+        *third.before[1:],
+        third.text,
+    ]
+    assert made.pauses[::3] == (None,) * 30
+    pauses = [pause for pause in made.pauses if pause is not None]
+    assert 0.5 <= min(pauses) < 0.7
+    assert 1.8 < max(pauses) <= 2.0
+    assert len(pauses) == 60
+    assert prompts(2).pauses == ()
+
+
+def test_of_conversations_the_first_turns_are_taken(tmp_path: Path) -> None:
+    """Questions, and as many tokens as their answers have, by words; what begins otherwise is left out."""
     file = tmp_path / "conversations.json"
     question, answer = {"from": "human", "value": " how so? "}, {"from": "gpt", "value": "it is so"}
     file.write_text(
@@ -95,15 +120,20 @@ def test_of_conversations_the_first_turn_is_taken(tmp_path: Path) -> None:
                 {"id": "3", "conversations": [question]},
                 {"id": "4", "conversations": [question, {"from": "gpt", "value": " "}]},
                 {"id": "5"},
+                {"id": "6", "conversations": [question, answer, question, answer, question]},
             ]
         )
     )
+    _, *others = sorted(conversations(file, 2, turns=9, think=1.5).each, key=lambda each: len(each.before))
+    assert [each.pause for each in others] == [None, 1.5]
+    assert others[-1].before == ("how so?", "it is so")
+    assert (others[-1].text, others[-1].output_tokens) == ("how so?", 4)
     (prompt,) = conversations(file, 1).each
     assert (prompt.text, prompt.output_tokens) == ("how so?", 4)
     (prompt,) = conversations(file, 1, output_tokens=9).each
     assert prompt.output_tokens == 9
-    with pytest.raises(UsageProblem, match=r"found: 1 conversations[\s\S]*n=1"):
-        conversations(file, 2)
+    with pytest.raises(UsageProblem, match=r"found: 2 conversations[\s\S]*n=2"):
+        conversations(file, 3)
 
 
 @given(

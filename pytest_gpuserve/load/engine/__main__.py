@@ -22,6 +22,7 @@ import msgspec
 
 from pytest_gpuserve.load.engine.beats import Beats, BusyClock
 from pytest_gpuserve.load.engine.closed_loop import ClosedLoop
+from pytest_gpuserve.load.engine.conversation_loop import ConversationLoop
 from pytest_gpuserve.load.engine.http1 import Http1
 from pytest_gpuserve.load.engine.http2 import Http2
 from pytest_gpuserve.load.engine.loop import OWN_FILES, Loop
@@ -236,7 +237,8 @@ def make_loop(plan: Plan, reactor: Reactor, counters: TickCounters, most_slots: 
         OSError: The outputs in shared memory cannot be used.
     """
     if isinstance(plan.schedule, (Closed, Steps)):
-        return ClosedLoop(plan, plan.schedule, reactor, counters, most_slots)
+        loop = ConversationLoop if plan.pauses_ns else ClosedLoop
+        return loop(plan, plan.schedule, reactor, counters, most_slots)
     return OpenLoop(plan, plan.schedule, reactor, counters, most_slots)
 
 

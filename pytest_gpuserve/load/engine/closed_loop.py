@@ -141,7 +141,8 @@ class ClosedLoop(Loop):
         if self._think_ns or not self._counters.requests & LAG_SAMPLE:
             self._counters.lag.note(sent_ns - due_ns)
 
-    def _replace(self, when_ns: int) -> None:
+    def _replace(self, when_ns: int, slot: Slot | None = None) -> None:
+        del slot
         if when_ns <= time.perf_counter_ns():
             self._fill()
             return

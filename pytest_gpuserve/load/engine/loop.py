@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.load.engine.transport import IDLE, Slot, text_of
 from pytest_gpuserve.load.request import NUMBER_PLACE
 from pytest_gpuserve.load.schedule import NANOSECONDS, is_open
-from pytest_gpuserve.load.wire import unwritten
+from pytest_gpuserve.load.wire import OPENS, unwritten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -108,7 +108,7 @@ class Loop:
         self._objectives = plan.objectives
         # A stream is judged as such.
         self._judges_answers = plan.objectives is not None and plan.endpoint.protocol != "sse"
-        order = list(range(len(plan.payloads)))
+        order = [index for index in range(len(plan.payloads)) if not plan.pauses_ns or plan.pauses_ns[index] == OPENS]
         if plan.shuffled:
             random.Random(plan.seed).shuffle(order)  # noqa: S311 -- reproducible, not secret
         self._order = order
@@ -207,7 +207,7 @@ class Loop:
             self._free(slot, now_ns)
         else:
             self._gone(slot)
-            self._replace(now_ns + self._think_ns)
+            self._replace(now_ns + self._pause_ns(slot), slot)
         if not self._under_way:
             self._check_end()
 
@@ -221,7 +221,7 @@ class Loop:
             self._free(slot, now_ns)
         else:
             self._gone(slot)
-            self._replace(now_ns + self._think_ns)
+            self._replace(now_ns + self._pause_ns(slot), slot)
         self._check_end()
 
     def lost(self, slot: Slot, kind: str, sample: str) -> None:
@@ -236,7 +236,7 @@ class Loop:
             if self._outputs is not None:
                 self._outputs.blank(self._place(slot))
             self._counters.fail(kind, f"request {slot.number}: {sample}", under_way_ns=now_ns - sent_ns)
-            self._replace(now_ns + max(RECONNECT_NS, self._think_ns))
+            self._replace(now_ns + max(RECONNECT_NS, self._pause_ns(slot)), slot)
         elif slot in self._opening:
             del self._opening[slot]
             self._not_opened(now_ns, kind, sample)
@@ -244,7 +244,7 @@ class Loop:
             if kind:
                 self._counters.fail(kind, sample)
             # Who was thinking thinks on, without a connection.
-            self._replace(max(now_ns, slot.intended_ns))
+            self._replace(max(now_ns, slot.intended_ns), slot)
         self._check_end()
 
     def resent(self, slot: Slot) -> bytes:
@@ -298,9 +298,13 @@ class Loop:
         if not before_end:
             return form
         at = len(form) - before_end
-        number = b"%0*d" % (len(NUMBER_PLACE), (self._first_number + slot.number) % NUMBERS)
+        number = b"%0*d" % (len(NUMBER_PLACE), (self._first_number + self._number_in(slot)) % NUMBERS)
         # Backwards: what is nearly the same for all comes last, where a cache of prefixes does not reach it.
         return b"".join((form[:at], number[::-1], form[at + len(NUMBER_PLACE) :]))
+
+    def _number_in(self, slot: Slot) -> int:
+        """Return what is written into the slot's request."""
+        return slot.number
 
     def _place(self, slot: Slot) -> int:
         """Return the slot's place among those of all engines."""
@@ -347,8 +351,13 @@ class Loop:
     def _opened(self, now_ns: int) -> None:
         """Note that one slot fewer is being opened."""
 
-    def _replace(self, when_ns: int) -> None:
-        """Replace a slot that is gone, not before this time."""
+    def _pause_ns(self, slot: Slot) -> int:
+        """Return how long the slot's user pauses after an answer."""
+        del slot
+        return self._think_ns
+
+    def _replace(self, when_ns: int, slot: Slot | None = None) -> None:
+        """Replace a slot that is gone, not before this time; None stands for one that was never open."""
         raise NotImplementedError
 
     def _not_opened(self, now_ns: int, kind: str, sample: str) -> None:

@@ -115,8 +115,8 @@ class OpenLoop(Loop):
         super()._gone(slot)
         self._idle.pop(slot, None)
 
-    def _replace(self, when_ns: int) -> None:
-        del when_ns
+    def _replace(self, when_ns: int, slot: Slot | None = None) -> None:
+        del when_ns, slot
         # As many as wait and no fewer: to open them by and by would be a delay of ours, counted as the server's.
         if len(self._opening) < len(self._waiting) and len(self._slots) < self._ceiling:
             self._open()

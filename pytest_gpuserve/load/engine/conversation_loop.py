@@ -1,0 +1,111 @@
+"""The closed loop of conversations: a user sends the turns of one after the other, then begins the next."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from typing import TYPE_CHECKING, NamedTuple
+
+from pytest_gpuserve.load.engine.closed_loop import ClosedLoop
+from pytest_gpuserve.load.engine.transport import IDLE, Slot
+from pytest_gpuserve.load.wire import OPENS
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.load.engine.reactor import Reactor
+    from pytest_gpuserve.load.engine.tick_counters import TickCounters
+    from pytest_gpuserve.load.schedule import ClosedSchedule
+    from pytest_gpuserve.load.wire import Plan
+
+
+class _Turn(NamedTuple):
+    """Which payload it is, and the number of the first one that was sent of its conversation: that of all of them."""
+
+    payload: int
+    number: int
+
+
+class ConversationLoop(ClosedLoop):
+    """Users who converse: each turn follows the answer to the one before it, after a pause.
+
+    A conversation goes on after a failed turn, and on another connection where its own is gone. All turns of one bear
+    one number, so that a cache of prefixes knows a turn's history and nothing of other conversations. The first
+    conversation of a user begins with any of its turns, so that a load begins as it goes on.
+    """
+
+    def __init__(
+        self, plan: Plan, schedule: ClosedSchedule, reactor: Reactor, counters: TickCounters, most_slots: int
+    ) -> None:
+        super().__init__(plan, schedule, reactor, counters, most_slots)
+        self._pauses_ns = (*plan.pauses_ns, OPENS)
+        self._draw = random.Random(f"{plan.seed} {plan.part}")  # noqa: S311 -- reproducible, not secret
+        self._begun = 0
+        # Of each user with a connection the turn that was sent last.
+        self._turns: dict[Slot, _Turn] = {}
+        # Of those without one, when they go on, after which turn.
+        self._without: list[tuple[int, _Turn]] = []
+
+    def _number_in(self, slot: Slot) -> int:
+        return self._turns[slot].number
+
+    def _pause_ns(self, slot: Slot) -> int:
+        turn = self._turns.get(slot)
+        pause_ns = OPENS if turn is None else self._pauses_ns[turn.payload + 1]
+        return self._think_ns if pause_ns == OPENS else pause_ns
+
+    def _free(self, slot: Slot, now_ns: int) -> None:
+        if slot.sent_ns != IDLE:
+            self._later(slot, now_ns + self._pause_ns(slot), now_ns)
+            return
+        due_ns = now_ns
+        if self._without:
+            due_ns, self._turns[slot] = heapq.heappop(self._without)
+        self._later(slot, max(now_ns, due_ns), now_ns)
+
+    def _later(self, slot: Slot, due_ns: int, now_ns: int) -> None:
+        """Send the next turn when it is due; who is one user too many leaves now."""
+        slot.intended_ns = due_ns
+        if due_ns <= now_ns or self._ending or len(self._slots) > self._wanted:
+            self._next(slot, due_ns)
+        else:
+            self._reactor.at(due_ns, lambda: self._next(slot, due_ns))
+
+    def _next(self, slot: Slot, due_ns: int) -> None:
+        if slot not in self._slots:
+            return
+        number = self._next_number
+        if self._ending or number >= self._limit or len(self._slots) > self._wanted:
+            self._turns.pop(slot, None)
+            slot.close()
+            self._gone(slot)
+            return
+        self._next_number = number + self._parts
+        turn = self._turns.get(slot)
+        if turn is not None and self._pauses_ns[turn.payload + 1] != OPENS:
+            turn = _Turn(turn.payload + 1, turn.number)
+        else:
+            turn = _Turn(self._opening_turn(), number)
+        self._turns[slot] = turn
+        self._counters.lag.note(self._send(slot, number, turn.payload, due_ns) - due_ns)
+
+    def _opening_turn(self) -> int:
+        """Choose the next conversation; of one of the users' first ones any turn, of others the first."""
+        # Each engine plays all of them, from another one on.
+        place = len(self._order) * self._plan.part // self._parts + self._begun
+        payload = self._order[place % len(self._order)]
+        self._begun += 1
+        if self._begun > self._wanted:
+            return payload
+        end = self._pauses_ns.index(OPENS, payload + 1)
+        return self._draw.randrange(payload, end)
+
+    def _replace(self, when_ns: int, slot: Slot | None = None) -> None:
+        turn = None if slot is None else self._turns.pop(slot, None)
+        if turn is not None:
+            heapq.heappush(self._without, (when_ns, turn))
+        super()._replace(when_ns)
+
+    def _back(self) -> None:
+        super()._back()
+        # Who has become one user too many meanwhile leaves, with the conversation.
+        if len(self._without) > max(0, self._wanted - len(self._slots) + len(self._opening)):
+            heapq.heappop(self._without)
