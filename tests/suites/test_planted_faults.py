@@ -39,7 +39,7 @@ LITSERVE_APP = "suites/catdog/apps/catdog_litserve.py"
 LITSERVE_TEST = "suites/catdog/test_catdog_serving.py::test_one_user_waits_for_a_batch_that_never_fills[timeout0.05]"
 
 LLAMACPP_APP = "suites/llm/apps/llamacpp.py"
-LLM_MODEL = "suites/llm/apps/tiny_gguf.py"
+LLM_MODEL = "suites/llm/apps/tiny_model.py"
 LLM_TEST = "suites/llm/test_llm_chat.py::test_chat[16]"
 LLM_CACHE_TEST = "suites/llm/test_llm_chat.py::test_a_cached_prefix_is_not_computed_again"
 SLOTS = "params.n_parallel = options.slots\n"
