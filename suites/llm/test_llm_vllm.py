@@ -27,10 +27,10 @@ def server(vllm: Callable[..., ServerHandle]) -> ServerHandle:
     return vllm("--max-num-seqs=8")
 
 
-@pytest.mark.parametrize("users", [1, 8])
+@pytest.mark.parametrize("users", [pytest.param(1, marks=pytest.mark.gpuserve_full), 8])
 def test_vllm_chat(server: ServerHandle, load: Callable[..., Run], baseline: Baseline, users: int) -> None:
     """So many users get their tokens as fast as in the baseline, in steps as large, and as many within objectives."""
-    chats = prompts(64, input_tokens=64, output_tokens=64)
+    chats = prompts(64, input_tokens=64, output_tokens=32)
     run = load(server.chat(chats, ignore_eos=True), concurrency=users, goodput=OBJECTIVES)
     assert run.output_tokens_per_second >= baseline.output_tokens_per_second
     assert run.goodput >= baseline.goodput

@@ -27,6 +27,9 @@ CPU = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "0",
 }
+SIZE = Size(width=512, heads=8, feed_forward=1536)
+"""So large that a step takes as long as sending its tokens: else the API falls behind, and tokens come in heaps."""
+
 TINY = ("--load-format=dummy", "--dtype=float32", "--max-model-len=1024", "--enforce-eager")
 
 
@@ -38,7 +41,7 @@ def main() -> None:
     options, more = parser.parse_known_args()
     model = options.model or str(options.folder / "tiny")
     if options.model is None:
-        write_folder(Path(model), Size())
+        write_folder(Path(model), SIZE)
         more = [*TINY, *more]
     # A model is fetched from nowhere, and use is not reported.
     offline = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_DO_NOT_TRACK": "1"}
