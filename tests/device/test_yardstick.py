@@ -30,6 +30,7 @@ def test_all_cores_are_measured_at_once() -> None:
 
 
 BURNERS = 8
+TURNS = 2
 
 
 def test_a_machine_with_less_time_is_slower() -> None:
@@ -38,14 +39,18 @@ def test_a_machine_with_less_time_is_slower() -> None:
     Held on one core, so that no other one takes the burners.
     """
     cores = os.sched_getaffinity(0)
-    with ExitStack() as burners:
-        burners.callback(os.sched_setaffinity, 0, cores)
+    with ExitStack() as held:
+        held.callback(os.sched_setaffinity, 0, cores)
         os.sched_setaffinity(0, {min(cores)})
-        alone = measure_cores(1)
-        for _ in range(BURNERS):
-            burners.enter_context(busy())
-        beside = measure_cores(1)
-    assert beside["interpreter"] < 0.6 * alone["interpreter"]
+        alone, beside = [], []
+        # By turns: others who take the core for a while slow either.
+        for _ in range(TURNS):
+            alone.append(measure_cores(1)["interpreter"])
+            with ExitStack() as burners:
+                for _ in range(BURNERS):
+                    burners.enter_context(busy())
+                beside.append(measure_cores(1)["interpreter"])
+    assert min(beside) < 0.6 * max(alone)
 
 
 def test_a_card_is_measured_by_the_torch_that_its_server_has() -> None:

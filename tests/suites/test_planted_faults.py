@@ -39,9 +39,12 @@ LITSERVE_APP = "suites/catdog/apps/catdog_litserve.py"
 LITSERVE_TEST = "suites/catdog/test_catdog_serving.py::test_one_user_waits_for_a_batch_that_never_fills[timeout0.05]"
 
 LLAMACPP_APP = "suites/llm/apps/llamacpp.py"
-LLM_MODEL = "suites/llm/apps/tiny_gguf.py"
+LLM_MODEL = "suites/llm/apps/tiny_model.py"
 LLM_TEST = "suites/llm/test_llm_chat.py::test_chat[16]"
 LLM_CACHE_TEST = "suites/llm/test_llm_chat.py::test_a_cached_prefix_is_not_computed_again"
+VLLM_APP = "suites/llm/apps/vllm_tiny.py"
+VLLM_TEST = "suites/llm/test_llm_vllm.py::test_vllm_chat[8]"
+VLLM_ARGUMENTS = '"--served-model-name=tiny", *more]'
 SLOTS = "params.n_parallel = options.slots\n"
 
 ANSWER = """        return labels if self._batched else labels[0]
@@ -149,6 +152,14 @@ class Checkout:
             {"ttft.p50", "output_tokens_per_second"},
             "",
             id="half as many answers are computed together",
+        ),
+        pytest.param(
+            (VLLM_APP, VLLM_ARGUMENTS, VLLM_ARGUMENTS.replace("]", ', "--max-num-seqs=4"]')),
+            VLLM_TEST,
+            {"output_tokens_per_second", "goodput", "ttft.p50"},
+            "",
+            id="vLLM computes half as many answers together",
+            marks=pytest.mark.skipif("GPUSERVE_VLLM_PYTHON" not in os.environ, reason="it names no vLLM"),
         ),
         pytest.param(
             (LLM_MODEL, "feed_forward: int = 384", "feed_forward: int = 768"),

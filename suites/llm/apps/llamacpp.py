@@ -19,10 +19,12 @@ signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
 import xllamacpp  # noqa: E402 -- see above
 
 if TYPE_CHECKING:
-    from suites.llm.apps.tiny_gguf import Size, write_model
+    from suites.llm.apps.tiny_gguf import write_model
+    from suites.llm.apps.tiny_model import Size
 else:
     # A script finds its neighbours by their bare names.
-    from tiny_gguf import Size, write_model
+    from tiny_gguf import write_model
+    from tiny_model import Size
 
 TOKENS_OF_A_SLOT = 1024
 """Prompt and answer of a sequence."""

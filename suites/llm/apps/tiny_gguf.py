@@ -1,56 +1,24 @@
-"""Writes a language model of random weights as a GGUF file: the architecture of Llama, and a byte-level vocabulary.
-
-The numbers of its size decide what a token costs. What it says means nothing.
-"""
+"""Writes the tiny language model with its weights as a GGUF file."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import gguf
 import numpy as np
 
-from pytest_gpuserve.load.prompt_set import WORDS
-
 if TYPE_CHECKING:
     from pathlib import Path
 
-END_OF_TEXT: Final = "<|endoftext|>"
-BEGIN_OF_MESSAGE: Final = "<|im_start|>"
-END_OF_MESSAGE: Final = "<|im_end|>"
-
-CHATML: Final = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-"""The template of a chat, as many models have it."""
-
-
-@dataclass(frozen=True)
-class Size:
-    """Dimensions of the model.
-
-    Args:
-        vocabulary: Tokens.
-        layers: Blocks of attention and feed-forward network.
-        width: Of the hidden state.
-        heads: Of the attention.
-        feed_forward: Inner width of the feed-forward network.
-        context: Most tokens of a sequence.
-    """
-
-    vocabulary: int = 2048
-    layers: int = 2
-    width: int = 128
-    heads: int = 4
-    feed_forward: int = 384
-    context: int = 4096
+    from suites.llm.apps.tiny_model import BEGIN_OF_MESSAGE, CHATML, END_OF_MESSAGE, END_OF_TEXT, Size, vocabulary
+else:
+    # Apps find their neighbours by their bare names.
+    from tiny_model import BEGIN_OF_MESSAGE, CHATML, END_OF_MESSAGE, END_OF_TEXT, Size, vocabulary
 
 
 def write_model(path: Path, size: Size, *, seed: int = 1) -> None:
     """Write the model; the same size and seed make the same file with one version of Python and gguf."""
-    tokens, merges = _vocabulary(size.vocabulary)
+    tokens, merges = vocabulary(size.vocabulary)
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("tiny")
     writer.add_vocab_size(len(tokens))
@@ -96,28 +64,3 @@ def write_model(path: Path, size: Size, *, seed: int = 1) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-def _vocabulary(size: int) -> tuple[list[str], list[str]]:
-    """Tokens and merges: all bytes, then words that prompts are made of, each by its beginnings.
-
-    All merges begin with the space before a word, so that none takes another one's letters. Numbers fill the rest.
-    """
-    shown = _shown_bytes()
-    special = [END_OF_TEXT, BEGIN_OF_MESSAGE, END_OF_MESSAGE]
-    tokens, merges = dict.fromkeys(shown.values()), []
-    for word in (*WORDS, *map(str, range(size))):
-        letters = [shown[byte] for byte in f" {word}".encode()]
-        for end in range(2, len(letters) + 1):
-            begin, token = "".join(letters[: end - 1]), "".join(letters[:end])
-            if token not in tokens and len(tokens) + len(special) < size:
-                tokens[token] = None
-                merges.append(f"{begin} {letters[end - 1]}")
-    return [*tokens, *special], merges
-
-
-def _shown_bytes() -> dict[int, str]:
-    """The character that stands for each byte in the vocabulary of GPT-2: itself where it can be printed."""
-    printed = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(256) if byte not in printed]
-    return {byte: chr(byte) for byte in printed} | {byte: chr(256 + place) for place, byte in enumerate(others)}
