@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from pytest_gpuserve.experiment.capacity.planning import (
     BATCHES,
     MOST_SECONDS,
     OBJECTIVES_LONG,
-    SAMPLE_BATCHES,
     SECONDS,
     Looks,
     least_rate,
@@ -113,18 +111,6 @@ def lagging(lag_ns: int) -> Durations:
 
 
 # -- when one looks
-
-
-def test_looks_double_up_to_the_time_that_was_given() -> None:
-    """The first is after a tick for each batch, the last to a batch at the time that was given."""
-    assert LOOKS.ticks == (24, 48, 96, 192)
-    assert Looks.within(0.1).ticks == (BATCHES,)
-    assert Looks.within(1e9).ticks[0] == BATCHES
-    for seconds, last in ((1.2, 2.4), (20, 19.2), (50, 48.0), (120, 120.0)):
-        looks = Looks.at(1e6, P99, seconds)
-        assert looks.ticks[-1] * TICK_SECONDS == pytest.approx(last)
-        assert list(looks.ticks) == sorted(set(looks.ticks))
-        assert all(ticks % BATCHES == 0 for ticks in looks.ticks)
 
 
 @pytest.mark.parametrize("seconds", [1.2, 9.6, 30.0])
@@ -268,14 +254,6 @@ def test_a_sample_decides_nothing_by_its_latencies(slow: int) -> None:
     assert found.effective > 0
     assert probed(lambda number: tick(number, failed=1), **sample)[0].finding is ProbeOutcome.MISSED
     assert probed(lambda number: tick(number, due=230), **sample)[0].finding is ProbeOutcome.MISSED
-
-
-def test_a_sample_takes_a_part_of_the_time_of_a_probe() -> None:
-    """In whole batches; the more time a rate is given, the longer it is."""
-    for rate, seconds in itertools.product((30.0, 150.0, 1e4), (1.2, 19.2, 60.0)):
-        (ticks,) = Looks.of_sample(rate, P99, seconds).ticks
-        assert ticks % SAMPLE_BATCHES == 0
-        assert ticks == pytest.approx(0.3125 * Looks.at(rate, P99, seconds).ticks[-1], abs=SAMPLE_BATCHES / 2 + 13)
 
 
 # -- whose fault it is

@@ -1,11 +1,10 @@
 """An HTTP server on 127.0.0.1 whose answers are right, or wrong in the way that the path asks for.
 
 Run as a program (arguments: PORT, and a certificate file for TLS) it prints its port, and ends when its standard input
-is closed; ``serving`` does that for a test. Query parameters of every path: ``ms`` the service time, ``read_ms`` a
-pause before a request's body is read, ``write_ms`` a pause in the middle of an answer, ``idle`` what happens to a
-connection that stays idle after an answer (``close``, ``reset``, or ``talk``: bytes that nobody asked for). ``/seen``
-tells what was seen, by path. ``plan`` and ``Totals`` are the other side: a load on it, and what the engine says came of
-it.
+is closed; ``serving`` does that for a test. Query parameters of every path: ``ms`` the service time, ``idle`` what
+happens to a connection that stays idle after an answer (``close``, ``reset``, or ``talk``: bytes that nobody asked
+for). ``/seen`` tells what was seen, by path. ``plan`` and ``Totals`` are the other side: a load on it, and what the
+engine says came of it.
 """
 
 from __future__ import annotations
@@ -74,7 +73,6 @@ ANSWERS: Final[Mapping[str, bytes]] = {
     "/drip": CHUNKED,
     "/continue": b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n" + ok(),
     "/close": ok(BODY, "Connection: close"),
-    "/leave": ok(),
     "/until-close": b"HTTP/1.1 200 OK\r\n\r\n" + BODY,
     "/big": ok(BIG),
     "/empty": b"HTTP/1.1 204 No Content\r\n\r\n",
@@ -95,13 +93,13 @@ ANSWERS: Final[Mapping[str, bytes]] = {
 """What is answered to each path; ``/never``, ``/numbered``, ``/wrong``, ``/digest`` (the SHA-256 of the request's body)
 and ``/echo`` (that body) are made for each request."""
 
-EARLY: Final[Mapping[str, bytes]] = {"/early": ok(), "/too-large": ok(b"", status="413 Content Too Large")}
+EARLY: Final[Mapping[str, bytes]] = {"/too-large": ok(b"", status="413 Content Too Large")}
 """Answered before the request's body is read, which never happens; the connection stays."""
 
 IDLE_SECONDS: Final = 0.03
 """After so long an idle connection gets its ``idle``."""
 
-CLOSING: Final = frozenset({"/close", "/leave", "/until-close", "/half-header", "/cut-body", "/cut-chunk", "/hang-up"})
+CLOSING: Final = frozenset({"/close", "/until-close", "/half-header", "/cut-body", "/cut-chunk", "/hang-up"})
 RESETTING: Final = frozenset({"/reset"})
 
 
@@ -150,7 +148,7 @@ class FakeServer:
                 await self.never.wait()
             if "ms" in query:
                 await asyncio.sleep(float(query["ms"]) / 1000)
-            await _write(path, _answer(path, query, body, number), writer, float(query.get("write_ms", 0)) / 1000)
+            await _write(path, _answer(path, query, body, number), writer)
             if path in EARLY:
                 await self.never.wait()
         finally:
@@ -175,8 +173,6 @@ async def _read(
     query = dict(parse_qsl(target.query))
     if target.path in EARLY:
         return target.path, query, b""
-    if "read_ms" in query:
-        await asyncio.sleep(float(query["read_ms"]) / 1000)
     length = next((int(line[15:]) for line in head.split("\r\n") if line.lower().startswith("content-length:")), 0)
     return target.path, query, await reader.readexactly(length)
 
@@ -193,16 +189,12 @@ def _answer(path: str, query: Mapping[str, str], body: bytes, number: int) -> by
     return EARLY[path] if path in EARLY else ANSWERS[path]
 
 
-async def _write(path: str, answer: bytes, writer: asyncio.StreamWriter, pause_seconds: float) -> None:
+async def _write(path: str, answer: bytes, writer: asyncio.StreamWriter) -> None:
     if path == "/drip":
         for position in range(len(answer)):
             writer.write(answer[position : position + 1])
             await asyncio.sleep(0)
         return
-    if pause_seconds:
-        writer.write(answer[: len(answer) // 2])
-        await asyncio.sleep(pause_seconds)
-        answer = answer[len(answer) // 2 :]
     writer.write(answer)
     if path in RESETTING:
         _reset(writer)

@@ -22,7 +22,7 @@ from pytest_gpuserve.load.engine import __main__ as engine_main
 from pytest_gpuserve.load.schedule import Burst, Poisson, Steps, Trace
 from pytest_gpuserve.load.source import LocalEngines
 from pytest_gpuserve.load.wire import Ready, frame
-from tests.fakes.http_server import Serving, Totals, plan, serving
+from tests.fakes.http_server import Serving, Totals, plan
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import Arrival, Schedule
@@ -197,19 +197,6 @@ def test_restarts_leak_no_memory(server: Serving) -> None:
 
 
 # -- failures
-
-
-def test_a_server_that_died_meanwhile_is_errors() -> None:
-    """And no hang: users report that nobody listens."""
-    with serving() as first:
-        engines = Engines(plan(first.port, "/ok?ms=1", connections=2))
-        loaded(engines)
-        engines.halt(seed=0)
-    with engines:
-        engines.begin()
-        totals = Totals(engines).take_until(lambda totals, _: bool(totals.errors), "errors")
-        assert set(totals.errors) == {"connection refused"}
-        assert totals.requests == 0
 
 
 def test_an_engine_that_fails_while_halted_is_load_failed(server: Serving) -> None:

@@ -256,39 +256,6 @@ def test_each_request_gets_exactly_one_answer(request_bytes: int, answer_bytes: 
         nothing_more(client)
 
 
-def test_clients_come_and_go_and_cut_requests_as_they_like(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Who resets takes nobody along; the server imports nothing of the working folder, and ends with its input."""
-    for name in ("select", "socket", "contextlib"):
-        (tmp_path / f"{name}.py").write_text("raise ImportError")
-    monkeypatch.chdir(tmp_path)
-    with null_server(100, 10) as (process, port), connect(port) as first:
-        for pieces in ([500], [250, 250], [1, 498, 1], [99, 1, 100, 101, 199], [350, 150], [150]):
-            with connect(port) as client:
-                for size in pieces:
-                    client.sendall(b"x" * size)
-                for _ in range(sum(pieces) // 100):
-                    receive(client, 10)
-                nothing_more(client)
-                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
-        first.sendall(b"x" * 100)
-        receive(first, 10)
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait(SAFETY_SECONDS) == 0
-
-
-def test_a_slow_reader_misses_nothing() -> None:
-    """Answers beyond what the kernel holds wait until there is room, and others are served meanwhile."""
-    answer_bytes, count = 1 << 20, 20
-    with null_server(100, answer_bytes) as (_, port), connect(port) as slow, connect(port) as other:
-        slow.sendall(b"x" * 100 * count)
-        other.sendall(b"x" * 100)
-        receive(other, answer_bytes)
-        for _ in range(count):
-            receive(slow, answer_bytes)
-        nothing_more(slow)
-
-
 OWNER = """
 import os, sys, time
 from pytest_gpuserve.load.ceiling import _null_server

@@ -476,16 +476,6 @@ def test_no_arguments_end_in_a_traceback(argv: list[str], plans: list[Plan], run
         assert err
 
 
-def test_what_this_host_cannot_do_is_told_beforehand(run: Command) -> None:
-    """More processes than users, and more users than open files."""
-    text = run.refused(HTTP, "--processes", 3, "--concurrency", 2)
-    assert "--processes: 3 processes cannot share 2 connections" in text
-    assert "--processes 2 at most" in text
-    text = run.refused(HTTP, "--concurrency", 10**9)
-    assert "1000000000 connections" in text
-    assert "ulimit" in text
-
-
 def test_a_wrong_name_of_the_host_is_told_before_the_load(
     monkeypatch: pytest.MonkeyPatch, plans: list[Plan], run: Command
 ) -> None:

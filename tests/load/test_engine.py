@@ -65,42 +65,6 @@ def test_the_latency_is_that_of_the_server_and_little_more(server: Serving) -> N
     assert service_ns <= totals.latency_sum_ns <= 3 * service_ns
 
 
-@pytest.mark.parametrize(
-    ("target", "body", "slow"),
-    [
-        ("/ok?read_ms=200", b"x" * (1 << 24), "sending_ns"),
-        ("/big?write_ms=200", b"x", "receiving_ns"),
-    ],
-)
-def test_slow_transfers_are_timed(server: Serving, target: str, body: bytes, slow: str) -> None:
-    """The pauses of a server that reads, or writes, slowly are in that sum and not in the other."""
-    with Engines(plan(server.port, target, connections=2, requests=4, body=body)) as engine:
-        totals = Totals(engine).take_to_end()
-    assert (totals.requests, totals.errors) == (4, {})
-    sums = {name: sum(getattr(tick, name) for tick in totals.ticks) for name in ("sending_ns", "receiving_ns")}
-    pauses_ns = 4 * 200_000_000
-    assert sum(sums.values()) < totals.latency_sum_ns
-    assert pauses_ns / 2 < sums.pop(slow)
-    assert max(sums.values()) < pauses_ns / 4
-
-
-def test_the_figures_of_a_tick_agree_with_each_other(server: Serving) -> None:
-    """Ticks follow each other without gap; histogram, sum, maximum and answers are of the same requests."""
-    with Engines(plan(server.port, "/ok?ms=1")) as engine:
-        totals = Totals(engine).take_until(lambda totals, _: totals.requests > 100, "requests")
-    for last, tick in pairwise(totals.ticks):
-        assert last.end_ns == tick.begin_ns <= tick.end_ns
-        assert last.number + 1 == tick.number
-    for tick in totals.ticks:
-        assert sum(tick.latency.counts.values()) == tick.requests
-        assert sum(answers.count for answers in tick.answers) + tick.unchecked == tick.requests
-        assert tick.latency.max_ns <= tick.latency.sum_ns <= tick.latency.max_ns * max(1, tick.requests)
-        assert 0 <= tick.in_flight <= 4
-        assert tick.bytes_received == tick.requests * len(b"right")
-        assert 0 <= tick.in_flight_ns <= 4 * (tick.end_ns - tick.begin_ns)
-    assert sum(tick.cpu_ns for tick in totals.ticks) > 0
-
-
 @pytest.mark.parametrize(("schedule", "shuffled"), [(Closed(6), True), (Constant(2000.0), False)])
 def test_processes_share_a_load_without_loss_or_double(server: Serving, schedule: Schedule, *, shuffled: bool) -> None:
     """60 requests with 60 bodies over three processes: the server answers each body once, and each number is one."""

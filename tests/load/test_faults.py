@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-import msgspec
 import psutil
 import pytest
 
 from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Constant, Trace
 from pytest_gpuserve.process.ports import free_port
-from tests.fakes.http_server import BIG, BODY, Serving, Totals, plan, serving
-from tests.load.loading import EACH, USERS, bodies_of, connections, load, rotating
+from tests.fakes.http_server import Serving, Totals, plan, serving
+from tests.load.loading import EACH, USERS, connections, load, rotating
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import Schedule
@@ -56,67 +54,6 @@ def test_every_fault_is_counted_once_by_its_kind(server: Serving, schedule: Sche
     assert sum(seen.values()) == totals.sent + totals.resent
     unanswered = {"/hang-up", "/reset"}
     assert all(count == EACH or (path in unanswered and count > EACH) for path, count in seen.items())
-
-
-@pytest.mark.parametrize(
-    ("forms", "method", "opened"),
-    [
-        (
-            {"/ok": BODY, "/chunked": BODY, "/drip": BODY, "/continue": BODY, "/empty": b"", "/big": BIG},
-            "POST",
-            USERS,
-        ),
-        ({"/close": BODY, "/until-close": BODY}, "POST", 2 * EACH),
-        ({"/headers-only": b""}, "HEAD", USERS),
-    ],
-    ids=["kept", "ended", "HEAD"],
-)
-def test_every_form_of_a_right_answer_is_understood(
-    server: Serving, forms: dict[str, bytes], method: str, opened: int
-) -> None:
-    """Each form is counted as answered with its body, on a kept connection wherever the form allows it."""
-    before = connections(server, *forms)
-    totals = load(server.port, *forms, method=method)
-    assert (totals.requests, totals.errors, totals.sent) == (EACH * len(forms), {}, EACH * len(forms))
-    assert bodies_of(totals) == dict.fromkeys(enumerate(forms.values()), EACH)
-    assert connections(server, *forms) - before == opened
-
-
-@pytest.mark.parametrize("schedule", [None, Constant(1000)], ids=["closed", "open"])
-def test_connections_that_end_without_notice_cost_no_request(server: Serving, schedule: Schedule | None) -> None:
-    """A server that announces to keep each connection and closes it: all is answered, and what was sent again told."""
-    before = server.seen("/leave").requests
-    totals = load(server.port, "/leave", schedule=schedule, requests=200)
-    assert (totals.requests, totals.errors, totals.sent) == (200, {}, 200)
-    # What is sent on a connection that is closed already, nobody reads.
-    assert server.seen("/leave").requests - before == 200
-    assert totals.resent <= 200
-
-
-def test_requests_that_ask_for_it_have_connections_of_their_own(server: Serving) -> None:
-    """With ``Connection: close`` each is answered on one, also by a server that keeps it open."""
-    asks = Request("POST", "/ok", b"input", {"connection": "Close"}).to_bytes("127.0.0.1", server.port)
-    before = server.seen("/ok").connections
-    with Engines(msgspec.structs.replace(plan(server.port, requests=20), payloads=((asks,),))) as engine:
-        totals = Totals(engine).take_to_end()
-    assert (totals.requests, totals.errors, totals.resent) == (20, {}, 0)
-    assert server.seen("/ok").connections - before == 20
-
-
-def test_an_answer_before_the_request_was_read_counts_and_ends_the_connection(server: Serving) -> None:
-    """What is left of such a request is not sent into the next one, which gets a connection of its own."""
-    totals = load(server.port, "/early", "/too-large", body=BIG * 8)
-    assert (totals.requests, totals.errors) == (EACH, {"status 413": EACH})
-    assert connections(server, "/early", "/too-large") == 2 * EACH
-
-
-def test_an_answer_that_never_comes_is_a_timeout(server: Serving) -> None:
-    """Requests that are never answered are given up, with the time they had, and none is lost."""
-    totals = load(server.port, "/never", requests=2 * USERS, timeout_seconds=0.2)
-    assert (totals.requests, totals.errors, totals.sent) == (0, {"timeout": 2 * USERS}, 2 * USERS)
-    assert "0.2 s" in totals.samples["timeout"]
-    seen = server.seen("/never")
-    assert seen.connections == seen.requests == 2 * USERS
 
 
 def test_what_happens_to_an_idle_connection(server: Serving) -> None:

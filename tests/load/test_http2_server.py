@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import TYPE_CHECKING
 
@@ -11,7 +10,7 @@ import pytest
 from pytest_gpuserve.load.engine.http2 import Http2
 from pytest_gpuserve.load.engine.reactor import Reactor
 from pytest_gpuserve.load.wire import Endpoint
-from tests.fakes.grpc_server import MESSAGE, serving_grpc
+from tests.fakes.grpc_server import serving_grpc
 from tests.fakes.http2_peer import Recorder
 
 if TYPE_CHECKING:
@@ -88,27 +87,6 @@ def test_every_request_is_answered(port: int, slots: int, requests: int, payload
     load = run(Load(port, "Echo", payload=payload, requests=requests, slots=slots))
     assert [body for _, body, _ in load.answers] == [payload] * requests
     assert load.failures == []
-
-
-def test_a_status_is_told_in_the_servers_words(port: int) -> None:
-    """A failure by its name, with the decoded message, or of trailers only; the slot goes on."""
-    assert run(Load(port, "Fail", requests=3)).failures == [(0, "grpc status NOT_FOUND", MESSAGE, True)] * 3
-    assert run(Load(port, "Nothing", requests=3)).kinds == ["grpc status UNIMPLEMENTED"] * 3
-
-
-def test_a_timed_out_request_leaves_its_connection_usable(port: int) -> None:
-    """A slow request is given up; the same slot's next one, and the other slots, are not disturbed."""
-    load = Load(port, "Slow", requests=2, slots=2)
-
-    def expire() -> None:
-        for slot in list(load.busy):
-            slot.expire(0.2)
-
-    load.reactor.at(time.perf_counter_ns() + SECOND_NS // 5, expire)
-    run(load)
-    assert (load.kinds, load.gone) == (["timeout", "timeout"], set())
-    [(_, body, _)] = run(Load(port, "Count")).answers
-    assert json.loads(body)["Slow"] == 2
 
 
 @pytest.mark.parametrize("killed", [True, False])

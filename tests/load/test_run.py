@@ -143,22 +143,6 @@ def test_the_ceiling_stands_in_the_outcome(
     assert outcome.totals.requests == REQUESTS
 
 
-def test_the_first_wrong_answer_is_named_and_all_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By request and payload; those that belong to another request are told apart."""
-    ticks = [
-        tick(0, answers=[AnswerCount(0, b"A", 10, 0)]),
-        tick(1, answers=[AnswerCount(1, b"A", 2, 41), AnswerCount(0, b"x", 1, 30)]),
-        tick(2, answers=[AnswerCount(0, b"y", 1, 70)], last=True),
-    ]
-    simulated(monkeypatch, ticks)
-    outcome = run_load(PLAN, check=AnswerCheck([b"A", b"B"]))
-    (reason,) = outcome.reasons
-    assert reason.kind is ReasonKind.WRONG_ANSWERS
-    assert reason.text.startswith(
-        "wrong answers: 4 of 14 checked, 2 of them right for another request; the first: request 30 (payload 0): "
-    )
-
-
 @pytest.mark.parametrize(
     ("expected", "checked", "wants_all", "found"),
     [

@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.wire import Tls
 from tests.fakes.certificates import Certificates, make_certificates
-from tests.fakes.http_server import ANSWERS, BIG, BODY, Serving, plan, serving
+from tests.fakes.http_server import ANSWERS, BIG, BODY, Serving, serving
 from tests.load.loading import EACH, USERS, bodies_of, load
 
 if TYPE_CHECKING:
@@ -88,15 +86,6 @@ def test_requests_and_answers_arrive_whole_over_tls(server: Serving, tls: Tls) -
     assert bodies_of(totals) == dict.fromkeys(enumerate(expected.values()), 2)
 
 
-def test_faults_over_tls_are_those_of_plain_tcp(server: Serving, tls: Tls) -> None:
-    """An answer cut off, and none at all, are counted by the same kinds, once a request; a kept connection may end."""
-    totals = load(server.port, "/cut-body", "/hang-up", tls=tls)
-    assert (totals.requests, totals.errors) == (0, {"incomplete answer": EACH, "connection closed": EACH})
-    assert [server.seen(path).requests for path in ("/cut-body", "/hang-up")] == [EACH] * 2
-    left = load(server.port, "/leave", tls=tls, requests=40)
-    assert (left.requests, left.errors, server.seen("/leave").requests) == (40, {}, 40)
-
-
 @pytest.mark.parametrize("ending", ["in good order", "cut"])
 def test_a_body_that_ends_with_its_connection_must_end_in_good_order(
     certificates: Certificates, tls: Tls, ending: str
@@ -122,11 +111,3 @@ def test_a_body_that_ends_with_its_connection_must_end_in_good_order(
         thread.join(30)
     expected = ({BODY: 1}, {}) if ending == "in good order" else ({}, {"incomplete answer": 1})
     assert (totals.answers, totals.errors) == expected
-
-
-def test_certificates_that_cannot_be_read_are_named(server: Serving) -> None:
-    """A missing file of certificates ends the load before it begins, with the file's name."""
-    tls = Tls("localhost", ca_file="/nowhere/ca.pem")
-    with pytest.raises(LoadFailed) as caught:
-        Engines(plan(server.port, tls=tls))
-    assert "'/nowhere/ca.pem'" in caught.value.log_tail

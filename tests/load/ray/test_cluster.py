@@ -285,12 +285,3 @@ def test_the_command_refuses_what_cannot_be(
     assert all(word in captured.err for word in words)
     assert "Traceback" not in captured.err
     assert started.started == 0
-
-
-def test_a_run_without_ray_loads_no_ray() -> None:
-    """The session's modules, with all that they import, leave Ray's library alone."""
-    code = (
-        "import sys, pytest_gpuserve.plugin.session, pytest_gpuserve.load.__main__, pytest_gpuserve.load.ray.source;"
-        " sys.exit('ray' in sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60, cwd=Path(__file__).parents[3])

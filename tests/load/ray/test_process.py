@@ -11,7 +11,6 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import msgspec
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
@@ -94,15 +93,6 @@ def test_an_owner_has_one_engine_of_three_workers(server: Serving) -> None:
         assert len(workers) == 3
         assert sorted(beside) == sorted(process.pid for process in workers)
     eventually(lambda: not any(alive(process.pid) for process in workers), "the engines end")
-
-
-def test_answers_that_do_not_fit_end_a_load_that_checks_all(server: Serving) -> None:
-    """Three workers with three answers of 8 MB each in one tick: it says how fewer are checked."""
-    load = plan(server.port, "/numbered?distinct=1000&bytes=8000000", connections=9, requests=9)
-    load = msgspec.structs.replace(load, tick_ns=30_000_000_000, keep_answers="all")
-    with Engines(load, 3, stub()) as engines, pytest.raises(LoadFailed) as caught:
-        Totals(engines).take_to_end()
-    assert last_line(caught.value).endswith("can be told; check fewer of the answers: load(check='some')")
 
 
 def test_a_worker_that_is_lost_in_mid_load_is_the_reason_why_it_is_invalid(server: Serving) -> None:
