@@ -7,17 +7,16 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import litserve as ls
 import litserve_words  # type: ignore[import-not-found]  # a module beside the app, which only an app that is run as itself can import
-from litserve.loops import ContinuousBatchingLoop, LitLoop
+from litserve.loops import ContinuousBatchingLoop
 from litserve.loops.continuous_batching_loop import Output
-from litserve.utils import LitAPIStatus, LoopResponseType
+from litserve.utils import LitAPIStatus
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator
-    from queue import Queue
+    from collections.abc import Iterator
     from typing import TextIO
 
     from litserve.specs.openai import ChatCompletionRequest
@@ -32,12 +31,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--count-in", type=Path, help="folder for the count that each worker keeps itself")
     parser.add_argument("--kind", default="plain")
-    parser.add_argument("--second", action="store_true", help="serve a second API at /other, which does not batch")
     parser.add_argument("--fast-queue", action="store_true")
     parser.add_argument("--restart-workers", action="store_true")
-    parser.add_argument("--own-loop", action="store_true")
-    parser.add_argument("--bad-setup", default="none", choices=["none", "first", "all"], help="whose setup fails")
-    parser.add_argument("--setup-seconds", type=float, default=0.0)
+    parser.add_argument("--bad-setup", action="store_true")
     parser.add_argument("--choose-size", type=int, default=0, help="the largest batch, chosen only by setup")
     parser.add_argument("--exit-at-import", action="store_true")
     parser.add_argument("--words", type=int, default=0, help="of each chat's answer, whatever was asked for")
@@ -53,9 +49,8 @@ class Words(ls.LitAPI):
 
     def setup(self, device: str) -> None:
         """Predict once, which is no request, and open the count."""
-        time.sleep(self.arguments.setup_seconds)
         worker = os.environ["LITSERVE_WORKER_ID"]
-        if self.arguments.bad_setup == "all" or (self.arguments.bad_setup == "first" and worker == "0"):
+        if self.arguments.bad_setup:
             raise RuntimeError("no weights here")
         self.count: TextIO | None = None
         self.predict("warm")
@@ -94,38 +89,6 @@ class Plain(Words):
         return {"text": output, "was": context["text"]}
 
 
-class WithContext(Plain):
-    """The same, whose model wants the context too."""
-
-    def batch(self, inputs: list[str], context: list[dict[str, str]]) -> list[str]:
-        """See that they belong together."""
-        assert inputs == [each["text"] for each in context]
-        return inputs
-
-    def predict(
-        self, x: list[str] | str, context: list[dict[str, str]] | dict[str, str] | None = None
-    ) -> list[str] | str:
-        """Work on it."""
-        assert context or x == "warm"
-        return super().predict(x)
-
-
-class Async(Words):
-    """Answers as a coroutine."""
-
-    async def decode_request(self, request: dict[str, str]) -> str:
-        """Take the text."""
-        return request["text"]
-
-    async def predict(self, x: str) -> str:
-        """Work on a text."""
-        return self.work([x])[0]
-
-    async def encode_response(self, output: str) -> dict[str, str]:
-        """Send the text."""
-        return {"text": output}
-
-
 class Stream(Words):
     """Answers letter by letter."""
 
@@ -142,24 +105,6 @@ class Stream(Words):
     def encode_response(self, output: Iterator[str]) -> Iterator[str]:
         """Send the letters."""
         yield from output
-
-
-class AsyncStream(Words):
-    """Answers letter by letter, as an asynchronous generator."""
-
-    async def decode_request(self, request: dict[str, str]) -> str:
-        """Take the text."""
-        return request["text"]
-
-    async def predict(self, x: str) -> AsyncIterator[str]:
-        """Work on a text, and give it away by letters."""
-        for letter in self.work([x])[0]:
-            yield letter
-
-    async def encode_response(self, output: AsyncIterator[str]) -> AsyncIterator[str]:
-        """Send the letters."""
-        async for letter in output:
-            yield letter
 
 
 class Chat(Words):
@@ -215,34 +160,7 @@ class Steps(Words):
         return made
 
 
-class OwnLoop(LitLoop):
-    """A loop that LitServe does not have."""
-
-    def run(
-        self, lit_api: Plain, device: str, worker_id: int, request_queue: Queue[Any], transport: object, *_: object
-    ) -> None:
-        """Answer one request."""
-        response_queue, uid, _began, request = request_queue.get()
-        answer = {"text": lit_api.predict(request["text"])}
-        self.put_response(
-            transport,
-            response_queue,
-            uid,
-            answer,
-            LitAPIStatus.OK,
-            LoopResponseType.REGULAR,
-        )
-
-
-KINDS = {
-    "plain": Plain,
-    "context": WithContext,
-    "async": Async,
-    "stream": Stream,
-    "chat": Chat,
-    "async-stream": AsyncStream,
-    "steps": Steps,
-}
+KINDS = {"plain": Plain, "stream": Stream, "chat": Chat, "steps": Steps}
 
 if __name__ == "__main__":
     given = options()
@@ -253,13 +171,11 @@ if __name__ == "__main__":
         max_batch_size=given.max_batch_size,
         batch_timeout=given.batch_timeout,
         stream=given.kind.endswith(("stream", "steps")),
-        enable_async=given.kind.startswith("async"),
         spec=ls.OpenAISpec() if given.kind == "chat" else None,
-        loop=OwnLoop() if given.own_loop else ContinuousBatchingLoop() if given.kind == "steps" else "auto",
+        loop=ContinuousBatchingLoop() if given.kind == "steps" else "auto",
     )
-    apis = [api, Plain(given, api_path="/other")] if given.second else api
     server = ls.LitServer(
-        apis,
+        api,
         accelerator="cpu",
         workers_per_device=given.workers,
         fast_queue=given.fast_queue,

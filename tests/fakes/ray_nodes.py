@@ -1,8 +1,8 @@
 """A Ray cluster of several nodes on this machine, for a test: nodes come and go as it says, and end with it.
 
 Run as a program (arguments: HOST, the address that the nodes have) it takes one JSON list a line from its standard
-input, ``["add", CPUS, ENVIRONMENT]``, ``["add", CPUS, ENVIRONMENT, HOST]`` or ``["remove", NUMBER]``, answers each with
-a line, the cluster's address, and ends all nodes when its standard input is closed; ``ray_nodes`` does that for a test.
+input, ``["add", CPUS]``, ``["add", CPUS, HOST]`` or ``["remove", NUMBER]``, answers each with a line, the cluster's
+address, and ends all nodes when its standard input is closed; ``ray_nodes`` does that for a test.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import psutil
 from pytest_gpuserve.load.ray.cluster import TOKEN_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -50,15 +50,14 @@ class RayNodes:
         """The process that has started them, and is above all of theirs."""
         return self._process.pid
 
-    def add(self, cpus: int = 1, environment: Mapping[str, str] | None = None, host: str = "") -> int:
+    def add(self, cpus: int = 1, host: str = "") -> int:
         """Start a node, the first one as the head; returns its number.
 
         Args:
             cpus: Logical ones.
-            environment: Variables of its workers, on top of this process's.
             host: Its address, where that is not the one of the head.
         """
-        self._say("add", cpus, dict(environment or {}), *([host] if host else []))
+        self._say("add", cpus, *([host] if host else []))
         self._added += 1
         return self._added - 1
 
@@ -163,7 +162,7 @@ def main(host: str) -> None:
         for line in sys.stdin:
             order, *arguments = json.loads(line)
             if order == "add":
-                cpus, environment, *own_host = arguments
+                cpus, *own_host = arguments
                 nodes.append(
                     cluster.add_node(
                         num_cpus=cpus,
@@ -173,7 +172,6 @@ def main(host: str) -> None:
                         include_dashboard=False,
                         include_log_monitor=False,
                         no_monitor=True,
-                        env_vars=environment,
                     )
                 )
             else:

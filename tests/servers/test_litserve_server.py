@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +22,7 @@ from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.measure.work import unlike_work
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Ask
+from pytest_gpuserve.servers.inside.litserve_worker import is_counted
 from pytest_gpuserve.servers.litserve import LitServe
 from tests.fakes.children.toolkit import eventually, segments_of_nobody
 from tests.servers.deployments import Starts, counted, loaded
@@ -141,54 +143,36 @@ def check_restart(project: Project, instance: Instance, before: Counters) -> Non
 
 
 @pytest.mark.parametrize(
-    ("arguments", "items", "batches"),
+    ("arguments", "items"),
     [
-        ({"kind": "stream", "max_batch_size": 4, "fast_queue": True}, 21, True),
-        pytest.param({"kind": "context", "max_batch_size": 4}, 21, True, marks=pytest.mark.slow),
-        pytest.param({"kind": "plain", "max_batch_size": 1}, 21, False, marks=pytest.mark.slow),
-        pytest.param({"kind": "stream", "max_batch_size": 1}, 21, False, marks=pytest.mark.slow),
-        pytest.param({"kind": "async", "max_batch_size": 1}, 21, False, marks=pytest.mark.slow),
-        pytest.param({"kind": "async-stream", "max_batch_size": 1}, 21, False, marks=pytest.mark.slow),
+        ({"kind": "stream", "max_batch_size": 4, "fast_queue": True}, 21),
         # Continuous batching: an item is a sequence in a step, and each text has three letters.
-        pytest.param({"kind": "steps"}, 63, True, marks=pytest.mark.slow),
+        pytest.param({"kind": "steps"}, 63, marks=pytest.mark.slow),
     ],
 )
-def test_every_way_to_predict_is_counted(
-    project: Project, arguments: dict[str, Argument], items: int, *, batches: bool
-) -> None:
-    """Batched or not, streamed or not, asynchronous or not, in steps."""
+def test_streams_and_steps_are_counted(project: Project, arguments: dict[str, Argument], items: int) -> None:
+    """Of a real LitServe; how each kind of function is counted, `test_litserve.py` proves."""
     with project.running(**arguments) as instance:
         load(instance, 4, 5)
         found = counted(instance, 21)
         project.check(found)
         assert (found.requests, found.items) == (21, items)
-        assert batches or found.batch_sizes == {"1": 21}
 
 
-@pytest.mark.slow
-def test_two_apis_are_two_parts(project: Project) -> None:
-    """Each has its own batches, and what both did is the whole."""
-    with project.running(second=True) as instance:
-        load(instance, 3, 2)
-        assert post(instance, "hen", "/other")[0] == 200
-        found = counted(instance, 8)
-        project.check(found)
-        assert {name: part.requests for name, part in found.parts.items()} == {"/predict": 7, "/other": 1}
+def test_a_loop_of_ones_own_is_not_counted() -> None:
+    """Nobody knows what it calls for a batch; LitServe's own are counted, and what is made of them."""
+    from litserve.loops import LitLoop
+    from litserve.loops.simple_loops import BatchedLoop
 
-
-@pytest.mark.slow
-def test_a_loop_of_ones_own_is_not_counted(project: Project) -> None:
-    """It serves, without counters."""
-    with project.running(own_loop=True) as instance:
-        assert post(instance, "hen") == (200, b'{"text":"HEN"}')
-        assert instance.counters() is None
+    own = [type("Own", (base,), {"__module__": "app"}) for base in (LitLoop, BatchedLoop)]
+    assert [is_counted(SimpleNamespace(loop=kind())) for kind in own] == [False, True]
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         ({"exit_at_import": True}, "no weights here"),
-        ({"bad_setup": "all", "workers": 2}, "RuntimeError: One or more workers failed to start"),
+        ({"bad_setup": True, "workers": 2}, "RuntimeError: One or more workers failed to start"),
     ],
 )
 def test_an_app_that_cannot_start_says_why(project: Project, arguments: dict[str, Argument], said: str) -> None:

@@ -15,9 +15,8 @@ import pytest
 from pytest_gpuserve.experiment import server_arm
 from pytest_gpuserve.experiment.server_arm import ServerArm
 from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.sequential import BLOCKS
-from pytest_gpuserve.load.schedule import Burst, Constant, Steps
+from pytest_gpuserve.load.schedule import Burst, Steps
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, round_point
 from tests.fakes.children.toolkit import segments_of_nobody
 from tests.plugin.conftest import REPOSITORY, is_busy
@@ -203,17 +202,6 @@ def test_trouble_of_one_server_ends_the_round(folder: Path, arm: Arm, habit: str
     assert problems, pair.rounds
     assert all(problem.startswith(f"{whose}{expected}") for problem in problems)
     assert len(pair.rounds[-1].blocks) < BLOCKS
-
-
-def test_an_open_loop_over_the_servers_rate_is_told(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each turn begins with an empty queue, so that it does not show by growing; and no verdict is reached by it."""
-    # Twenty latencies of such a queue would be long.
-    monkeypatch.setattr(server_arm, "MOST_TICKS", 2)
-    there = Deployments(folder)
-    with pairing(there.target("base", "alone"), there.target("candidate", "alone"), terms(Constant(300.0))) as pair:
-        pair.measure(1)
-    (measured,) = pair.rounds
-    assert any(problem.kind is ReasonKind.OVERLOADED for problem in measured.problems), measured.problems
 
 
 # -- the end

@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuserve import __version__
-from pytest_gpuserve.errors import LoadFailed, UsageProblem
+from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.ray.address import parse_address
-from pytest_gpuserve.load.ray.check import check_cluster
 from pytest_gpuserve.load.ray.cluster import OWN, LocalCluster
 from pytest_gpuserve.load.ray.source import RayEngine
 from pytest_gpuserve.load.request import Request
@@ -219,25 +217,6 @@ def test_nodes_may_come_between_loads_and_go_in_one(server: Serving, tmp_path: P
                 thread.join()
         assert "127.0.0.2/worker-" in caught.value.log_tail.strip().splitlines()[-1]
         assert run_load(plan, processes=1, source=on(nodes, tmp_path)).totals.requests == 200
-
-
-@pytest.mark.slow
-def test_a_node_of_another_version_is_refused_by_name(tmp_path: Path) -> None:
-    """Of a cluster that is alike all nodes are told; a node with another version of this package is named with it."""
-    other = tmp_path / "other" / "pytest_gpuserve"
-    other.mkdir(parents=True)
-    (other / "__init__.py").write_text('__version__ = "0.0.9"\n')
-    with ray_nodes(1) as nodes:
-        address = parse_address(nodes.address)
-        assert address is not None
-        (node,) = check_cluster(address, OPTION)
-        assert node.versions is not None
-        assert node.versions.package == __version__
-        nodes.add(1, {"PYTHONPATH": str(other.parent)}, "127.0.0.2")
-        with pytest.raises(UsageProblem) as caught:
-            check_cluster(address, OPTION)
-    assert caught.value.found == f"127.0.0.2: pytest-gpuserve 0.0.9, here {__version__}"
-    assert any(f"pip install pytest-gpuserve=={__version__}" in text for text in caught.value.remedies)
 
 
 # -- two networks

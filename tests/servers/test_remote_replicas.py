@@ -16,16 +16,13 @@ from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.replicas import for_replicas
 from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
 from pytest_gpuserve.experiment.shape import LoadShape
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
-from pytest_gpuserve.load.schedule import Burst, Closed, Constant
+from pytest_gpuserve.load.schedule import Burst, Closed
 from pytest_gpuserve.measure.replicas import imbalance_of, replicas_of
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.testing import Unseen
-from tests.fakes.certificates import make_certificates
 from tests.fakes.children.toolkit import HERE
-from tests.fakes.http_server import BODY, serving
 from tests.plugin.conftest import is_busy
 from tests.servers.deployments import Starts
 from tests.servers.somebody import COUNTERS, FACTORY
@@ -110,20 +107,6 @@ def test_each_replica_has_its_part_of_a_load(tmp_path: Path) -> None:
     assert start.counters.requests == sum(each.counters.requests or 0 for each in found if each.counters is not None)
 
 
-def test_an_open_loop_goes_to_them_by_turns(tmp_path: Path) -> None:
-    """Each gets every second request, however slow it is, and each request that rotates."""
-    with replicas(tmp_path, "ms=2", "ms=20") as servers:
-        server = remote(servers)
-        target = server.rotate([server.post("/infer", body=body) for body in (b"a", b"b", b"c")])
-        _, problems = loaded(target, Constant(rate=120))
-        bodies = [seen(each)["bodies"] for each in servers]
-    assert problems == []
-    assert all(set(each) == {"a", "b", "c"} for each in bodies)
-    first, second = (sum(each.values()) for each in bodies)
-    # One of the engines may be stopped a moment after the other; of a closed loop the slow one would get a tenth.
-    assert second == pytest.approx(first, rel=0.3)
-
-
 def test_each_is_warmed_up_and_called_by_its_own_name(tmp_path: Path) -> None:
     """Of a load that is measured as a whole no request may be a replica's first; a proxy goes by the host it names."""
     with replicas(tmp_path, "ms=2", "ms=2") as servers:
@@ -176,16 +159,6 @@ def test_all_of_them_must_be_ready(tmp_path: Path) -> None:
             pass
     assert all(f":{port}/infer failed: ConnectionRefusedError" in caught.value.found for port in nobody)
     assert address(servers[0]) not in caught.value.found
-
-
-def test_some_may_speak_tls(tmp_path: Path) -> None:
-    """Each is spoken to as its URL says, and its certificate checked."""
-    certificates = make_certificates(tmp_path)
-    with serving() as plain, serving(certificate=certificates.server_file) as tls:
-        urls = [f"http://127.0.0.1:{plain.port}", f"https://localhost:{tls.port}"]
-        start, problems = loaded(FACTORY.remote(urls, ca_file=certificates.ca_file).get("/ok?ms=20", expect=BODY))
-    assert not {problem.kind for problem in problems} & {ReasonKind.REPLICA, ReasonKind.REQUEST_ERRORS}
-    assert all(replica.requests > 50 for replica in replicas_of(start.windows))
 
 
 def test_they_are_compared_side_by_side_as_one_server_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
