@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from tests.plugin.conftest import says_no_traceback, text_of
+from tests.plugin.conftest import text_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.plugin.conftest import Checkout, Project
 
 JSON = "--gpuserve-json=out.json"
@@ -47,26 +42,3 @@ def test_an_update_says_what_it_does(project: Project, checkout: Checkout) -> No
     shown = f"throughput was loosened at {loosened['commit'][:12]}: a larger model"
     assert shown in text_of(gated)
     assert any(shown in verdict["reasons"] for verdict in project.result()["verdicts"])
-
-
-def test_anchors_of_a_file_are_checked(project: Project, recorded: Path) -> None:
-    """One without them is gated, and the next update keeps what it said; an edited one is refused with its field."""
-    plain = json.loads(recorded.read_text())
-    anchors = plain["entries"]["test_it"].pop("anchors")
-    project.baseline.parent.mkdir(parents=True)
-    project.baseline.write_text(json.dumps(plain))
-    project.run().assert_outcomes(passed=1)
-    project.speed(0.97)
-    project.run("--baseline-update").assert_outcomes(passed=1)
-    (kept,) = project.entry()["anchors"]
-    assert kept["at"] == plain["entries"]["test_it"]["sessions"][-1]["occasion"]
-    assert kept["metrics"][0]["value"] == pytest.approx(plain["summary"]["test_it"]["throughput"], rel=0.001)
-    anchors[0]["metrics"][0]["value"] *= 0.9
-    plain["entries"]["test_it"]["anchors"] = anchors
-    project.baseline.write_text(json.dumps(plain))
-    result = project.run()
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    text = text_of(result)
-    assert "entries['test_it'].anchors[0].metrics[0].seal does not fit" in text
-    assert "git checkout -- " in text
-    assert says_no_traceback(result)

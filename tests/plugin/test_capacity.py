@@ -7,10 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.gate.reason import ReasonKind
-from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import says_no_traceback, text_of
-from tests.support.reasons import because
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Checkout, Project
@@ -119,20 +116,6 @@ def test_limits_and_refusals(project: Project) -> None:
     result.assert_outcomes(failed=1)
     result.stdout.re_match_lines([r"E +assert REGRESSED: capacity is .*limit 1100/s.*"])
     assert says_no_traceback(result)
-
-
-def test_what_cannot_be_trusted_is_no_pass(project: Project) -> None:
-    """A run of one load has no capacity and is told what finds it; a search with a problem is INVALID, limits too."""
-    project.write("assert run.capacity >= 5")
-    result = project.run()
-    result.assert_outcomes(failed=1)
-    assert "INVALID" in text_of(result)
-    assert "load.capacity(" in text_of(result)
-    project.script = Script(problems=because("client saturated: by a test", kind=ReasonKind.CLIENT_SATURATED))
-    write(project, "assert run.capacity >= 1")
-    result = project.run()
-    result.assert_outcomes(failed=1)
-    assert "INVALID" in text_of(result)
 
 
 def test_two_revisions_are_searched_by_turns(checkout: Checkout) -> None:

@@ -115,17 +115,6 @@ def test_meeting(load, device):
 """
 
 
-def test_two_runs_take_a_card_each(machine: Machine, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Two processes of pytest with `--gpu=T4` measure at the same time, each on its own of two T4s."""
-    project = machine.project
-    machine.script(cards.T4, SECOND_T4)
-    project.test_file.write_text(MEETING)
-    meeting = tmp_path_factory.mktemp("meeting")
-    runs = [project.start("--gpu=T4", "-p", "no:cacheprovider", MEETING=str(meeting)) for _ in range(2)]
-    assert [run.result(90).ret for run in runs] == [0, 0]
-    assert {path.read_text() for path in meeting.iterdir()} == {cards.T4.uuid, SECOND_T4.uuid}
-
-
 @pytest.mark.parametrize("taken", [1, 2])
 def test_a_free_card_is_taken_and_a_taken_kind_waited_for(machine: Machine, taken: int) -> None:
     """Of two T4s the free one at once; with both taken a run says who has them, waits as long as it says, and ends."""

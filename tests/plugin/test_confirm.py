@@ -85,16 +85,6 @@ def test_a_slow_hour_is_no_regression(gated: Project, checkout: Checkout) -> Non
     assert checkout.servers() == [], "a recording measures what it writes, and no more"
 
 
-def test_a_pair_that_is_undecided_overrules_nothing(gated: Project, checkout: Checkout) -> None:
-    """Where the pair runs out of budget, the stored REGRESSED stays, and says that it is not settled."""
-    gated.script = SLOW_HOUR
-    gated.speed(0.97)
-    result = gated.run("--gpuserve-budget=0.000001", JSON)
-    result.assert_outcomes(failed=1)
-    assert "REGRESSED: throughput is" in text_of(result)
-    assert "not settled side by side with the baseline's commit either: INCONCLUSIVE" in text_of(result)
-
-
 def test_a_fast_machine_hides_nothing(gated: Project, checkout: Checkout) -> None:
     """On a machine twice as fast the pair alone tells a slower build from the same; without the commit nobody can."""
     fast = "this machine is 2 times as fast as when the baseline was recorded"
@@ -117,30 +107,6 @@ def test_a_fast_machine_hides_nothing(gated: Project, checkout: Checkout) -> Non
     assert "help: `git branch --all` and `git tag` list what there is" in text
     assert "metrics that moved with it" not in text
     assert checkout.servers() == []
-
-
-def test_a_baseline_of_uncommitted_code_cannot_be_run_again(project: Project, checkout: Checkout) -> None:
-    """Recorded with changes on top of a commit, it is what it is, and says how to do better."""
-    project.speed(1)
-    project.run("--baseline-update").assert_outcomes(passed=1)
-    project.script = SLOW_HOUR
-    result = project.run(JSON)
-    result.assert_outcomes(failed=1)
-    assert verdicts(project) == [("baseline", "REGRESSED")]
-    assert "recorded with uncommitted changes on top of" in text_of(result)
-    assert "commit, then --baseline-update" in text_of(result)
-    assert checkout.servers() == []
-
-
-def test_a_commit_that_cannot_be_run_is_no_excuse(gated: Project, checkout: Checkout) -> None:
-    """Where it does not start here the stored verdict stays, with that reason."""
-    gated.script = msgspec.structs.replace(SLOW_HOUR, fails={"base": "no weights here"})
-    result = gated.run(JSON)
-    result.assert_outcomes(failed=1)
-    assert verdicts(gated)[-1] == ("baseline", "REGRESSED")
-    assert "it could not be settled side by side" in text_of(result)
-    assert "no weights here" in text_of(result)
-    assert checkout.left_behind() == []
 
 
 @pytest.mark.parametrize(("speed", "expected"), [(1, "PASS"), (0.8, "REGRESSED")])
@@ -168,24 +134,3 @@ def test_another_host_without_a_commit_skips_as_ever(project: Project, recorded:
     project.run("--on-missing=fail").assert_outcomes(failed=1)
     project.environment["CI"] = "true"
     project.run().assert_outcomes(failed=1)
-
-
-def test_new_packages_are_seen_by_neither_side_of_a_pair(gated: Project) -> None:
-    """Both sides have them: a PASS overrules no stored REGRESSED, a REGRESSED says what it could not see."""
-    sessions = gated.entry()["sessions"]
-    for session in sessions:
-        session["software"]["mosec"] = "0.0.1"
-    rewrite(gated, sessions=sessions)
-    gated.script = SLOW_HOUR
-    result = gated.run(JSON)
-    result.assert_outcomes(failed=1)
-    text = text_of(result)
-    assert "cannot see what both sides share now: mosec 0.0.1 -> " in text
-    assert "--against-python=EXE" in text
-    assert verdicts(gated) == [("baseline", "REGRESSED"), ("against", "PASS")]
-    gated.script = Script()
-    gated.speed(0.8)
-    result = gated.run(JSON)
-    result.assert_outcomes(failed=1)
-    assert verdicts(gated) == [("baseline", "REGRESSED"), ("against", "REGRESSED")]
-    assert "only the code was compared" in text_of(result)

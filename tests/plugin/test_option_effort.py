@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -102,31 +101,6 @@ def test_a_published_number_is_meant_as_the_test_says(machine: Machine) -> None:
     result.stdout.fnmatch_lines(["E*REGRESSED: throughput is 1[56]*/s, published 2000/s: -*% (tolerance 10 %)"])
 
 
-def test_a_push_and_then_a_merge_judge_the_same_rounds(project: Project, checkout: Checkout) -> None:
-    """5 % slower is a PASS within 10 %; at 5 % the very rounds are judged anew, each number of rounds at its own level.
-
-    The looks at the other tolerance are none of this question's, and the other way round its decision is not theirs.
-    """
-    project.speed(0.95)
-    checkout.commit("slower")
-    against = "--against=HEAD~1"
-    pushed = project.run(against, "--gpuserve-effort=push", JSON)
-    pushed.assert_outcomes(passed=1)
-    pushed_verdict = project.result()["verdicts"][0]
-    assert checkout.servers()
-    merged = project.run(against, JSON)
-    merged.assert_outcomes(failed=1)
-    verdict = project.result()["verdicts"][0]
-    assert (verdict["verdict"], verdict["tolerance"]) == ("REGRESSED", 0.05)
-    assert verdict["rounds"] == pushed_verdict["rounds"]
-    assert checkout.servers() == []
-    assert verdict["value"] == pytest.approx(pushed_verdict["value"], rel=1e-5)
-    kept = "kept: a re-run goes on where the last one ended"
-    assert kept not in text_of(merged)
-    again = project.run(against)
-    assert kept in text_of(again)
-
-
 def test_what_to_type_next_has_it(project: Project, checkout: Checkout) -> None:
     """As it was typed; what an ini file says holds for the next run anyway, and a recording does not know it."""
     project.speed(0.7)
@@ -138,12 +112,6 @@ def test_what_to_type_next_has_it(project: Project, checkout: Checkout) -> None:
     missing = text_of(project.run("--gpuserve-effort=push"))
     (line,) = re.findall(r"^next: .*$", missing, re.MULTILINE)
     assert line.endswith("--baseline-update-new")
-
-
-def test_runs_of_another_effort_do_not_say_how_long_it_takes(project: Project, checkout: Checkout) -> None:
-    """Each is expected to take what it took before."""
-    said = [header(project.run(AGAINST, *more)) for more in ([], ["--gpuserve-effort=push"], [])]
-    assert ["about" in line for line in said] == [False, False, True]
 
 
 def test_values_by_option_and_ini(pytester: pytest.Pytester) -> None:
@@ -164,12 +132,3 @@ def test_values_by_option_and_ini(pytester: pytest.Pytester) -> None:
     assert read(nightly, gpuserve_budget=400)[:2] == (Effort.NIGHTLY, 400.0)
     for update in ("--baseline-update", "--baseline-update-new"):
         assert read(nightly, update)[:2] == (Effort.MERGE, 300.0)
-
-
-def test_workers_have_it_too(machine: Machine) -> None:
-    """Under pytest-xdist, where a worker reads the options anew."""
-    machine.project.run("--gpu=T4", "--baseline-update")
-    machine.project.run("--gpu=T4", "-p", "xdist.plugin", "-n1", "--gpuserve-effort=push", JSON)
-    document = json.loads((machine.project.path / "out.json").read_text())
-    assert "effort push" in document["header"]
-    assert document["tests"][0]["verdicts"][0]["tolerance"] == 0.1

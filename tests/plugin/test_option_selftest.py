@@ -42,15 +42,6 @@ def left_behind(folder: Path) -> list[str]:
     return found
 
 
-def serves(pid: int) -> bool:
-    """Whether a process below this one listens, as a server does."""
-    for process in psutil.Process(pid).children(recursive=True):
-        with contextlib.suppress(psutil.Error):
-            if any(each.status == psutil.CONN_LISTEN for each in process.net_connections("tcp")):
-                return True
-    return False
-
-
 def test_a_short_one(real_project: Project, own_folder: Path) -> None:
     """It finds wrong answers, collects nothing, fails for what was not reached in the time, and leaves nothing behind.
 
@@ -70,17 +61,6 @@ def test_a_short_one(real_project: Project, own_folder: Path) -> None:
     assert "self-test FAILED" in text
     assert "self-test passed" not in text
     assert left_behind(own_folder) == []
-
-
-def test_killed_it_leaves_nothing_behind(real_project: Project, own_folder: Path) -> None:
-    """After kill -9 of pytest, while a server runs, neither a temporary file is left nor a process."""
-    run = real_project.start("--gpu=cpu", "--gpuserve-selftest=5")
-    try:
-        eventually(lambda: run.ended or serves(run.pid), "a server listens", seconds=150)
-        assert not run.ended
-    finally:
-        run.kill()
-    eventually(lambda: left_behind(own_folder) == [], "all is gone")
 
 
 def test_ctrl_c_on_a_terminal(real_project: Project, own_folder: Path) -> None:

@@ -1,17 +1,15 @@
-"""Whole runs of a real server beside scripted cards that are not always well: what is measured again, or INVALID."""
+"""A whole run of a real server beside a scripted card that is not always well: what is measured again."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import psutil
 import pytest
 
-from tests.fakes.children.toolkit import eventually
 from tests.fakes.nvml import cards
-from tests.fakes.nvml.cards import HW_THERMAL, Course, Event, Moment, Process, Script, Step
+from tests.fakes.nvml.cards import HW_THERMAL, Course, Moment, Script, Step
 from tests.plugin.conftest import WEB, busy_machine
 
 if TYPE_CHECKING:
@@ -26,26 +24,23 @@ import pytest
 
 @pytest.fixture(scope="module")
 def fox(command_server):
-    return command_server(["{{python}}", "web.py", "{{port}}"]).post("/inference", body=b"fox", expect=b"FOX")
+    return command_server(["{python}", "web.py", "{port}"]).post("/inference", body=b"fox", expect=b"FOX")
 
-@pytest.mark.parametrize("number", {numbers})
-def test_it(fox, load, number):
-    run = load(fox, concurrency=4, seconds={seconds}, warmup_seconds=0.3)
+def test_it(fox, load):
+    run = load(fox, concurrency=4, seconds=4, warmup_seconds=0.3)
     assert run.throughput >= 1
 """
 
 
-def on_card(
-    project: Project, library: Path, folder: Path, card: cards.FakeCard, *, seconds: float, tests: int = 1
-) -> None:
-    """Let the project load a server, so many times, on a machine with this card."""
+def on_card(project: Project, library: Path, folder: Path, card: cards.FakeCard) -> None:
+    """Let the project load a server on a machine with this card."""
     folder.mkdir()
     environment = cards.write(Script((card,)), folder, library=library)
     for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT"):
         project.environment[name] = environment[name]
     project.environment["CUDA_VISIBLE_DEVICES"] = None
     project.test_file.with_name("web.py").write_text(WEB)
-    project.test_file.write_text(LOADS.format(numbers=list(range(tests)), seconds=seconds))
+    project.test_file.write_text(LOADS)
 
 
 def samplers(folder: Path) -> set[int]:
@@ -74,7 +69,7 @@ def test_hot_windows_are_measured_again(real_project: Project, library: Path, tm
     card = replace(
         cards.T4, clock_reasons=pulses(HW_THERMAL, every_ms=4500, length_ms=300), utilization=60, power_watts=50
     )
-    on_card(real_project, library, tmp_path / "machine", card, seconds=4)
+    on_card(real_project, library, tmp_path / "machine", card)
     result = real_project.run("--gpu=T4", "--gpuserve-json=out.json")
     run = real_project.result()["run"]
     again = run["windows_measured_again"]
@@ -93,41 +88,5 @@ def test_hot_windows_are_measured_again(real_project: Project, library: Path, tm
         assert energy["idle_watts"] == pytest.approx(50, rel=0.05)
     if not busy_machine(run):
         result.assert_outcomes(passed=1)
-        result.stdout.fnmatch_lines(
-            ["*throughput*PASS*", "test_it?0?: * windows measured again: *HW_THERMAL_SLOWDOWN*"]
-        )
+        result.stdout.fnmatch_lines(["*throughput*PASS*", "test_it: * windows measured again: *HW_THERMAL_SLOWDOWN*"])
     assert not samplers(tmp_path)
-
-
-def test_what_spoils_a_run_is_its_reason(real_project: Project, library: Path, tmp_path: Path) -> None:
-    """Somebody else on the card and an XID make the first test INVALID, heat that does not end the second one."""
-    card = replace(
-        cards.T4,
-        processes=Course((Process(1, 5 << 20),), (Step((), Moment(from_ms=2000)),)),
-        events=(Event(79, Moment(from_ms=500)),),
-        clock_reasons=HW_THERMAL,
-    )
-    on_card(real_project, library, tmp_path / "machine", card, seconds=2, tests=2)
-    result = real_project.run("--gpu=T4", "--gpuserve-json=out.json", "-p", "no:randomly", "-p", "no:xdist")
-    result.assert_outcomes(failed=2)
-    first, second = (
-        test["run"]["problems"] for test in json.loads((real_project.path / "out.json").read_text())["tests"]
-    )
-    assert [text.partition(":")[0] for text in first] == [f"XID 79 on {card.uuid}", f"foreign process on {card.uuid}"]
-    assert [text.partition(":")[0] for text in second] == ["throttled"]
-    result.stdout.fnmatch_lines(["INVALID: XID 79 on *", "INVALID: foreign process on *", "INVALID: throttled: *"])
-
-
-def test_a_killed_run_leaves_no_sampler(real_project: Project, library: Path, tmp_path: Path) -> None:
-    """Even where pytest itself is killed while it measures."""
-    on_card(real_project, library, tmp_path / "machine", cards.T4, seconds=60)
-    text = real_project.test_file.read_text()
-    until = 'until=lambda windows: open("window", "w").close()'
-    real_project.test_file.write_text(text.replace("seconds=60", until))
-    run = real_project.start("--gpu=T4", "-p", "no:cacheprovider")
-    try:
-        eventually(lambda: run.ended or (real_project.path / "window").exists(), "a window has ended", seconds=60)
-        assert samplers(tmp_path)
-    finally:
-        run.kill()
-    eventually(lambda: not samplers(tmp_path), "it has ended", seconds=60)
