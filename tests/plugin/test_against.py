@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 JSON = "--gpuserve-json=out.json"
 
+UNDECIDED = "--gpuserve-budget=0.000001"
+"""Only the first look, which is always taken."""
+
 FAILING_PLUGIN = """
 def pytest_runtest_logreport(report):
     if report.when == "call":
@@ -235,3 +238,14 @@ def test_another_interpreter_is_the_base(project: Project, checkout: Checkout, t
     base = checkout.git("rev-parse", "HEAD")[:12]
     assert project.result()["run"]["base"]["name"] == f"HEAD ({base}) with the packages of {other_python}"
     assert checkout.left_behind() == []
+
+
+def test_an_undecided_comparison_says_what_to_do(project: Project, checkout: Checkout) -> None:
+    """Where the budget ends it, it is INCONCLUSIVE with the option that lengthens it, and skips where asked to."""
+    project.speed(0.96)
+    result = project.run("--against=HEAD", UNDECIDED, JSON)
+    result.assert_outcomes(failed=1)
+    assert the_verdict(project)["verdict"] == "INCONCLUSIVE"
+    result.stdout.fnmatch_lines(["E*INCONCLUSIVE: throughput is */s, base */s*", "E*--gpuserve-budget=SECONDS*"])
+    assert "run it again: it goes on where this run ends" in text_of(result)
+    project.run("--against=HEAD", UNDECIDED, "--on-inconclusive=skip", "--cache-clear").assert_outcomes(skipped=1)

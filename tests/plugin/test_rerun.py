@@ -120,14 +120,6 @@ def test_a_damaged_memory_is_told_and_measured_anew(decided: Project, checkout: 
     assert "begins anew" not in text_of(again)
 
 
-def test_without_a_cache_nothing_is_remembered(project: Project, checkout: Checkout) -> None:
-    """Under ``-p no:cacheprovider`` a comparison works, and each run measures."""
-    for _ in range(2):
-        project.run("--against=HEAD", "-p", "no:cacheprovider").assert_outcomes(passed=1)
-        assert checkout.servers() != []
-    assert not (project.path / ".pytest_cache").exists()
-
-
 def test_what_was_interrupted_goes_on(project: Project, checkout: Checkout) -> None:
     """Of a run that Ctrl-C ended in its second round the next one has the first, and measures the second again."""
     project.speed(0.94)
