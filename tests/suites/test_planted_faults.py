@@ -162,7 +162,7 @@ class Checkout:
             marks=pytest.mark.skipif("GPUSERVE_VLLM_PYTHON" not in os.environ, reason="it names no vLLM"),
         ),
         pytest.param(
-            (LLM_MODEL, "feed_forward: int = 384", "feed_forward: int = 768"),
+            (LLM_MODEL, "feed_forward: int = 576", "feed_forward: int = 1152"),
             LLM_TEST,
             {"output_tokens_per_second"},
             "decode",

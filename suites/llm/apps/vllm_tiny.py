@@ -27,7 +27,7 @@ CPU = {
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "0",
 }
-SIZE = Size(width=512, heads=8, feed_forward=1536)
+SIZE = Size(layers=2, width=512, heads=8, feed_forward=1536)
 """So large that a step takes as long as sending its tokens: else the API falls behind, and tokens come in heaps."""
 
 TINY = ("--load-format=dummy", "--dtype=float32", "--max-model-len=1024", "--enforce-eager")
