@@ -17,13 +17,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pytest_gpuserve.measure.objectives import Objectives  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.units import format_fraction, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from pytest_gpuserve.measure.objectives import Objectives
-
 
 ADDED: Final = 1.0
 """Request, spread over all points, of which as large a part as is wanted is slow: without it shares that are all 0 or 1
