@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.report.results import SessionResult, Unlisted
 
     Renderer = Callable[[SessionResult], str]
-    """Makes the text of a file; the second argument makes each text in it fit to be shown."""
+    """Makes the text of a file."""
 
 STEP_SUMMARY: Final = "GITHUB_STEP_SUMMARY"
 """The variable by which a runner of GitHub's names the file of a step's summary."""

@@ -22,6 +22,9 @@ NAMED: Final = 3
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 """A secret may be coloured in the middle."""
 
+_OURS: Final = re.compile(r"[a-z_.]+(p\d+)?")
+"""How fields and metrics are named; keys and tokens of services have digits or capitals."""
+
 
 def short_name(nodeid: str) -> str:
     """A test's id without its file: ``TestA::test_z[50]``."""
@@ -61,7 +64,7 @@ def with_texts(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 
 
 def _known(name: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- a key
     """A key: that of a field or of a metric stays, what a server calls something may hold a secret."""
-    return shown(name) if isinstance(name, str) and not name.replace(".", "").isidentifier() else name
+    return shown(name) if isinstance(name, str) and not _OURS.fullmatch(name) else name
 
 
 def names_of(tests: Collection[TestResult]) -> dict[str, str]:

@@ -271,7 +271,10 @@ def started(
                     process,
                     None if beside is not None else cold_start_seconds,
                     cold_start_parts=kind.read_cold_start(site),
-                    settings=kind.read_settings(site),
+                    settings={
+                        name: replace(setting, used=setting.used and without_secrets(setting.used, process.command.env))
+                        for name, setting in kind.read_settings(site).items()
+                    },
                     members=members,
                 )
             except ServerFailed as problem:

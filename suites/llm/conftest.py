@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -44,6 +45,8 @@ def llamacpp(command_server: Callable[..., ServerHandle]) -> Callable[..., Serve
 def vllm(command_server: Callable[..., ServerHandle]) -> Callable[..., ServerHandle]:
     """Maker of vLLM's deployments, with arguments of its server; skips where no interpreter has it."""
     python = os.environ.get(VLLM_PYTHON, sys.executable)
+    if shutil.which(python) is None:
+        pytest.fail(f"{VLLM_PYTHON}={python}: there is no such program")
     find = "from importlib.util import find_spec; raise SystemExit(find_spec('vllm') is None)"
     if subprocess.run([python, "-c", find], check=False).returncode:
         pytest.skip(f"{python} has no vLLM: {WITH_VLLM}")

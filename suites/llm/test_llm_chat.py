@@ -46,7 +46,6 @@ def test_conversations_go_on_from_what_is_cached(
     chats = prompts(32, input_tokens=128, output_tokens=16, turns=3, think=0.05)
     run = load(llamacpp("--slots=4", "--cache-prompt").chat(chats, ignore_eos=True), concurrency=4)
     assert run.ttft.p50 <= baseline.ttft.p50
-    assert run.tpot.p50 <= baseline.tpot.p50
 
 
 def test_a_cached_prefix_is_not_computed_again(

@@ -172,6 +172,8 @@ def test_no_text_escapes_the_mask() -> None:
     assert SECRET not in document(with_texts(result, lambda text: text.replace(SECRET, "<masked>")))
     coloured = f"{SECRET[:2]}\x1b[1m{SECRET[2:]}"
     assert with_texts([coloured], lambda text: text.replace(SECRET, "<masked>")) == ["<masked>"]
+    counted = {"hf_AbCdEfGh1": 1, "latency.p99": 2, "queue_seconds": 3}
+    assert with_texts(counted, lambda _: "<masked>") == {"<masked>": 1, "latency.p99": 2, "queue_seconds": 3}
 
 
 # -- how its texts are written

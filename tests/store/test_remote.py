@@ -36,10 +36,10 @@ def test_an_address_is_read(text: str, scheme: str, url: str) -> None:
     assert StorageAddress(scheme, url).of("cpu/x.json") == f"{url}/cpu/x.json"
 
 
-@pytest.mark.parametrize("text", ["file:///data/baselines", "file:///data/baselines/", "FILE:///data/baselines"])
+@pytest.mark.parametrize("text", ["file:///data/base@2", "file:///data/base@2/", "FILE:///data/base@2"])
 def test_a_file_address_is_a_folder(text: str) -> None:
     """``file://`` is no storage: it is read and written as any folder, and what has no ``://`` is a path."""
-    assert parse_address(text) == Path("/data/baselines")
+    assert parse_address(text) == Path("/data/base@2")
     assert not any(map(is_address, ("baselines", "/data/baselines", "a:b", "s3:/bucket", "C:\\x", "")))
 
 
@@ -63,13 +63,13 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 def test_a_password_is_refused_and_not_told(user: str, password: str) -> None:
     """An address stands in logs, on the terminal and in result files; a password may have slashes in it."""
     with pytest.raises(UsageProblem) as problem:
-        parse_address(f"ftp://{user}:{password}@host/folder")
+        parse_address(f"s3://{user}:{password}@bucket/folder")
     assert password not in str(problem.value)
 
 
 WITH_TOKEN = """
     https://{}@host/x s3://{}@bucket/x http://{}@host/../x file://{}@host/x https://ab/{}@host/x https://ab/{}/@host/x
-    HTTP://{}/ab/c@host webdavs://ab/{}@host/x
+    HTTP://{}/ab/c@host s3://user:ab/{}@bucket/x webdavs://ab/{}@host/x
 """
 
 

@@ -26,6 +26,7 @@ _WHICH_STORE: Final = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_PROFILE",
 """Variables with which the same address may lead to another store."""
 
 _ADDRESS: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.+)")
+_WITH_PASSWORD: Final = re.compile(r"(?!/).*:.*@")
 _EXAMPLE: Final = "an address is s3://BUCKET/FOLDER without ?, #, \\, . and .., such as s3://bucket/baselines"
 
 
@@ -61,8 +62,9 @@ def parse_address(text: str, *, called: str = OPTION) -> StorageAddress | Path:
     found = _ADDRESS.fullmatch(text)
     scheme, place = (found[1].lower(), found[2].rstrip("/")) if found else ("", "")
     is_folder = scheme == "file"
-    # A bucket's keys may have an @ in them, but not its name.
-    if "@" in (place.partition("/")[0] if scheme in S3_SCHEMES else place):
+    # A bucket's keys and a folder may have an @ in them, but not a bucket's name; a password may have slashes in it.
+    host = place.partition("/")[0] if is_folder or scheme in S3_SCHEMES else place
+    if "@" in host or _WITH_PASSWORD.match(place):
         raise UsageProblem(
             f"{called}{scheme}://...: there is a password in the address, or what may be one before the @, which would"
             " be seen in logs",

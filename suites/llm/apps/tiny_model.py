@@ -30,8 +30,8 @@ CHATML: Final = (
 class Size:
     """Dimensions of the model.
 
-    By default a step takes longer than its tokens take to be sent. Of a faster one whole answers come at once where other
-    processes use the cores, and nobody can tell what a token took.
+    By default a step takes longer than its tokens take to be sent. Of a faster one whole answers come at once where
+    other processes use the cores, and nobody can tell what a token took.
 
     Args:
         vocabulary: Tokens.
