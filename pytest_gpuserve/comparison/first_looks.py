@@ -14,6 +14,7 @@ from pytest_gpuserve.comparison.stored import next_session
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.experiment.replicas import for_replicas
+from pytest_gpuserve.experiment.same_answers import contradicting
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.servers.remote import RemoteServer
 
@@ -133,6 +134,10 @@ class FirstLooks:
             else:
                 self._case.announce(next_session(measurement))
             measurement.take(self._case.requests_wanted, policy.foreign_cores, clock_mhz)
+            unlike = contradicting(measurement.run.sessions) if wanted else None
+            if unlike is not None:
+                last = measurement.run.sessions[-1]
+                measurement.run.sessions[-1] = replace(last, problems=(*last.problems, unlike))
             # What will not be recorded anyway need not be measured to its end.
             if measurement.run.invalid or self._stored.shared(measurement):
                 break

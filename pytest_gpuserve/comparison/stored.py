@@ -266,7 +266,7 @@ class StoredComparison:
         if evidence is None:
             return undecided_at_another_speed(metric, stored, measurement.yardstick, value=measurement.value(metric))
         streams = (_streams(evidence.sessions), _streams(run.sessions)) if metric.is_of_requests else ((), ())
-        unlike = unlike_recorded([*stored.sessions, *evidence.sessions], run.sessions) or unlike_work(*streams)
+        unlike = unlike_recorded(stored.sessions, run.sessions) or unlike_work(*streams)
         if unlike is not None:
             return Judgement.invalid(metric, "baseline", unlike, value=measurement.value(metric))
         return stored_judgement(

@@ -380,7 +380,6 @@ class Pairing:
         number = len(self.rounds)
         if isinstance(self._terms.shape, SearchShape):
             measured = round_of_searches(self._up, self._terms, self._terms.shape, self._progress, number=number)
-            problems = (*problems, *self._answers.reasons)
         else:
             measured = round_by_turns(self._started, self._terms, self._telemetry_source, number=number)
         self.rounds.append(replace(measured, problems=(*problems, *measured.problems)))
@@ -474,8 +473,7 @@ class Pairing:
         with self._telemetry_source.monitor() as monitor, ExitStack() as stack:
             with _as_base_failure(arm):
                 instance = stack.enter_context(target.started())
-            self._answers.ask(arm, target, instance)
-            yield SearchedUp(target, instance, monitor)
+            yield SearchedUp(target, instance, monitor, self._answers.ask(arm, target, instance))
 
     def _fill(self, opened: _Open, blocks: int) -> bool:
         """Measure until the round has so many blocks; whether it does, and was not dropped."""

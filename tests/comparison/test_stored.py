@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuserve.comparison import measurement
 from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.experiment.pairing import BaseFailed
@@ -111,6 +112,24 @@ def test_answers_that_are_not_the_recorded_ones_are_wrong(world: World) -> None:
         judgement = loaded(world, metric)
         assert [reason.kind for reason in judgement.reasons] == [ReasonKind.WRONG_ANSWERS]
         assert (judgement.verdict, "that to prompt 1 is not" in judgement.reasons[0].text) == (Verdict.INVALID, True)
+
+
+def test_a_recording_that_contradicts_itself_is_invalid(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its sessions give other answers each: no more than two are taken, and the last has the problem."""
+    take = world.take_session
+
+    def takes(*args: Any) -> None:  # noqa: ANN401 -- as what it stands for
+        world.said = (f"{world.sessions:016}",)
+        take(*args)
+
+    monkeypatch.setattr(measurement, "take_session", takes)
+    world.next_run(record_all=True, record_sessions=3)
+    run = world.judge().measure(target(), SHAPE, None)
+    assert [[reason.kind for reason in session.problems] for session in run.sessions] == [
+        [],
+        [ReasonKind.WRONG_ANSWERS],
+    ]
+    assert "contradict each other" in run.invalid[0].text
 
 
 @pytest.mark.parametrize("is_comparable", [True, False])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.experiment.capacity.start import SearchedStart
@@ -35,11 +35,13 @@ class SearchedUp:
         target: What is sent.
         instance: The server.
         monitor: Looks after the cards.
+        problems: What is wrong with it already, so that it is not searched.
     """
 
     target: Target
     instance: Instance
     monitor: TelemetryMonitor
+    problems: list[Reason] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,7 @@ def _searched(
         target = server.target
         check = AnswerCheck((request.expect for request in target.requests), wants_all=shape.check == "all")
         searching = SearchedStart(server.instance, target, shape, check, progress, server.monitor)
+        searching.problems.extend(server.problems)
         start = searching.measure()
     if searching.interrupted:
         raise KeyboardInterrupt

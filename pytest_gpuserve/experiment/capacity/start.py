@@ -154,15 +154,16 @@ class SearchedStart(OneStart):
         return replace(self.shape, allowed_errors=max(self.shape.allowed_errors, ANY_ERRORS))
 
     def measure(self) -> Start:
-        """Warm up, guess, and search.
+        """Warm up, guess, and search, unless something is wrong already.
 
         What goes wrong under load ends it early and stands in ``problems``. Ctrl-C too: it is to be raised again, when
         what was measured is safe, by who finds ``interrupted``.
         """
         try:
             self.monitor.up(self.instance)
-            with self._host_watched():
-                self._find()
+            if not self.problems:
+                with self._host_watched():
+                    self._find()
             self._judged()
             if not self.problems:
                 self.problems.extend(self._why_nothing())
