@@ -43,7 +43,7 @@ def _written(value: Any) -> str:  # noqa: ANN401 -- a field that is unlike the A
 def _content(value: Any) -> str:  # noqa: ANN401 -- as above
     """Content, which may be a list of parts."""
     parts = value if isinstance(value, list) else [value]
-    return "".join(_written((isinstance(part, dict) and part.get("text")) or part) for part in parts)
+    return "".join(_written(part.get("text", part) if isinstance(part, dict) else part) for part in parts)
 
 
 def _called(call: Any) -> Iterable[str]:  # noqa: ANN401 -- as above

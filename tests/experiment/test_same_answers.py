@@ -81,7 +81,7 @@ A = said("content", "a")
         (events(A, '{"choices": null, "usage": {"completion_tokens": 1}}'), "a"),
         (events('{"choices": [{"delta": {"content": "a"}, "logprobs": NaN}]}'), "a"),
         (events("", A, "[DONE]"), "a"),
-        (events(said("content", [{"type": "text", "text": "a"}, {"type": "image"}])), 'a{"type": "image"}'),
+        (events(said("content", [{"text": "a"}, {"text": ""}, {"type": "image"}])), 'a{"type": "image"}'),
         (events(said("content", "\ud83d"), said("content", "\ude00")), "\U0001f600"),
         (events(A, said("tool_calls", [{"index": 0, "function": None}])), "a"),
         (events(said("content", "b", index=1), said("content", "a", index=0), said("content", "c", index=1)), "abc"),
