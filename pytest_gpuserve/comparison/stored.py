@@ -268,7 +268,9 @@ class StoredComparison:
         streams = (_streams(evidence.sessions), _streams(run.sessions)) if metric.is_of_requests else ((), ())
         unlike = unlike_recorded(stored.sessions, run.sessions) or unlike_work(*streams)
         if unlike is not None:
-            return Judgement.invalid(metric, "baseline", unlike, value=measurement.value(metric))
+            # What is recorded anew may do another work.
+            verdict = Judgement.missing if self._policy.record_all else Judgement.invalid
+            return verdict(metric, "baseline", unlike, value=measurement.value(metric))
         return stored_judgement(
             metric,
             evidence,

@@ -103,7 +103,7 @@ def test_answers_that_are_longer_than_recorded_are_another_work(
 
 
 def test_answers_that_are_not_the_recorded_ones_are_wrong(world: World) -> None:
-    """Whatever is compared; the same ones are well, and of a test that does not ask there are none."""
+    """Whatever is compared; the same ones are well, and others may be recorded anew."""
     world.said, world.start_noise = ("a" * 16, "b" * 16), 0.003
     world.recorded()
     assert loaded(world).verdict is Verdict.PASS
@@ -112,6 +112,10 @@ def test_answers_that_are_not_the_recorded_ones_are_wrong(world: World) -> None:
         judgement = loaded(world, metric)
         assert [reason.kind for reason in judgement.reasons] == [ReasonKind.WRONG_ANSWERS]
         assert (judgement.verdict, "that to prompt 1 is not" in judgement.reasons[0].text) == (Verdict.INVALID, True)
+    world.next_run(record_all=True)
+    anew = ask(world.judge().measure(target(), SHAPE, None), METRICS["throughput"])
+    assert anew.holds
+    assert [reason.kind for reason in anew.judgement.reasons] == [ReasonKind.WRONG_ANSWERS, ReasonKind.RECORDING]
 
 
 def test_a_recording_that_contradicts_itself_is_invalid(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
