@@ -11,7 +11,7 @@ import base64
 import dataclasses
 import os
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pytest
 
@@ -40,6 +40,8 @@ PROBLEM: Final = "gpuserve_problem"
 
 FIRST: Final = "gw0"
 """The worker that says for all what is measured against what, as pytest-xdist calls it."""
+
+T = TypeVar("T")
 
 _PHASES: Final = ("setup", "call", "teardown")
 
@@ -102,7 +104,7 @@ class XdistWorker:
             nodeid = plain_id(item)
             tests = {nodeid} if report.when == "teardown" else set()
             self._handed |= tests
-            setattr(report, TEST, nodeid)
+            setattr(report, TEST, _shown(nodeid))
             setattr(report, HANDED, self._packed(tests))
         return report
 
@@ -113,12 +115,17 @@ class XdistWorker:
         self._config.workeroutput[HANDED] = self._packed(rest)  # type: ignore[attr-defined]
 
     def _packed(self, nodeids: set[str]) -> str:
-        from pytest_gpuserve.report.names import with_texts  # noqa: PLC0415 -- who measures nothing loads nothing
-
         closing = self._closing()
         handed = dataclasses.replace(closing, tests=tuple(test for test in closing.tests if test.nodeid in nodeids))
-        # Here, for a fixture may have set variables of which the controller does not know.
-        return pack(with_texts(handed, partial(without_secrets, environment=os.environ)))
+        return pack(_shown(handed))
+
+
+def _shown(value: T) -> T:
+    """Without secrets: here, for a fixture may have set variables of which the controller does not know."""
+    from pytest_gpuserve.report.names import with_texts  # noqa: PLC0415 -- who measures nothing loads nothing
+
+    shown: T = with_texts(value, partial(without_secrets, environment=os.environ))
+    return shown
 
 
 class XdistController:
