@@ -16,7 +16,8 @@ from pytest_gpuserve.compare.side import read_side
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.gate.metric import METRICS, metric_by_option
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.process.command_line import masked, refused, run_command
+from pytest_gpuserve.process.command_line import refused, run_command
+from pytest_gpuserve.process.secrets import masked
 from pytest_gpuserve.report.explain import reasons_of
 from pytest_gpuserve.report.names import printable, with_texts
 from pytest_gpuserve.report.result_json import json_text

@@ -23,7 +23,7 @@ import filelock
 import psutil
 
 from pytest_gpuserve.errors import DeviceProblem, UsageProblem
-from pytest_gpuserve.process.secrets import without_secret_values, without_secrets
+from pytest_gpuserve.process.secrets import masked, without_secret_values
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -286,9 +286,9 @@ def _without_secrets(command: str) -> str:
         words = shlex.split(command)
     if shlex.join(words) != command:
         # It is no command line but a text.
-        return without_secrets(command, os.environ)
+        return masked(command)
     # Word by word, for a quotation mark in a secret is written otherwise on a command line.
-    return shlex.join(without_secrets(word, os.environ) for word in without_secret_values(words))
+    return shlex.join(masked(word) for word in without_secret_values(words))
 
 
 def _is_alive(holder: Holder) -> bool:

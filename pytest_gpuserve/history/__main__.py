@@ -17,7 +17,8 @@ from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.history.lines import FEWEST_POINTS, demand_library, lines_of
 from pytest_gpuserve.history.observations import Wanted, compared_of, drawn_once, in_order, of_editions, of_result, walk
-from pytest_gpuserve.process.command_line import content_of, masked, refused, run_command
+from pytest_gpuserve.process.command_line import content_of, refused, run_command
+from pytest_gpuserve.process.secrets import masked
 from pytest_gpuserve.report.html import history_document
 from pytest_gpuserve.report.names import printable, with_texts
 from pytest_gpuserve.report.result_json import json_text

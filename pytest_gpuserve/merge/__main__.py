@@ -14,7 +14,8 @@ from pytest_gpuserve.merge.baselines import merge_baselines
 from pytest_gpuserve.merge.merged import merge, merged_text
 from pytest_gpuserve.merge.shards import read_shard
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, Form, Output, Written, write_outputs
-from pytest_gpuserve.process.command_line import content_of, masked, refused, run_command
+from pytest_gpuserve.process.command_line import content_of, refused, run_command
+from pytest_gpuserve.process.secrets import masked
 from pytest_gpuserve.report.names import with_texts
 from pytest_gpuserve.report.result_json import json_text
 from pytest_gpuserve.store import write_whole

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import sysconfig
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.process.secrets import masked
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -31,8 +30,8 @@ def located(problem: GpuserveError) -> str:
     for frame, line in reversed(list(traceback.walk_tb(problem.__traceback__))):
         name = frame.f_code.co_filename
         if not name.startswith(others) and "site-packages" not in name and not _hides(frame):
-            return without_secrets(f"{Path(name).name}:{line}: {problem}", os.environ)
-    return without_secrets(str(problem), os.environ)
+            return masked(f"{Path(name).name}:{line}: {problem}")
+    return masked(str(problem))
 
 
 def _hides(frame: FrameType) -> bool:

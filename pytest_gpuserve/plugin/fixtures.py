@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 import pytest
 
 from pytest_gpuserve.plugin.options import read_settings
-from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.process.secrets import masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -87,7 +86,7 @@ def _gpuserve_judge(
         problems = _gpuserve_measuring.end_test(judge)
     if problems:
         text = "\n".join(["INVALID: nothing can be concluded from this test's load", *problems])
-        pytest.fail(without_secrets(text, os.environ), pytrace=False)
+        pytest.fail(masked(text), pytrace=False)
 
 
 @pytest.fixture(scope="session")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 import sys
 import time
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from pytest_gpuserve.load.progress import ANY_WIDTH, ProgressContext, progress_line
-from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.process.secrets import masked
 from pytest_gpuserve.report.names import printable, short_name
 from pytest_gpuserve.store import write_whole
 from pytest_gpuserve.units import format_about
@@ -87,7 +86,7 @@ class ProgressLine:
 
     def begin(self, nodeid: str) -> None:
         """Hear which test is measured from here on."""
-        self._standing = ProgressContext(test=printable(without_secrets(short_name(nodeid), os.environ)))
+        self._standing = ProgressContext(test=printable(masked(short_name(nodeid))))
         self._budget_ends_seconds = None
         self._told_seconds = time.monotonic()
         self._begun_seconds = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Final
@@ -40,7 +39,7 @@ from pytest_gpuserve.plugin.progress import ExpectedDurations, ProgressLine
 from pytest_gpuserve.plugin.sharding import part_of, tests_of_all_runners
 from pytest_gpuserve.plugin.terminal import print_closing, write_results
 from pytest_gpuserve.plugin.xdist import is_worker
-from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.process.secrets import masked
 from pytest_gpuserve.report.explain import explain, headline
 from pytest_gpuserve.report.junit import PROBLEM, properties
 from pytest_gpuserve.report.names import with_texts
@@ -89,7 +88,7 @@ def explained(
         if by_stored
         else "",
     )
-    return [without_secrets(line, os.environ) for line in lines]
+    return [masked(line) for line in lines]
 
 
 class Account:
@@ -421,7 +420,7 @@ class GateSession:
                 self._starts.end()
         late = [] if self._goes_on else self.gates.unjudged_problems()
         if late:
-            pytest.fail(without_secrets("\n".join([NOTHING_CONCLUDED, *late]), os.environ), pytrace=False)
+            pytest.fail(masked("\n".join([NOTHING_CONCLUDED, *late])), pytrace=False)
         return result
 
     @pytest.hookimpl(wrapper=True)
@@ -478,8 +477,7 @@ class GateSession:
         self._expected.add(nodeid, call.duration)
         self._outcomes.keep(nodeid, report)
         report.user_properties += properties(
-            with_texts(measurement.result(), lambda text: without_secrets(text, os.environ))
-            for measurement in self.gates.reported(nodeid)
+            with_texts(measurement.result(), masked) for measurement in self.gates.reported(nodeid)
         )
         beyond = self._outcomes.beyond_pytest(nodeid)
         if beyond:

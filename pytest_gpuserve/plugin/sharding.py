@@ -8,9 +8,7 @@ and one of whose tests none measures writes a result too.
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pytest
@@ -18,7 +16,7 @@ import pytest
 from pytest_gpuserve.plugin.collection import measures, measuring_ids, needs_device, plain_id
 from pytest_gpuserve.plugin.options import read_settings
 from pytest_gpuserve.plugin.outputs import UNLISTED, Form, Written, write_outputs
-from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.process.secrets import masked
 from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
@@ -137,8 +135,7 @@ class Runner:
         if self._dealt is not None and self._dealt.is_idle and outputs:
             from pytest_gpuserve.report.names import with_texts  # noqa: PLC0415 -- who measures nothing loads nothing
 
-            shown = partial(without_secrets, environment=os.environ)
-            self._written = write_outputs(outputs, with_texts(self._result(session, self._dealt), shown))
+            self._written = write_outputs(outputs, with_texts(self._result(session, self._dealt), masked))
             if self._written.failed:
                 session.exitstatus = pytest.ExitCode.USAGE_ERROR
         return result
@@ -148,7 +145,7 @@ class Runner:
         is_quiet = terminalreporter.config.get_verbosity() < 0
         for line in self._written.missing if is_quiet else self._written.lines:
             told = f"gpuserve: no test of group {self._part.number} measures; {line}"
-            terminalreporter.write_line(without_secrets(told, os.environ))
+            terminalreporter.write_line(masked(told))
 
     def _know(self, dealt: Dealt) -> None:
         self._dealt = dealt

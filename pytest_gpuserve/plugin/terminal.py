@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.plugin.outputs import UNLISTED, Form, Written, write_outputs
-from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.process.secrets import masked
 from pytest_gpuserve.report.names import with_texts
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import FAILED, rows_of
@@ -82,7 +81,7 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
     if not (tests or closing.notes or problems or written.missing or asked):
         return
     lines = (
-        [*reason_lines(tests, only_bad=True), *problems, *closing.notes, *map(_masked, written.missing)]
+        [*reason_lines(tests, only_bad=True), *problems, *closing.notes, *map(masked, written.missing)]
         if verbosity < 0
         else [
             *bases_lines(tests),
@@ -97,7 +96,7 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
             *machine_lines(tests),
             *closing.notes,
             *closing.places,
-            *map(_masked, written.lines),
+            *map(masked, written.lines),
         ]
     )
     # Not `section`, which leaves pytest's own line unended where all tests passed.
@@ -113,13 +112,9 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
         writer.write_line(line, bold=True)
 
 
-def _masked(text: str) -> str:
-    return without_secrets(text, os.environ)
-
-
 def _known(closing: SessionResult) -> SessionResult:
     """The result without secrets; by now its texts decide nothing any more."""
-    known: SessionResult = with_texts(closing, _masked)
+    known: SessionResult = with_texts(closing, masked)
     return known
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import os
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pytest
@@ -18,7 +17,7 @@ import pytest
 from pytest_gpuserve.plugin.collection import measures, plain_id
 from pytest_gpuserve.plugin.options import Update
 from pytest_gpuserve.plugin.outputs import Written
-from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.process.secrets import masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -94,7 +93,7 @@ class XdistWorker:
 
         header = of_workers(self._closing().header, worker_count(self._config))
         if header:
-            say(self._config, f"gpuserve: {without_secrets(header, os.environ)}")
+            say(self._config, f"gpuserve: {masked(header)}")
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
@@ -124,7 +123,7 @@ def _shown(value: T) -> T:
     """Without secrets: here, for a fixture may have set variables of which the controller does not know."""
     from pytest_gpuserve.report.names import with_texts  # noqa: PLC0415 -- who measures nothing loads nothing
 
-    shown: T = with_texts(value, partial(without_secrets, environment=os.environ))
+    shown: T = with_texts(value, masked)
     return shown
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.process.secrets import masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,11 +78,6 @@ def content_of(name: str) -> bytes:
         return Path(name).read_bytes()
     except OSError as problem:
         raise UsageProblem(f"{name} cannot be read", found=str(problem)) from None
-
-
-def masked(text: str) -> str:
-    """Mask the values of this process's secret variables in a text; call it before the text is laid out."""
-    return without_secrets(text, os.environ)
 
 
 def module_command(module: str, *arguments: str) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import shlex
 import socket
@@ -14,7 +13,7 @@ import psutil
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process.logs import printable
-from pytest_gpuserve.process.secrets import without_secret_values, without_secrets
+from pytest_gpuserve.process.secrets import masked, without_secret_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -144,7 +143,7 @@ def describe_process(pid: int | None) -> str:
         line, state = shlex.join(without_secret_values(process.cmdline())) or process.name(), process.status()
     except psutil.Error:
         return f"pid {pid}"
-    line = without_secrets(line, os.environ)
+    line = masked(line)
     return f"pid {pid} ({printable(line)}{', in state D' if state == psutil.STATUS_DISK_SLEEP else ''})"
 
 

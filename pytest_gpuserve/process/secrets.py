@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from typing import TYPE_CHECKING, Final
 
@@ -39,6 +40,11 @@ def without_secrets(text: str, environment: Mapping[str, str]) -> str:
     for value in sorted(secrets, key=len, reverse=True):
         text = text.replace(value, f"<{secrets[value]}>")
     return text
+
+
+def masked(text: str) -> str:
+    """Mask the values of this process's secret variables in a text; call it before the text is laid out."""
+    return without_secrets(text, os.environ)
 
 
 def secret_headers(headers: Mapping[str, str]) -> dict[str, str]:

@@ -7,14 +7,13 @@ To write only over what was read takes a condition that the storage itself check
 from __future__ import annotations
 
 import asyncio
-import os
 import re
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
-from pytest_gpuserve.process.secrets import without_secrets
+from pytest_gpuserve.process.secrets import masked
 from pytest_gpuserve.store.published import FOLDER as PUBLISHED
 from pytest_gpuserve.store.remote import OPTION
 
@@ -263,7 +262,7 @@ def cause_of(problem: BaseException) -> str:
     """The kind and the text of an error in one line, without secrets."""
     text = " ".join(str(problem).split())
     line = f"{type(problem).__name__}: {text}" if text else type(problem).__name__
-    return without_secrets(_USER.sub("://...@", line), os.environ)[:_LONGEST_CAUSE]
+    return masked(_USER.sub("://...@", line))[:_LONGEST_CAUSE]
 
 
 def _is_absent(problem: FileNotFoundError) -> bool:
