@@ -72,7 +72,8 @@ def test_hot_windows_are_measured_again(real_project: Project, library: Path, tm
     on_card(real_project, library, tmp_path / "machine", card)
     result = real_project.run("--gpu=T4", "--gpuserve-json=out.json")
     run = real_project.result()["run"]
-    again = run["windows_measured_again"]
+    # A busy host may have held the client up in others.
+    again = [text for text in run["windows_measured_again"] if not text.startswith("client held up")]
     assert again
     assert all(f"{card.uuid}: thermal slowdown by the hardware (HW_THERMAL_SLOWDOWN)" in text for text in again)
     telemetry: dict[str, Any] = run["telemetry"]
