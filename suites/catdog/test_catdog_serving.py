@@ -1,6 +1,6 @@
 """The published experiments with LitServe, as one matrix: precision, batch size, timeout and workers by concurrency.
 
-On a card the published model and loads; on the CPU two of the 42 points, with a smaller model of the same architecture.
+On a card the published model and loads; on the CPU one of the 42 points, with a smaller model of the same architecture.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ How = Literal["as_published", "as_stated"]
 SECONDS = 2.0
 """Measured time of a start on the CPU; the plugin lengthens it where a quantile needs more."""
 
-ON_CPU = [("1b", 8), ("2", 8)]
-"""Experiment and concurrency that a CPU is to be measured with."""
+ON_CPU = [("2", 8)]
+"""Experiment and concurrency that are measured on a CPU, too."""
 
 PUBLISHED_DEVICE = "T4"
 
@@ -134,11 +134,11 @@ def test_experiment(
     check_identities(row, is_gpu=device.is_gpu)
     assert run.throughput >= baseline.throughput
     assert run.latency.p50 <= baseline.latency.p50
-    if device.is_gpu and not full_size:
-        assert run.latency.p99 <= baseline.latency.p99
-    else:
-        # Neither a CPU's few requests nor the published 256 say anything of the slowest hundredth.
+    if device.is_gpu and full_size:
+        # The published 256 requests say nothing of the slowest hundredth.
         assert run.latency.p90 <= baseline.latency.p90
+    elif device.is_gpu:
+        assert run.latency.p99 <= baseline.latency.p99
     if settings.batches:
         assert run.batching_ratio >= baseline.batching_ratio
     # Asked elsewhere it would skip a point that was gated already.
@@ -210,11 +210,8 @@ def check_identities(row: Mapping[str, Any], *, is_gpu: bool) -> None:
         assert row["throughput"] <= ceiling_of_timeout(row["concurrency"], row["batch_timeout_seconds"])
 
 
-@pytest.mark.parametrize(
-    "batch_timeout_seconds",
-    [0.05, pytest.param(0.01, marks=pytest.mark.gpuserve_full)],
-    ids=lambda seconds: f"timeout{seconds}",
-)
+@pytest.mark.gpuserve_full
+@pytest.mark.parametrize("batch_timeout_seconds", [0.05, 0.01], ids=lambda seconds: f"timeout{seconds}")
 def test_one_user_waits_for_a_batch_that_never_fills(
     requests_to: Callable[[Settings], Target],
     load: Callable[..., Run],

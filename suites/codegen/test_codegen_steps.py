@@ -55,14 +55,12 @@ def published_steps(most: int) -> Steps:
     return Steps(tuple((users, PUBLISHED_STEP_SECONDS) for users in (1, *range(10, most + 1, 10))))
 
 
+@pytest.mark.gpuserve_full
 @pytest.mark.parametrize(
     ("output_len", "schedule"),
     [
         pytest.param(8, SHORT, id="len8-short"),
-        *(
-            pytest.param(length, published_steps(users), id=f"len{length}", marks=pytest.mark.gpuserve_full)
-            for length, users in PUBLISHED_USERS.items()
-        ),
+        *(pytest.param(length, published_steps(users), id=f"len{length}") for length, users in PUBLISHED_USERS.items()),
     ],
 )
 def test_stepped_users(

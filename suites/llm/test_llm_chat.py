@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
 pytestmark = CPU_TOLERANCES
 
+FULL = pytest.mark.gpuserve_full
+
 INPUT_TOKENS = 64
 OUTPUT_TOKENS = 64
 
 
-@pytest.mark.parametrize("users", [pytest.param(1, marks=pytest.mark.gpuserve_full), 4, 16])
+@pytest.mark.parametrize("users", [pytest.param(1, marks=FULL), 4, pytest.param(16, marks=FULL)])
 def test_chat(llamacpp: Callable[..., ServerHandle], load: Callable[..., Run], baseline: Baseline, users: int) -> None:
     """So many users get their first token as soon as in the baseline, and the others as fast, in batches as large."""
     chats = prompts(64, input_tokens=INPUT_TOKENS, output_tokens=OUTPUT_TOKENS)
@@ -36,6 +38,7 @@ def test_chat(llamacpp: Callable[..., ServerHandle], load: Callable[..., Run], b
     assert run.batching_ratio >= baseline.batching_ratio
 
 
+@FULL
 def test_conversations_go_on_from_what_is_cached(
     llamacpp: Callable[..., ServerHandle], load: Callable[..., Run], baseline: Baseline
 ) -> None:
@@ -48,6 +51,7 @@ def test_conversations_go_on_from_what_is_cached(
     assert run.ttft.p50 <= baseline.ttft.p50
 
 
+@FULL
 def test_a_cached_prefix_is_not_computed_again(
     llamacpp: Callable[..., ServerHandle], load: Callable[..., Run], baseline: Baseline
 ) -> None:

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.assertions import Baseline, Run
     from pytest_gpuserve.experiment.handle import ServerHandle
 
-pytestmark = CPU_TOLERANCES
+pytestmark = [pytest.mark.gpuserve_full, CPU_TOLERANCES]
 
 SECONDS = 2.0
 """Measured time of a start; the plugin lengthens it where a quantile needs more."""
 
-USERS = [pytest.param(1, marks=pytest.mark.gpuserve_full), 4]
+USERS = [1, 4]
 
 CHATS = prompts(16, input_tokens=32, output_tokens=32)
 

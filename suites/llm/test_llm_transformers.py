@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.assertions import Baseline, Run
     from pytest_gpuserve.experiment.handle import ServerHandle
 
-pytestmark = CPU_TOLERANCES
+pytestmark = [pytest.mark.gpuserve_full, CPU_TOLERANCES]
 
 COMMAND = ("{python}", "apps/transformers_serve.py", "--port={port}", "--folder={folder}", "--continuous-batching")
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.assertions import Baseline, Run
     from pytest_gpuserve.experiment.handle import ServerHandle
 
-pytestmark = CPU_TOLERANCES
+pytestmark = [pytest.mark.gpuserve_full, CPU_TOLERANCES]
 
 OBJECTIVES = Objectives(ttft=500 * ms, tpot=50 * ms)
 
@@ -27,7 +27,7 @@ def server(vllm: Callable[..., ServerHandle]) -> ServerHandle:
     return vllm("--max-num-seqs=8")
 
 
-@pytest.mark.parametrize("users", [pytest.param(1, marks=pytest.mark.gpuserve_full), 8])
+@pytest.mark.parametrize("users", [1, 8])
 def test_vllm_chat(server: ServerHandle, load: Callable[..., Run], baseline: Baseline, users: int) -> None:
     """So many users get their tokens as fast as in the baseline, in steps as large, and as many within objectives."""
     chats = prompts(64, input_tokens=64, output_tokens=32)

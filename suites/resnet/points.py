@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 BATCHES = (1, 32, 64, 128, 256)
 """The published ones."""
 
-CPU_BATCHES = (1, 8)
+CPU_BATCHES = (1,)
 
 CPU_COMPILED_BATCHES = (1,)
 """One: each shape is compiled for some 20 s where inductor's cache does not know it yet."""

@@ -31,9 +31,8 @@ NO_CACHE = {"TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
 """Else only the first start of all compiles, and the others find its kernels on the disk."""
 
 
-@pytest.mark.parametrize(
-    "compiled", [False, pytest.param(True, marks=pytest.mark.gpuserve_full)], ids=["eager", "compiled"]
-)
+@pytest.mark.gpuserve_full
+@pytest.mark.parametrize("compiled", [False, True], ids=["eager", "compiled"])
 def test_cold_start(
     *,
     worker: Callable[..., ServerHandle],

@@ -1,7 +1,7 @@
 """ResNet-18 in the torch worker, compiled and not, over batch sizes: two users, and what the model does by itself.
 
 On a card this is the published sweep (250 x 250 images, batches of 1 to 256); on the CPU a smaller model of the same
-architecture at two batch sizes without ``torch.compile``, and at the smallest one with it: the first start on a machine
+architecture at the smallest one, with and without ``torch.compile``: the first start on a machine
 compiles for some 20 s, and later ones find its kernels in inductor's cache, where torch has it by default.
 ``--gpuserve-full`` measures all points there, too, with ten repetitions of the published 100 requests. How long starts
 take is not in these numbers: see test_resnet_cold_start.py.
@@ -82,10 +82,10 @@ def test_steady(
 
     assert run.throughput >= baseline.throughput
     assert run.latency.p50 <= baseline.latency.p50
-    if batch == 1:
+    if device.is_gpu and batch == 1:
         assert run.latency.p99 <= baseline.latency.p99
-    else:
-        # Of large requests a few seconds bring too few for a 99th percentile.
+    elif device.is_gpu:
+        # A few seconds bring too few large requests for a 99th percentile.
         assert run.latency.p90 <= baseline.latency.p90
 
 
