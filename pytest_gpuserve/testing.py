@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 import psutil
 import pytest
 
+from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.errors import NotInRevision
 from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.shape import LoadShape
@@ -17,7 +18,6 @@ from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.validity import DISTURBANCES
-from pytest_gpuserve.servers.relocation import Relocation
 
 if TYPE_CHECKING:
     from pytest_gpuserve.experiment.another_client import CounterReading

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.builds.git import ask_git, git_text
+from pytest_gpuserve.builds.worktree import FULL_HISTORY
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.experiment.worktree import FULL_HISTORY
-from pytest_gpuserve.process.git import ask_git, git_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pytest_gpuserve.builds.worktree import SHOWN_DIGITS
 from pytest_gpuserve.device.rules import compare
 from pytest_gpuserve.experiment.machine import why_other_than_anchor
-from pytest_gpuserve.experiment.worktree import SHOWN_DIGITS
 from pytest_gpuserve.gate.anchor import AnchorPoint, judge_anchor
 from pytest_gpuserve.gate.metric import log_cost
 from pytest_gpuserve.measure.points import NotMeasured, point

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pytest_gpuserve.builds.worktree import SHOWN_DIGITS
 from pytest_gpuserve.comparison.anchoring import costs_here, incompatible, named, point_of
 from pytest_gpuserve.comparison.assertions import Run
 from pytest_gpuserve.comparison.paired import Unconfirmed, base_failed, pair_with_commit, side_by_side
@@ -18,7 +19,6 @@ from pytest_gpuserve.comparison.stored import SHARED_CARD
 from pytest_gpuserve.device.rules import HOST_RULES, changes
 from pytest_gpuserve.experiment.machine import why_other_than_anchor
 from pytest_gpuserve.experiment.pairing import BaseFailed
-from pytest_gpuserve.experiment.worktree import SHOWN_DIGITS
 from pytest_gpuserve.gate.anchor import AnchorResult, judge_anchor
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, Verdict

@@ -21,13 +21,13 @@ from pytest_gpuserve.servers.remote import RemoteServer
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pytest_gpuserve.builds.worktree import ReferenceBuild
     from pytest_gpuserve.comparison.assertions import Judge
     from pytest_gpuserve.comparison.context import ComparisonContext, TestMeasurements
     from pytest_gpuserve.comparison.recording import Recorder
     from pytest_gpuserve.comparison.stored import StoredComparison
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
-    from pytest_gpuserve.experiment.worktree import ReferenceBuild
     from pytest_gpuserve.measure.window import Session
 
 

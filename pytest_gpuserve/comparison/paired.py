@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pytest_gpuserve.builds.worktree import SHOWN_DIGITS, RevisionUnknown
 from pytest_gpuserve.comparison.context import NextLook
 from pytest_gpuserve.device.rules import HOST_RULES, changes
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.experiment.worktree import SHOWN_DIGITS, RevisionUnknown
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import LOOKS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict

@@ -16,6 +16,7 @@ from pytest_gpuserve.store.sequence import SequenceKey, Subject
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from pytest_gpuserve.builds.worktree import ReferenceBuild, ReferenceBuilds
     from pytest_gpuserve.comparison.holm import HolmCorrection
     from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.experiment.handle import Target
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.experiment.shared_starts import SharedStarts
     from pytest_gpuserve.experiment.watch import Progress
-    from pytest_gpuserve.experiment.worktree import ReferenceBuild, ReferenceBuilds
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.gate.paired import Prior, RoundPoint
     from pytest_gpuserve.gate.verdict import ReferenceKind

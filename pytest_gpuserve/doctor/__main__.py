@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pytest_gpuserve.builds.interpreter import find_python
 from pytest_gpuserve.device.card import AUTO, CPU
 from pytest_gpuserve.doctor.look import containers, look, servers
 from pytest_gpuserve.doctor.report import make_report, report_text
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.command_line import refused, run_command
-from pytest_gpuserve.servers.relocation import find_python
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import psutil
 
+from pytest_gpuserve.builds.interpreter import installed_versions
 from pytest_gpuserve.device.card import CPU, Reader, list_cards, opened
 from pytest_gpuserve.device.card_probe import CardProbe
 from pytest_gpuserve.device.cpu import cores_taken_by_others, cores_used, read_cpu, read_host_counters, read_processes
@@ -29,7 +30,6 @@ from pytest_gpuserve.device.select import select_devices, visible_cards
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.container import examine
 from pytest_gpuserve.process.logs import printable
-from pytest_gpuserve.servers.relocation import installed_versions
 from pytest_gpuserve.servers.triton_install import PACKAGE, find_triton
 
 if TYPE_CHECKING:

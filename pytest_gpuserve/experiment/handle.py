@@ -32,12 +32,12 @@ from pytest_gpuserve.servers.remote import Replicas, sites_of
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
+    from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.load.openai import Method
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.shared_memory import SharedTensors
     from pytest_gpuserve.servers.base import Site
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.servers.relocation import Relocation
 
 Protocol = Literal["http", "sse", "grpc", "queue"]
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pytest_gpuserve.builds.worktree import FULL_HISTORY
 from pytest_gpuserve.compare.loads import NO_WORKLOAD, SessionId, anchored, baseline_key, loads_of, occasion_of
 from pytest_gpuserve.compare.repository import HASH_SHOWN
-from pytest_gpuserve.experiment.worktree import FULL_HISTORY
 from pytest_gpuserve.gate.metric import LATENCY, METRICS
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value

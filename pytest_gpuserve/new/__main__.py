@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.builds.interpreter import find_python
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.new.asking import RequestOptions, ask
 from pytest_gpuserve.new.files import IGNORED, ignore, suite_files, variable_of, write_missing
 from pytest_gpuserve.new.recognise import recognise, recognise_command, suite_name
 from pytest_gpuserve.process.command_line import refused, run_command
 from pytest_gpuserve.process.secrets import masked, secret_headers
-from pytest_gpuserve.servers.relocation import find_python
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

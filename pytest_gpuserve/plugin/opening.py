@@ -9,13 +9,14 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.builds.checkout import read_revision
+from pytest_gpuserve.builds.worktree import ReferenceBuilds, resolve_revision
 from pytest_gpuserve.comparison.baseline_store import BaselineStore
 from pytest_gpuserve.device import DeviceLock, read_software
 from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.device.telemetry import SamplerProcess
-from pytest_gpuserve.experiment.environment import RunEnvironment, read_revision
+from pytest_gpuserve.experiment.environment import RunEnvironment
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
-from pytest_gpuserve.experiment.worktree import ReferenceBuilds, resolve_revision
 from pytest_gpuserve.load.ray.address import ClusterAddress
 from pytest_gpuserve.load.ray.source import RayEngine
 from pytest_gpuserve.load.source import LOCAL
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 
     import pytest
 
+    from pytest_gpuserve.builds.checkout import Revision
     from pytest_gpuserve.device import Device, Holder
-    from pytest_gpuserve.experiment.environment import Revision
     from pytest_gpuserve.experiment.handle import Starter
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.plugin.options import Settings

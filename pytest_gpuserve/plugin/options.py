@@ -319,7 +319,7 @@ def _against_python(config: pytest.Config) -> str | None:
     typed = config.getoption("--against-python") is not None
     if not name and not typed:
         return None
-    from pytest_gpuserve.servers.relocation import find_python  # noqa: PLC0415 -- a project that measures nothing needs none
+    from pytest_gpuserve.builds.interpreter import find_python  # noqa: PLC0415 -- a project that measures nothing needs none
 
     try:
         return find_python(name, config.invocation_params.dir if typed else config.rootpath)

@@ -10,6 +10,7 @@ from os.path import relpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.builds.interpreter import find_python
 from pytest_gpuserve.device import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.handle import ServerHandle
@@ -22,7 +23,6 @@ from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.litserve import LitServe
 from pytest_gpuserve.servers.mosec import Mosec
 from pytest_gpuserve.servers.pytriton import PyTriton
-from pytest_gpuserve.servers.relocation import find_python
 from pytest_gpuserve.servers.torch_worker import TorchWorker
 from pytest_gpuserve.servers.triton import Triton
 

@@ -153,7 +153,7 @@ class Runner:
 
     def _result(self, session: pytest.Session, dealt: Dealt) -> SessionResult:
         """A result without tests and without a device, for none was needed."""
-        from pytest_gpuserve.experiment.environment import read_revision  # noqa: PLC0415 -- of no use to most runs
+        from pytest_gpuserve.builds.checkout import read_revision  # noqa: PLC0415 -- of no use to most runs
         from pytest_gpuserve.report.results import Ending, SessionResult  # noqa: PLC0415 -- as above
 
         settings = self._settings

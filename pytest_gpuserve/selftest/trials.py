@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
     from typing import NoReturn
 
+    from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.experiment.handle import Starter, Target
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.servers.base import Site, Transport
     from pytest_gpuserve.servers.metric_names import MetricSample
-    from pytest_gpuserve.servers.relocation import Relocation
     from pytest_gpuserve.store.history import History
 
 

@@ -15,13 +15,14 @@ from os import fspath
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuserve.builds.interpreter import installed_versions
+from pytest_gpuserve.builds.relocation import telling
 from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import TellsNothing, digests, inherited_environment
 from pytest_gpuserve.servers.language_models import ENGINES
 from pytest_gpuserve.servers.metric_names import MetricNames
-from pytest_gpuserve.servers.relocation import installed_versions, telling
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.servers.base import Argument, Site, Transport
-    from pytest_gpuserve.servers.relocation import Relocation
 
 
 def seconds(name: str, value: object) -> float:

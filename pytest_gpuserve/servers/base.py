@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
 
 import pytest_gpuserve
-from pytest_gpuserve.servers.relocation import PYTHONPATH
+from pytest_gpuserve.builds.relocation import PYTHONPATH
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
     from pytest_gpuserve.process.container import Container, Engine
-    from pytest_gpuserve.servers.relocation import Relocation
 
 HOST = "127.0.0.1"
 

@@ -10,20 +10,20 @@ import shutil
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.builds.relocation import PYTHONPATH
 from pytest_gpuserve.errors import NotInRevision, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import Launch, TellsNothing, digests, inherited_environment
-from pytest_gpuserve.servers.relocation import PYTHONPATH
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
     from pytest_gpuserve.servers.base import Site, Transport
     from pytest_gpuserve.servers.metric_names import MetricNames
-    from pytest_gpuserve.servers.relocation import Relocation
 
 PORT: Final = "{port}"
 FOLDER: Final = "{folder}"

@@ -22,11 +22,11 @@ from pytest_gpuserve.servers.instance import Instance, verdict_on_status
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
     from pytest_gpuserve.process.ready import Probe
     from pytest_gpuserve.servers.base import Ask, Transport
     from pytest_gpuserve.servers.metric_names import MetricNames
-    from pytest_gpuserve.servers.relocation import Relocation
 
 
 PROBE_SECONDS = 5.0

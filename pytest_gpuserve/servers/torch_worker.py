@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.servers.base import Site, Transport
-    from pytest_gpuserve.servers.relocation import Relocation
 
 MODULE: Final = "pytest_gpuserve.servers.inside.torch_worker"
 

@@ -11,13 +11,14 @@ import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.builds.interpreter import installed_versions
+from pytest_gpuserve.builds.relocation import PYTHONPATH, telling
 from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.process.container import Container, find_engine, image_id
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import ContainerLaunch, Launch, digests, inherited_environment
-from pytest_gpuserve.servers.relocation import PYTHONPATH, installed_versions, telling
 from pytest_gpuserve.servers.triton_api import STATISTICS, ask_triton, counters_of, read_configs, roles_of
 from pytest_gpuserve.servers.triton_config import (
     asked_settings,
@@ -37,10 +38,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.process.container import Engine
     from pytest_gpuserve.servers.base import Argument, Site, Transport
-    from pytest_gpuserve.servers.relocation import Relocation
     from pytest_gpuserve.servers.triton_api import Roles
 
 EXIT_SECONDS: Final = 0

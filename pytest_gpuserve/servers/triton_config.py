@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from pytest_gpuserve.builds.git import git_text
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.process.git import git_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

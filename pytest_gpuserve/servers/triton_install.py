@@ -9,8 +9,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuserve.builds.interpreter import ASK_SECONDS, PREPARE, ask_interpreter
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.servers.relocation import ASK_SECONDS, PREPARE, ask_interpreter
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.builds.checkout import Revision
 from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.comparison.stored import UNSETTLED
 from pytest_gpuserve.comparison.unasserted import UNASKED
-from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.sequential import ALPHA

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuserve.builds.checkout import Revision
 from pytest_gpuserve.comparison import anchoring
 from pytest_gpuserve.comparison.anchoring import GatedMetric
 from pytest_gpuserve.comparison.baseline_store import (
@@ -16,7 +17,6 @@ from pytest_gpuserve.comparison.baseline_store import (
     Recorded,
     Workload,
 )
-from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.gate.anchor import judge_anchor
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.store.anchor import MOST_MOVES, find

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 import pytest
 
+from pytest_gpuserve.builds.worktree import ReferenceBuilds
 from pytest_gpuserve.comparison.paired import Unconfirmed, changes_since, make_confirmation, settled
 from pytest_gpuserve.device import Card
 from pytest_gpuserve.errors import GpuserveError, NotInRevision, ServerFailed
-from pytest_gpuserve.experiment.worktree import ReferenceBuilds
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.store.baseline import Stored
 from tests.comparison.world import FakeOpponents
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from pytest_gpuserve.builds.worktree import ReferenceBuild
     from pytest_gpuserve.comparison.paired_runner import PairedRunner, PairedSpec
     from pytest_gpuserve.comparison.side_by_side import SideBySide
-    from pytest_gpuserve.experiment.worktree import ReferenceBuild
     from pytest_gpuserve.store.schema import Entry
 
 CHANGED = ("torch 2.8.0 -> 2.9.1",)

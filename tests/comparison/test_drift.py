@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from pytest_gpuserve.builds.checkout import Revision
 from pytest_gpuserve.compare.loads import loads_of
 from pytest_gpuserve.comparison.holm import HolmCorrection
-from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.gate.effort import Effort
 from pytest_gpuserve.gate.metric import METRICS

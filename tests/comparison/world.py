@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from pytest_gpuserve.builds.checkout import Revision
+from pytest_gpuserve.builds.relocation import Relocation
+from pytest_gpuserve.builds.worktree import ReferenceBuild, ReferenceBuilds
 from pytest_gpuserve.comparison import measurement, paired_runner, side_by_side
 from pytest_gpuserve.comparison.baseline_store import BaselineStore
 from pytest_gpuserve.comparison.context import Policy
@@ -16,16 +19,13 @@ from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.comparison.judging import TestGate
 from pytest_gpuserve.comparison.paired_runner import PairedRunner
 from pytest_gpuserve.errors import NotInRevision
-from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.shared_starts import SharedStarts
-from pytest_gpuserve.experiment.worktree import ReferenceBuild, ReferenceBuilds
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.measure.window import CardUse, Session, Start
-from pytest_gpuserve.servers.relocation import Relocation
 from tests.fakes.scripted_pairing import AT, Build, ScriptedPairing, window_at
 from tests.support.builders import COMMIT, here
 from tests.support.reasons import because, said

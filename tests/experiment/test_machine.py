@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuserve.builds.checkout import Revision
 from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.device.yardstick import YardstickFailed
 from pytest_gpuserve.experiment import machine
-from pytest_gpuserve.experiment.environment import Revision
 from pytest_gpuserve.experiment.machine import Machine, speed_text
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.reason import ReasonKind

@@ -32,6 +32,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("experiment",),
     ("roofline",),
     ("servers", "load", "store", "report"),
+    ("builds",),
     ("measure",),
     ("gate",),
     ("device",),

@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 import pytest_gpuserve.selftest.server as server_module
+from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.errors import NotInRevision, ServerFailed
 from pytest_gpuserve.measure.counters import Counters, counted_between
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, QUEUE, SERVER
@@ -23,7 +24,6 @@ from pytest_gpuserve.selftest.trials import BuiltIn, counters_of
 from pytest_gpuserve.servers.base import Ask, Site
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.metric_names import MetricSample
-from pytest_gpuserve.servers.relocation import Relocation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.errors import NotInRevision
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.command import CommandServer
-from pytest_gpuserve.servers.relocation import Relocation
 from tests.support.plain_git import git, only_below
 
 if TYPE_CHECKING:

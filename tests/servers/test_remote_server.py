@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.process.ports import free_port, is_here
 from pytest_gpuserve.servers.metric_names import MetricNames
-from pytest_gpuserve.servers.relocation import Relocation
 from tests.fakes.certificates import make_certificates
 from tests.fakes.http_server import BODY, serving
 from tests.servers.deployments import loaded

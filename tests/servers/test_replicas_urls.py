@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.servers.metric_names import MetricNames
-from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.servers.remote import RemoteServer, Replicas
 from tests.servers.somebody import COUNTERS, FACTORY, UNTYPED
 

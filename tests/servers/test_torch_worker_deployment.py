@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import pytest_gpuserve
+from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import ServerSetting, StageTime, differences
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
@@ -20,7 +21,6 @@ from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.inside.torch_tally import WorkerCounters
 from pytest_gpuserve.servers.inside.torch_worker import FACTS_FILE, TALLY_FILE
-from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.servers.torch_worker import TorchWorker
 
 

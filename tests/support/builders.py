@@ -7,8 +7,9 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pytest_gpuserve.builds.checkout import Revision
 from pytest_gpuserve.device import Device, Host
-from pytest_gpuserve.experiment.environment import Revision, RunEnvironment
+from pytest_gpuserve.experiment.environment import RunEnvironment
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_gpuserve.builds.worktree import SHOWN_DIGITS, ReferenceBuilds, Worktree, checkout_of, resolve_revision
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
-from pytest_gpuserve.experiment.worktree import SHOWN_DIGITS, ReferenceBuilds, Worktree, checkout_of, resolve_revision
 from tests.fakes.children.toolkit import ROOT, eventually, report
 from tests.support.plain_git import git, only_below
 
@@ -27,7 +27,7 @@ UNKNOWN = "0123456789abcdef0123456789abcdef01234567"
 OWNER = """
 import json, signal, sys
 from pathlib import Path
-from pytest_gpuserve.experiment.worktree import Worktree
+from pytest_gpuserve.builds.worktree import Worktree
 from tests.fakes.children.toolkit import put_report, stay
 
 # A test run in the background has Ctrl-C ignored, and what it starts as well.

@@ -15,13 +15,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuserve.builds.interpreter import find_python, import_roots
+from pytest_gpuserve.builds.relocation import Relocation
+from pytest_gpuserve.builds.worktree import Worktree
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.experiment.handle import ServerHandle
-from pytest_gpuserve.experiment.worktree import Worktree
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.mosec import Mosec
-from pytest_gpuserve.servers.relocation import Relocation, find_python, import_roots
 from tests.fakes.children.toolkit import ROOT
 from tests.support.plain_git import git, only_below
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.builds.git import GitOutput, ask_git, git_environment, git_text
+from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.process.child import Command, Process
-from pytest_gpuserve.process.git import GitOutput, ask_git, git_environment, git_text
-from pytest_gpuserve.servers.relocation import Relocation
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.experiment import environment
-from pytest_gpuserve.experiment.environment import Revision, read_revision
+from pytest_gpuserve.builds import checkout as environment
+from pytest_gpuserve.builds.checkout import Revision, read_revision
 from tests.support.plain_git import git, only_below
 
 if TYPE_CHECKING:

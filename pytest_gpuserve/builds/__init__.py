@@ -1,0 +1,1 @@
+"""Builds of the project: the checkout, its base commit, other revisions and interpreters."""

@@ -1,0 +1,207 @@
+"""Other interpreters: found, tried, and asked for their packages and for where they import from."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pytest_gpuserve.errors import ServerFailed, UsageProblem
+from pytest_gpuserve.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+OLDEST: Final = [3, 8]
+"""The first Python that tells its packages."""
+
+ASK_SECONDS: Final = 60.0
+"""Longest wait for an interpreter's answer; a cold disk may need many of them."""
+
+# Of the first line's folder nothing may be imported: it is the app's, and an app may have a json.py.
+PREPARE: Final = "import sys; sys.path[:] = [entry for entry in sys.path if entry]\nimport json\n"
+
+_VERSION: Final = """
+print("\\n" + json.dumps(list(sys.version_info[:3])))
+"""
+
+_VERSIONS: Final = """
+import importlib.metadata, platform
+found = {"python": platform.python_version()}
+for name in json.loads(sys.argv[1]):
+    try:
+        found[name] = importlib.metadata.version(name) or "unknown"
+    except importlib.metadata.PackageNotFoundError:
+        continue
+print("\\n" + json.dumps(found))
+"""
+
+_ROOTS: Final = """
+import importlib.metadata
+texts = (dist.read_text("direct_url.json") for dist in importlib.metadata.distributions())
+urls = [json.loads(text) for text in texts if text]
+editable = [url["url"] for url in urls if url.get("dir_info", {}).get("editable")]
+print("\\n" + json.dumps([sys.path, editable]))
+"""
+
+_MODULES: Final = """
+import importlib.util
+found = {}
+for name in json.loads(sys.argv[1]):
+    try:
+        spec = importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        continue
+    if spec and spec.origin:
+        found[name] = spec.origin
+print("\\n" + json.dumps(found))
+"""
+
+
+@lru_cache
+def find_python(name: str, folder: Path, option: str = "--against-python") -> str:
+    """Find an interpreter and try it.
+
+    Args:
+        name: Its file, absolute or relative to the folder, or a name to look up along the PATH.
+        folder: Where the name was written.
+        option: The option that it was given by, for messages.
+
+    Returns:
+        Its absolute path; a link is not followed, for it is by its own place that it finds its packages.
+
+    Raises:
+        UsageProblem: There is none, it cannot be executed, or it is no Python.
+    """
+    typed = Path(name).expanduser()
+    path = shutil.which(name) if len(typed.parts) == 1 and "/" not in name else str(folder / typed)
+    looked = [f"PATH={os.environ.get('PATH', '')}"] if path is None else [path]
+    if path is None or not Path(path).is_file():
+        found = "there is no such file" if name else "no name"
+    else:
+        path = os.path.abspath(path)  # noqa: PTH100 -- Path.resolve would follow the link
+        try:
+            version = ask_interpreter(path, PREPARE + _VERSION, os.environ, folder)
+        except ServerFailed as problem:
+            found = problem.found
+        else:
+            if isinstance(version, list) and version >= OLDEST:
+                return path
+            found = f"it calls itself version {version}"
+    raise UsageProblem(
+        f"{option}={name}: this is no Python that servers could be run with",
+        found=found,
+        looked=looked,
+        remedies=[f"give the interpreter of a virtual environment, such as {option}=/path/to/.venv/bin/python"],
+    )
+
+
+def import_roots(python: str, environment: Mapping[str, str], cwd: Path) -> tuple[Path, ...]:
+    """The folders that an interpreter imports from: its ``sys.path``, and its editable installs with their ``src``.
+
+    Args:
+        python: The interpreter.
+        environment: All its variables.
+        cwd: Its working folder, which entries may be relative to.
+
+    Raises:
+        ServerFailed: It does not answer.
+    """
+    path, editable = ask_interpreter(python, PREPARE + _ROOTS, environment, cwd)
+    folders = [folder for url in editable if (folder := _folder_of(url)) is not None]
+    return tuple(dict.fromkeys([*map(Path, path), *(place for each in folders for place in (each / "src", each))]))
+
+
+@lru_cache
+def installed_versions(python: str, distributions: tuple[str, ...]) -> dict[str, str]:
+    """The versions of an interpreter and of these packages of it; what it does not have is left out.
+
+    Raises:
+        ServerFailed: It does not answer.
+    """
+    names = json.dumps(distributions)
+    found: dict[str, str] = ask_interpreter(python, PREPARE + _VERSIONS, os.environ, Path.cwd(), names)
+    return found
+
+
+def find_modules(folders: Iterable[Path], python: str, environment: Mapping[str, str], cwd: Path) -> dict[str, Path]:
+    """Where an interpreter would import the modules and packages from that lie in these folders, without doing it.
+
+    Raises:
+        ServerFailed: It does not answer.
+    """
+    names = sorted({name for folder in folders for name in _modules_in(folder)})
+    if not names:
+        return {}
+    found = ask_interpreter(python, PREPARE + _MODULES, environment, cwd, json.dumps(names))
+    return {name: Path(origin) for name, origin in found.items()}
+
+
+def _modules_in(folder: Path) -> Iterable[str]:
+    for entry in folder.iterdir():
+        if entry.name.isidentifier() and (entry / "__init__.py").is_file():
+            yield entry.name
+        elif entry.suffix == ".py" and entry.stem.isidentifier():
+            yield entry.stem
+
+
+def _folder_of(url: str) -> Path | None:
+    from urllib.parse import urlsplit  # noqa: PLC0415 -- only needed where there is an editable install
+    from urllib.request import url2pathname  # noqa: PLC0415 -- as above
+
+    parts = urlsplit(url)
+    return Path(url2pathname(parts.path)) if parts.scheme == "file" else None
+
+
+def ask_interpreter(
+    python: str,
+    script: str,
+    environment: Mapping[str, str],
+    cwd: Path,
+    *arguments: str,
+    what: str = "where it imports from",
+) -> Any:  # noqa: ANN401 -- whatever the script prints
+    """Run a script in an interpreter and read the last line that it prints, as JSON.
+
+    Args:
+        python: The interpreter.
+        script: What it runs; begin it with `PREPARE`.
+        environment: All its variables.
+        cwd: Its working folder.
+        *arguments: Of the script.
+        what: What it is asked, for messages.
+
+    Raises:
+        ServerFailed: It does not answer.
+    """
+    try:
+        done = subprocess.run(
+            [python, "-c", script, *arguments],
+            cwd=cwd,
+            env=dict(environment),
+            capture_output=True,
+            stdin=subprocess.DEVNULL,
+            timeout=ASK_SECONDS,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        # Whatever else an interpreter prints at its start, the answer is the last line.
+        return json.loads(done.stdout.splitlines()[-1])
+    except subprocess.TimeoutExpired:
+        found = f"no answer in {format_seconds(ASK_SECONDS)}"
+    except OSError as problem:
+        found = str(problem)
+    except (ValueError, IndexError):
+        found = (done.stderr or done.stdout).strip()[-2000:] or f"exit code {done.returncode}"
+    raise ServerFailed(
+        f"the server's interpreter could not be asked {what}",
+        found=found,
+        looked=[python],
+        remedies=["make sure that it is a Python of 3.8 or later: python=... of the server, or --against-python=EXE"],
+    )
