@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Literal
 
-    from pytest_gpuserve.comparison.assertions import CapacityRun, Duel, Run
+    from pytest_gpuserve.comparison.assertions import Duel, Run
     from pytest_gpuserve.comparison.judging import TestGate
     from pytest_gpuserve.comparison.numbers import Published
     from pytest_gpuserve.experiment.handle import Target
@@ -103,81 +103,6 @@ class Load:
             source=self._engine,
         )
         return self._gate.measure(target.watched_by(self._telemetry), shape, name)
-
-    def capacity(
-        self,
-        target: Target,
-        *,
-        p50: float | Objectives | None = None,
-        p90: float | Objectives | None = None,
-        p95: float | Objectives | None = None,
-        p99: float | Objectives | None = None,
-        arrivals: Literal["poisson", "constant"] = "poisson",
-        precision: float = 0.05,
-        seconds: float | None = None,
-        warmup_seconds: float = 1.0,
-        starts: int = 2,
-        timeout: float | None = None,
-        processes: int = 1,
-        seed: int = 0,
-        check: Literal["all", "some"] = "some",
-        allowed_errors: float = 0.0,
-        name: str | None = None,
-    ) -> CapacityRun:
-        """Find the highest rate of an open loop at which an objective is met.
-
-        ``assert run.capacity >= baseline.capacity`` gates it as any metric, ``run.capacity >= 500`` as a limit. Each
-        start is searched by itself: from a first guess outwards, until one rate is shown to meet the objective and
-        another to miss it, then inwards. Latencies count from when requests were due.
-
-        Args:
-            target: As for a load.
-            p50: The objective, in seconds, 10 at most: so long may half of the requests take. One objective is given.
-                Half of the requests have to meet all of ``Objectives(ttft=200 * ms, tpot=30 * ms)``, of
-                ``pytest_gpuserve.load``.
-            p90: The same of 90 %.
-            p95: The same of 95 %.
-            p99: The same of 99 %.
-            arrivals: When requests are due: ``poisson``, as of many independent users, or ``constant`` gaps.
-            precision: How far apart the last rates are that are tried, as a fraction.
-            seconds: Measured time of a rate at most, in steps of 2.4; 19.2 by default. Where the objective or a low
-                rate needs more it has more, whatever is said here. Most rates are decided sooner. Each of the eight
-                samples at the end has 5/16 of it.
-            warmup_seconds: Loaded time before the first guess that is thrown away.
-            starts: As for a load.
-            timeout: Seconds after which a request is an error; 10 by default, and four times the objective at least; 40
-                where ``Objectives`` have no ``latency``.
-            processes: As for a load.
-            seed: As for a load.
-            check: As for a load.
-            allowed_errors: Share of the requests that may fail; a rate at which more do misses the objective.
-            name: As for a load.
-
-        Raises:
-            UsageProblem: An argument is out of range, or there is not one objective.
-            ServerFailed: The server could not be started.
-            LoadFailed: The load engine failed.
-            BaselineUnusable: The baseline file cannot be read or trusted.
-        """
-        from pytest_gpuserve.comparison.assertions import CapacityRun  # noqa: PLC0415 -- heavy
-        from pytest_gpuserve.experiment.capacity.shape import check_searchable, search_shape  # noqa: PLC0415 -- heavy
-
-        check_searchable(target)
-        shape = search_shape(
-            {"p50": p50, "p90": p90, "p95": p95, "p99": p99},
-            precision=precision,
-            arrivals=arrivals,
-            seconds=seconds,
-            warmup_seconds=warmup_seconds,
-            starts=starts,
-            timeout=timeout,
-            processes=processes,
-            seed=seed,
-            check=check,
-            allowed_errors=allowed_errors,
-            source=self._engine,
-        )
-        return CapacityRun(self._gate.measure(target.watched_by(self._telemetry), shape, name))
 
 
 class MakeDuel:

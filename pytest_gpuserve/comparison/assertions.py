@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Final, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, Protocol, TypeVar
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.observed import Observed
-from pytest_gpuserve.gate.metric import CAPACITY, GOODPUT, METRICS, OUTPUT_TOKENS, Metric
-from pytest_gpuserve.measure.points import NotMeasured, pooled_value
-from pytest_gpuserve.measure.window import searches_of
+from pytest_gpuserve.gate.metric import GOODPUT, METRICS, OUTPUT_TOKENS, Metric
+from pytest_gpuserve.measure.points import pooled_value
 from pytest_gpuserve.roofline import peak_of, share_of_peak
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.roofline import Peak, Work
     from pytest_gpuserve.store.published import PublishedEntry
@@ -125,14 +123,6 @@ class Sides(Generic[T]):
         Files that the first start of all finds on the disk, later ones find in memory.
         """
         return self._make(METRICS["cold_start"])
-
-    @property
-    def capacity(self) -> T:
-        """The highest rate that meets a latency objective, requests a second; higher is better.
-
-        Only ``load.capacity(...)`` finds it.
-        """
-        return self._make(METRICS["capacity"])
 
     def __bool__(self) -> NoReturn:
         no_truth(type(self).__name__.lower(), "throughput")
@@ -486,76 +476,3 @@ class Measured:
                 *([f"or, as a limit, `{self.metric.name} {gate} {other}`"] if limit else []),
             ],
         )
-
-
-_GATED: Final = frozenset({*METRICS, *(metric.times for metric in METRICS.values())}) - {CAPACITY, "cold_start", ""}
-_SEEN: Final = frozenset(name for name in vars(Observed) if not name.startswith("_"))
-
-
-class CapacityRun:
-    """What was found of a server's capacity.
-
-    It has the capacity and the cold start of each start, and nothing else to gate: a search loads a server at many
-    rates, so that throughput and latencies are those of no load that a baseline could have in common with it.
-
-    Args:
-        run: What was measured.
-    """
-
-    def __init__(self, run: Run) -> None:
-        self.run = run
-
-    @property
-    def capacity(self) -> Measured:
-        """Requests a second, the mean over the starts; higher is better."""
-        return Measured(self.run, METRICS[CAPACITY])
-
-    @property
-    def cold_start(self) -> Measured:
-        """See ``Run``."""
-        return self.run.cold_start
-
-    @property
-    def searches(self) -> tuple[Search, ...]:
-        """The search of each start, with its probes."""
-        return tuple(searches_of(self.run.sessions))
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Around the capacities of all starts, requests a second.
-
-        From the lowest of the rates that were shown to meet the objective to the highest of those that were shown to
-        miss it, a pair for each start.
-
-        Raises:
-            NotMeasured: A start has no such interval.
-        """
-        ends = [(search.low, search.high) for search in self.searches]
-        known = [(low, high) for low, high in ends if low is not None and high is not None]
-        if not known or len(known) < len(ends):
-            raise NotMeasured(f"{CAPACITY} is not known of every start: {'; '.join(self.problems) or 'nothing found'}")
-        return min(low for low, _ in known), max(high for _, high in known)
-
-    @property
-    def sessions(self) -> list[Session]:
-        """What was measured, the first look first; a comparison may add to it."""
-        return self.run.sessions
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        """Why nothing may be concluded from it; empty when all is well."""
-        return self.run.problems
-
-    def __bool__(self) -> NoReturn:
-        raise UsageProblem(
-            "a search is neither true nor false", remedies=["write `assert run.capacity >= baseline.capacity`"]
-        )
-
-    def __getattr__(self, name: str) -> NoReturn:
-        if name in _GATED | _SEEN:
-            what = "gate" if name in _GATED else "look at"
-            raise UsageProblem(
-                f"load.capacity(...) has no {name}: it loads the server at many rates",
-                remedies=[f"{what} its {name} under one load: load(..., schedule=Poisson(rate=...))"],
-            )
-        raise AttributeError(f"a search has no {name!r}; it has capacity, cold_start, interval and searches")

@@ -28,7 +28,7 @@ from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 from pytest_gpuserve.measure.breakdown import profile_of
 from pytest_gpuserve.measure.counters import moved
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
-from pytest_gpuserve.measure.window import Client, is_searched
+from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.attribution import attribution
 
 if TYPE_CHECKING:
@@ -350,9 +350,6 @@ def attributed(before: Sequence[Session], after: Sequence[Session]) -> list[str]
         next((start.settings for session in reversed(sessions) for start in session.starts if start.settings), {})
         for sessions in (before, after)
     ]
-    if is_searched(start for sessions in (before, after) for session in sessions for start in session.starts):
-        # Each at its own capacity: where the time went at two rates explains neither.
-        return [*moved(*settings)]
     return [
         *moved(*settings),
         *attribution(profile_of(windows[0], clients[0]), profile_of(windows[1], clients[1])),

@@ -621,7 +621,6 @@ def session_of(measured: Round, arm: Arm) -> Session:
         telemetry=side.telemetry,
         idle_watts=side.idle_watts,
         rejected=side.rejected,
-        search=side.searches[-1] if side.searches else None,
     )
     return Session(
         starts=(start,) if start.windows else (),

@@ -402,20 +402,9 @@ class StoredComparison:
         if judgement.verdict is Verdict.INCONCLUSIVE:
             if self.evidence(measurement, stored) is None:
                 return True
-            if self._awaits_sessions(measurement, judgement):
-                return False
             # Where packages have changed its commit cannot settle it, for both sides would have the new ones.
             return judgement.value is not None and not changes_since(stored, self._here)
         return judgement.verdict in {Verdict.REGRESSED, Verdict.IMPROVED}
-
-    def _awaits_sessions(self, measurement: Measurement, judgement: Judgement) -> bool:
-        """Whether another session should decide it: of what tells its own error it decides more than a round."""
-        # What is surely worse is not decided by another one: the hour may be why, which is the same for all of them.
-        metric = judgement.metric
-        if metric.own_error is None or judgement.interval is None or self._case.why_not(next_session(measurement)):
-            return False
-        low, high = judgement.interval
-        return not (high < 0 if metric.higher_is_better else low > 0)
 
     def _confirmed(
         self, measurement: Measurement, metric: Metric, stored: Stored, judgement: Judgement

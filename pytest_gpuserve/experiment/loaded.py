@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -39,9 +38,18 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.instance import Instance
 
 
+class _Measured(NamedTuple):
+    """A window, and what goes with it when it is measured again."""
+
+    window: Window
+    ticks: list[Tick]
+    counted: Counters | None
+    readings: tuple[CounterReading | None, CounterReading | None]
+
+
 @dataclass
-class OneStart(ABC):
-    """One fresh start of a server that is measured.
+class LoadedStart:
+    """One fresh start of a server under load.
 
     Args:
         instance: The running server.
@@ -64,10 +72,12 @@ class OneStart(ABC):
     _conditions: list[WindowCondition] = field(default_factory=list)
     _taken_cores: float = 0.0
     _cpu_share: float | None = None
+    _measured: list[_Measured] = field(default_factory=list)
+    _goal: int = 0
+    _sifted: int = 0
 
     def __post_init__(self) -> None:
-        shape = self._watched_shape
-        self._watch = Watch(self.instance, self.target, shape, self.check, self.progress, self._seconds_left)
+        self._watch = Watch(self.instance, self.target, self.shape, self.check, self.progress, self._seconds_left)
 
     @property
     def problems(self) -> list[Reason]:
@@ -78,19 +88,6 @@ class OneStart(ABC):
     def disturbances(self) -> list[Reason]:
         """What disturbed all of it, so that nothing may be concluded from it: another start may do without."""
         return self._watch.disturbances
-
-    @property
-    def _watched_shape(self) -> LoadShape:
-        """The shape by which its loads are watched."""
-        return self.shape
-
-    @abstractmethod
-    def measure(self) -> Start:
-        """Measure it; why nothing may be concluded from that stands in ``problems``."""
-
-    @abstractmethod
-    def _seconds_left(self) -> float | None:
-        """How long the load will still take, if that is known."""
 
     @contextmanager
     def _host_watched(self) -> Iterator[None]:
@@ -127,24 +124,6 @@ class OneStart(ABC):
             idle_watts=self.monitor.idle_watts,
             rejected=tuple("; ".join(condition.again) for condition in self._conditions if condition.again),
         )
-
-
-class _Measured(NamedTuple):
-    """A window, and what goes with it when it is measured again."""
-
-    window: Window
-    ticks: list[Tick]
-    counted: Counters | None
-    readings: tuple[CounterReading | None, CounterReading | None]
-
-
-@dataclass
-class LoadedStart(OneStart):
-    """One start under load."""
-
-    _measured: list[_Measured] = field(default_factory=list)
-    _goal: int = 0
-    _sifted: int = 0
 
     def measure(self) -> Start:
         """Warm up, measure, lengthen where needed, cut off what was not steady.

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.device.cpu import cores_taken_by_others, read_cpu
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
-from pytest_gpuserve.experiment.capacity.rounds import SearchedUp, round_of_searches
-from pytest_gpuserve.experiment.capacity.shape import SearchShape
 from pytest_gpuserve.experiment.same_answers import AnswerComparison
 from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
 from pytest_gpuserve.experiment.shared_starts import SharedStarts, StartedPair
@@ -274,8 +272,7 @@ class Pairing:
         starts: SharedStarts | None = None,
     ) -> None:
         self.rounds: list[Round] = list(rounds)
-        # Each of two servers is searched with the host to itself: a search is as long as many windows.
-        self.by_turns = terms.by_turns or isinstance(terms.shape, SearchShape)
+        self.by_turns = terms.by_turns
         self._targets: Mapping[Arm, Target] = {"base": base, "candidate": candidate}
         self._terms = terms
         self._progress = progress
@@ -377,11 +374,7 @@ class Pairing:
 
     def _take_by_turns(self, problems: Iterable[Reason] = ()) -> None:
         self._starts.end()
-        number = len(self.rounds)
-        if isinstance(self._terms.shape, SearchShape):
-            measured = round_of_searches(self._up, self._terms, self._terms.shape, self._progress, number=number)
-        else:
-            measured = round_by_turns(self._started, self._terms, self._telemetry_source, number=number)
+        measured = round_by_turns(self._started, self._terms, self._telemetry_source, number=len(self.rounds))
         self.rounds.append(replace(measured, problems=(*problems, *measured.problems)))
 
     # -- two at a time
@@ -465,15 +458,6 @@ class Pairing:
         arm = server_arm.arm
         server_arm.problems.extend(self._answers.ask(arm, self._targets[arm], server_arm.instance))
         server_arm.warm_up(stack)
-
-    @contextmanager
-    def _up(self, arm: Arm) -> Iterator[SearchedUp]:
-        """A server that runs alone, to be searched."""
-        target = self._targets[arm]
-        with self._telemetry_source.monitor() as monitor, ExitStack() as stack:
-            with _as_base_failure(arm):
-                instance = stack.enter_context(target.started())
-            yield SearchedUp(target, instance, monitor, self._answers.ask(arm, target, instance))
 
     def _fill(self, opened: _Open, blocks: int) -> bool:
         """Measure until the round has so many blocks; whether it does, and was not dropped."""

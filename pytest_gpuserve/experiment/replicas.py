@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, cast
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.experiment.capacity.shape import SearchShape
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.share import Share
 from pytest_gpuserve.load.driver import most_under_way
@@ -163,8 +162,6 @@ def for_replicas(shape: LoadShape, *targets: Target) -> LoadShape:
     replicas = math.lcm(*(target.replicas for target in targets))
     if replicas == 1:
         return shape
-    if isinstance(shape, SearchShape):
-        shape = shape.for_users(replicas)
     most = most_under_way(shape.schedule)
     if most is not None and most < replicas:
         raise UsageProblem(

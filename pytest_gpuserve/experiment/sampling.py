@@ -6,8 +6,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.experiment.capacity.shape import SearchShape
-from pytest_gpuserve.experiment.capacity.start import SearchedStart
 from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.same_answers import digests_of
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], None], progress: Progress) -> None:
-    """Start the server ``shape.starts`` times and load each, or search each for its capacity.
+    """Start the server ``shape.starts`` times and load each.
 
     A start that was disturbed as a whole is measured again, at most as often as there are starts: where others took too
     many of the host's cores, the client was late or saturated, or no steady state was found. What is disturbed then is
@@ -62,11 +60,7 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
                 with target.started() as instance:
                     said, unanswered = digests_of(target, instance, said)
                     problems.extend(unanswered)
-                    loaded: LoadedStart | SearchedStart
-                    if isinstance(shape, SearchShape):
-                        loaded = SearchedStart(instance, target, shape, check, progress, monitor)
-                    else:
-                        loaded = LoadedStart(instance, target, shape, check, progress, monitor)
+                    loaded = LoadedStart(instance, target, shape, check, progress, monitor)
                     start = loaded.measure()
                 # Now, for the end of the server may yet be interrupted.
                 problems.extend(loaded.problems)

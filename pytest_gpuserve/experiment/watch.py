@@ -236,16 +236,15 @@ class Watch:
         """Note that the load was lost after it had begun."""
         self.problems.append(self._shown(lost_in_mid_load(problem)))
 
-    def reasons(self, ticks: Sequence[Tick], schedule: Schedule, ceiling: float | None = None) -> list[Reason]:
-        """Why nothing could be concluded from ticks, if they were a load of this schedule by themselves.
+    def reasons(self, ticks: Sequence[Tick], ceiling: float | None) -> list[Reason]:
+        """Why nothing could be concluded from ticks, if they were a load by themselves.
 
         Args:
             ticks: Oldest first.
-            schedule: When requests were due.
             ceiling: Requests a second that the client reaches at most; None where that is not known.
         """
         shape, cores = self.shape, self._cores()
-        schedule = self.target.as_thought(schedule)
+        schedule = self.target.as_thought(shape.schedule)
         found = reasons(
             total(ticks),
             schedule=schedule,
@@ -272,7 +271,7 @@ class Watch:
         death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS) if totals.errors else None
         if death is not None:
             self.problems.append(Reason(ReasonKind.SERVER_FAILED, death))
-        found = self.reasons(ticks, shape.schedule, ceiling)
+        found = self.reasons(ticks, ceiling)
         for reason in found:
             (self.disturbances if reason.kind in DISTURBANCES else self.problems).append(reason)
         self.problems.extend(self._replicas.problems(windows, allowed_errors=shape.allowed_errors))

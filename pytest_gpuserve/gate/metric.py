@@ -25,25 +25,8 @@ Growth = NewType("Growth", float)
 
 LATENCY: Final = "latency"
 COLD_START: Final = "cold_start"
-CAPACITY: Final = "capacity"
 OUTPUT_TOKENS: Final = "output_tokens_per_second"
 GOODPUT: Final = "goodput"
-
-OF_A_START: Final = frozenset({COLD_START, CAPACITY})
-"""The metrics that no window knows: a start has one value of each."""
-
-
-@dataclass(frozen=True)
-class OwnError:
-    """Of a metric of which each start tells its own error, so that less has to be believed beforehand.
-
-    Attributes:
-        dof: Degrees of freedom of the squared error that a start tells.
-        beyond_sd: Standard deviation of log cost between sessions beyond that error, assumed before any is known.
-    """
-
-    dof: float
-    beyond_sd: float
 
 
 @dataclass(frozen=True)
@@ -60,7 +43,6 @@ class Metric:
         sd_floor: Smallest standard deviation of log cost between starts or sessions that is ever believed.
         default_sd: Standard deviation of log cost between sessions that is assumed before any is known.
         default_pair_sd: The same of the difference between two starts side by side, where ``sd_floor`` is not more.
-        own_error: What a start knows of its own error, where that is most of its spread; None where it knows nothing.
         is_of_requests: Whether it is computed from requests, so that it needs many; else one shows that there was load.
         on_request: Whether it is judged, shown and reckoned with only where a test names it.
         times: Of which times it is a quantile: ``latency``, ``ttft``, ``itl`` or ``tpot``; empty of what is none.
@@ -77,7 +59,6 @@ class Metric:
     default_pair_sd: float = 0.015
     is_of_requests: bool = True
     on_request: bool = False
-    own_error: OwnError | None = None
     times: str = ""
 
     @property
@@ -178,7 +159,6 @@ def _on_request(
     default_pair_sd: float = 0.015,
     higher_is_better: bool = False,
     is_of_requests: bool = True,
-    own_error: OwnError | None = None,
 ) -> Metric:
     return Metric(
         name=name,
@@ -192,7 +172,6 @@ def _on_request(
         default_pair_sd=default_pair_sd,
         is_of_requests=is_of_requests,
         on_request=True,
-        own_error=own_error,
     )
 
 
@@ -237,18 +216,6 @@ _ALL: Final = (
         default_sd=0.05,
         default_pair_sd=0.05 * math.sqrt(2),
         is_of_requests=False,
-    ),
-    # A start has one number of it too, but a search also tells how well it knows it: within some 4 %, for slow requests
-    # come in clusters. Beyond that starts differ as their throughput does.
-    _on_request(
-        CAPACITY,
-        unit="1/s",
-        tolerance=0.10,
-        sd_floor=0.01,
-        default_sd=0.04,
-        higher_is_better=True,
-        is_of_requests=False,
-        own_error=OwnError(dof=5.0, beyond_sd=0.02),
     ),
 )
 

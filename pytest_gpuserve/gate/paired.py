@@ -13,7 +13,7 @@ Two kinds of history know how far two fresh starts of one build lie apart: the s
 variance counts twice because a pair has two starts, and the rounds of past paired comparisons, whose spread about their
 own mean is that of start pairs plus that inside a round, which is subtracted. Both are centred, so they hold whatever
 the comparison found. What a start's own windows scatter is not subtracted from the first kind, which errs on the
-careful side. Where that is most of the spread, as of a capacity, the first kind says nothing of starts and is left out.
+careful side.
 
 Starts that followed each other on a machine whose speed moved meanwhile teach nothing here: they differ by what a pair
 has in common. On a virtual machine of two cores, whose neighbours halve its speed for seconds, two starts of one build
@@ -319,7 +319,7 @@ def learn_prior(metric: Metric, stored: Sequence[Sequence[float]], paired: Seque
         ValueError: A log cost is NaN or infinite.
     """
     default = default_prior(metric)
-    starts_squares, starts_dof = _pooled(stored if metric.own_error is None else ())
+    starts_squares, starts_dof = _pooled(stored)
     pairs_squares, pairs_dof = _pooled([[point.x for point in rounds] for rounds in paired])
     dof = starts_dof + pairs_dof
     if not dof:

@@ -45,13 +45,6 @@ class ReasonKind(str, Enum):
     CARD_UNKNOWN = "card-unknown"
     CARD_ERROR = "card-error"
     MEMORY_NOT_GIVEN_BACK = "memory-not-given-back"
-    # A search for the capacity.
-    NO_CAPACITY = "no-capacity"
-    CAPACITY_OF_CLIENT = "capacity-of-client"
-    OBJECTIVE_MISSED = "objective-missed"
-    OBJECTIVE_NOT_SHOWN = "objective-not-shown"
-    CONTRADICTORY = "contradictory"
-    CAPACITY_UNSURE = "capacity-unsure"
     # The evidence.
     WITHIN_TOLERANCE = "within-tolerance"
     UNDECIDED = "undecided"

@@ -99,13 +99,13 @@ def look_index(rounds: int, blocks_in_last_round: int) -> int | None:
 def first_look(metric: Metric) -> int:
     """The first look that a metric takes part in.
 
-    A p99 of three blocks rests on too few requests, and half a search is none. A cold start takes two rounds: the first
+    A p99 of three blocks rests on too few requests. A cold start takes two rounds: the first
     start of all may find its files on the disk, which the other server then finds in memory, so the first round is left
     out where there is a second (`comparison.side_by_side.judged_rounds`).
     """
     if metric.name == COLD_START:
         return _SECOND_ROUND
-    return 1 if metric.own_error is not None or (metric.quantile is not None and metric.quantile >= _TAIL_FROM) else 0
+    return 1 if metric.quantile is not None and metric.quantile >= _TAIL_FROM else 0
 
 
 def levels(alpha: float = ALPHA, looks: int = len(LOOKS)) -> tuple[float, ...]:

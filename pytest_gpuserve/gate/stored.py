@@ -16,10 +16,6 @@ build; P(PASS), P(REGRESSED) at 5 % slower; P(REGRESSED) at 10 % slower (at 30 %
 The stored spread alone, with dof N-H, decides nothing at N = 2 (PASS .00) and .20, .41, .89 of identical
 builds at N = 3, 4, 8 and sd 2 %; the prior without the new sessions .01, .25, .72, .94 at N = 1, 2, 4, 8.
 
-Where each start tells its own error, and that is most of the spread between sessions (a capacity), the prior is the sum
-of that error, pooled over all sessions, and of what is assumed beyond it; its weight follows from the degrees of
-freedom of both (F. E. Satterthwaite, Biometrics Bulletin 2, 1946, 110-114).
-
 Sessions of one occasion (one run of pytest) share its hour: the neighbours on the machine, its temperature, its
 memory. They differ from each other by less than sessions of two occasions do, so a spread that was learned on one
 occasion understates what the next one may bring. Simulated with 1 % between sessions and 2 % between occasions, an
@@ -194,7 +190,7 @@ def judge_stored(
         text = f"the baseline was only recorded on {next(iter(by_host))!r}, this host is {host!r}"
         reasons = (Reason(ReasonKind.OTHER_HOST, text),)
         return StoredResult(metric, Verdict.MISSING, None, measured, None, len(new), looks, reasons)
-    session = _session_variance(metric, by_host, [point.y for point in new], own_error(metric, [*stored, *new]))
+    session = _session_variance(metric, by_host, [point.y for point in new])
     prediction = _predict(by_host, host, session, sessions=len(new))
     # Noise inside a session is independent between sessions, so that of their mean is 1/J of it; at J = 1
     # this is the whole difference. What was stored with less noise does not know of the difference.
@@ -241,30 +237,13 @@ def _check(stored: Sequence[SessionPoint], new: Sequence[SessionPoint], *, looks
         raise ValueError(f"alpha must lie between 0 and 0.5, not {alpha}")
 
 
-def own_error(metric: Metric, points: Sequence[SessionPoint]) -> Variance | None:
-    """The squared error that sessions tell of themselves, pooled; None where the metric, or all of them, tell none.
-
-    One that does not tell its own is believed no better than the others, and no better than what is assumed of all.
-    """
-    telling = [point for point in points if point.u > 0]
-    if metric.own_error is None or not telling:
-        return None
-    value = fmean(point.u for point in telling)
-    if len(telling) < len(points):
-        value = max(value, metric.default_sd**2 - metric.own_error.beyond_sd**2)
-    return Variance(value, metric.own_error.dof * sum(point.starts for point in telling))
-
-
-def _session_variance(
-    metric: Metric, by_host: Mapping[str, Sequence[float]], new: Sequence[float], own: Variance | None
-) -> Variance:
+def _session_variance(metric: Metric, by_host: Mapping[str, Sequence[float]], new: Sequence[float]) -> Variance:
     groups = [*by_host.values(), new]
     return session_variance(
         metric,
         squares=sum_of_squares(groups),
         df=sum(len(group) - 1 for group in groups),
         alone=sum(map(len, by_host.values())) == 1,
-        own=own,
     )
 
 
@@ -273,7 +252,7 @@ def sum_of_squares(groups: Iterable[Sequence[float]]) -> float:
     return math.fsum((y - mean) ** 2 for group in groups for mean in (fmean(group),) for y in group)
 
 
-def session_variance(metric: Metric, *, squares: float, df: int, alone: bool, own: Variance | None = None) -> Variance:
+def session_variance(metric: Metric, *, squares: float, df: int, alone: bool) -> Variance:
     """b^2: the prior mixed with the pooled spread, never below the metric's floor.
 
     Args:
@@ -281,21 +260,12 @@ def session_variance(metric: Metric, *, squares: float, df: int, alone: bool, ow
         squares: Squared deviations of log costs from the means of their groups, with ``df`` degrees of freedom.
         df: See ``squares``.
         alone: Whether only one session was stored, whose spread nobody knows: the prior weighs more.
-        own: What sessions tell of their own error; None where that is not known.
     """
-    prior = _prior(metric, _PRIOR_DF_ALONE if alone else _PRIOR_DF, own)
+    prior = Variance(metric.default_sd**2, _PRIOR_DF_ALONE if alone else _PRIOR_DF)
     variance = Variance((prior.df * prior.value + squares) / (prior.df + df), prior.df + df)
     if df >= _FEWEST_DF_TO_CONTRADICT and f_upper_tail(squares / df / prior.value, df, prior.df) < _CONTRADICTION:
         variance = Variance(squares / df, float(df))
     return Variance(max(variance.value, metric.sd_floor**2), variance.df)
-
-
-def _prior(metric: Metric, df: float, own: Variance | None) -> Variance:
-    if own is None or metric.own_error is None:
-        return Variance(metric.default_sd**2, df)
-    beyond = metric.own_error.beyond_sd**2
-    value = beyond + own.value
-    return Variance(value, value**2 / (beyond**2 / df + own.value**2 / own.df))
 
 
 def _predict(by_host: Mapping[str, Sequence[float]], host: str, session: Variance, *, sessions: int) -> _Prediction:

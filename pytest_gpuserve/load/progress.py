@@ -21,7 +21,7 @@ ANY_WIDTH: Final = 1 << 16
 
 _GAP = "  "
 
-_LEFT_OUT_FIRST = ("load left", "budget left", "test", "p99", "interval", "look", "estimate", "errors", "probe")
+_LEFT_OUT_FIRST = ("load left", "budget left", "test", "p99", "interval", "look", "estimate", "errors")
 """What a narrow terminal goes without, in this order; last of all the rate."""
 
 
@@ -34,14 +34,12 @@ class ProgressContext:
         look: Which look is taken, of how many: ``round 2 of 8``.
         judgement: What the last look said of the metric that is being decided; None before there was one.
         left_seconds: Of the test's budget; None where it has none.
-        probe: Which rate is tried of a search for a capacity, and between which ones that lies; empty of other loads.
     """
 
     test: str = ""
     look: str = ""
     judgement: Judgement | None = None
     left_seconds: float | None = None
-    probe: str = ""
 
 
 NOBODY: Final = ProgressContext()
@@ -71,7 +69,6 @@ def progress_line(
         "test": standing.test,
         "look": standing.look,
         **_estimate(standing.judgement),
-        "probe": standing.probe,
         "rate": "-/s" if rate is None else format_rate(rate),
         "p99": "p99 -" if p99 is None else f"p99 {format_seconds(p99)}",
         "errors": f"{errors} {'error' if errors == 1 else 'errors'}" if errors else "",

@@ -158,9 +158,7 @@ def _judge_card(card: CardTelemetry, baseline_mhz: float | None, least_share: fl
     return WindowCondition(tuple(rejected), tuple(unknown))
 
 
-def judge_windows(
-    conditions: Sequence[WindowCondition], *, most_rejected_share: float = MOST_REJECTED_SHARE
-) -> RunCondition:
+def judge_windows(conditions: Sequence[WindowCondition]) -> RunCondition:
     """Judge whether so many of all measured windows were disturbed that the rest proves nothing."""
     count = len(conditions)
     rejected = [condition for condition in conditions if condition.again]
@@ -168,9 +166,9 @@ def judge_windows(
     unknown: tuple[str, ...] = ()
     if blind:
         unknown = (f"telemetry unknown in {len(blind)} of {count} windows, first: {'; '.join(blind[0].unknown)}",)
-    if len(rejected) <= most_rejected_share * count:
+    if len(rejected) <= MOST_REJECTED_SHARE * count:
         return RunCondition(unknown=unknown)
-    share = f"{len(rejected)} of {count} windows, more than {format_fraction(most_rejected_share)} of them"
+    share = f"{len(rejected)} of {count} windows, more than {format_fraction(MOST_REJECTED_SHARE)} of them"
     throttled = [condition for condition in rejected if condition.rejected]
     if throttled:
         text = f"throttled: {share}; first: {'; '.join(throttled[0].again)} ({_NOT_FOR_SPEED}); {_COOL}; or {_LOCK}"

@@ -1,4 +1,4 @@
-"""What a good answer is: the objectives of a goodput or a capacity, which the engine holds each answer against."""
+"""What a good answer is: the objectives of a goodput, which the engine holds each answer against."""
 
 from __future__ import annotations
 
@@ -42,13 +42,8 @@ class Objectives(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __str__(self) -> str:
         """``ttft <= 0.2 s, tpot <= 0.03 s``; of other objectives another text, for it stands in the workload."""
-        return ", ".join(f"{name} <= {limit!r} s" for name, limit in self.limits.items())
-
-    @property
-    def limits(self) -> dict[str, float]:
-        """The objectives that are asked for, by their names."""
         known = {name: getattr(self, name) for name in self.__struct_fields__}
-        return {name: float(limit) for name, limit in known.items() if limit is not None}
+        return ", ".join(f"{name} <= {float(limit)!r} s" for name, limit in known.items() if limit is not None)
 
     @property
     def is_of_streams(self) -> bool:

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.gate.metric import (
-    CAPACITY,
     COLD_START,
     GOODPUT,
     LATENCY,
-    OF_A_START,
     OUTPUT_TOKENS,
     Metric,
     log_cost,
@@ -22,13 +20,11 @@ from pytest_gpuserve.gate.metric import (
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.streams import Streams, is_quantile_known, within_one_read
-from pytest_gpuserve.measure.window import is_searched
 from pytest_gpuserve.units import format_fraction, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.histogram import Histogram
     from pytest_gpuserve.measure.window import Session, Start, Window
 
@@ -37,9 +33,9 @@ OF_STREAMS: Final = frozenset({"ttft", "itl", "tpot"})
 
 ASK_FOR_USAGE: Final = 'ask for it in the request\'s body: "stream_options": {"include_usage": true}; server.chat does'
 
-NO_WINDOW_SPREAD: Final = OF_A_START | {"gpu_memory"}
+NO_WINDOW_SPREAD: Final = frozenset({COLD_START, "gpu_memory"})
 """Metrics whose windows say nothing of how well a start knows them: those are none of a window's, memory is a maximum.
-Only the spread between starts judges them, or what a search tells of itself."""
+Only the spread between starts judges them."""
 
 
 class NotMeasured(GpuserveError):
@@ -65,7 +61,7 @@ class CostPoint:
 
     Args:
         y: Mean over its starts of the log cost; for the batching ratio the log cost of the session's ratio of totals.
-        u: Squared standard error of ``y``, as the session's own windows or searches show it; 0 where they show nothing.
+        u: Squared standard error of ``y``, as the session's own windows show it; 0 where they show nothing.
     """
 
     y: float
@@ -89,9 +85,6 @@ def point(metric: Metric, session: Session, tolerance: float) -> CostPoint:
         if metric.name == "batching_ratio"
         else statistics.fmean(costs)
     )
-    if metric.own_error is not None and not all(inside):
-        # Of starts that do not know their error the others say nothing.
-        return CostPoint(y=y, u=0.0)
     return CostPoint(y=y, u=statistics.fmean(inside) / len(inside))
 
 
@@ -117,10 +110,6 @@ def value_of_starts(metric: Metric, starts: Sequence[Start]) -> float:
     """
     if metric.name == COLD_START:
         return statistics.fmean(cold_starts([start.cold_start_seconds for start in starts]))
-    if metric.name == CAPACITY:
-        return statistics.fmean(capacities([start.search for start in starts]))
-    if is_searched(starts):
-        raise NotMeasured(f"{metric.name} is not known of a search for a capacity, which loads at many rates")
     return value_of(metric, [window for start in starts for window in start.windows])
 
 
@@ -238,22 +227,6 @@ def cold_starts(seconds: Sequence[float | None]) -> list[float]:
             remedies=["a remote server has no cold start: gate that of a server that the test starts, by its file"],
         )
     return known
-
-
-def capacities(searches: Sequence[Search | None]) -> list[float]:
-    """The capacities in requests a second. Raises `NotMeasured` where there is none, or one is not known."""
-    known = [search.value for search in searches if search is not None]
-    if not searches:
-        raise NotMeasured(f"{CAPACITY} is not known: no server start was measured")
-    if len(known) < len(searches):
-        raise NotMeasured(
-            f"{CAPACITY} is not known: this load has one rate, or its users",
-            remedies=["search for it: load.capacity(server.post(...), p99=50 * ms)"],
-        )
-    found = [value for value in known if value is not None]
-    if len(found) < len(known):
-        raise NotMeasured(f"{CAPACITY} is not known: a start was shown to meet the objective at no rate, or at all")
-    return found
 
 
 def mean_sm_clock_mhz(sessions: Sequence[Session]) -> float | None:
@@ -383,9 +356,7 @@ def _enough(session: Session, counts: Sequence[int], needed: int) -> int:
 
 
 def _squared_error(metric: Metric, start: Start) -> float:
-    """Squared standard error of a start's mean log cost, from the spread of its windows, or of a search's samples."""
-    if metric.name == CAPACITY:
-        return 0.0 if start.search is None else start.search.squared_error or 0.0
+    """Squared standard error of a start's mean log cost, from the spread of its windows."""
     if metric.name in NO_WINDOW_SPREAD:
         return 0.0
     costs = []

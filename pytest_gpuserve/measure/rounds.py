@@ -6,12 +6,11 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from pytest_gpuserve.gate.metric import CAPACITY, COLD_START, METRICS, OF_A_START, Metric, log_cost, requests_needed
+from pytest_gpuserve.gate.metric import COLD_START, METRICS, Metric, log_cost, requests_needed
 from pytest_gpuserve.gate.paired import RoundPoint
 from pytest_gpuserve.measure.points import (
     NotMeasured,
     TooFewRequests,
-    capacities,
     cold_starts,
     observations,
     point,
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuserve.gate.reason import Reason
-    from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
     from pytest_gpuserve.measure.telemetry import Telemetry
     from pytest_gpuserve.measure.window import Session, Window
@@ -72,11 +70,6 @@ def reduced_by_metric(sessions: Sequence[Session]) -> dict[str, tuple[Reduced, .
 FEWEST_GROUPS = 2
 """Neighbouring blocks are put together until a quantile has its requests; a single group would not know its spread."""
 
-IN_COMMON: Final = 1.5
-"""Times as much the ratio of two capacities varies as pairs of samples tell, by counting over simulated queues of one
-worker: each sample is where those before it had the capacity, so that they share what those were wrong about. Stored
-sessions need no such factor, for their arrivals are the same in all of them."""
-
 OF_ONE_SERVER: Final = frozenset({"gpu_memory"})
 """Metrics of the whole card that no time slice tells apart: of a server that shares it they are not known."""
 
@@ -86,8 +79,7 @@ def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint
 
     A rate is the mean of its windows' log costs. A quantile is taken of an arm's windows of a block together, and the
     batching ratio of their totals: neither is a mean over windows. A cold start gives one difference, whatever the
-    blocks: that of the two starts, or where each server had several, of their mean log costs. Two searches give one for
-    each pair of samples: those of one number have the arrivals in common, whose chance cancels.
+    blocks: that of the two starts, or where each server had several, of their mean log costs.
 
     Energy and utilisation are those of the whole card, on which the other server rests meanwhile; see `points`. Memory
     is the card's as well, and so that of both servers unless they ran by turns.
@@ -98,18 +90,11 @@ def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint
     """
     if not measured.blocks:
         raise NotMeasured(f"{metric.name} is not known: no block was measured")
-    if metric.name == CAPACITY:
-        pairs = zip(*(_parts(measured, arm) for arm in ARMS), strict=True)
-        # The cost of a capacity is its inverse.
-        differences = [base - candidate for base, candidate in pairs]
-        middle = statistics.fmean(differences)
-        return RoundPoint(tuple(middle + IN_COMMON * (each - middle) for each in differences))
-    if metric.name in OF_A_START:
+    if metric.name == COLD_START:
         base, candidate = (
-            statistics.fmean(log_cost(metric, value) for value in _of_starts(metric, [measured], arm)) for arm in ARMS
+            statistics.fmean(log_cost(metric, value) for value in _cold_starts([measured], arm)) for arm in ARMS
         )
         return RoundPoint((candidate - base,))
-    _demand_load(metric, [measured])
     demand_own_card(metric, [measured])
     groups = _groups(metric, measured, tolerance)
     return RoundPoint(tuple(_cost(metric, group, "candidate") - _cost(metric, group, "base") for group in groups))
@@ -117,35 +102,16 @@ def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint
 
 def paired_value(metric: Metric, rounds: Sequence[Round], arm: Arm) -> float:
     """The metric of one server over all rounds together, in its unit. Raises `NotMeasured`."""
-    if metric.name in OF_A_START:
-        return statistics.fmean(_of_starts(metric, rounds, arm))
-    _demand_load(metric, rounds)
+    if metric.name == COLD_START:
+        return statistics.fmean(_cold_starts(rounds, arm))
     demand_own_card(metric, rounds)
     return value_of(metric, [window for measured in rounds for window in measured.windows(arm)])
 
 
-def _of_starts(metric: Metric, rounds: Sequence[Round], arm: Arm) -> list[float]:
-    """The values of a server's starts, of what a start has one value of."""
+def _cold_starts(rounds: Sequence[Round], arm: Arm) -> list[float]:
+    """The cold starts of a server, in seconds."""
     sides = [measured.sides[arm] for measured in rounds if arm in measured.sides]
-    if metric.name == COLD_START:
-        return cold_starts([seconds for side in sides for seconds in side.cold_start_seconds])
-    # A result without searches is of another load, which the error says.
-    return capacities([search for side in sides for search in side.searches or (None,)])
-
-
-def _parts(measured: Round, arm: Arm) -> tuple[float, ...]:
-    """The log of a server's capacity as each sample of its search has it; of several searches their means."""
-    # Whether it is known at all.
-    _of_starts(METRICS[CAPACITY], [measured], arm)
-    parts = [search.parts for search in measured.sides[arm].searches]
-    if not all(parts):
-        raise NotMeasured(f"{CAPACITY} is not known well enough: how well a search knows it, its samples do not tell")
-    return tuple(statistics.fmean(each) for each in zip(*parts, strict=True))
-
-
-def _demand_load(metric: Metric, rounds: Sequence[Round]) -> None:
-    if any(side.searches for measured in rounds for side in measured.sides.values()):
-        raise NotMeasured(f"{metric.name} is not known of a search for a capacity, which loads at many rates")
+    return cold_starts([seconds for side in sides for seconds in side.cold_start_seconds])
 
 
 def demand_own_card(metric: Metric, rounds: Sequence[Round]) -> None:
@@ -247,7 +213,6 @@ class ArmResult:
         telemetry: What the cards did within its windows; None where nobody looked. Not kept from run to run.
         idle_watts: Power of all cards together before the load, with what was up then at rest; None if not seen.
         rejected: Why windows were measured again, a text for each that was: what disturbed cards or client meanwhile.
-        searches: Of each of its starts the rates that were tried, where they were searched for their capacity.
     """
 
     cold_start_seconds: tuple[float | None, ...]
@@ -261,7 +226,6 @@ class ArmResult:
     telemetry: Telemetry | None = None
     idle_watts: float | None = None
     rejected: tuple[str, ...] = ()
-    searches: tuple[Search, ...] = ()
 
 
 def of_arm(arm: Arm, reasons: Iterable[Reason]) -> list[Reason]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.reason import Reason  # noqa: TC001 -- msgspec reads the annotations
-from pytest_gpuserve.measure.capacity import Search  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.histogram import Histogram, merge
 from pytest_gpuserve.measure.streams import Streams  # noqa: TC001 -- as above
@@ -16,7 +15,7 @@ from pytest_gpuserve.measure.telemetry import Telemetry  # noqa: TC001 -- msgspe
 from pytest_gpuserve.measure.yardstick import Yardstick
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
 SERVER: Final = "server"
 """Stage, counted by request: from its arrival at the server to its answer."""
@@ -179,8 +178,6 @@ class Start:
         telemetry: What cards and processes did within the windows; None where nobody looked. Not kept in baselines.
         idle_watts: Power of all cards together before the load, with the server loaded and at rest; None if not seen.
         rejected: Why windows were measured again, a text for each that was: what disturbed cards or client meanwhile.
-        search: The rates that were tried, where it was searched for its capacity; its one window is then that of the
-            highest rate that met the objective. None of any other load.
     """
 
     windows: tuple[Window, ...]
@@ -196,7 +193,6 @@ class Start:
     idle_watts: float | None = None
     rejected: tuple[str, ...] = ()
     cpu_share: float | None = None
-    search: Search | None = None
 
     @property
     def seconds(self) -> float:
@@ -247,16 +243,6 @@ class Session:
     def windows(self) -> tuple[Window, ...]:
         """The windows of all starts."""
         return tuple(window for start in self.starts for window in start.windows)
-
-
-def searches_of(sessions: Sequence[Session]) -> list[Search]:
-    """The searches of the starts of some sessions, in order."""
-    return [start.search for session in sessions for start in session.starts if start.search is not None]
-
-
-def is_searched(starts: Iterable[Start]) -> bool:
-    """Whether starts were searched for their capacity, at many rates, so that no other number of a load holds."""
-    return any(start.search is not None for start in starts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,10 +97,6 @@ class ProgressLine:
         left = look.left_seconds
         self._budget_ends_seconds = None if left is None else time.monotonic() + left
 
-    def probe(self, text: str) -> None:
-        """Hear which rate a search tries, and between which ones the capacity lies; empty when it is over."""
-        self._standing = replace(self._standing, probe=text)
-
     def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
         """Show how the load gets on, unless the test's first one has only just begun."""
         if self._reporter is None:

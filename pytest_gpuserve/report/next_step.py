@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.window import is_searched
 from pytest_gpuserve.report.ranking import is_side_by_side, ranked
 from pytest_gpuserve.report.remarks import RECORDABLE, improvements
 
@@ -151,41 +150,30 @@ def _typed(option: str) -> str:
     return f"{name}={shlex.quote(value)}" if equals else name
 
 
-def _mended_by(load: str, *, lower: str) -> dict[ReasonKind, str]:
-    """What a reason asks for."""
-    longer = f"measure longer, {load}(..., seconds=...)"
-    keep_up = f"let the client keep up, {load}(..., processes=...)"
-    return {
-        ReasonKind.NO_STEADY_STATE: f"give it longer before it is measured, {load}(..., warmup_seconds=...)",
-        ReasonKind.COMPILED_UNDER_LOAD: f"let it see all its shapes before, {load}(..., warmup_seconds=...)",
-        ReasonKind.CLIENT_HELD_UP: _QUIET,
-        ReasonKind.CLIENT_SATURATED: keep_up,
-        ReasonKind.CLIENT_LATE: keep_up,
-        ReasonKind.CAPACITY_OF_CLIENT: keep_up,
-        ReasonKind.RATE_NOT_REACHED: f"{keep_up}{lower}",
-        ReasonKind.OVERLOADED: "lower the rate",
-        ReasonKind.STUCK_REQUESTS: longer,
-        ReasonKind.TOO_SHORT: longer,
-        ReasonKind.OBJECTIVE_MISSED: "ask load.capacity(...) for longer times, or a lower quantile of them",
-        ReasonKind.OBJECTIVE_NOT_SHOWN: "allow more time to show it, load.capacity(..., seconds=...)",
-        ReasonKind.CONTRADICTORY: f"{_QUIET}, or allow more time, load.capacity(..., seconds=...)",
-        ReasonKind.REPLICA: "mend that replica, or leave its URL out",
-        ReasonKind.HOST_SHARED: _QUIET,
-        ReasonKind.COMMIT_UNKNOWN: "fetch the commit that it names",
-        ReasonKind.FOREIGN_PROCESS: "let nobody else use the card",
-        ReasonKind.ANOTHER_CLIENT: "let nobody else use the server",
-        ReasonKind.THROTTLED: "cool the card, or lower its clocks",
-        ReasonKind.WRONG_ANSWERS: "mend the server's answers",
-        ReasonKind.REQUEST_ERRORS: "mend what the server answers with errors",
-        ReasonKind.TOO_FEW_REQUESTS: f"{longer}, or widen the tolerance",
-    }
+_LONGER: Final = "measure longer, load(..., seconds=...)"
+_KEEP_UP: Final = "let the client keep up, load(..., processes=...)"
 
-
-MENDED_BY: Final[Mapping[ReasonKind, str]] = _mended_by("load", lower=", or lower the rate")
+MENDED_BY: Final[Mapping[ReasonKind, str]] = {
+    ReasonKind.NO_STEADY_STATE: "give it longer before it is measured, load(..., warmup_seconds=...)",
+    ReasonKind.COMPILED_UNDER_LOAD: "let it see all its shapes before, load(..., warmup_seconds=...)",
+    ReasonKind.CLIENT_HELD_UP: _QUIET,
+    ReasonKind.CLIENT_SATURATED: _KEEP_UP,
+    ReasonKind.CLIENT_LATE: _KEEP_UP,
+    ReasonKind.RATE_NOT_REACHED: f"{_KEEP_UP}, or lower the rate",
+    ReasonKind.OVERLOADED: "lower the rate",
+    ReasonKind.STUCK_REQUESTS: _LONGER,
+    ReasonKind.TOO_SHORT: _LONGER,
+    ReasonKind.REPLICA: "mend that replica, or leave its URL out",
+    ReasonKind.HOST_SHARED: _QUIET,
+    ReasonKind.COMMIT_UNKNOWN: "fetch the commit that it names",
+    ReasonKind.FOREIGN_PROCESS: "let nobody else use the card",
+    ReasonKind.ANOTHER_CLIENT: "let nobody else use the server",
+    ReasonKind.THROTTLED: "cool the card, or lower its clocks",
+    ReasonKind.WRONG_ANSWERS: "mend the server's answers",
+    ReasonKind.REQUEST_ERRORS: "mend what the server answers with errors",
+    ReasonKind.TOO_FEW_REQUESTS: f"{_LONGER}, or widen the tolerance",
+}
 """What a reason asks for."""
-
-MENDED_IN_SEARCH: Final[Mapping[ReasonKind, str]] = _mended_by("load.capacity", lower="")
-"""The same of a search for a capacity, which chooses the rates."""
 
 
 def next_step(result: SessionResult) -> str:
@@ -318,9 +306,7 @@ def _is_side_by_side(row: Row) -> bool:
 
 def _advice(row: Row) -> str:
     """What its first reason that is known asks for."""
-    searched = is_searched(start for session in row.run.sessions for start in session.starts)
-    mended_by = MENDED_IN_SEARCH if searched else MENDED_BY
-    return next((mended_by[reason.kind] for reason in row.judgement.reasons if reason.kind in mended_by), _UNKNOWN)
+    return next((MENDED_BY[reason.kind] for reason in row.judgement.reasons if reason.kind in MENDED_BY), _UNKNOWN)
 
 
 def _beside(rows: Sequence[Row]) -> tuple[str, ...]:

@@ -16,14 +16,13 @@ from pytest_gpuserve.measure.yardstick import LIMIT
 from pytest_gpuserve.report.explain import evidence
 from pytest_gpuserve.report.names import names_of, printable, some_of
 from pytest_gpuserve.report.ranking import FAILED, ranked, rows_of
-from pytest_gpuserve.units import format_change, format_fraction, format_rate, format_ratio, format_seconds
+from pytest_gpuserve.units import format_change, format_fraction, format_ratio, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.gate.verdict import Judgement
-    from pytest_gpuserve.measure.capacity import Probe, Search
     from pytest_gpuserve.measure.replicas import Imbalance, ReplicaResult
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.report.ranking import Row
@@ -356,40 +355,6 @@ def _word(row: Row, *, recording: bool) -> str:
 def _change(row: Row) -> str:
     change = row.judgement.change
     return "" if change is None else f" {format_change(change)}"
-
-
-PROBE_HEADINGS: Final = ("objective", "its quantile", "slow requests", "requests", "measured time", "because")
-"""Of what is said of each rate; the first is what it showed."""
-
-
-def search_title(number: int, search: Search) -> str:
-    """``start 1: capacity 812/s (790/s .. 830/s) where p99 <= 50.0 ms``."""
-    low, value, high = ("?" if each is None else format_rate(each) for each in (search.low, search.value, search.high))
-    return f"start {number}: capacity {value} ({low} .. {high}) where {search.objective}"
-
-
-def probe_rows(search: Search) -> list[tuple[str, tuple[str, ...]]]:
-    """For each probe, by its rate: the rate, and what stands below `PROBE_HEADINGS`."""
-    return [(format_rate(probe.rate), _cells(probe)) for probe in sorted(search.probes, key=lambda each: each.rate)]
-
-
-def _cells(probe: Probe) -> tuple[str, ...]:
-    return (
-        str(probe.finding),
-        _times(probe),
-        format_fraction(probe.slow / probe.requests) if probe.requests else "-",
-        str(probe.requests),
-        format_seconds(probe.seconds),
-        "; ".join(filter(None, (probe.reason, probe.client))),
-    )
-
-
-def _times(probe: Probe) -> str:
-    """``50.0 ms``; of streams ``ttft 180 ms, tpot 12.0 ms``."""
-    if probe.ttft is None and probe.tpot is None:
-        return "-" if probe.latency is None else format_seconds(probe.latency)
-    times = {"ttft": probe.ttft, "tpot": probe.tpot, "latency": probe.latency}
-    return ", ".join(f"{name} {format_seconds(seconds)}" for name, seconds in times.items() if seconds is not None)
 
 
 def replica_lines(tests: Collection[TestResult]) -> list[str]:

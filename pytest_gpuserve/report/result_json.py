@@ -18,7 +18,7 @@ from pytest_gpuserve.measure.replicas import imbalance_of, replicas_of
 from pytest_gpuserve.measure.rounds import reduced_by_metric
 from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.measure.telemetry import as_plain, merged
-from pytest_gpuserve.measure.window import Client, is_searched
+from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.measure.work import tokens_of_answers
 from pytest_gpuserve.report.ranking import rows_of
 from pytest_gpuserve.report.schema import (
@@ -38,7 +38,6 @@ from pytest_gpuserve.report.schema import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.measure.capacity import Search
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.histogram import Histogram
     from pytest_gpuserve.measure.window import Session, Start, Window
@@ -162,7 +161,6 @@ def _run(run: RunResult) -> RunRecord:
         cold_start_parts=[dict(start.cold_start_parts) for start in starts],
         counters=_counters(counters),
         replicas=_replicas(windows, counters),
-        searches=_searches(starts),
         answers=sum(session.answers for session in run.sessions),
         answers_checked=sum(session.answers_checked for session in run.sessions),
         foreign_cores=[start.foreign_cores for start in starts],
@@ -268,46 +266,12 @@ def _of_streams(times: str, sessions: Sequence[Session]) -> Plain | None:
 def _latency(sessions: Sequence[Session]) -> dict[str, float | None]:
     windows = [window for session in sessions for window in session.windows]
     latency = merge(window.latency for window in windows)
-    # Latencies at the capacity are of another rate in each run.
-    if not latency.total or is_searched(start for session in sessions for start in session.starts):
+    if not latency.total:
         return dict.fromkeys(("mean", *_QUANTILES, "max"))
     return {
         "mean": latency.mean,
         **{name: latency.quantile(q) for name, q in _QUANTILES.items()},
         "max": latency.max_seconds,
-    }
-
-
-def _searches(starts: Sequence[Start]) -> list[Plain] | None:
-    """The search of each start for a result file; None of a load that was no search."""
-    found = [start.search for start in starts if start.search is not None]
-    return [_search(search) for search in found] if found else None
-
-
-def _search(search: Search) -> Plain:
-    return {
-        "quantile": search.objective.quantile,
-        "objective_seconds": search.objective.seconds if search.objective.each is None else None,
-        "objectives": None if search.objective.each is None else search.objective.each.limits,
-        "capacity": search.value,
-        "low": search.low,
-        "high": search.high,
-        "probes": [
-            {
-                "rate": probe.rate,
-                "finding": str(probe.finding),
-                "latency": probe.latency,
-                "ttft": probe.ttft,
-                "tpot": probe.tpot,
-                "requests": probe.requests,
-                "slow": probe.slow,
-                "effective": probe.effective,
-                "seconds": probe.seconds,
-                "reason": probe.reason,
-                "client": probe.client,
-            }
-            for probe in search.probes
-        ],
     }
 
 

@@ -175,7 +175,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         cold_start_parts: Of each start, what the server says that it went to, in seconds.
         counters: What the server counted, whole and for each of its models or stages.
         replicas: How even several servers were.
-        searches: The search for the capacity of each start.
         answers: Answers received.
         answers_checked: Those of them that were compared with what the test expects.
         foreign_cores: Cores that other processes took during each start.
@@ -219,7 +218,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     cold_start_parts: list[dict[str, float]] = []
     counters: Plain | None = None
     replicas: Plain | None = None
-    searches: list[Plain] | None = None
     answers: int = 0
     answers_checked: int = 0
     foreign_cores: list[float | None] = []

@@ -4,9 +4,8 @@ Schema history (an older file names the way to this one, a newer one asks for a 
 
 1. First: per test the workload, and sessions of server starts with every window and its latency histogram, so that
    any later statistic can be computed from it. A window may say where the server's time went, and a device and a host
-   more than they did at first; later also what its cards did, what the summary says of those, of cold starts and of
-   capacities, the rates that a start was searched by, and the anchors of an entry with their moves, which older files
-   leave out.
+   more than they did at first; later also what its cards did, what the summary says of those and of cold starts, and
+   the anchors of an entry with their moves, which older files leave out.
 2. Sessions and anchors have yardsticks, by which a number is known to be of a machine as fast as this one. A file of
    schema 1 is read, and for want of them each comparison with it is settled side by side; whatever is recorded into it
    makes it one of schema 2.
@@ -19,10 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import msgspec
 
-from pytest_gpuserve.measure.capacity import Objective, Probe, ProbeOutcome, Search
 from pytest_gpuserve.measure.counters import ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import Histogram
-from pytest_gpuserve.measure.objectives import MOST_SECONDS, Objectives
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import CardUse, Session, Start, Window
 from pytest_gpuserve.measure.yardstick import Yardstick
@@ -82,84 +79,6 @@ def converted(value: object, kind: type[_Kind]) -> _Kind:
         ValueError: A number is out of the record's range.
     """
     return msgspec.convert(value, kind, from_attributes=True)
-
-
-class ProbeRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A ``Probe``; texts and times of streams that it does not have are left out."""
-
-    rate: Positive
-    finding: ProbeOutcome
-    seconds: NotNegative
-    requests: Count
-    slow: Count
-    effective: NotNegative
-    latency: NotNegative | None
-    reason: str = ""
-    client: str = ""
-    ttft: NotNegative | None = None
-    tpot: NotNegative | None = None
-
-
-class SearchRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A ``Search``.
-
-    Args:
-        objectives: What each answer had to meet, seconds by name; left out where that was its latency alone.
-    """
-
-    quantile: Annotated[float, msgspec.Meta(gt=0, lt=1)]
-    objective_seconds: Positive
-    probes: Annotated[list[ProbeRecord], msgspec.Meta(min_length=1)]
-    objectives: dict[Literal["ttft", "tpot", "latency"], Annotated[float, msgspec.Meta(gt=0, le=MOST_SECONDS)]] = {}
-
-
-def search_record(search: Search | None) -> SearchRecord | None:
-    """Turn a search into its record; None where there is none, or it tried nothing."""
-    if search is None or not search.probes:
-        return None
-    objective = search.objective
-    return SearchRecord(
-        objective.quantile,
-        rounded(objective.seconds),
-        [_probe_record(probe) for probe in search.probes],
-        {} if objective.each is None else msgspec.to_builtins(objective.each),
-    )
-
-
-def search_of(record: SearchRecord | None, path: str) -> Search | None:
-    """Read a search back; None where there is none.
-
-    Raises:
-        ValueError: A probe has more slow or more independent requests than requests; the text begins with ``path``.
-    """
-    if record is None:
-        return None
-    for number, probe in enumerate(record.probes):
-        if probe.slow > probe.requests or probe.effective > probe.requests:
-            raise ValueError(
-                f"{path}.probes[{number}] has {probe.requests} requests, of which {probe.slow} are slow and"
-                f" {probe.effective:g} independent"
-            )
-    probes = tuple(converted(probe, Probe) for probe in record.probes)
-    each = Objectives(**record.objectives) if record.objectives else None
-    return Search(Objective(record.quantile, record.objective_seconds, each), probes)
-
-
-def _probe_record(probe: Probe) -> ProbeRecord:
-    return ProbeRecord(
-        rate=rounded(probe.rate),
-        finding=probe.finding,
-        seconds=rounded(probe.seconds),
-        requests=probe.requests,
-        slow=probe.slow,
-        # Rounded, it may not come to more than there are.
-        effective=min(rounded(probe.effective), float(probe.requests)),
-        latency=None if probe.latency is None else rounded(probe.latency),
-        reason=probe.reason,
-        client=probe.client,
-        ttft=None if probe.ttft is None else rounded(probe.ttft),
-        tpot=None if probe.tpot is None else rounded(probe.tpot),
-    )
 
 
 _STAGE = re.compile(r"([^\s=]{1,200})=([0-9][0-9.e+-]{0,11})/([1-9][0-9]{0,14})")
@@ -373,13 +292,12 @@ How = Literal["recorded", "tightened", "loosened"]
 
 
 class StartRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A ``Start``; the search is left out where there was none."""
+    """A ``Start``."""
 
     cold_start_seconds: Positive | None
     discarded: Count
     foreign_cores: NotNegative
     windows: Annotated[list[WindowRecord], msgspec.Meta(min_length=1)]
-    search: SearchRecord | None = None
 
 
 class HostRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -548,7 +466,6 @@ def start_record(start: Start) -> StartRecord:
         discarded=start.discarded,
         foreign_cores=rounded(start.foreign_cores),
         windows=[window_record(window) for window in start.windows],
-        search=search_record(start.search),
     )
 
 
@@ -566,8 +483,8 @@ def session_of(record: SessionRecord) -> Session:
     """Read a session back.
 
     Raises:
-        ValueError: A histogram cannot be read, or does not hold as many latencies as its window has requests, or a
-            search does not fit itself; the text begins with the field's path within the session.
+        ValueError: A histogram cannot be read, or does not hold as many latencies as its window has requests;
+            the text begins with the field's path within the session.
     """
     return Session(
         starts=tuple(
@@ -577,7 +494,6 @@ def session_of(record: SessionRecord) -> Session:
                 discarded=start.discarded,
                 foreign_cores=start.foreign_cores,
                 settings={name: ServerSetting(used) for name, used in record.settings.items()},
-                search=search_of(start.search, f"starts[{i}].search"),
             )
             for i, start in enumerate(record.starts)
         ),

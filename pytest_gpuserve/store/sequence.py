@@ -23,12 +23,9 @@ from pytest_gpuserve.store.schema import (
     Moment,
     NotNegative,
     Positive,
-    SearchRecord,
     SettingRecord,
     WindowRecord,
     converted,
-    search_of,
-    search_record,
     window_of,
     window_record,
 )
@@ -59,7 +56,6 @@ class ArmResultRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cold_start_parts: dict[str, NotNegative] = {}
     settings: dict[str, SettingRecord] = {}
     counters: CountersRecord | None = None
-    searches: tuple[SearchRecord, ...] = ()
 
 
 class BlockRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -124,7 +120,6 @@ def _side_record(side: ArmResult) -> ArmResultRecord:
         cold_start_parts=dict(side.cold_start_parts),
         settings=converted(side.settings, dict[str, SettingRecord]),
         counters=None if side.counters is None else converted(side.counters, CountersRecord),
-        searches=tuple(record for record in map(search_record, side.searches) if record is not None),
     )
 
 
@@ -135,7 +130,6 @@ def _side_of(record: ArmResultRecord, path: str) -> ArmResult:
             client[name] = Histogram.from_text(client[name])
         except ValueError as problem:
             raise ValueError(f"{path}.client.{name}: {problem}") from None
-    found = (search_of(each, f"{path}.searches[{number}]") for number, each in enumerate(record.searches))
     return ArmResult(
         record.cold_start_seconds,
         Client(**client),
@@ -145,7 +139,6 @@ def _side_of(record: ArmResultRecord, path: str) -> ArmResult:
         cold_start_parts=record.cold_start_parts,
         settings=converted(record.settings, dict[str, ServerSetting]),
         counters=None if record.counters is None else converted(record.counters, Counters),
-        searches=tuple(search for search in found if search is not None),
     )
 
 

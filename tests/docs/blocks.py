@@ -84,7 +84,6 @@ def called() -> str:
     """The fixtures that tests call: signature and docstring."""
     shown: dict[str, Any] = {
         "load": Load.__call__,
-        "load.capacity": Load.capacity,
         "duel": MakeDuel.__call__,
         "published": FindPublished.__call__,
     }

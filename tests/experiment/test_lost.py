@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.experiment.capacity import rounds
-from pytest_gpuserve.experiment.capacity.shape import search_shape
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.schedule import Poisson, Steps
-from pytest_gpuserve.load.source import LOCAL
-from pytest_gpuserve.measure.rounds import ARMS, of_arm
-from pytest_gpuserve.measure.window import Start
+from pytest_gpuserve.measure.rounds import ARMS
 from tests.experiment.stage import LOG, LOST, USERS, Stage, either_arm, either_way, told
-from tests.support.builders import window
-from tests.support.reasons import because, said
+from tests.support.reasons import said
 
 if TYPE_CHECKING:
     from pytest_gpuserve.measure.rounds import Arm
-    from pytest_gpuserve.servers.instance import Instance
 
 OPEN, STEPS = (LoadShape(schedule, warmup_seconds=0.3) for schedule in (Poisson(1000.0), Steps(((4, 0.5),))))
 
@@ -88,33 +81,3 @@ def test_a_load_that_never_began_is_an_error(
         both.measure(BLOCKS)
     assert caught.value.log_tail == LOG
     assert (both.rounds, stage.running) == ([], [])
-
-
-@either_arm
-def test_a_search_that_is_lost_makes_its_round_invalid(stage: Stage, monkeypatch: pytest.MonkeyPatch, arm: Arm) -> None:
-    """As a load is, whichever server is searched first."""
-    lost = because(LOST, kind=ReasonKind.LOAD_LOST)
-
-    def search(_: Instance, *__: object) -> SimpleNamespace:
-        is_lost = stage.starts[-1] == arm
-        found = Start(() if is_lost else (window((0.01,)),), 1.0)
-        return SimpleNamespace(problems=[*lost] if is_lost else [], interrupted=False, measure=lambda: found)
-
-    monkeypatch.setattr(rounds, "SearchedStart", search)
-    shape = search_shape(
-        {"p99": 0.1},
-        precision=0.1,
-        arrivals="poisson",
-        seconds=None,
-        warmup_seconds=0.5,
-        starts=2,
-        timeout=None,
-        processes=1,
-        seed=0,
-        check="some",
-        allowed_errors=0.0,
-        source=LOCAL,
-    )
-    measured = stage.round(shape)
-    assert measured.problems == tuple(of_arm(arm, lost))
-    assert (measured.blocks, stage.starts[-1]) == ((), arm)

@@ -10,13 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.experiment.capacity.shape import SearchShape
 from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.same_answers import answer_text, contradicting, unlike_answers, unlike_recorded
 from pytest_gpuserve.experiment.shape import LoadShape, Terms
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.measure.capacity import Objective
 from pytest_gpuserve.measure.window import Session
 from pytest_gpuserve.testing import Unseen
 from tests.fakes import chat_server
@@ -200,15 +198,3 @@ def test_both_servers_are_asked_before_their_loads(tmp_path: Path) -> None:
         "those to 1 of 1 prompts; the first is that to prompt 0, where from character 0 on the candidate says 'ill"
         in reason.text
     )
-
-
-def test_a_server_without_answers_is_not_searched(tmp_path: Path) -> None:
-    """Nothing that is found would be of use."""
-    kind = FACTORY.command(["{python}", chat_server.__file__, "{port}", "0"]).kind
-    target = Starts(tmp_path / "0").handle(kind).chat("hi", stream=False, same_answers=True)
-    shape = SearchShape(Closed(2), objective=Objective(0.9, 0.5), probe_seconds=2.4)
-    pairing = Pairing(target, target, Terms(shape, 1, most_foreign_cores=9.0, by_turns=False, seed="s"), Unseen())
-    pairing.measure(3)
-    (measured,) = pairing.rounds
-    assert ["the answers could not be compared" in reason.text for reason in measured.problems] == [True]
-    assert [search.probes for side in measured.sides.values() for search in side.searches] == [()]

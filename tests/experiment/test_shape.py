@@ -7,11 +7,9 @@ from typing import Any
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.experiment.capacity.shape import SearchShape
 from pytest_gpuserve.experiment.shape import WINDOW_SECONDS, LoadShape, schedule_of, windows_wanted
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
 from pytest_gpuserve.load.validity import LATENCIES_LONG
-from pytest_gpuserve.measure.capacity import Objective
 from pytest_gpuserve.measure.objectives import Objectives
 from pytest_gpuserve.measure.steady import truncate
 from tests.support.builders import window
@@ -60,9 +58,8 @@ def test_a_trace_may_only_name_requests_that_there_are() -> None:
 
 
 def test_only_users_converse() -> None:
-    """Where nobody waits for answers requests with turns are refused, also by a search for the capacity."""
-    search = SearchShape(Closed(5), objective=Objective(0.99, 0.1))
-    for shape in (LoadShape(Poisson(5)), LoadShape(Trace(((0.0, 0),))), LoadShape(Burst(9)), search):
+    """Where nobody waits for answers requests with turns are refused."""
+    for shape in (LoadShape(Poisson(5)), LoadShape(Trace(((0.0, 0),))), LoadShape(Burst(9))):
         with pytest.raises(UsageProblem, match=r"of requests with turns[\s\S]*concurrency=16"):
             shape.check_target(3, is_stream=True, has_turns=True)
     for users in (Closed(5), STEPS):

@@ -19,7 +19,7 @@ import datetime as dt
 import math
 import re
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
 from random import Random
 from statistics import NormalDist
@@ -133,7 +133,7 @@ class ScriptedSessions:
         interrupted = self.taken == script.interrupted_session
         short = interrupted or bool(script.problems)
         speed *= noise.factor()
-        starts = tuple(_taken(script, noise, speed, shape, progress) for _ in range(1 if short else shape.starts))
+        starts = tuple(_start(script, noise, speed, shape, progress) for _ in range(1 if short else shape.starts))
         requests = sum(start.requests for start in starts)
         keep(
             Session(
@@ -182,18 +182,6 @@ def speed_of(target: Target, script: Script, *, start: int | None = None) -> flo
     speeds = [float(speed) for speed in found[1].split(",")] if found is not None else [1.0]
     speed = speeds[-1] if start is None else speeds[min(start, len(speeds)) - 1]
     return speed * script.pythons.get(kind.app.python, 1.0)
-
-
-def _taken(script: Script, noise: Noise, speed: float, shape: LoadShape, progress: Progress) -> Start:
-    # Only here: what configures pytest must not import what measures.
-    from pytest_gpuserve.experiment.capacity.shape import SearchShape
-    from tests.fakes.scripted_searches import searched_start
-
-    if not isinstance(shape, SearchShape):
-        return _start(script, noise, speed, shape, progress)
-    start = searched_start(script, noise, speed, shape)
-    show(start.windows, progress)
-    return replace(start, foreign_cores=script.foreign_cores)
 
 
 def _start(script: Script, noise: Noise, speed: float, shape: LoadShape, progress: Progress) -> Start:
@@ -297,12 +285,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         return
     from pytest_gpuserve.comparison import measurement
     from pytest_gpuserve.experiment import pairing, shared_starts
-    from pytest_gpuserve.experiment.capacity import rounds
     from pytest_gpuserve.experiment.machine import Machine
     from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
     from pytest_gpuserve.plugin.opening import Equipment
     from tests.fakes.scripted_contender import ScriptedContenders
-    from tests.fakes.scripted_searches import ScriptedSearches
 
     path = config.rootpath / SCRIPT_NAME
     patch = pytest.MonkeyPatch()
@@ -311,9 +297,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     patch.setattr(pairing.Pairing, "_start", contenders.start)
     patch.setattr(shared_starts, "_answers", lambda *_: True)
     patch.setattr(pairing, "ServerArm", contenders)
-    searches = ScriptedSearches(path)
-    patch.setattr(pairing.Pairing, "_up", searches.up)
-    patch.setattr(rounds, "SearchedStart", searches.start)
     # What is made up is as fast as the script says, on every machine.
     patch.setattr(Machine, "reading", lambda *_: reading(path))
     # What is made up needs nobody to look at the card meanwhile.

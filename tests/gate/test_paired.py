@@ -289,7 +289,6 @@ def test_a_limit_is_kept_or_broken_for_sure(
     assert reason in "".join(said(reasons))
 
 
-CAPACITY = METRICS["capacity"]
 P99 = METRICS["latency.p99"]
 
 COSTS = st.floats(-20, 20)
@@ -306,14 +305,6 @@ def rounds(
     """Rounds of six blocks between two builds whose starts differ by ``start_sd`` each."""
     pairs = [chance.gauss(change, math.sqrt(2) * start_sd) for _ in range(count)]
     return [RoundPoint(tuple(chance.gauss(pair, block_sd) for _ in range(6))) for pair in pairs]
-
-
-def test_stored_starts_that_know_their_error_say_nothing_of_starts() -> None:
-    """Most of their spread is that error, which rounds tell apart, and so count as ever."""
-    rounds = [[RoundPoint((0.05, -0.03, 0.01)), RoundPoint((0.02, 0.03, -0.05))]] * 2
-    assert learn_prior(CAPACITY, [[0.0, 0.3]] * 8, []) == default_prior(CAPACITY)
-    assert learn_prior(CAPACITY, [[0.0, 0.3]] * 8, rounds) == learn_prior(CAPACITY, [], rounds)
-    assert learn_prior(CAPACITY, [], rounds).learned
 
 
 def test_a_wild_session_widens_the_prior() -> None:

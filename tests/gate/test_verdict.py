@@ -211,7 +211,6 @@ def test_the_table_of_metrics_is_the_published_one() -> None:
         ("gpu_memory", "gpu_memory", "B", 0.02, 0.001, 0.005, True),
         ("gpu_utilisation", "gpu_utilisation", "", 0.05, 0.01, 0.02, True),
         ("cold_start", "cold_start", "s", 0.20, 0.02, 0.05, True),
-        ("capacity", "capacity", "1/s", 0.10, 0.01, 0.04, True),
     ]
 
 

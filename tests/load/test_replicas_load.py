@@ -12,7 +12,6 @@ import pytest
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.another_client import CounterReading
-from pytest_gpuserve.experiment.capacity.shape import SearchShape
 from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.experiment.replicas import ReplicaShares, for_replicas, warmup_of
 from pytest_gpuserve.experiment.shape import LoadShape
@@ -22,7 +21,6 @@ from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Burst, Closed, Poisson, Schedule, Steps
 from pytest_gpuserve.load.totals import together
-from pytest_gpuserve.measure.capacity import Objective
 from pytest_gpuserve.measure.counters import Counters, counted_between
 from pytest_gpuserve.measure.counters import together as counted_together
 from pytest_gpuserve.measure.replicas import replicas_of
@@ -199,14 +197,6 @@ def test_few_errors_are_no_failing_replica() -> None:
     assert told.text.startswith("replica b:1: 25 of 1005 requests")
     windows = [shared(of("a:1"), of("b:1", 0)), shared(of("a:1"), of("b:1", 1))]
     assert shares.problems(windows, allowed_errors=0.0) == []
-
-
-def test_a_search_of_many_replicas_is_dealt_out() -> None:
-    """The users of its first guess are no fewer than they are; what a test did not choose it is not told to change."""
-    search = SearchShape(Closed(16), objective=Objective(0.99, 0.05))
-    shape = for_replicas(search, target_of(20))
-    assert isinstance(shape, SearchShape)
-    assert (shape.schedule, shape.processes) == (Closed(20), 20)
 
 
 # -- within a load

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.metric import METRICS, OF_A_START, Metric, requests_needed
+from pytest_gpuserve.gate.metric import METRICS, Metric, requests_needed
 from pytest_gpuserve.measure.histogram import BASE, Histogram
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
 from pytest_gpuserve.measure.rounds import ABBA, BAAB, ArmResult, Block, Round, paired_value, round_point
@@ -21,7 +21,7 @@ from tests.fakes.scripted_pairing import AT, WINDOW_SECONDS, round_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-OF_BLOCKS = [metric for name, metric in METRICS.items() if name not in OF_A_START]
+OF_BLOCKS = [metric for name, metric in METRICS.items() if name != "cold_start"]
 ALL = pytest.mark.parametrize("metric", OF_BLOCKS, ids=lambda metric: metric.name)
 TAILS = pytest.mark.parametrize("name", ["latency.p90", "latency.p99"])
 

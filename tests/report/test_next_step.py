@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict
-from pytest_gpuserve.measure.capacity import Objective, Search
 from pytest_gpuserve.report.next_step import (
     MENDED_BY,
     UPDATE,
@@ -25,7 +24,7 @@ from pytest_gpuserve.report.next_step import (
     tightening_command,
 )
 from pytest_gpuserve.report.results import SessionResult
-from tests.support.builders import COMMIT, judgement, result_of, session, start
+from tests.support.builders import COMMIT, judgement, result_of
 
 if TYPE_CHECKING:
     from pytest_gpuserve.gate.verdict import Judgement
@@ -78,18 +77,11 @@ NO_ENTRY = Reason(ReasonKind.NO_ENTRY, "/b/x.json has no entry 'test_z'")
 OTHER_WORKLOAD = Reason(ReasonKind.NOT_COMPARABLE, "/b/x.json has another workload under 'test_z'")
 LATE = Reason(ReasonKind.CLIENT_LATE, "client late: 3 ms")
 LOOSENS = Reason(ReasonKind.NEEDS_REASON, "would loosen")
-SEARCHED = (session(replace(start(), search=Search(Objective(0.9, 0.05)))),)
 
 
 def one(*judgements: Judgement, outcome: str = "failed", base: tuple[str, ...] = (), **of_run: Any) -> SessionResult:  # noqa: ANN401 -- see `run_of`
     """A run of one test."""
     return run_of(named("test_z", *judgements, outcome=outcome, base=base), **of_run)
-
-
-def searched(kind: ReasonKind) -> SessionResult:
-    """A run of a search of which no capacity is known."""
-    test = named("test_z", judgement(Verdict.INVALID, "capacity", reasons=(Reason(kind, "none is known"),)))
-    return run_of(replace(test, runs=[replace(test.runs[0], sessions=SEARCHED)]))
 
 
 def because(*reasons: Reason, verdict: Verdict = Verdict.INVALID, metric: str = "throughput") -> Judgement:
@@ -101,7 +93,6 @@ TYPED = "pytest suites/x/test_y.py::test_z --gpu=T4"
 AGAIN = f"then run it again: {TYPED}"
 RECORD = f"{TYPED} --baseline-update"
 ACCEPTING = f"accept the new numbers, if they are worth it: {RECORD} --reason='why it is worth it'"
-KEEPS_UP = f"let the client keep up, load.capacity(..., processes=...), {AGAIN}"
 MENDED = f"run it again when it is mended: {TYPED}"
 STEADIER = f"give it longer before it is measured, load(..., warmup_seconds=...), {AGAIN}"
 
@@ -142,8 +133,6 @@ STEPS: dict[str, tuple[SessionResult, str]] = {
         one(because(*SHALLOW, verdict=Verdict.INCONCLUSIVE)),
         f"fetch the commit that it names, {AGAIN}",
     ),
-    "a search chooses its rates, and has arguments of its own": (searched(ReasonKind.CLIENT_LATE), KEEPS_UP),
-    "so that none is lowered": (searched(ReasonKind.RATE_NOT_REACHED), KEEPS_UP),
     "what is missing is recorded, and what is there stays": (
         one(because(NO_ENTRY, verdict=Verdict.MISSING), outcome="skipped"),
         f"record what is missing: {RECORD}-new",

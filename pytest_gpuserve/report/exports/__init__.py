@@ -11,7 +11,6 @@ from pytest_gpuserve.gate.metric import LATENCY, METRICS, Metric
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.points import NotMeasured, value_of_starts
 from pytest_gpuserve.measure.summary import Summary, summary_of
-from pytest_gpuserve.measure.window import is_searched
 from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.report.ranking import rows_by_load
 from pytest_gpuserve.units import digest
@@ -149,9 +148,6 @@ def _sound_starts(run: RunResult, rows: Iterable[Row]) -> tuple[Start, ...]:
 
 
 def _summary(starts: Sequence[Start]) -> Summary | None:
-    if is_searched(starts):
-        # What was loaded at many rates has no throughput or latency that another run could be held against.
-        return None
     try:
         return summary_of(window for start in starts for window in start.windows)
     except NotMeasured:

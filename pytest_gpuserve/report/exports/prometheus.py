@@ -51,7 +51,6 @@ _HELP: Final[Mapping[str, str]] = {
     "gpuserve_gpu_memory_bytes": "The most memory that was allocated on the cards.",
     "gpuserve_gpu_utilisation_ratio": "Share of the time in which a kernel ran on the cards.",
     "gpuserve_cold_start_seconds": "From the launch of a server to its first answer.",
-    "gpuserve_capacity_requests_per_second": "Highest rate at which the objective is met.",
 }
 """What each family says of itself."""
 
@@ -67,7 +66,6 @@ FAMILIES: Final[Mapping[str, str]] = {
     "gpu_memory": "gpuserve_gpu_memory_bytes",
     "gpu_utilisation": "gpuserve_gpu_utilisation_ratio",
     "cold_start": "gpuserve_cold_start_seconds",
-    "capacity": "gpuserve_capacity_requests_per_second",
 }
 """The family of each metric that is no quantile of the latency, and of the quantiles of other times."""
 

@@ -19,7 +19,7 @@ from pytest_gpuserve.report.html.sections import REPLICA_HEADINGS, facts_of, sec
 from pytest_gpuserve.report.names import names_of
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import ranked
-from pytest_gpuserve.report.remarks import PROBE_HEADINGS, totals_line
+from pytest_gpuserve.report.remarks import totals_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -76,7 +76,6 @@ def document(result: SessionResult) -> str:
         fine=_group(fine),
         anchors=anchors,
         replica_headings=REPLICA_HEADINGS,
-        probe_headings=PROBE_HEADINGS,
         overview=[plot for plot in (throughput(runs), *components(runs)) if plot is not None],
         use=use(runs),
         tests=[

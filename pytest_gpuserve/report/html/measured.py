@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Final
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.points import NotMeasured, value_of
 from pytest_gpuserve.measure.summary import StepResult, Summary, steps_of, summary_of
-from pytest_gpuserve.measure.window import is_searched
 from pytest_gpuserve.report.names import printable
 
 if TYPE_CHECKING:
@@ -146,9 +145,7 @@ def starts_of(sessions: Sequence[Session]) -> tuple[Start, ...]:
 
 
 def _windows_of(sessions: Sequence[Session]) -> tuple[Window, ...]:
-    """The windows of some sessions, in order; none of a search, each of whose windows was loaded otherwise."""
-    if is_searched(starts_of(sessions)):
-        return ()
+    """The windows of some sessions, in order."""
     return tuple(window for start in starts_of(sessions) for window in start.windows)
 
 

@@ -14,7 +14,7 @@ from pytest_gpuserve.measure.replicas import replicas_of
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.html.load_plots import batches, distribution, windows
 from pytest_gpuserve.report.html.measured import UNKNOWN, block, cut, fact, one_line, starts_of
-from pytest_gpuserve.report.remarks import imbalance_text, probe_rows, search_title
+from pytest_gpuserve.report.remarks import imbalance_text
 from pytest_gpuserve.units import format_rate, format_ratio, format_seconds, format_value
 
 if TYPE_CHECKING:
@@ -69,8 +69,6 @@ class RunSection:
         replicas: Of the servers that shared the load the name and what stands below `REPLICA_HEADINGS`; empty where one
             had it alone.
         imbalance: How unevenly they did; empty as above.
-        searches: Of each start that was searched for its capacity what it came to, and of each rate that was tried the
-            rate and what stands below `PROBE_HEADINGS`.
     """
 
     label: str
@@ -84,7 +82,6 @@ class RunSection:
     settings: tuple[SettingRow, ...]
     replicas: tuple[tuple[str, tuple[str, ...]], ...]
     imbalance: str
-    searches: tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -153,18 +150,6 @@ def _run(run: MeasuredRun) -> RunSection:
         _settings(run.sessions),
         tuple((one_line(replica.name), _cells(replica)) for replica in replicas),
         one_line(imbalance_text(replicas)),
-        _searches(run),
-    )
-
-
-def _searches(run: MeasuredRun) -> tuple[tuple[str, tuple[tuple[str, tuple[str, ...]], ...]], ...]:
-    found = [start.search for start in run.starts if start.search is not None]
-    return tuple(
-        (
-            search_title(number, search),
-            tuple((rate, tuple(map(one_line, cells))) for rate, cells in probe_rows(search)),
-        )
-        for number, search in enumerate(found, 1)
     )
 
 
