@@ -41,7 +41,6 @@ from pytest_gpuserve.plugin.fixtures import (
 from pytest_gpuserve.plugin.markers import FULL_HELP, MARKER_HELP, PublishedSizes, check_markers
 from pytest_gpuserve.plugin.options import Update, add_options, read_settings
 from pytest_gpuserve.plugin.outputs import clear_outputs
-from pytest_gpuserve.plugin.sharding import BeforeTheyAreDealtOut
 from pytest_gpuserve.plugin.xdist import (
     XdistController,
     XdistWorker,
@@ -108,7 +107,6 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
     """Declare the hooks that we offer; and register, before others can, what looks at the tests before they do."""
     pluginmanager.add_hookspecs(hookspecs)
     pluginmanager.register(PublishedSizes())
-    pluginmanager.register(BeforeTheyAreDealtOut())
 
 
 def pytest_gpuserve_distributions() -> Sequence[str]:

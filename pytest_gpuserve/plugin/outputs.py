@@ -17,7 +17,7 @@ from pytest_gpuserve.errors import UsageProblem
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pytest_gpuserve.report.results import SessionResult, Unlisted
+    from pytest_gpuserve.report.results import SessionResult
 
     Renderer = Callable[[SessionResult], str]
     """Makes the text of a file."""
@@ -47,9 +47,6 @@ EXPORTS: Final = {
     "csv": Form.CSV,
 }
 """What ``--gpuserve-export`` calls the forms of other tools."""
-
-UNLISTED: Final[pytest.StashKey[Unlisted]] = pytest.StashKey()
-"""What a result says of tests that it does not list, where they are dealt out to several runners."""
 
 _FILES: Final = (
     ("gpuserve_json", Form.JSON, "write the results as JSON"),

@@ -36,7 +36,6 @@ from pytest_gpuserve.plugin.options import Update
 from pytest_gpuserve.plugin.outcomes import Outcomes
 from pytest_gpuserve.plugin.outputs import Written
 from pytest_gpuserve.plugin.progress import ExpectedDurations, ProgressLine
-from pytest_gpuserve.plugin.sharding import part_of, tests_of_all_runners
 from pytest_gpuserve.plugin.terminal import print_closing, write_results
 from pytest_gpuserve.plugin.xdist import is_worker
 from pytest_gpuserve.process.secrets import masked
@@ -152,7 +151,6 @@ class Account:
         """
         here, session, settings = self._opened.here, self._session, self._settings
         card, stored = here.device.card, not settings.side_by_side
-        part = part_of(session.config)
         return SessionResult(
             gpu={
                 **msgspec.to_builtins(here.device_record()),
@@ -173,10 +171,8 @@ class Account:
             software=dict(here.software),
             stored=stored,
             update=settings.update.option,
-            shard=None if part is None else (part.number, part.of),
             planned=planned_comparisons(session.items),
             among=among,
-            dealt=() if part is None else tuple(measuring_ids(tests_of_all_runners(session))),
             against=self._opened.against_name,
             effort_option=settings.effort_option,
         )
@@ -311,8 +307,6 @@ class GateSession:
         self.measuring = measuring
         self._outcomes = Outcomes()
         self._written = Written()
-        # What could not be collected.
-        self._unlisted_failures = session.testsfailed
         self._cut_short = False
         self._goes_on = False
         self._notes = list(self._opened.notes)
@@ -333,7 +327,7 @@ class GateSession:
         self._account = Account(session, self._opened, self.folders, self._expected, measuring=measuring)
         # A worker of pytest-xdist collects all tests too, so that it reckons with the comparisons of all workers. What
         # others have upheld it does not know: its claims need be surer than they had to be, never less sure.
-        self._claims = HolmCorrection(planned_comparisons(tests_of_all_runners(session)))
+        self._claims = HolmCorrection(planned_comparisons(session.items))
         self.laps = Laps(session, end_starts=self._starts.end, settled=self._settled)
         try:
             progress = ProgressLine(session.config, rewrites=not settings.ci)
@@ -492,16 +486,6 @@ class GateSession:
                 self._outcomes.keep(nodeid, report)
         return report
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Count the failures that no test of the result tells of."""
-        if report.failed and report.nodeid not in self._listed:
-            self._unlisted_failures += 1
-
-    @cached_property
-    def _listed(self) -> frozenset[str]:
-        """The tests that the result lists, by the ids that reports have."""
-        return frozenset(item.nodeid for item in self._session.items if measures(item))
-
     # -- hooks: the session
 
     def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
@@ -526,16 +510,9 @@ class GateSession:
             self._settle_unused(session)
             closing = self.closing()
             stopped = self._cut_short or session.shouldfail or session.shouldstop
-            complete = not stopped and {test.nodeid for test in closing.tests}.issuperset(measuring_ids(session.items))
             if not stopped and not is_worker(session.config):
                 self._expected.save([nodeid for nodeid, loads in self.gates.measurements().items() if _took(loads)])
-            self._written = write_results(
-                session,
-                self.settings.outputs,
-                closing,
-                complete=complete,
-                unlisted_failures=self._unlisted_failures,
-            )
+            self._written = write_results(session, self.settings.outputs, closing)
         finally:
             self._end()
 

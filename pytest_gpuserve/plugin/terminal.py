@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.plugin.outputs import UNLISTED, Form, Written, write_outputs
+from pytest_gpuserve.plugin.outputs import Written, write_outputs
 from pytest_gpuserve.process.secrets import masked
 from pytest_gpuserve.report.names import with_texts
 from pytest_gpuserve.report.next_step import next_step
@@ -27,7 +26,6 @@ from pytest_gpuserve.report.remarks import (
     settings_lines,
     totals_line,
 )
-from pytest_gpuserve.report.results import Ending
 from pytest_gpuserve.report.terminal import is_whole, table
 
 if TYPE_CHECKING:
@@ -37,33 +35,12 @@ if TYPE_CHECKING:
     from pytest_gpuserve.report.results import SessionResult, TestResult
 
 
-def write_results(
-    session: pytest.Session,
-    outputs: Iterable[Output],
-    closing: SessionResult,
-    *,
-    complete: bool,
-    unlisted_failures: int,
-) -> Written:
-    """Write what was asked for; where it cannot be, the exit status of pytest says so.
-
-    The machine-readable result is written last, for it has the exit status.
-
-    Args:
-        session: pytest's, which has its exit status so far.
-    """
-    wanted = tuple(outputs)
-    closing = _known(replace(closing, unlisted=session.config.stash.get(UNLISTED, None)))
-    others = write_outputs([output for output in wanted if output.form is not Form.JSON], closing)
-    if others.failed:
+def write_results(session: pytest.Session, outputs: Iterable[Output], closing: SessionResult) -> Written:
+    """Write what was asked for; where it cannot be, the exit status of pytest says so."""
+    written = write_outputs(outputs, _known(closing))
+    if written.failed:
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
-    # pytest declares it, and sets it in its own main alone: unknown is written as such, and merged to no pass.
-    status = getattr(session, "exitstatus", None)
-    ended = closing if status is None else replace(closing, ending=Ending(int(status), complete, unlisted_failures))
-    result = write_outputs([output for output in wanted if output.form is Form.JSON], ended)
-    if result.failed:
-        session.exitstatus = pytest.ExitCode.USAGE_ERROR
-    return result.plus(others)
+    return written
 
 
 def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, written: Written) -> None:

@@ -140,8 +140,6 @@ class XdistController:
         self._tests: dict[str, TestResult] = {}
         self._closing: SessionResult | None = None
         self._written = Written()
-        self._unlisted_failures = 0
-        self._cut_short = False
 
     def pytest_configure_node(self, node: Any) -> None:  # noqa: ANN401 -- pytest-xdist need not be installed
         """Tell a worker what it cannot know by itself."""
@@ -170,18 +168,6 @@ class XdistController:
             plain = self._plain.get(report.nodeid) or self._without_group(report.nodeid)
             self._worker_of[plain] = node.gateway.id
             self._tests.pop(plain, None)
-            return
-        if report.failed and report.nodeid not in self._plain:
-            self._unlisted_failures += 1
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Count what could not be collected."""
-        if report.failed:
-            self._unlisted_failures += 1
-
-    def pytest_keyboard_interrupt(self) -> None:
-        """Know that not all tests were run."""
-        self._cut_short = True
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -198,14 +184,7 @@ class XdistController:
         from pytest_gpuserve.plugin.terminal import write_results  # noqa: PLC0415 -- who measures nothing loads nothing
 
         self._closing = self._merged()
-        self._written = write_results(
-            session,
-            self._settings.outputs,
-            self._closing,
-            # However pytest-xdist stops, after a failure too, it is by an interrupt.
-            complete=not self._cut_short,
-            unlisted_failures=self._unlisted_failures,
-        )
+        self._written = write_results(session, self._settings.outputs, self._closing)
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print one table for all workers."""

@@ -30,7 +30,6 @@ from pytest_gpuserve.report.schema import (
     ReasonRecord,
     ResultRecord,
     RunRecord,
-    ShardRecord,
     TestRecord,
     VerdictRecord,
 )
@@ -63,11 +62,7 @@ def document(result: SessionResult) -> str:
         mode=_MODES[result.update] if result.stored else "against",
         against=result.against or None,
         header=result.header,
-        shard=None if result.shard is None else ShardRecord(*result.shard),
-        dealt=None if result.shard is None else list(result.dealt),
-        unlisted=result.unlisted,
         comparisons=ComparisonsRecord(result.planned, result.among) if result.among else None,
-        ending=result.ending,
         notes=list(result.notes),
         tests=[_test(test) for test in result.tests],
     )

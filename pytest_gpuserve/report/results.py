@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
 from dataclasses import dataclass, field
-from typing import Annotated, Any
-
-import msgspec
+from typing import Any
 
 from pytest_gpuserve.gate.verdict import Judgement  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.window import Session  # noqa: TC001 -- msgspec reads the annotations
@@ -75,34 +73,6 @@ class TestResult:
 
 
 @dataclass(frozen=True)
-class Ending:
-    """How pytest ended, as far as it was known when its result was written.
-
-    Args:
-        complete: Whether it came to the end of all its tests: it was not stopped, by Ctrl-C or after a failure.
-        unlisted_failures: Besides those of the tests of its result: of tests that measure nothing, and of files that
-            could not be collected.
-    """
-
-    exit_status: int
-    complete: bool
-    unlisted_failures: Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-
-
-@dataclass(frozen=True)
-class Unlisted:
-    """The tests that a result does not list, for they measure nothing, where they are dealt out to several runners.
-
-    Args:
-        dealt: Ids of those of all runners.
-        own: Ids of those that this runner had to run.
-    """
-
-    dealt: tuple[str, ...]
-    own: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class SessionResult:
     """Everything that a session has to say, or one worker of it.
 
@@ -116,13 +86,9 @@ class SessionResult:
         clean: Whether it was that commit, unchanged but for baselines.
         stored: Whether comparisons are with stored baselines, not with another revision or interpreter.
         update: The option by which the run records baselines; empty where it does not.
-        shard: Which of how many runners this is, both counted from 1; None where it is the only one.
         planned: Comparisons that its own tests make, as far as their code tells.
         among: Comparisons among which its claims had to stand: with those of all other runners that it knows of.
-        dealt: Where there are several runners, the ids of the tests of all of them that measure.
-        unlisted: Where there are several runners, the tests that measure nothing; None where that is not known.
         against: Whom it was measured beside, as people call it; empty where comparisons are with stored baselines.
-        ending: How pytest ended; None as long as it has not.
         effort_option: The option by which its gates look more or less closely, as it was typed; empty where none was.
     """
 
@@ -138,11 +104,7 @@ class SessionResult:
     software: Mapping[str, str] = field(default_factory=dict)
     stored: bool = True
     update: str = ""
-    shard: tuple[int, int] | None = None
     planned: int = 0
     among: int = 0
-    dealt: tuple[str, ...] = ()
-    unlisted: Unlisted | None = None
     against: str = ""
-    ending: Ending | None = None
     effort_option: str = ""

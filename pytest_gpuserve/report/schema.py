@@ -1,4 +1,4 @@
-"""The result file of ``--gpuserve-json``, schema 2: what is written, and what `compare`, `history` and `merge` read.
+"""The result file of ``--gpuserve-json``, schema 2: what is written, and what `compare` and `history` read.
 
 Latencies are in seconds, ``change`` is a fraction of the value with the value's own sign, ``tolerance`` and
 ``detectable`` are such fractions for the worse, without a sign, and what is not known is null. In schema 1 those two
@@ -17,7 +17,6 @@ import msgspec
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict  # noqa: TC001 -- msgspec reads the annotations
-from pytest_gpuserve.report.results import Ending, Unlisted  # noqa: TC001 -- as above
 
 SCHEMA: Final = 2
 
@@ -35,7 +34,6 @@ LogCost = Annotated[float, msgspec.Meta(ge=-100, le=100)]
 
 NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-Ordinal = Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
 Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 Plain = dict[str, Any]
@@ -260,18 +258,6 @@ class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
         return [*([] if self.run is None else [self.run]), *(self.more_runs or [])]
 
 
-class ShardRecord(msgspec.Struct, frozen=True):
-    """Which of several runners a result is of.
-
-    Args:
-        number: From 1.
-        of: How many there are.
-    """
-
-    number: Ordinal
-    of: Ordinal
-
-
 class ComparisonsRecord(msgspec.Struct, frozen=True):
     """How many comparisons a run reckoned with.
 
@@ -298,11 +284,7 @@ class ResultRecord(msgspec.Struct, frozen=True, kw_only=True):
         mode: ``gate``, ``against``, ``update`` or ``update-new``: what the run did.
         against: What it was measured beside; null where comparisons are with stored baselines.
         header: On what and against what was measured, in a line.
-        shard: Which of several runners it is of.
-        dealt: Of one of several runners, the ids of the tests of all of them that measure.
-        unlisted: Of one of several runners, the tests that measure nothing.
         comparisons: How many it reckoned with.
-        ending: How pytest ended; only this tells of failures of tests that are not listed.
         notes: A line each.
         tests: Those that measure, in the order in which they ran.
     """
@@ -317,11 +299,7 @@ class ResultRecord(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode | None = None
     against: str | None = None
     header: str = ""
-    shard: ShardRecord | None = None
-    dealt: list[str] | None = None
-    unlisted: Unlisted | None = None
     comparisons: ComparisonsRecord | None = None
-    ending: Ending | None = None
     notes: list[str] = []
     tests: list[TestRecord]
 

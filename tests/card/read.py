@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.merge.baselines import merge_baselines
 from pytest_gpuserve.process.command_line import refused, run_command
 from pytest_gpuserve.report.schema import read_result
 from pytest_gpuserve.store.baseline import read, write
@@ -43,7 +42,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def read_run(folder: Path, baselines: Path) -> tuple[list[str], bool]:
-    """Merge what was recorded into a folder of baselines.
+    """Put what was recorded into a folder of baselines.
 
     Returns:
         What there is to say, and whether a step did not pass.
@@ -63,8 +62,7 @@ def read_run(folder: Path, baselines: Path) -> tuple[list[str], bool]:
             f"left out, for its test did not pass or was INVALID: {each}"
             for each in _without_invalid(kept / "baselines", results)
         ]
-        if any((kept / "baselines").rglob("*.json")):
-            lines += merge_baselines([str(kept / "baselines")], str(baselines))
+        lines += _taken(kept / "baselines", baselines)
     lines += ["", HEAD, *_rows(results), ""]
     failures = [record for record in records if record.outcome != "passed"]
     lines += [f"{record.name}: {record.outcome}: {record.why}\n{_indented(record)}".rstrip() for record in failures]
@@ -90,6 +88,16 @@ def _without_invalid(folder: Path, results: Mapping[str, ResultRecord]) -> Itera
         yield from (f"{module}::{key}" for key in left_out)
         if left_out:
             write(path, {key: entry for key, entry in entries.items() if key not in left_out})
+
+
+def _taken(folder: Path, baselines: Path) -> Iterator[str]:
+    """Put the entries of one folder of baselines into another, in the place of those of the same tests."""
+    for path in sorted(folder.rglob("*.json")):
+        place = path.relative_to(folder)
+        recorded = {key: stored.entry for key, stored in read(path).items()}
+        before = {key: stored.entry for key, stored in read(baselines / place).items()}
+        write(baselines / place, {**before, **recorded})
+        yield from (f"{place}: {key}" for key in recorded)
 
 
 def _rows(results: Mapping[str, ResultRecord]) -> Iterator[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
@@ -94,19 +93,6 @@ def test_workers_leave_out_alike(real_project: Project) -> None:
     result = real_project.run("-p", "xdist.plugin", "-n2")
     result.assert_outcomes(passed=2)
     assert text_of(result).count(ONE) == 1
-
-
-def test_none_of_several_runners_gets_one(project: Project) -> None:
-    """pytest-split deals out what is left: two runners have one test each, and none of them a marked one."""
-    pytest.importorskip("pytest_split")
-    project.test_file.write_text(TWO)
-    for group in (1, 2):
-        shard = ("-p", "pytest_split.plugin", "--splits=2", f"--group={group}", f"--gpuserve-json={group}.json")
-        result = project.run(*shard, "--baseline-update")
-        result.assert_outcomes(passed=1, deselected=3)
-        assert LINE.format("2 tests", "them") in text_of(result)
-        dealt = json.loads((project.path / f"{group}.json").read_text())["dealt"]
-        assert dealt == ["suites/perf/test_perf.py::test_it[8]"]
 
 
 def test_its_baselines_are_not_unused(project: Project) -> None:

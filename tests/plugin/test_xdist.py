@@ -18,7 +18,6 @@ import psutil
 import pytest
 
 from pytest_gpuserve.device.cpu import read_cpu
-from pytest_gpuserve.merge.__main__ import main
 from pytest_gpuserve.plugin.collection import MEASURING, NODEID
 from pytest_gpuserve.plugin.options import Update
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, Form, Output
@@ -174,30 +173,6 @@ def test_workers_have_one_header_and_one_report(workers: Workers, monkeypatch: p
     assert "2 workers" in comment
     assert comment.count("<h3>") == summary.read_text().count("<h3>") == 1
     assert text_of(result).count(f"results: {folder}/out.json") == 1
-
-    assert main(["out.json", "--json=merged.json"]) == 0
-    merged, own = (json.loads((folder / name).read_text()) for name in ("merged.json", "out.json"))
-    assert own["ending"] == {"exit_status": 0, "complete": True, "unlisted_failures": 0}
-    assert merged["tests"] == own["tests"]
-    assert set(merged["gpu"]["workers"]) == {"gw0", "gw1"}
-
-
-def test_a_failure_that_is_not_listed(workers: Workers, capsys: pytest.CaptureFixture[str]) -> None:
-    """A test that measures nothing fails in a worker, and a file is not collected: the one result counts both.
-
-    With ``-q`` no worker says the header.
-    """
-    besides = workers.project.test_file.with_name("test_z.py")
-    besides.write_text("def test_plain():\n    assert False\n")
-    workers.project.test_file.with_name("test_odd.py").write_text("import absent_module\n")
-    more = ("--gpuserve-json=out.json", "--continue-on-collection-errors", "-q")
-    result = workers.run("--gpu=T4", "--baseline-update", *more)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED, text_of(result)
-    assert "gpuserve: T4" not in result.stderr.str()
-    ending = json.loads((workers.project.path / "out.json").read_text())["ending"]
-    assert ending == {"exit_status": 1, "complete": True, "unlisted_failures": 2}
-    assert main([str(workers.project.path / "out.json")]) == 1
-    assert "2 failures of tests that measure nothing" in capsys.readouterr().out
 
 
 def test_more_workers_than_cards_are_refused(workers: Workers) -> None:

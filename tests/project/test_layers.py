@@ -21,7 +21,7 @@ PACKAGE = "pytest_gpuserve"
 ROOT = Path(pytest_gpuserve.__file__).parent
 
 LAYERS: tuple[tuple[str, ...], ...] = (
-    ("new", "merge"),
+    ("new",),
     ("plugin",),
     ("doctor", "history"),
     ("compare",),

@@ -24,11 +24,8 @@ NAMES = sorted(path.name for path in FOLDER.iterdir())
 
 GATES = ["gate-gpu.yml", "gate-against.yml"]
 
-SHARDED = "gate-sharded.yml"
-"""The gate of several jobs, see test_workflow_sharded.py."""
-
-OF_OTHERS = {"--junitxml", "--", "--splits", "--group"}
-"""Options of pytest and of pytest-split."""
+OF_OTHERS = {"--junitxml", "--"}
+"""Options of pytest."""
 
 OWN = "ci.yml"
 """What is this project's own; the others are examples."""
@@ -141,7 +138,7 @@ def test_what_posts_runs_nothing() -> None:
 def test_what_posts_follows_both_gates() -> None:
     """A workflow is followed by its name, an artifact is found by its own."""
     followed = workflow("post-comment.yml")["on"]["workflow_run"]["workflows"]
-    assert followed == [workflow(name)["name"] for name in (*GATES, SHARDED)]
+    assert followed == [workflow(name)["name"] for name in GATES]
     (download,) = steps("post-comment.yml", "actions/download-artifact")
     for name in GATES:
         (upload,) = steps(name, "actions/upload-artifact")
@@ -227,9 +224,7 @@ def test_the_options_exist(name: str) -> None:
         if "bin/pytest" in step.get("run", "")
         for flag in re.findall(r"(?<=[\s\"])(--[a-z-]+)(?==|\s)", step["run"])
     }
-    assert {"--gpu", "--gpuserve-json", "--gpuserve-report"} <= typed
-    # Of several jobs the one that merges writes the comment.
-    assert name == SHARDED or "--gpuserve-markdown" in typed
+    assert {"--gpu", "--gpuserve-json", "--gpuserve-report", "--gpuserve-markdown"} <= typed
     assert typed - known <= OF_OTHERS
 
 
