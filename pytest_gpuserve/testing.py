@@ -20,8 +20,8 @@ from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.validity import DISTURBANCES
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.experiment.another_client import CounterReading
     from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.watch import CounterReading
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.counters import Counters

@@ -13,8 +13,6 @@ from pytest_gpuserve.comparison.paired import Unconfirmed, base_failed, make_con
 from pytest_gpuserve.comparison.stored import next_session
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
-from pytest_gpuserve.experiment.replicas import for_replicas
-from pytest_gpuserve.experiment.same_answers import contradicting
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.servers.remote import RemoteServer
 
@@ -92,7 +90,7 @@ class FirstLooks:
 
     def _added(self, name: str | None, shape: LoadShape, *targets: Target) -> Measurement:
         """Check a load of one server, or of two side by side, and add it to the test; the run is the first one's."""
-        shape = replace(for_replicas(shape, *targets), late_share=self._case.late_share)
+        shape = replace(shape, late_share=self._case.late_share)
         for target in targets:
             is_stream = target.protocol == "sse"
             shape.check_target(len(target.requests), is_stream=is_stream, has_turns=bool(target.pauses))
@@ -134,10 +132,6 @@ class FirstLooks:
             else:
                 self._case.announce(next_session(measurement))
             measurement.take(self._case.requests_wanted, policy.foreign_cores, clock_mhz)
-            unlike = contradicting(measurement.run.sessions) if wanted else None
-            if unlike is not None:
-                last = measurement.run.sessions[-1]
-                measurement.run.sessions[-1] = replace(last, problems=(*last.problems, unlike))
             # What will not be recorded anyway need not be measured to its end.
             if measurement.run.invalid or self._stored.shared(measurement):
                 break

@@ -18,7 +18,6 @@ from pytest_gpuserve.comparison.paired import (
 from pytest_gpuserve.comparison.paired_runner import PairedSpec
 from pytest_gpuserve.experiment.machine import as_fast, is_clearly_other, why_other
 from pytest_gpuserve.experiment.pairing import BaseFailed
-from pytest_gpuserve.experiment.same_answers import unlike_recorded
 from pytest_gpuserve.gate.metric import COLD_START, METRICS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import ALPHA
@@ -266,7 +265,7 @@ class StoredComparison:
         if evidence is None:
             return undecided_at_another_speed(metric, stored, measurement.yardstick, value=measurement.value(metric))
         streams = (_streams(evidence.sessions), _streams(run.sessions)) if metric.is_of_requests else ((), ())
-        unlike = unlike_recorded(stored.sessions, run.sessions) or unlike_work(*streams)
+        unlike = unlike_work(*streams)
         if unlike is not None:
             # What is recorded anew may do another work.
             verdict = Judgement.missing if self._policy.record_all else Judgement.invalid

@@ -103,7 +103,6 @@ class RunEnvironment:
             starts=[start_record(start) for start in session.starts],
             settings=used_settings(session),
             yardstick=yardstick_record(session.yardstick),
-            said=list(session.said),
         )
 
 

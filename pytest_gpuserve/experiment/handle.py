@@ -19,7 +19,7 @@ from pytest_gpuserve.load.kserve import Inference, OutputRequest, http_request, 
 from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
 from pytest_gpuserve.load.openai import ApiCall, Messages, Texts, embeddings, generations, one_token, rerank
 from pytest_gpuserve.load.prompt_set import Prompts
-from pytest_gpuserve.load.request import Expect, Request, SameAnswers
+from pytest_gpuserve.load.request import Expect, Request
 from pytest_gpuserve.load.schedule import NANOSECONDS, Closed, Steps
 from pytest_gpuserve.load.shared_memory import Layout, share
 from pytest_gpuserve.load.tensors import close_to
@@ -28,7 +28,6 @@ from pytest_gpuserve.load.wire import OPENS, Endpoint, Tls
 from pytest_gpuserve.process.ports import is_here
 from pytest_gpuserve.process.ready import verified_tls
 from pytest_gpuserve.servers.base import Ask, Guarded, ServerKind
-from pytest_gpuserve.servers.remote import Replicas, sites_of
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.openai import Method
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.shared_memory import SharedTensors
-    from pytest_gpuserve.servers.base import Site
     from pytest_gpuserve.servers.instance import Instance
 
 Protocol = Literal["http", "sse", "grpc", "queue"]
@@ -126,7 +124,6 @@ class ServerHandle:
         extra: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
         expect: Expect | str | None = None,
-        same_answers: SameAnswers = False,
     ) -> Target:
         """Describe a chat with a language model, by OpenAI's API: ``POST /v1/chat/completions`` at temperature 0.
 
@@ -143,16 +140,13 @@ class ServerHandle:
             extra: Further fields of the body, such as ``{"temperature": 1}``.
             headers: On top of ``Host``, ``Content-Length`` and ``Content-Type``.
             expect: As for ``request``; of a stream it is the whole body with its events.
-            same_answers: Whether both sides of a comparison are asked the first 8 requests before their load, and must
-                say the same; or a function of the base's text and the candidate's that returns something true where
-                they are as good.
 
         Raises:
             UsageProblem: One of them cannot stand in such a request.
         """
         call = self._call("chat", model, extra, headers, expect)
         requests = generations(call, messages, max_tokens=max_tokens, stream=stream, ignore_eos=ignore_eos)
-        return self._generating(call, messages, requests, stream=stream, same_answers=same_answers)
+        return self._over_http(requests, stream=stream, readiness=one_token(call, messages), asked=messages)
 
     def completions(
         self,
@@ -165,12 +159,11 @@ class ServerHandle:
         extra: Mapping[str, object] | None = None,
         headers: Mapping[str, str] | None = None,
         expect: Expect | str | None = None,
-        same_answers: SameAnswers = False,
     ) -> Target:
         """Describe the completion of a text, without a chat template: ``POST /v1/completions``; see ``chat``."""
         call = self._call("completions", model, extra, headers, expect)
         requests = generations(call, prompt, max_tokens=max_tokens, stream=stream, ignore_eos=ignore_eos)
-        return self._generating(call, prompt, requests, stream=stream, same_answers=same_answers)
+        return self._over_http(requests, stream=stream, readiness=one_token(call, prompt), asked=prompt)
 
     def embeddings(
         self,
@@ -220,17 +213,6 @@ class ServerHandle:
     ) -> ApiCall:
         right = expect.encode() if isinstance(expect, str) else expect
         return ApiCall(method, model or self.kind.default_model, extra or {}, headers or {}, right)
-
-    def _generating(
-        self, call: ApiCall, asked: Messages, requests: tuple[Request, ...], *, stream: bool, same_answers: SameAnswers
-    ) -> Target:
-        if not (isinstance(same_answers, bool) or callable(same_answers)):
-            raise UsageProblem(
-                f"{call.method}(same_answers=...) is True, or a function of two answers, not {same_answers!r}",
-                remedies=["same_answers=lambda base, candidate: ..."],
-            )
-        target = self._over_http(requests, stream=stream, readiness=one_token(call, asked), asked=asked)
-        return replace(target, same_answers=same_answers)
 
     def infer(
         self,
@@ -293,8 +275,6 @@ class ServerHandle:
     def _layout(self, shared_memory: Mapping[str, int], outputs: Sequence[str]) -> Layout:
         if self.kind.transport == "queue":
             raise UsageProblem(f"the {self.kind.name} is asked over its socket, not through memory", remedies=[WITHOUT])
-        if isinstance(self.kind, Replicas):
-            raise UsageProblem("several replicas have no memory in common with this machine", remedies=[WITHOUT])
         if outputs:
             raise UsageProblem(
                 "infer(...) takes either outputs=... or shared_memory=..., which names them too",
@@ -355,7 +335,6 @@ class ServerHandle:
             messages=tuple(message for target in targets for message in target.messages),
             sharing=_joined_sharing([target.sharing for target in targets]),
             readiness=targets[0].readiness,
-            same_answers=next((target.same_answers for target in targets if target.same_answers), False),
             pauses=tuple(pause for target in targets for pause in target.pauses or (None,) * len(target.requests))
             if any(target.pauses for target in targets)
             else (),
@@ -422,7 +401,6 @@ class Target:
         sharing: What of it goes through shared memory; None where all is sent. The first request, which tells whether
             the model answers, is always sent with its tensors.
         readiness: The request that tells whether the model answers; None for the first.
-        same_answers: What the answers of two servers must be that are compared; see `ServerHandle.chat`.
         pauses: Of each request how many seconds it follows the answer to the one before it, where both belong to one
             conversation; None where it begins one. Empty where there are none.
         telemetry_source: Looks at the cards while it is loaded.
@@ -435,7 +413,6 @@ class Target:
     messages: tuple[bytes, ...] = ()
     sharing: Sharing | None = None
     readiness: Request | None = None
-    same_answers: SameAnswers = False
     pauses: tuple[float | None, ...] = ()
     telemetry_source: TelemetrySource = field(default=NO_TELEMETRY, repr=False, compare=False)
 
@@ -469,8 +446,6 @@ class Target:
 
     def ask(self, running: Instance | None = None, *, timeout: float = ANSWER_SECONDS) -> Answer:
         """Send its request once, by itself, and return the answer; nothing is measured.
-
-        Of several replicas the first is asked.
 
         Args:
             running: What ``with target.started() as running:`` gave, of this deployment. None starts it afresh for this
@@ -507,20 +482,8 @@ class Target:
             raise UsageProblem("ask() sends tensors with their request, not through shared memory", remedies=[WITHOUT])
 
     def endpoint(self, instance: Instance) -> Endpoint:
-        """Where the requests go; of several replicas to the first."""
-        return self._endpoint_at(instance.site)
-
-    def endpoints(self, instance: Instance) -> tuple[Endpoint, ...]:
-        """Where the requests of a load go: to one server, or to all of several replicas."""
-        return tuple(map(self._endpoint_at, sites_of(instance)))
-
-    @property
-    def replicas(self) -> int:
-        """How many servers share its load."""
-        kind = self.server.kind
-        return len(kind.each()) if isinstance(kind, Replicas) else 1
-
-    def _endpoint_at(self, site: Site) -> Endpoint:
+        """Where the requests go."""
+        site = instance.site
         if self.protocol == "queue":
             return Endpoint("http", str(site.queue))
         tls = Tls(site.host, ca_file=site.ca_file) if site.tls else None
@@ -548,10 +511,7 @@ class Target:
         return nullcontext() if self.sharing is None else self.sharing.opened(instance, schedule)
 
     def payloads(self, instance: Instance, shared: SharedTensors | None = None) -> tuple[tuple[bytes, ...], ...]:
-        """The serialised requests, as a plan has them: of each its one form, or in shared memory one for each slot.
-
-        They name the first of several replicas; see ``load.url.addressed``.
-        """
+        """The serialised requests, as a plan has them: of each its one form, or in shared memory one for each slot."""
         if self.protocol == "grpc":
             return tuple((message,) for message in self.messages) if shared is None else shared.grpc_messages()
         forms = [(request,) for request in self.requests] if shared is None else shared.http_requests()
@@ -590,8 +550,6 @@ class Target:
             words["protocol"] = self.protocol
         if self.sharing is not None:
             words["tensors"] = "system shared memory"
-        if self.same_answers:
-            words["same_answers"] = "by a function" if callable(self.same_answers) else "exactly"
         return words
 
 

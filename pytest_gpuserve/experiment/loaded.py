@@ -25,10 +25,9 @@ from pytest_gpuserve.units import format_seconds
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_gpuserve.experiment.another_client import CounterReading
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
-    from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.experiment.watch import CounterReading, Progress
     from pytest_gpuserve.load.answers import AnswerCheck
     from pytest_gpuserve.load.totals import Totals
     from pytest_gpuserve.load.wire import Tick
@@ -192,7 +191,7 @@ class LoadedStart:
         warmup_ticks = max(1, round(shape.warmup_seconds / TICK_SECONDS))
         before = None
         if shape.finite:
-            with Engines(*self._watch.warmup(), shape.source) as engines:
+            with Engines(self._watch.plan(shape.warmup), 1, shape.source) as engines:
                 self._watch.ticks(engines, warmup_ticks)
                 if not self.problems:
                     # What is still under way would be counted as the load's.

@@ -12,7 +12,6 @@ from pytest_gpuserve.load.schedule import Steps
 from pytest_gpuserve.measure.breakdown import Breakdown, breakdown_of
 from pytest_gpuserve.measure.counters import Counters, added
 from pytest_gpuserve.measure.points import NotMeasured
-from pytest_gpuserve.measure.replicas import ReplicaResult, replicas_of
 from pytest_gpuserve.measure.summary import StepResult, Summary, steps_of, summary_of
 from pytest_gpuserve.measure.window import Client
 
@@ -118,13 +117,6 @@ class Observed:
         if len(known) < len(self._starts):
             raise NotMeasured(f"of {len(self._starts)} starts only {len(known)} know what the server counted")
         return found
-
-    @property
-    def replicas(self) -> tuple[ReplicaResult, ...]:
-        """What each of several replicas did that shared the load; empty of one server."""
-        known = [start.counters for start in self._starts if start.counters is not None]
-        windows = [window for session in self.sessions for window in session.windows]
-        return replicas_of(windows, added(known))
 
     @property
     def settings(self) -> Mapping[str, ServerSetting]:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.device.cpu import cores_taken_by_others, read_cpu
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
-from pytest_gpuserve.experiment.same_answers import AnswerComparison
 from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
 from pytest_gpuserve.experiment.shared_starts import SharedStarts, StartedPair
 from pytest_gpuserve.experiment.telemetry import side_with_telemetry
@@ -282,7 +281,6 @@ class Pairing:
         self._open: _Open | None = None
         self._dropped: _Dropped | None = None
         self.on_late_trouble: Callable[[], None] = lambda: None
-        self._answers = AnswerComparison(candidate.same_answers or base.same_answers)
 
     @property
     def blocks_of_open_round(self) -> int:
@@ -396,7 +394,7 @@ class Pairing:
                 for arm, instance in pair.instances.items()
             }
             for server_arm in server_arms.values():
-                self._warm_up(server_arm, stack)
+                server_arm.warm_up(stack)
             pace = _slower(*(server_arm.pace(self._terms.requests_wanted) for server_arm in server_arms.values()))
             if not pair.is_measured:
                 pair.monitor.up(*pair.instances.values())
@@ -451,13 +449,8 @@ class Pairing:
     def _started(self, arm: Arm, stack: ExitStack) -> ServerArm:
         instance = self._start(arm, stack)
         server_arm = ServerArm.of(arm, instance, self._targets[arm], self._terms.shape, self._progress)
-        self._warm_up(server_arm, stack)
-        return server_arm
-
-    def _warm_up(self, server_arm: ServerArm, stack: ExitStack) -> None:
-        arm = server_arm.arm
-        server_arm.problems.extend(self._answers.ask(arm, self._targets[arm], server_arm.instance))
         server_arm.warm_up(stack)
+        return server_arm
 
     def _fill(self, opened: _Open, blocks: int) -> bool:
         """Measure until the round has so many blocks; whether it does, and was not dropped."""

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.experiment.loaded import LoadedStart
-from pytest_gpuserve.experiment.same_answers import digests_of
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.run import answer_reasons
@@ -49,7 +48,6 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
     check = AnswerCheck((request.expect for request in target.requests), wants_all=shape.check == "all")
     starts: list[Start] = []
     batch_sizes: Counter[str] = Counter()
-    said: tuple[str, ...] = ()
     problems: list[Reason] = []
     interrupted = False
     disturbed: tuple[str, ...] = ()
@@ -58,8 +56,6 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
         while len(starts) < shape.starts and not problems:
             with target.telemetry_source.monitor(baseline_clock_mhz=shape.baseline_clock_mhz) as monitor:
                 with target.started() as instance:
-                    said, unanswered = digests_of(target, instance, said)
-                    problems.extend(unanswered)
                     loaded = LoadedStart(instance, target, shape, check, progress, monitor)
                     start = loaded.measure()
                 # Now, for the end of the server may yet be interrupted.
@@ -94,7 +90,6 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
             batch_sizes=dict(batch_sizes),
             answers=check.answers,
             answers_checked=check.checked,
-            said=said,
         )
     )
     if interrupted:

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
     from contextlib import ExitStack
 
-    from pytest_gpuserve.experiment.another_client import CounterReading
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
-    from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.experiment.watch import CounterReading, Progress
     from pytest_gpuserve.load.totals import Totals
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.counters import Counters
@@ -120,7 +119,7 @@ class ServerArm:
         warmup_ticks = max(1, round(shape.warmup_seconds / TICK_SECONDS))
         try:
             if shape.finite:
-                with Engines(*watch.warmup(), shape.source) as engines:
+                with Engines(watch.plan(shape.warmup), 1, shape.source) as engines:
                     self._warmup = watch.ticks(engines, warmup_ticks)
                 # What is measured is a load of its own, which has yet to begin.
                 watch.so_far = RunningTotals()

@@ -12,8 +12,6 @@ import psutil
 
 from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.errors import LoadFailed, ServerFailed
-from pytest_gpuserve.experiment.another_client import BothCounts, CounterReading
-from pytest_gpuserve.experiment.replicas import ReplicaShares, warmup_of
 from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.driver import helper_pids
@@ -26,7 +24,6 @@ from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import COMPILING, Client, Window
 from pytest_gpuserve.measure.work import unsteady_cache
 from pytest_gpuserve.process.tree import run_processes
-from pytest_gpuserve.servers.remote import addresses_of, sites_of
 from pytest_gpuserve.units import format_fraction, format_seconds
 
 if TYPE_CHECKING:
@@ -49,6 +46,21 @@ ANSWERED_LATENCIES: Final = 2
 
 STUCK_SECONDS: Final = 1.0
 """A shorter wait is not called stuck, however fast the other answers were."""
+
+
+@dataclass(frozen=True, slots=True)
+class CounterReading:
+    """A reading of a server's counters.
+
+    Args:
+        counters: What it says.
+        at_seconds: When, by the monotonic clock, as the middle of the reading.
+        took_seconds: How long after the end of the last tick it was over: on a stalled machine we are late.
+    """
+
+    counters: Counters
+    at_seconds: float
+    took_seconds: float
 
 
 class Progress(Protocol):
@@ -89,10 +101,8 @@ class Watch:
     so_far: RunningTotals = field(default_factory=RunningTotals)
     ended: bool = False
     _complaints: list[Complaint] = field(default_factory=list)
-    _both: BothCounts = field(default_factory=BothCounts)
     _tick_end_seconds: float | None = None
     _shared: SharedTensors | None = None
-    _replicas: ReplicaShares = field(default_factory=ReplicaShares)
     # Ticks in which load engines were late for their beats.
     _late: list[Tick] = field(default_factory=list)
 
@@ -111,11 +121,8 @@ class Watch:
         """The plan of a load engine, for this schedule."""
         target, shape, shared = self.target, self.shape, self._shared
         assert shared is not None or target.sharing is None, "a plan outside of sharing()"
-        endpoint, *others = target.endpoints(self.instance)
-        self._replicas.names = addresses_of(self.instance)
         return Plan(
-            endpoint=endpoint,
-            replicas=tuple(others),
+            endpoint=target.endpoint(self.instance),
             payloads=target.payloads(self.instance, shared),
             numbers_before_end=target.numbers_before_end(),
             pauses_ns=target.pauses_ns(),
@@ -130,11 +137,6 @@ class Watch:
             objectives=shape.goodput,
         )
 
-    def warmup(self) -> tuple[Plan, int]:
-        """The plan of what warms the server up before a load that is measured as a whole, and how many workers."""
-        schedule, workers = warmup_of(self.shape, len(sites_of(self.instance)))
-        return self.plan(schedule), workers
-
     def ticks(self, engines: Engines, count: int | None) -> list[Tick]:
         """Take ticks until there are so many (None: without limit), or the load has ended, or there is trouble.
 
@@ -146,7 +148,6 @@ class Watch:
             tick = engines.next_tick()
             self.ended = tick.last
             self._tick_end_seconds = tick.end_ns / 1e9
-            self._replicas.hear(tick)
             self._look(tick)
             # Looked at, the answers themselves are not needed any more, and what each worker did only in the end.
             tick = packed(msgspec.structs.replace(tick, answers=[]))
@@ -161,8 +162,6 @@ class Watch:
         totals = total(ticks)
         if totals.nanoseconds <= 0:
             return None
-        if counted is not None and counted.requests is not None:
-            self._both.sent(ticks, totals)
         executed = counted if counted is not None and counted.counts_batches else None
         return Window(
             seconds=totals.seconds,
@@ -179,7 +178,6 @@ class Watch:
             tallies={} if counted is None else counted.tallies,
             begin_ns=ticks[0].begin_ns,
             end_ns=ticks[-1].end_ns,
-            replicas=self._replicas.window(ticks),
         )
 
     def read_counters(self) -> CounterReading | None:
@@ -200,14 +198,11 @@ class Watch:
         if before is None or after is None:
             return None
         try:
-            counted = counted_between(before.counters, after.counters)
+            return counted_between(before.counters, after.counters)
         except WentBackwards as problem:
             text = f"the server's counters went backwards ({problem}): it, or a worker of it, was restarted under load"
             self.problems.append(Reason(ReasonKind.COUNTERS_WENT_BACK, text))
             return None
-        if counted.requests is not None:
-            self._both.answered(counted.requests, before, after)
-        return counted
 
     def disturbed(self, ticks: Sequence[Tick]) -> tuple[Reason, ...]:
         """Say what disturbed the client in a window, which is to be measured again if anything did."""
@@ -274,8 +269,6 @@ class Watch:
         found = self.reasons(ticks, ceiling)
         for reason in found:
             (self.disturbances if reason.kind in DISTURBANCES else self.problems).append(reason)
-        self.problems.extend(self._replicas.problems(windows, allowed_errors=shape.allowed_errors))
-        self.problems.extend(self._both.problems(finite=shape.finite))
         if not shape.finite:
             half = len(windows) // 2
             drift = unsteady_cache((windows[:half], windows[half:]))
@@ -314,8 +307,7 @@ class Watch:
         elif errors:
             kinds = ", ".join(f"{kind}: {number}" for kind, number in sorted(tick.errors.items()))
             samples = "; ".join(f"{kind}: {one_line(text)}" for kind, text in sorted(tick.error_samples.items()))
-            where = self._replicas.failing(tick)
-            text = f"request errors{where} ({kinds}); first of each kind: {samples}"
+            text = f"request errors ({kinds}); first of each kind: {samples}"
             self.problems.append(self._shown(Reason(ReasonKind.REQUEST_ERRORS, text)))
         if complaints:
             self.problems.extend(map(self._shown, answer_reasons(self.check, self._complaints)))

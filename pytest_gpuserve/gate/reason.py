@@ -27,8 +27,6 @@ class ReasonKind(str, Enum):
     ANSWERS_UNCHECKED = "answers-unchecked"
     COUNTERS_WENT_BACK = "counters-went-back"
     COMPILED_UNDER_LOAD = "compiled-under-load"
-    ANOTHER_CLIENT = "another-client"
-    REPLICA = "replica"
     OVERLOADED = "overloaded"
     # The measured time.
     NOTHING_MEASURED = "nothing-measured"

@@ -257,8 +257,7 @@ class Engines:
     """
 
     def __init__(self, plan: Plan, processes: int = 1, source: EngineSource = LOCAL) -> None:
-        for endpoint in (plan.endpoint, *plan.replicas):
-            check_endpoint(endpoint)
+        check_endpoint(plan.endpoint)
         check_users(plan.schedule, processes)
         _check_slots(plan)
         self._stack = ExitStack()

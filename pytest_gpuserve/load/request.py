@@ -21,7 +21,6 @@ returning anything else: ``None`` is what a forgotten ``return`` and a search wi
 pytest process, off the timing path.
 """
 
-SameAnswers = bool | Callable[[str, str], object]
 """Whether answers must be the same, or a function of the base's and the candidate's that says yes by something true."""
 
 NUMBER_PLACE: Final = b"0" * 10

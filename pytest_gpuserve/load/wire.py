@@ -69,7 +69,6 @@ class Plan(msgspec.Struct, frozen=True):
 
     Args:
         endpoint: Where it goes.
-        replicas: Further servers that share the load: the worker of part ``p`` goes to the ``p mod n``-th of all ``n``.
         payloads: The serialised requests that rotate. Of each either one form, or one for every slot (requests under
             way at the same time), where a slot has a place of its own in shared memory for its answer.
         schedule: When they are sent.
@@ -105,15 +104,9 @@ class Plan(msgspec.Struct, frozen=True):
     parts: int = 1
     keep_answers: Literal["all", "some", "none"] = "some"
     outputs: Outputs | None = None
-    replicas: tuple[Endpoint, ...] = ()
     objectives: Objectives | None = None
     numbers_before_end: tuple[int, ...] = ()
     pauses_ns: tuple[int, ...] = ()
-
-    def own_endpoint(self) -> Endpoint:
-        """Where the worker of this part sends its requests."""
-        servers = (self.endpoint, *self.replicas)
-        return servers[self.part % len(servers)]
 
 
 class Outputs(msgspec.Struct, frozen=True):

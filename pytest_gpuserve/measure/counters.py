@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 
 class WentBackwards(ValueError):
@@ -24,7 +24,7 @@ class Counters:
             stage that it does not count is left out.
         requests: Requests of all clients that it answered well; None where it does not count them.
         pending: Requests that are in it right now, as far as it counts them; None where it does not tell.
-        parts: The same for each of its models, or stages of its pipeline, or of several replicas for each of them, by
+        parts: The same for each of its models, or stages of its pipeline, by
             name; their own parts are empty.
         counts_batches: Whether it counts items and batches.
         tallies: What else it counts, by the names of ``measure/window.py``, such as ``prompt_tokens``.
@@ -124,19 +124,6 @@ def added(readings: list[Counters]) -> Counters | None:
         parts={name: part for name, part in whole.items() if part is not None},
         counts_batches=all(reading.counts_batches for reading in readings),
         tallies=dict(tallies),
-    )
-
-
-def together(readings: Mapping[str, Counters]) -> Counters:
-    """Add up what servers counted at the same time; each one's counters are a part. Raises ValueError of none."""
-    whole = added(list(readings.values()))
-    if whole is None:
-        raise ValueError("of no server nothing is counted")
-    waiting = [reading.pending for reading in readings.values()]
-    return replace(
-        whole,
-        pending=None if None in waiting else sum(count or 0 for count in waiting),
-        parts=dict(readings),
     )
 
 

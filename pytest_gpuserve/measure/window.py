@@ -90,8 +90,6 @@ class Window:
         tallies: What else the server counted within it, by name; empty where it does not count.
         begin_ns: When it began, by the load's clock, for who looks up what else was seen then; not kept in baselines.
         end_ns: When it ended.
-        replicas: Where several servers shared the load, what each of them did; empty where one had it alone. Not kept
-            in baselines.
     """
 
     seconds: float
@@ -109,7 +107,6 @@ class Window:
     tallies: Mapping[str, int] = field(default_factory=dict)
     begin_ns: int = field(default=0, compare=False)
     end_ns: int = field(default=0, compare=False)
-    replicas: tuple[ReplicaWindow, ...] = field(default=(), compare=False)
 
     @property
     def throughput(self) -> float:
@@ -222,7 +219,6 @@ class Session:
         answers: Answers received; ``answers_checked`` of them were compared with what the test expects.
         answers_checked: See ``answers``.
         yardstick: How fast the machine was, by readings before and after it; without any where nobody has looked.
-        said: Digests of its answers to the first requests, where they have to be the same as another's; else none.
     """
 
     starts: tuple[Start, ...]
@@ -232,7 +228,6 @@ class Session:
     answers: int = 0
     answers_checked: int = 0
     yardstick: Yardstick = field(default_factory=Yardstick)
-    said: tuple[str, ...] = ()
 
     @property
     def client(self) -> Client:
@@ -243,13 +238,3 @@ class Session:
     def windows(self) -> tuple[Window, ...]:
         """The windows of all starts."""
         return tuple(window for start in self.starts for window in start.windows)
-
-
-@dataclass(frozen=True, slots=True)
-class ReplicaWindow:
-    """The requests and failures (by kind) of one replica in a window, and the latencies of the answered ones."""
-
-    name: str
-    requests: int
-    errors: Mapping[str, int]
-    latency: Histogram

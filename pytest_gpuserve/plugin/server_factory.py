@@ -14,7 +14,7 @@ from pytest_gpuserve.builds.interpreter import find_python
 from pytest_gpuserve.device import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.handle import ServerHandle
-from pytest_gpuserve.experiment.replicas import RemoteOptions, remote_of
+from pytest_gpuserve.load.url import endpoint_of
 from pytest_gpuserve.plugin.callers import calling_file
 from pytest_gpuserve.roofline import count_flops
 from pytest_gpuserve.servers.app import App, like_named, metric_names, named_arguments, seconds, variables, words
@@ -23,6 +23,7 @@ from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.litserve import LitServe
 from pytest_gpuserve.servers.mosec import Mosec
 from pytest_gpuserve.servers.pytriton import PyTriton
+from pytest_gpuserve.servers.remote import RemoteServer
 from pytest_gpuserve.servers.torch_worker import TorchWorker
 from pytest_gpuserve.servers.triton import Triton
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpuserve.experiment.handle import Starter
+    from pytest_gpuserve.load.wire import Endpoint
     from pytest_gpuserve.roofline import Work
     from pytest_gpuserve.servers.base import Argument
     from pytest_gpuserve.servers.language_models import Engine
@@ -315,43 +317,49 @@ class ServerFactory:
 
     def remote(
         self,
-        url: str | Sequence[str],
+        url: str,
         *,
         counters: MetricNames | Engine | None = None,
-        metrics_port: int | Sequence[int] = 0,
-        grpc_port: int | Sequence[int] = 0,
+        metrics_port: int = 0,
+        grpc_port: int = 0,
         ca_file: str | Path = "",
         model: str = "",
         start_timeout: float = 30.0,
     ) -> ServerHandle:
-        """Describe a server that somebody else runs, or several replicas; it is never started or stopped.
+        """Describe a server that somebody else runs; it is never started or stopped.
 
         It cannot be started afresh, so its measurements share the luck of one start: comparisons with its baseline see
         changes that a restart alone would make.
 
-        Several URLs are one deployment of as many replicas, which are loaded at once: each load engine goes to one of
-        them, so that an open loop's requests go to them by turns, and a closed loop's users are dealt out to them.
-
         Args:
-            url: ``http://HOST:PORT`` or ``https://HOST:PORT``, without a path; or a list of them.
+            url: ``http://HOST:PORT`` or ``https://HOST:PORT``, without a path.
             counters: As for ``command``, if its metrics can be reached.
-            metrics_port: Where they are, if not at the same port; of replicas for all of them, or a list.
-            grpc_port: Where it speaks gRPC; of replicas for all of them, or a list.
+            metrics_port: Where they are, if not at the same port.
+            grpc_port: Where it speaks gRPC.
             ca_file: Certificates to trust instead of the system's; a certificate is always checked.
             model: The model that requests are for.
-            start_timeout: Seconds to wait for its model's first answer, and that of all replicas.
+            start_timeout: Seconds to wait for its model's first answer.
 
         Raises:
-            UsageProblem: One is no such URL, or they do not go together.
+            UsageProblem: It is not such a URL; no password or query of it is shown.
         """
-        options = RemoteOptions(
+        endpoint = _server_at(url)
+        if ca_file and endpoint.tls is None:
+            raise UsageProblem(
+                f"remote_server({_without_secrets(url)!r}, ca_file=...): without TLS no certificate is looked at",
+                remedies=["https://HOST:PORT, or leave out ca_file=..."],
+            )
+        kind = RemoteServer(
+            endpoint.host,
+            endpoint.port,
+            tls=endpoint.tls is not None,
+            ca_file=str(self.place(ca_file)) if ca_file else "",
+            grpc_port=grpc_port,
             counters=metric_names("remote_server", counters),
             metrics_port=metrics_port,
-            grpc_port=grpc_port,
-            ca_file=str(self.place(ca_file)) if ca_file else "",
-            model=model,
+            default_model=model,
         )
-        return self.deploy(remote_of(url, options), start_timeout)
+        return self.deploy(kind, start_timeout)
 
     def count_flops(
         self,
@@ -452,3 +460,36 @@ class ServerFactory:
         calls = [f'{fixture}("{Path(relpath(each, here)).as_posix()}{inside}")' for each in like]
         there = [f"below the rootdir there is {' or '.join(calls)}"] if calls else []
         return UsageProblem(f"{summary} {path}", remedies=[*there, NAME_IT])
+
+
+_URL: Final = "http://HOST:PORT or https://HOST:PORT"
+
+
+def _server_at(url: str) -> Endpoint:
+    """Where a remote server is; nothing that may be a secret is shown of another URL."""
+    if not isinstance(url, str):
+        raise UsageProblem(f"remote_server(...) takes a URL as text, not a {type(url).__name__}", remedies=[_URL])
+    shown = _without_secrets(url)
+    if "@" in url:
+        raise UsageProblem(
+            f"remote_server({shown!r}): neither a user nor a path belongs in it",
+            remedies=[_URL, 'for a user: server.post(..., headers={"Authorization": ...})'],
+        )
+    try:
+        endpoint, path = endpoint_of(url)
+    except UsageProblem as problem:
+        raise UsageProblem(f"remote_server({shown!r}) is not a URL", found=problem.found, remedies=[_URL]) from None
+    if endpoint.protocol != "http" or path != "/":
+        raise UsageProblem(
+            f"remote_server({shown!r}): the server alone, its paths are those of the requests", remedies=[_URL]
+        )
+    return endpoint
+
+
+def _without_secrets(url: str) -> str:
+    """A URL without its user, however it is written, and without its query."""
+    user, at, rest = url.rpartition("@")
+    if at:
+        scheme = next((name for name in ("http://", "https://") if user.startswith(name)), "")
+        url = f"{scheme}...@{rest}"
+    return url.partition("?")[0].partition("#")[0]

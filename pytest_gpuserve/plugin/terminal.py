@@ -22,7 +22,6 @@ from pytest_gpuserve.report.remarks import (
     measured_again_lines,
     problem_lines,
     reason_lines,
-    replica_lines,
     settings_lines,
     totals_line,
 )
@@ -67,7 +66,6 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
             *problems,
             *measured_again_lines(tests, verbose=verbosity > 0),
             *settings_lines(tests),
-            *replica_lines(tests),
             *language_model_lines(tests),
             *client_lines(tests),
             *machine_lines(tests),

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.counters import differences
-from pytest_gpuserve.measure.replicas import imbalance_of, replicas_of
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.measure.work import cached_share, preemptions_of_thousand
 from pytest_gpuserve.measure.yardstick import LIMIT
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.gate.verdict import Judgement
-    from pytest_gpuserve.measure.replicas import Imbalance, ReplicaResult
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
@@ -357,49 +355,5 @@ def _change(row: Row) -> str:
     return "" if change is None else f" {format_change(change)}"
 
 
-def replica_lines(tests: Collection[TestResult]) -> list[str]:
-    """Say in a line for each load of several replicas how even it was; none of one server."""
-    names = names_of(tests)
-    lines = []
-    for test in tests:
-        for run in test.runs:
-            text = imbalance_text(replicas_of(_windows(run)))
-            name = f"{names[test.nodeid]} {printable(run.label)}".strip()
-            lines.extend([f"replicas of {name}: {text}"] if text else [])
-    return lines
-
-
-def imbalance_text(replicas: Sequence[ReplicaResult]) -> str:
-    """Say how unevenly replicas did: ``3, busiest +4.1 % over the mean, p99 12.0 ms to 31.0 ms (slowest: HOST:PORT)``.
-
-    Empty of one server.
-    """
-    found = imbalance_of(replicas)
-    if found is None:
-        return ""
-    parts = [str(found.replicas)]
-    parts.append(
-        "nothing was answered" if found.busiest is None else f"busiest {format_change(found.busiest)} over the mean"
-    )
-    parts.append(_p99(found))
-    if found.much_slower:
-        parts.append(f"much slower than the others: {', '.join(map(printable, found.much_slower))}")
-    by_name = {replica.name: replica for replica in replicas}
-    parts += [_failed(by_name[name]) for name in found.failing]
-    return ", ".join(parts)
-
-
 def _windows(run: RunResult) -> list[Window]:
     return [window for session in run.sessions for window in session.windows]
-
-
-def _p99(found: Imbalance) -> str:
-    if found.fastest_p99 is None or found.slowest_p99 is None:
-        return "p99 not known"
-    low, high = format_seconds(found.fastest_p99), format_seconds(found.slowest_p99)
-    return f"p99 {low} to {high} (slowest: {printable(found.slowest)})"
-
-
-def _failed(replica: ReplicaResult) -> str:
-    sent = replica.requests + replica.failed
-    return f"failed: {printable(replica.name)} {replica.failed} of {sent} ({format_fraction(replica.failed / sent)})"

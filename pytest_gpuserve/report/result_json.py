@@ -14,7 +14,6 @@ from pytest_gpuserve.measure.breakdown import breakdown_of
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
-from pytest_gpuserve.measure.replicas import imbalance_of, replicas_of
 from pytest_gpuserve.measure.rounds import reduced_by_metric
 from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.measure.telemetry import as_plain, merged
@@ -155,7 +154,6 @@ def _run(run: RunResult) -> RunRecord:
         cold_start_seconds=[start.cold_start_seconds for start in starts],
         cold_start_parts=[dict(start.cold_start_parts) for start in starts],
         counters=_counters(counters),
-        replicas=_replicas(windows, counters),
         answers=sum(session.answers for session in run.sessions),
         answers_checked=sum(session.answers_checked for session in run.sessions),
         foreign_cores=[start.foreign_cores for start in starts],
@@ -267,29 +265,4 @@ def _latency(sessions: Sequence[Session]) -> dict[str, float | None]:
         "mean": latency.mean,
         **{name: latency.quantile(q) for name, q in _QUANTILES.items()},
         "max": latency.max_seconds,
-    }
-
-
-def _replicas(windows: Sequence[Window], counters: Counters | None) -> Plain | None:
-    """What the JSON result has of replicas; None of one server. Latencies are in seconds, what is not known is null."""
-    replicas = replicas_of(windows, counters)
-    found = imbalance_of(replicas)
-    if found is None:
-        return None
-    return {
-        "busiest": found.busiest,
-        "slowest": found.slowest or None,
-        "much_slower": list(found.much_slower),
-        "each": [
-            {
-                "name": replica.name,
-                "requests": replica.requests,
-                "errors": dict(replica.errors),
-                "throughput": replica.throughput,
-                "p50": replica.p50,
-                "p99": replica.p99,
-                "batching_ratio": replica.batching_ratio,
-            }
-            for replica in replicas
-        ],
     }

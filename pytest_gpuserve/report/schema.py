@@ -172,7 +172,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         cold_start_seconds: Of each start.
         cold_start_parts: Of each start, what the server says that it went to, in seconds.
         counters: What the server counted, whole and for each of its models or stages.
-        replicas: How even several servers were.
         answers: Answers received.
         answers_checked: Those of them that were compared with what the test expects.
         foreign_cores: Cores that other processes took during each start.
@@ -215,7 +214,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     cold_start_seconds: list[Number | None] = []
     cold_start_parts: list[dict[str, float]] = []
     counters: Plain | None = None
-    replicas: Plain | None = None
     answers: int = 0
     answers_checked: int = 0
     foreign_cores: list[float | None] = []

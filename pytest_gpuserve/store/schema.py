@@ -348,7 +348,6 @@ class SessionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
         occasion: Begin of the run of pytest that measured it, which its other sessions share.
         settings: How the server was really set up; left out where it does not tell.
         yardstick: How fast the machine was meanwhile; left out where nobody has looked, as in files of schema 1.
-        said: Digests of answers; left out where nobody asked for the same ones.
     """
 
     occasion: Moment
@@ -362,7 +361,6 @@ class SessionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     starts: Annotated[list[StartRecord], msgspec.Meta(min_length=2)]
     settings: dict[str, str] = {}
     yardstick: Rates = {}
-    said: list[Hash] = []
 
 
 class AnchoredRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -502,5 +500,4 @@ def session_of(record: SessionRecord) -> Session:
         answers=record.answers,
         answers_checked=record.answers_checked,
         yardstick=yardstick_of(record.yardstick),
-        said=tuple(record.said),
     )

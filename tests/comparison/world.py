@@ -109,7 +109,6 @@ class World:
         clocks_wanted: The baseline's clock that each session was told.
         requests_wanted: That each start of a session should have.
         speed: Of the machine, by its yardstick.
-        said: Digests of what the server answers.
         leak: Why nothing may be concluded from the last round, which shows at its servers' end; "" for nothing.
         seed: Of the noise of rounds.
     """
@@ -136,7 +135,6 @@ class World:
     clocks_wanted: list[float | None] = field(default_factory=list)
     requests_wanted: list[int] = field(default_factory=list)
     speed: float = 1.0
-    said: tuple[str, ...] = ()
     leak: str = ""
     seed: int = 0
     now: float = 0.0
@@ -200,7 +198,7 @@ class World:
             )
             for cost in costs
         )
-        keep(Session(starts, AT, answers=2, answers_checked=2, said=self.said))
+        keep(Session(starts, AT, answers=2, answers_checked=2))
 
     def pairing(
         self,

@@ -62,7 +62,6 @@ class FakeTarget:
     loads: list[Load | None]
     telemetry_source: object = NO_TELEMETRY
     requests: tuple[()] = field(default=())
-    same_answers: bool = False
 
     @contextmanager
     def started(self) -> Iterator[Load]:

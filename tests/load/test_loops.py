@@ -292,17 +292,15 @@ def test_payloads_rotate_in_an_order_of_the_seed() -> None:
     assert orders[0] != sorted(orders[0])
 
 
-@pytest.mark.parametrize("is_open", [False, True])
 @pytest.mark.parametrize(("count", "processes"), [(2, 2), (6, 4), (3, 2)])
-def test_each_process_sends_all_payloads_in_turn(count: int, processes: int, *, is_open: bool) -> None:
-    """Of a closed loop, and of an open one to a replica each, also where both numbers have a common divisor.
+def test_each_process_sends_all_payloads_in_turn(count: int, processes: int) -> None:
+    """Of a closed loop, also where both numbers have a common divisor.
 
     Of one process request n has payload n, in its place's form.
     """
     payloads = tuple((b"%d" % index,) for index in range(count))
-    schedule = Constant(1000.0) if is_open else Closed(2 * processes)
-    replicas = tuple(Endpoint("http", f"replica {number}") for number in range(1, processes)) if is_open else ()
-    whole = plan(schedule, requests=10 * count * processes, payloads=payloads, replicas=replicas)
+    schedule = Closed(2 * processes)
+    whole = plan(schedule, requests=10 * count * processes, payloads=payloads)
     for part in share(whole, processes):
         sent = Simulation(part).run().sent
         assert Counter(each.payload for each in sent) == {b"%d" % index: 10 for index in range(count)}

@@ -35,7 +35,6 @@ def sent_twice(server: Serving, schedule: Schedule) -> list[bytes]:
     load = msgspec.structs.replace(
         plans[0],
         payloads=tuple(each.payloads[0] for each in plans),
-        replicas=(msgspec.structs.replace(plans[0].endpoint, host="localhost"),),
         numbers_before_end=tuple(len(body) - 4 if NUMBER_PLACE in body else 0 for body in BODIES),
         keep_answers="all",
     )

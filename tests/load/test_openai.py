@@ -143,7 +143,6 @@ def test_headers_and_the_right_answer_are_as_for_any_request() -> None:
         ("chat", {"messages": HI, "max_tokens": True}, "not True"),
         ("chat", {"messages": TWO, "max_tokens": 5}, "prompts(..., output_tokens=5)"),
         ("chat", {"messages": HI, "model": 5}, "a name, not 5"),
-        ("chat", {"messages": HI, "same_answers": "yes"}, "a function of two answers, not 'yes'"),
         ("chat", {"messages": HI, "extra": ["top_p"]}, 'extra={"top_p": 0.9}'),
         ("chat", {"messages": HI, "extra": {"stream": False}}, "an argument of server.chat"),
         ("completions", {"prompt": HI}, "server.chat([...])"),

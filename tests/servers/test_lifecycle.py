@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import http.client
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing, nullcontext, suppress
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,8 +29,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pytest_gpuserve.experiment.another_client import CounterReading
     from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.watch import CounterReading
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.servers.metric_names import MetricNames
 
@@ -211,34 +209,6 @@ def test_many_starts_in_a_row_leave_nothing(make: Callable[..., Target], count: 
     assert threading.active_count() <= threads
 
 
-def test_a_second_client_is_seen(make: Callable[..., Target], starts: Starts) -> None:
-    """Who loads the server beside us makes the run INVALID, for its batches are not of our load; nobody else does."""
-    start, problems, _ = loaded(make(counters=COUNTERS), users=2)
-    assert not [problem for problem in problems if problem.kind is ReasonKind.ANOTHER_CLIENT]
-    assert start.counters is not None
-    assert start.counters.requests == pytest.approx(start.requests, rel=0.1)
-    starts.instances.clear()
-    over = threading.Event()
-
-    def other() -> None:
-        eventually(lambda: bool(starts.instances), "it is started")
-        port = starts.instances[0].site.port
-        # The server ends while it is asked.
-        ends = suppress(OSError, http.client.HTTPException)
-        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as client, ends:
-            while not over.is_set():
-                client.request("POST", "/infer", b"a")
-                client.getresponse().read()
-
-    with ThreadPoolExecutor() as pool:
-        pool.submit(other)
-        try:
-            _, problems, _ = loaded(make(counters=COUNTERS), users=2)
-        finally:
-            over.set()
-    assert any(problem.kind is ReasonKind.ANOTHER_CLIENT for problem in problems), problems
-
-
 def test_of_a_load_that_ends_by_itself_all_is_counted(
     make: Callable[..., Target], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,8 +220,7 @@ def test_of_a_load_that_ends_by_itself_all_is_counted(
         return read(watch)
 
     monkeypatch.setattr(Watch, "read_counters", slowly)
-    start, problems, _ = loaded(make(counters=COUNTERS), schedule=Burst(200))
-    assert not [problem for problem in problems if problem.kind is ReasonKind.ANOTHER_CLIENT]
+    start, _, _ = loaded(make(counters=COUNTERS), schedule=Burst(200))
     assert start.requests == 200
     assert start.counters is not None
     assert start.counters.requests == 200

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.measure.counters import Counters, StageTime, counted_between, together
+from pytest_gpuserve.measure.counters import Counters, StageTime, counted_between
 from pytest_gpuserve.measure.window import COMPUTE
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.servers.metric_names import MetricNames, read_samples
@@ -98,7 +98,6 @@ def test_a_server_that_counts_no_executions_has_none() -> None:
     names = MetricNames(requests="runs", stages={COMPUTE: "took"})
     assert read(names) == Counters(0, 0, stages={COMPUTE: StageTime(1.5, 12)}, requests=12, counts_batches=False)
     assert not counted_between(read(names), read(names)).counts_batches
-    assert not together({"a": read(names), "b": read(MetricNames(items="items_total", batches="runs"))}).counts_batches
 
 
 @pytest.mark.parametrize("given", [{}, {"items": "a"}, {"batches": "b", "requests": "c"}, {"pending": "d"}])

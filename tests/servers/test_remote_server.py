@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.process.ports import free_port, is_here
+from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
 from tests.fakes.certificates import make_certificates
+from tests.fakes.children.toolkit import HERE
 from tests.fakes.http_server import BODY, serving
-from tests.servers.deployments import loaded
-from tests.servers.somebody import FACTORY
-from tests.servers.test_remote_replicas import replicas
+from tests.servers.deployments import Starts, loaded
+from tests.servers.somebody import FACTORY, UNTYPED
 from tests.support.reasons import said
 
 if TYPE_CHECKING:
@@ -28,7 +32,9 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="module")
 def somebody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
     """It, for all tests that leave it as it is."""
-    with replicas(tmp_path_factory.mktemp("somebody"), "") as (instance,):
+    folder = tmp_path_factory.mktemp("somebody")
+    kind = CommandServer(("{python}", str(HERE / "model_server.py"), "{port}"), folder, "here", sys.executable)
+    with Starts(folder / "log").handle(kind).post("/infer", body=b"fox").started() as instance:
         yield instance
 
 
@@ -94,3 +100,40 @@ def test_it_is_the_same_on_both_sides(tmp_path: Path) -> None:
     with pytest.raises(NotInRevision, match="same on both sides") as caught:
         FACTORY.remote("http://127.0.0.1:1").kind.relocated(Relocation(tmp_path))
     assert "duel(" in caught.value.remedies[0]
+
+
+def refusal(url: object, **arguments: object) -> str:
+    """What is said of it."""
+    with pytest.raises(UsageProblem) as caught:
+        UNTYPED.remote(url, **arguments)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "arguments", "words"),
+    [
+        ("http://h/path", {}, "'http://h/path'"),
+        ("nonsense", {}, "'nonsense'"),
+        (b"http://h", {}, "a bytes"),
+        (["http://h"], {}, "a list"),
+        ("http://h", {"grpc_port": "8001"}, "not '8001'"),
+        ("http://h", {"metrics_port": True}, "not True"),
+        ("http://h", {"ca_file": "ca.pem"}, "without TLS no certificate is looked at"),
+    ],
+)
+def test_what_cannot_be_a_server_is_told(url: object, arguments: dict[str, object], words: str) -> None:
+    """Before anything is asked; with what would do."""
+    assert words in refusal(url, **arguments)
+
+
+@settings(deadline=None)
+@given(
+    before=st.text(st.characters(codec="ascii", exclude_characters=" \n\t"), max_size=8),
+    after=st.text(st.characters(codec="ascii", exclude_characters=" \n\t"), max_size=8),
+    scheme=st.sampled_from(["http://", "https://", "", "grpc://", "http:/"]),
+)
+def test_no_password_of_a_url_is_shown(before: str, after: str, scheme: str) -> None:
+    """Whatever signs it is made of, and wherever the URL is wrong besides; a query may be a secret too."""
+    secret = "hunter2secret"
+    for url in (f"{scheme}me:{before}{secret}{after}@h:1", f"{scheme}h:1/?{secret}{after}"):
+        assert secret not in refusal(url)

@@ -41,7 +41,6 @@ from pytest_gpuserve.load.engine.streams import Streams
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
 from pytest_gpuserve.load.request import asks_to_close
 from pytest_gpuserve.load.schedule import Closed, Steps, is_open
-from pytest_gpuserve.load.url import addressed
 from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, Tick, frame
 
 if TYPE_CHECKING:
@@ -67,7 +66,7 @@ class LoadEngine:
     """
 
     def __init__(self, plan: Plan, owner: int) -> None:
-        self._plan = plan = addressed(plan)
+        self._plan = plan
         self._owner = owner
         self._reactor = Reactor()
         self._counters = TickCounters(len(plan.payloads), plan.keep_answers)
@@ -250,7 +249,7 @@ def make_transport(plan: Plan, reactor: Reactor, issuer: Issuer) -> Transport:
         UnicodeError: The host cannot be the name of one.
         OSError: The certificates cannot be read.
     """
-    endpoint, timeout_ns = plan.own_endpoint(), plan.timeout_ns
+    endpoint, timeout_ns = plan.endpoint, plan.timeout_ns
     if endpoint.protocol == "grpc":
         return Http2(endpoint, reactor, issuer, timeout_ns)
     closes = any(asks_to_close(forms[0]) for forms in plan.payloads)
@@ -314,7 +313,7 @@ def make_engine(plan: Plan, owner: int) -> LoadEngine:
         return LoadEngine(plan, owner)
     except (socket.gaierror, UnicodeError) as problem:
         # A name that cannot be one is told by a UnicodeError.
-        endpoint = plan.own_endpoint()
+        endpoint = plan.endpoint
         sys.exit(f"{endpoint.host}:{endpoint.port}: {problem}")
     except OSError as problem:
         sys.exit(str(problem))

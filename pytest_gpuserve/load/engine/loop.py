@@ -113,11 +113,10 @@ class Loop:
             random.Random(plan.seed).shuffle(order)  # noqa: S311 -- reproducible, not secret
         self._order = order
         # Workers number their requests in steps of their number: where that has a divisor in common with the payloads,
-        # each would send only some of them for ever. So every time around begins with the next one. Of an open loop to
-        # one server, workers send together what one alone would, whichever of them sends it.
+        # each would send only some of them for ever. So every time around begins with the next one. Of an open loop
+        # workers send together what one alone would, whichever of them sends it.
         together = math.gcd(len(order), plan.parts)
-        is_one_stream = is_open(plan.schedule) and not plan.replicas
-        self._shifted_every = 0 if together == 1 or is_one_stream else len(order) * plan.parts // together
+        self._shifted_every = 0 if together == 1 or is_open(plan.schedule) else len(order) * plan.parts // together
         self._forms = plan.payloads
         self._numbers_before_end = plan.numbers_before_end
         self._first_number = 0

@@ -83,7 +83,7 @@ def needed_here(plan: Plan) -> dict[str, str]:
 
     Where the server has a name, this host's resolver is asked what it leads to here.
     """
-    endpoint = plan.own_endpoint()
+    endpoint = plan.endpoint
     needed = {}
     if plan.outputs is not None:
         needed[plan.outputs.file] = "answers come through shared memory of this host"

@@ -15,7 +15,7 @@ from pytest_gpuserve.report.html.figure import draw
 from pytest_gpuserve.report.html.history import history
 from pytest_gpuserve.report.html.measured import UNKNOWN, block, cut, load_name, measured_runs, one_line
 from pytest_gpuserve.report.html.run_plots import components, forest, throughput, use
-from pytest_gpuserve.report.html.sections import REPLICA_HEADINGS, facts_of, section_of
+from pytest_gpuserve.report.html.sections import facts_of, section_of
 from pytest_gpuserve.report.names import names_of
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import ranked
@@ -75,7 +75,6 @@ def document(result: SessionResult) -> str:
         notable=_group(notable),
         fine=_group(fine),
         anchors=anchors,
-        replica_headings=REPLICA_HEADINGS,
         overview=[plot for plot in (throughput(runs), *components(runs)) if plot is not None],
         use=use(runs),
         tests=[

@@ -8,19 +8,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.gate.metric import GOODPUT, METRICS, OUTPUT_TOKENS
-from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.points import OF_STREAMS, NotMeasured, pooled_value
-from pytest_gpuserve.measure.replicas import replicas_of
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.html.load_plots import batches, distribution, windows
 from pytest_gpuserve.report.html.measured import UNKNOWN, block, cut, fact, one_line, starts_of
-from pytest_gpuserve.report.remarks import imbalance_text
 from pytest_gpuserve.units import format_rate, format_ratio, format_seconds, format_value
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_gpuserve.measure.replicas import ReplicaResult
     from pytest_gpuserve.measure.summary import Summary
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.report.html.figure import Figure
@@ -40,7 +36,6 @@ _NUMBERS: Final[Mapping[str, Callable[[Summary], str]]] = {
     "measured time": lambda summary: format_seconds(summary.seconds),
 }
 
-REPLICA_HEADINGS: Final = ("throughput", "p50", "p99", "failed requests", "items in a batch")
 """Of what is said of each server that shared a load."""
 
 
@@ -66,9 +61,6 @@ class RunSection:
         base: Whom it was measured beside; empty for nobody.
         numbers: Name, value now, value of the one beside it.
         problems: Why nothing may be concluded, a line each.
-        replicas: Of the servers that shared the load the name and what stands below `REPLICA_HEADINGS`; empty where one
-            had it alone.
-        imbalance: How unevenly they did; empty as above.
     """
 
     label: str
@@ -80,8 +72,6 @@ class RunSection:
     load: tuple[tuple[str, str], ...]
     server: tuple[tuple[str, str], ...]
     settings: tuple[SettingRow, ...]
-    replicas: tuple[tuple[str, tuple[str, ...]], ...]
-    imbalance: str
 
 
 @dataclass(frozen=True)
@@ -133,7 +123,6 @@ def facts_of(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _run(run: MeasuredRun) -> RunSection:
     figures = (distribution(run), batches(run), windows(run))
-    replicas = replicas_of(run.windows, added([start.counters for start in run.starts if start.counters is not None]))
     return RunSection(
         one_line(run.run.label),
         "" if run.run.base is None else one_line(run.run.base),
@@ -148,24 +137,7 @@ def _run(run: MeasuredRun) -> RunSection:
         tuple(facts_of(run.run.load)),
         tuple(facts_of(run.run.server)),
         _settings(run.sessions),
-        tuple((one_line(replica.name), _cells(replica)) for replica in replicas),
-        one_line(imbalance_text(replicas)),
     )
-
-
-def _cells(replica: ReplicaResult) -> tuple[str, ...]:
-    """The numbers of a replica, in the order of `REPLICA_HEADINGS`."""
-    return (
-        _known(replica.throughput, format_rate),
-        _known(replica.p50, format_seconds),
-        _known(replica.p99, format_seconds),
-        str(replica.failed),
-        _known(replica.batching_ratio, format_ratio),
-    )
-
-
-def _known(value: float | None, write: Callable[[float], str]) -> str:
-    return UNKNOWN if value is None else write(value)
 
 
 def _numbers(run: MeasuredRun) -> tuple[tuple[str, str, str], ...]:

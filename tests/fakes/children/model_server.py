@@ -1,17 +1,15 @@
 """A small HTTP server with counters and bad habits. Arguments: PORT HABIT...
 
-It answers GET /health, GET /metrics (items, batches, requests as Prometheus text), GET /seen (as JSON which ``Host``
-and which bodies it was sent, and how often) and POST /infer, which upper-cases.
+It answers GET /health, GET /metrics (items, batches, requests as Prometheus text) and POST /infer, which upper-cases.
 Habits: ``never`` (always 503, with what it knows), ``exit=CODE`` (before it listens), ``chatter=MIB`` (printed first),
 ``immortal`` (ignores SIGTERM), ``breed`` (workers in sessions of their own that ignore SIGTERM), ``die=N`` (kills
 itself at request N), ``hollow=N`` (healthy, but fails every request from number N on), ``broken`` (its model fails with
-status 500), ``refuse=STATUS`` (its answer to every post), ``wide`` (listens on all addresses), ``segment`` (leaves a
-segment of shared memory), ``says=TEXT``, ``ms=N`` (how long an answer takes), ``alone`` (requests one after the other),
-``wrong=N`` (every so many answers are wrong), ``worked=FILE`` (gets a line when an answer begins, by the monotonic
-clock), ``memory=LINK`` (of those that share it only one can live).
+status 500), ``wide`` (listens on all addresses), ``segment`` (leaves a segment of shared memory), ``says=TEXT``,
+``ms=N`` (how long an answer takes), ``alone`` (requests one after the other), ``wrong=N`` (every so many answers are
+wrong), ``worked=FILE`` (gets a line when an answer begins, by the monotonic clock), ``memory=LINK`` (of those that
+share it only one can live).
 """
 
-import json
 import os
 import signal
 import sys
@@ -26,7 +24,6 @@ port = int(sys.argv[1])
 habits = dict(word.partition("=")[::2] for word in sys.argv[2:])
 counting, working = threading.Lock(), threading.Lock()
 counts = Counter[str]()
-hosts, bodies = Counter[str](), Counter[str]()
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -41,11 +38,7 @@ class Handler(BaseHTTPRequestHandler):
             self.tell(200, b"ok")
             return
         with counting:
-            counted = counts["counted"]
-            seen = json.dumps({"hosts": hosts, "bodies": bodies})
-        if self.path == "/seen":
-            self.tell(200, seen.encode())
-            return
+            counted = counts["all"]
         lines = (f"{name}_total {counted}\n" for name in ("items", "batches", "requests"))
         self.tell(200, "".join(lines).encode())
 
@@ -57,15 +50,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         with counting:
             counts["all"] += 1
-            counts["counted"] += "refuse" not in habits
-            hosts[str(self.headers["Host"])] += 1
-            bodies[body.decode()] += 1
             number = counts["all"]
         if number == int(habits.get("die", -1)):
             os.kill(os.getpid(), signal.SIGKILL)
-        if "refuse" in habits:
-            self.tell(int(habits["refuse"]), b"no")
-            return
         if "broken" in habits:
             self.tell(500, b"ValueError: boom")
             return

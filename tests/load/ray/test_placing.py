@@ -61,11 +61,9 @@ def test_only_processes_whose_numbers_are_ours_are_here() -> None:
         assert processes_here(WorkerLocation(pids, [process])) == ()
 
 
-def bound_for(*hosts: str, part: int = 0, **more: object) -> Plan:
-    """A plan for servers on these hosts, as the worker of this part has it."""
-    servers = [Endpoint("http", host, 8000) for host in hosts]
-    fields = {"endpoint": servers[0], "replicas": tuple(servers[1:]), "part": part, "parts": 4, **more}
-    return msgspec.structs.replace(plan(1), **fields)
+def bound_for(host: str, **more: object) -> Plan:
+    """A plan for a server on this host."""
+    return msgspec.structs.replace(plan(1), **{"endpoint": Endpoint("http", host, 8000), **more})
 
 
 # -- places
@@ -123,9 +121,7 @@ def test_certificates_bind_a_worker_to_this_host(tmp_path: Path) -> None:
 
 
 def test_what_binds_a_worker_to_this_host() -> None:
-    """Of several servers its own, to which its part goes; shared memory and a queue by the very file."""
-    needed = [list(needed_here(bound_for("10.0.0.1", "127.0.0.1", part=part))) for part in range(4)]
-    assert needed == [[], [NET], [], [NET]]
+    """Shared memory and a queue by the very file."""
     assert list(needed_here(bound_for("10.0.0.1", outputs=Outputs("/dev/shm/x", 8)))) == ["/dev/shm/x"]
     assert list(needed_here(bound_for("10.0.0.1", endpoint=Endpoint("http", "/tmp/queue")))) == ["/tmp/queue"]
 
