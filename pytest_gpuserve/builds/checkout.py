@@ -4,15 +4,45 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
+import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.builds.git import git_text
+from pytest_gpuserve.builds.git import ask_git, git_text
+from pytest_gpuserve.errors import UsageProblem
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+
+class NoCheckout(UsageProblem):
+    """There is no checkout, or git does not read it."""
+
+
+_OTHERWISE: Final = "or compare with the packages of another interpreter: --against-python=EXE"
+
+
+def checkout_of(root: Path) -> Path:
+    """The top folder of the checkout that a folder is in.
+
+    Raises:
+        NoCheckout: It is in none, git does not trust it, or there is no git.
+    """
+    answer = ask_git(root, "rev-parse", "--show-toplevel")
+    if answer.done:
+        return Path(answer.text)
+    trusting = re.search(r"git config --global --add safe\.directory .+", answer.text)
+    if trusting is not None:
+        summary, way = "git does not read this checkout, which another user owns", f"`{trusting[0].strip()}`"
+    elif shutil.which("git") is None:
+        summary, way = "there is no git here", "install git, or put it on the PATH"
+    else:
+        summary, way = "there is no git checkout here", "run in a clone made by git, not in an unpacked archive"
+    raise NoCheckout(summary, found=answer.text.splitlines()[0], looked=[str(root)], remedies=[way, _OTHERWISE])
+
 
 LARGEST_READ_BYTES: Final = 8 * 2**20
 """A changed or new file above this is known by its size and the time of its last change, not by what is in it."""
@@ -33,12 +63,24 @@ class Revision:
             or removed since. Committing these changes leaves it as it is (but where git turns what is on the disk into
             something else, line ends for instance). Files that git ignores are no part of it, nor is bytecode; of a
             changed file above `LARGEST_READ_BYTES` only size and time count. None where that is not known.
+        top: Top folder of the checkout, without links; None outside of git.
     """
 
     commit: str | None
     clean: bool
     code: str | None
     content: str | None = None
+    top: Path | None = None
+
+    def counts(self, path: Path) -> str:
+        """From when on a baseline that was recorded here counts, as an end of a sentence; empty outside of git.
+
+        Args:
+            path: Its file.
+        """
+        if self.top is None or not path.resolve().is_relative_to(self.top):
+            return ""
+        return f"; it counts from the commit that brings it{'' if self.clean else ' together with these changes'}"
 
 
 def read_revision(root: Path, baseline_dir: Path) -> Revision:
@@ -67,6 +109,7 @@ def read_revision(root: Path, baseline_dir: Path) -> Revision:
         clean=changes == "",
         code=None if committed is None else _hash_of(committed.values()),
         content=None if committed is None or changes is None else _content(checkout, committed, changes),
+        top=checkout,
     )
 
 

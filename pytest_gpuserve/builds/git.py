@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,6 +16,12 @@ GIT_SECONDS = 20.0
 KEPT_PREFIXES = ("GIT_CONFIG", "GIT_SSH", "GIT_ASKPASS", "GIT_SSL", "GIT_CEILING_", "GIT_DISCOVERY_", "GIT_EXEC_PATH")
 """Variables that say how git works; all others of its own may name another repository, index or reading of paths, as
 the ones do that a hook is run with."""
+
+FULL_HISTORY: Final = (
+    "this clone is shallow: `git fetch --unshallow`, in GitHub Actions `fetch-depth: 0` of actions/checkout, in GitLab"
+    " CI `GIT_DEPTH: 0`"
+)
+"""What gets the rest of a history."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,12 @@ def git_environment() -> dict[str, str]:
     return {**kept, "GIT_TERMINAL_PROMPT": "0"}
 
 
+def git_command(root: Path, *arguments: str) -> list[str]:
+    """The command line of a git command that only reads, in a folder."""
+    # Without the optional lock, a `git commit` at the same time does not fail because of us.
+    return ["git", "--no-optional-locks", "-C", str(root), *arguments]
+
+
 def ask_git(root: Path, *arguments: str) -> GitOutput:
     """Run a git command that only reads.
 
@@ -50,11 +62,11 @@ def ask_git(root: Path, *arguments: str) -> GitOutput:
     """
     try:
         done = subprocess.run(
-            # Without the optional lock, a `git commit` at the same time does not fail because of us.
-            ["git", "--no-optional-locks", "-C", str(root), *arguments],  # noqa: S607 -- git is wherever the user has it
+            git_command(root, *arguments),
             capture_output=True,
             stdin=subprocess.DEVNULL,
-            env=git_environment(),
+            # What it complains of is looked at, so it has to be said in one language.
+            env={**git_environment(), "LC_ALL": "C"},
             timeout=GIT_SECONDS,
             check=False,
         )

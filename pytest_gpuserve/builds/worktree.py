@@ -11,13 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.builds.git import GitOutput, ask_git, git_environment, git_text
+from pytest_gpuserve.builds.base import find_base
+from pytest_gpuserve.builds.checkout import checkout_of
+from pytest_gpuserve.builds.git import FULL_HISTORY, GitOutput, ask_git, git_environment, git_text
 from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.process.child import Command, Process
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import TracebackType
 
     from typing_extensions import Self
@@ -103,6 +106,19 @@ class ReferenceBuilds:
         options += [] if python is None else [f"--against-python={python}"]
         return ReferenceBuild(name, f"{commit or 'this checkout'} {python or ''}".strip(), relocation, tuple(options))
 
+    def base_of(self, path: Path, is_same: Callable[[bytes], bool]) -> str:
+        """Find the commit that brought an entry of a baseline file as it is now; its full hash.
+
+        Args:
+            path: The file.
+            is_same: Whether a version of the file has the entry as it is now.
+
+        Raises:
+            GpuserveError: As of `find_base`.
+            UsageProblem: There is no git, or no checkout.
+        """
+        return find_base(checkout_of(self._root), path, is_same)
+
     def close(self) -> None:
         """Remove the worktrees."""
         self._worktrees.clear()
@@ -117,35 +133,10 @@ class ReferenceBuilds:
 CHECKOUT_SECONDS: Final = 900.0
 """Longest time that git may take to write the files of a revision; large ones may have to be fetched."""
 
-FULL_HISTORY: Final = (
-    "this clone is shallow: `git fetch --unshallow`, in GitHub Actions `fetch-depth: 0` of actions/checkout, in GitLab"
-    " CI `GIT_DEPTH: 0`"
-)
-
 _MOVES: Final = frozenset("~^@")
 """In a revision, what counts from another one: ``HEAD~1``."""
 
 _HASH: Final = re.compile(r"[0-9a-fA-F]{7,64}")
-
-
-def checkout_of(root: Path) -> Path:
-    """The top folder of the checkout that a folder is in.
-
-    Raises:
-        UsageProblem: It is in none, or there is no git.
-    """
-    answer = ask_git(root, "rev-parse", "--show-toplevel")
-    if not answer.done:
-        raise UsageProblem(
-            "comparing with another revision needs git and a checkout of the project",
-            found=answer.text,
-            looked=[str(root)],
-            remedies=[
-                "run in a clone made by git, not in an unpacked archive",
-                "or compare with the packages of another interpreter: --against-python=EXE",
-            ],
-        )
-    return Path(answer.text)
 
 
 def resolve_revision(root: Path, rev: str) -> str:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.builds.git import ask_git, git_text
-from pytest_gpuserve.builds.worktree import FULL_HISTORY
+from pytest_gpuserve.builds.git import FULL_HISTORY, ask_git, git_text
 from pytest_gpuserve.errors import UsageProblem
 
 if TYPE_CHECKING:

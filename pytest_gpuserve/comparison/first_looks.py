@@ -158,7 +158,7 @@ class FirstLooks:
             return
         try:
             measurement.paired = make_confirmation(
-                self._case.paired_runner, self._stored.spec_of(measurement, stored), stored
+                self._case.paired_runner, self._stored.spec_of(measurement, stored), stored, measurement.baseline_key
             )
             measurement.is_paired = True
             self._look_first(measurement)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from pytest_gpuserve.builds.base import HistoryCut, NotCommitted, NotInGit
+from pytest_gpuserve.builds.checkout import NoCheckout
 from pytest_gpuserve.builds.worktree import SHOWN_DIGITS, RevisionUnknown
 from pytest_gpuserve.comparison.context import NextLook
 from pytest_gpuserve.device.rules import HOST_RULES, changes
@@ -13,10 +15,12 @@ from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import LOOKS
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.store.recording import same_recording
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
+    from pytest_gpuserve.comparison.baseline_store import BaselineKey
     from pytest_gpuserve.comparison.context import ComparisonContext
     from pytest_gpuserve.comparison.measurement import Measurement
     from pytest_gpuserve.comparison.paired_runner import PairedRunner, PairedSpec
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.store.baseline import Stored
+    from pytest_gpuserve.store.schema import Entry
 
 
 class Unconfirmed(GpuserveError):
@@ -43,29 +48,50 @@ class CommitUnknown(Unconfirmed):
     kind = ReasonKind.COMMIT_UNKNOWN
 
 
+class EntryNotCommitted(Unconfirmed):
+    """The entry has no base commit before it is committed."""
+
+    kind = ReasonKind.NOT_COMMITTED
+
+
+_KINDS: Final[Mapping[type[GpuserveError], type[Unconfirmed]]] = {
+    RevisionUnknown: CommitUnknown,
+    HistoryCut: CommitUnknown,
+    NotCommitted: EntryNotCommitted,
+}
+
+
 def base_failed(what: str, problem: GpuserveError) -> Reason:
     """Say that something is not settled, because the base could not be started."""
     return Reason(ReasonKind.NOT_SIDE_BY_SIDE, f"{what} could not be settled side by side: {problem}")
 
 
-def make_confirmation(paired_runner: PairedRunner, spec: PairedSpec, stored: Stored) -> SideBySide:
-    """Make the commit of a baseline ready to be compared with.
+def make_confirmation(paired_runner: PairedRunner, spec: PairedSpec, stored: Stored, key: BaselineKey) -> SideBySide:
+    """Make the commit that brought a baseline into git ready to be compared with.
 
     Raises:
-        Unconfirmed: It cannot be: the baseline names no commit, git lacks it, or it has no such server.
+        Unconfirmed: It cannot be: there is no such commit, git lacks it, or it has no such server.
     """
-    entry = stored.entry
-    if entry.commit is None:
-        raise Unconfirmed(
-            "the baseline names no commit that it could be settled against: it was recorded outside of git"
-        )
-    if not entry.clean:
-        raise Unconfirmed(
-            f"the baseline was recorded with uncommitted changes on top of {entry.commit[:SHOWN_DIGITS]}, which cannot"
-            " be run again",
-            remedies=["record baselines from a clean checkout: commit, then --baseline-update"],
-        )
-    return pair_with_commit(paired_runner, spec, entry.commit, called="the baseline's commit", what="it")
+    try:
+        commit = paired_runner.reference_builds.base_of(key.path, same_recording(key.path.read_bytes(), key.entry))
+    except NotInGit as problem:
+        commit = _recorded_at(stored.entry, problem)
+    except NoCheckout as problem:
+        # What helps was said before anything was measured.
+        raise Unconfirmed(f"it could not be settled side by side: {problem.summary}") from problem
+    except GpuserveError as problem:
+        raise _unconfirmed("it", problem) from problem
+    return pair_with_commit(paired_runner, spec, commit, called="the baseline's commit", what="it")
+
+
+def _recorded_at(entry: Entry, problem: NotInGit) -> str:
+    """The commit at which an entry was recorded whose file is not git's."""
+    if entry.commit is not None and entry.clean:
+        return entry.commit
+    where = "outside of git"
+    if entry.commit is not None:
+        where = f"with uncommitted changes on top of {entry.commit[:SHOWN_DIGITS]}"
+    raise Unconfirmed(f"it could not be settled side by side: {problem.summary}, and the entry was recorded {where}")
 
 
 def pair_with_commit(
@@ -87,14 +113,17 @@ def pair_with_commit(
         reference_build = paired_runner.reference_builds.find(revision=commit, python=None, called=called)
         return paired_runner.compare_builds(spec, reference_build)
     except GpuserveError as problem:
-        error = CommitUnknown if isinstance(problem, RevisionUnknown) else Unconfirmed
-        raise error(
-            f"{what} could not be settled side by side: {problem.summary}",
-            found=problem.found,
-            looked=problem.looked,
-            remedies=problem.remedies,
-            log_tail=problem.log_tail,
-        ) from problem
+        raise _unconfirmed(what, problem) from problem
+
+
+def _unconfirmed(what: str, problem: GpuserveError) -> Unconfirmed:
+    return _KINDS.get(type(problem), Unconfirmed)(
+        f"{what} could not be settled side by side: {problem.summary}",
+        found=problem.found,
+        looked=problem.looked,
+        remedies=problem.remedies,
+        log_tail=problem.log_tail,
+    )
 
 
 def settled(stored: Judgement, paired: Judgement, changed: tuple[str, ...], *, decides: bool = True) -> Judgement:

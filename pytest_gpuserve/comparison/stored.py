@@ -194,6 +194,9 @@ class StoredComparison:
         unsettled = measurement.absent if separable else SHARED_CARD
         if unsettled and (judgement.has(ReasonKind.UNCLAIMED) or self._is_open(measurement, judgement, stored)):
             judgement = judgement.because(unsettled)
+            if unsettled.kind is ReasonKind.NOT_COMMITTED and judgement.verdict.is_claim:
+                # It has to be committed first, with the code that it may be the number of.
+                judgement = replace(judgement, verdict=judgement.verdict.without_claim)
         return self.final(measurement, self._noted(measurement, judgement, stored))
 
     def _take(self, measurement: Measurement, stored: Stored | None) -> None:
@@ -416,7 +419,7 @@ class StoredComparison:
         try:
             if measurement.paired is None:
                 measurement.paired = make_confirmation(
-                    self._case.paired_runner, self.spec_of(measurement, stored), stored
+                    self._case.paired_runner, self.spec_of(measurement, stored), stored, measurement.baseline_key
                 )
             paired = self._paired.settle(measurement, metric)
         except Unconfirmed as problem:

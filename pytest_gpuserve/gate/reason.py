@@ -66,6 +66,7 @@ class ReasonKind(str, Enum):
     SIDE_BY_SIDE = "side-by-side"
     NOT_SIDE_BY_SIDE = "not-side-by-side"
     COMMIT_UNKNOWN = "commit-unknown"
+    NOT_COMMITTED = "not-committed"
     SHARED_CHANGES = "shared-changes"
     DRIFT = "drift"
     NO_DRIFT = "no-drift"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytest_gpuserve.builds.worktree import FULL_HISTORY
+from pytest_gpuserve.builds.git import FULL_HISTORY
 from pytest_gpuserve.compare.loads import NO_WORKLOAD, SessionId, anchored, baseline_key, loads_of, occasion_of
 from pytest_gpuserve.compare.repository import HASH_SHOWN
 from pytest_gpuserve.gate.metric import LATENCY, METRICS

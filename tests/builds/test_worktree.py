@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.builds.worktree import SHOWN_DIGITS, ReferenceBuilds, Worktree, checkout_of, resolve_revision
+from pytest_gpuserve.builds.checkout import checkout_of
+from pytest_gpuserve.builds.worktree import SHOWN_DIGITS, ReferenceBuilds, Worktree, resolve_revision
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from tests.fakes.children.toolkit import ROOT, eventually, report
 from tests.support.plain_git import git, only_below
@@ -329,5 +330,5 @@ def test_where_there_is_no_commit_it_is_told(root: Path, tmp_path: Path, monkeyp
     with pytest.raises(UsageProblem, match="no commit yet"):
         resolve_revision(tmp_path / "empty", "HEAD")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UsageProblem, match="needs git"):
+    with pytest.raises(UsageProblem, match="there is no git here"):
         resolve_revision(root, "HEAD")

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.builds.worktree import ReferenceBuilds
+from pytest_gpuserve.comparison.baseline_store import BaselineKey
 from pytest_gpuserve.comparison.paired import Unconfirmed, changes_since, make_confirmation, settled
 from pytest_gpuserve.device import Card
 from pytest_gpuserve.errors import GpuserveError, NotInRevision, ServerFailed
@@ -112,15 +113,17 @@ class Beside:
         self.compared.append(reference_build)
         return cast("SideBySide", "the comparison")
 
-    def confirm(self, made: Entry) -> SideBySide:
+    def confirm(self, made: Entry, path: Path) -> SideBySide:
         """Make the confirmation of a baseline ready."""
-        return make_confirmation(cast("PairedRunner", self), cast("PairedSpec", None), Stored(made, ()))
+        path.touch()
+        key = BaselineKey(path, "test_a")
+        return make_confirmation(cast("PairedRunner", self), cast("PairedSpec", None), Stored(made, ()), key)
 
 
 def test_the_commit_of_the_baseline_is_compared_with(tmp_path: Path) -> None:
     """Not another revision, nor another interpreter."""
     paired_runner = Beside(FakeOpponents(tmp_path))
-    assert paired_runner.confirm(entry()) == cast("SideBySide", "the comparison")
+    assert paired_runner.confirm(entry(), tmp_path / "test_a.json") == cast("SideBySide", "the comparison")
     (reference_build,) = paired_runner.compared
     assert reference_build.identity == COMMIT
     assert "baseline's commit" in reference_build.name
@@ -131,12 +134,12 @@ def test_what_the_commit_does_not_have_is_a_reason(tmp_path: Path) -> None:
     reference_builds = FakeOpponents(tmp_path)
     dirty = msgspec.structs.replace(entry(), clean=False)
     for paired_runner, made, words in (
-        (Beside(reference_builds), entry(commit=None), ["names no commit"]),
-        (Beside(reference_builds), dirty, ["uncommitted changes", COMMIT[:12], "--baseline-update"]),
-        (Beside(ReferenceBuilds(tmp_path)), entry(), ["needs git"]),
+        (Beside(reference_builds), entry(commit=None), ["recorded outside of git"]),
+        (Beside(reference_builds), dirty, ["uncommitted changes", COMMIT[:12]]),
+        (Beside(ReferenceBuilds(tmp_path)), entry(), ["there is no git checkout here"]),
         (Beside(reference_builds, NotInRevision("it has no app.py")), entry(), ["it has no app.py"]),
         (Beside(reference_builds, ServerFailed("it does not answer")), entry(), ["it does not answer"]),
     ):
         with pytest.raises(Unconfirmed) as caught:
-            paired_runner.confirm(made)
+            paired_runner.confirm(made, tmp_path / "test_a.json")
         assert all(each in str(caught.value) for each in words)

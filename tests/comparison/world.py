@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from pytest_gpuserve.builds.base import NotInGit
 from pytest_gpuserve.builds.checkout import Revision
 from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.builds.worktree import ReferenceBuild, ReferenceBuilds
@@ -80,7 +81,11 @@ class FakeKind:
 
 
 class FakeOpponents(ReferenceBuilds):
-    """Opponents without git."""
+    """Opponents without git: the commit that a baseline names is its base."""
+
+    def base_of(self, path: Path, is_same: Callable[[bytes], bool]) -> str:
+        """See `ReferenceBuilds`."""
+        raise NotInGit("there is no git here")
 
     def find(self, *, revision: str | None, python: str | None, called: str = "") -> ReferenceBuild:
         """See `ReferenceBuilds`."""

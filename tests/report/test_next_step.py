@@ -131,7 +131,7 @@ STEPS: dict[str, tuple[SessionResult, str]] = {
     # There HEAD~1 cannot be looked beside either.
     "a shallow clone lacks the commit": (
         one(because(*SHALLOW, verdict=Verdict.INCONCLUSIVE)),
-        f"fetch the commit that it names, {AGAIN}",
+        f"fetch the history that is missing, {AGAIN}",
     ),
     "what is missing is recorded, and what is there stays": (
         one(because(NO_ENTRY, verdict=Verdict.MISSING), outcome="skipped"),
