@@ -5,10 +5,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.process.secrets import masked
 
 if TYPE_CHECKING:
@@ -70,14 +68,6 @@ def failed(problem: GpuserveError) -> int:
     """Print to standard error what did not succeed, without secrets, and return `FAILED`."""
     print(masked(str(problem)), file=sys.stderr)  # noqa: T201 -- a command
     return FAILED
-
-
-def content_of(name: str) -> bytes:
-    """The content of a file that an argument names. Raises UsageProblem where it cannot be read."""
-    try:
-        return Path(name).read_bytes()
-    except OSError as problem:
-        raise UsageProblem(f"{name} cannot be read", found=str(problem)) from None
 
 
 def module_command(module: str, *arguments: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The result file of ``--gpuserve-json``, schema 2: what is written, and what `compare` and `history` read.
+"""The result file of ``--gpuserve-json``, schema 2: what is written, and what `compare` reads.
 
 Latencies are in seconds, ``change`` is a fraction of the value with the value's own sign, ``tolerance`` and
 ``detectable`` are such fractions for the worse, without a sign, and what is not known is null. In schema 1 those two

@@ -23,7 +23,7 @@ ROOT = Path(pytest_gpuserve.__file__).parent
 LAYERS: tuple[tuple[str, ...], ...] = (
     ("new",),
     ("plugin",),
-    ("doctor", "history"),
+    ("doctor",),
     ("compare",),
     ("selftest",),
     ("fixture_types", "testing"),

@@ -18,8 +18,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import Metric
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.window import Client
-from pytest_gpuserve.report.html import document, history_document
-from pytest_gpuserve.report.html.history import LinePoint, MetricLine
+from pytest_gpuserve.report.html import document
 from pytest_gpuserve.report.html.measured import LABEL_CHARACTERS, block, fact, one_line, short
 from pytest_gpuserve.report.names import with_texts
 from pytest_gpuserve.report.next_step import next_step
@@ -211,13 +210,9 @@ def test_a_fact_that_is_not_known_is_not_zero() -> None:
 
 
 def test_a_run_of_errors_shows_them() -> None:
-    """A test that never measured has its problem and its log in the page, and no numbers; nothing at all is no error.
-
-    Nor is a history without a line.
-    """
+    """A test that never measured has its problem and its log in the page; nothing at all is no error."""
     nothing = page_of()
     assert ("Nothing was measured." in nothing.text, nothing.titles) == (True, [])
-    assert "There is nothing to draw." in Page(history_document((), "History")).text
     failed = TestResult("a.py::t", "error", problem="ServerFailed: no port", logs=(LogTail("001", "Traceback ..."),))
     page = page_of(failed)
     assert "1 error" in page.text
@@ -291,27 +286,6 @@ def test_several_loads_of_a_test_are_told_apart() -> None:
     text = page_of(TestResult("a.py::t", "failed", runs)).text
     assert "load 1" in text
     assert "load warm" in text
-
-
-def test_a_history_is_a_page_of_its_own() -> None:
-    """Each line is a plot, its texts escaped; a line without a value is named."""
-    points = (LinePoint("a </script>", 0.010, 0.009, 0.011, "note"), LinePoint("b", 0.020))
-    lines = (MetricLine("latency.p99 of t", "s", points, (1,)), MetricLine("throughput of t", "1/s", ()))
-    source = history_document(lines, "History")
-    page = Page(source)
-    assert page.titles == ["latency.p99 of t"]
-    assert "Without any value: throughput of t" in page.text
-    assert "a </script>; 10.0 ms (9.00 ms to 11.0 ms); note" in page.text
-
-
-@pytest.mark.parametrize("changes", [(2,), (-1,), (1, 0), (1, 1)])
-def test_a_change_point_lies_within_its_line(changes: tuple[int, ...]) -> None:
-    """A change point that is no position of a point is refused, where the line is made."""
-    with pytest.raises(ValueError, match="change points"):
-        MetricLine("t", "s", (LinePoint("a", 1.0), LinePoint("b", 1.0)), changes)
-
-
-# -- its price
 
 
 def test_many_tests_make_a_small_file_quickly() -> None:

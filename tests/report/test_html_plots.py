@@ -14,7 +14,6 @@ import pytest
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.window import CardUse, Start
 from pytest_gpuserve.report.html.figure import QUIET, Axis, Figure, Panel, Point, Series, draw, named_axis, shared_axis
-from pytest_gpuserve.report.html.history import LinePoint, MetricLine, history
 from pytest_gpuserve.report.html.load_plots import BETWEEN_SECONDS, STEPS, batches, distribution, tail, windows
 from pytest_gpuserve.report.html.measured import MeasuredRun
 from pytest_gpuserve.report.html.run_plots import components, forest, throughput, use
@@ -378,27 +377,6 @@ def test_batch_sizes_are_in_their_order() -> None:
     assert [name for _, name in figure.along.names] == ["2", "16", "inf", "nan", "x"]
     assert [bar.top for bar in figure.panels[0].bars[0].bars] == [0.375, 0.125, 0.125, 0.25, 0.125]
     assert batches(run_of(sessions=(replace(session(), batch_sizes={}),))) is None
-
-
-# -- history
-
-
-def test_levels_end_at_change_points() -> None:
-    """Each stretch has its median, and a line stands before the first value of the next."""
-    points = tuple(LinePoint(f"c{place}", value, note="n") for place, value in enumerate((1.0, 1.2, 5.0, 5.2, 5.4)))
-    figure = history(MetricLine("m", "1/s", points, (2,)))
-    drawn, levels = figure.panels[0].series
-    assert values(drawn) == [1.0, 1.2, 5.0, 5.2, 5.4]
-    assert [(point.x, point.y) for point in levels.points if point.y] == [(0, 1.1), (1, 1.1), (2, 5.2), (4, 5.2)]
-    assert figure.rules == (1.5,)
-    assert figure.notes == ("a new level begins with: c2",)
-
-
-def test_bounds_are_drawn_where_both_are_known() -> None:
-    """A value of which they are not known has no interval, also beside one that has; a bound of 0 is one."""
-    points = (LinePoint("a", 1.0, 0.0, 1.5), LinePoint("b", 2.0, None, 3.0), LinePoint("c", 2.0))
-    drawn = history(MetricLine("m", "", points)).panels[0].series[0]
-    assert [point.interval for point in drawn.points] == [(0.0, 1.5), None, None]
 
 
 def test_what_was_settled_side_by_side_shows_the_rounds_that_decided() -> None:

@@ -179,10 +179,6 @@ class BaselineRepository:
         told = self.git("commit", "--allow-empty", "--message", "change", day=day)
         return told.partition("]")[0].rpartition(" ")[2]
 
-    def record_each(self, *speeds: float) -> list[str]:
-        """Commit a baseline of one session of each speed, a day each; the full hashes."""
-        return [self.record(entry_of([speed], day=day), day) for day, speed in enumerate(speeds, 1)]
-
     def record(self, entry: Entry, day: int, *, test: str = TEST, file: str = FILE) -> str:
         """Commit a baseline of one test; the full hash."""
         self.write({test: entry}, file)

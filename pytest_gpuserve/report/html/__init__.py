@@ -12,7 +12,6 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.explain import cells, evidence
 from pytest_gpuserve.report.html.figure import draw
-from pytest_gpuserve.report.html.history import history
 from pytest_gpuserve.report.html.measured import UNKNOWN, block, cut, load_name, measured_runs, one_line
 from pytest_gpuserve.report.html.run_plots import components, forest, throughput, use
 from pytest_gpuserve.report.html.sections import facts_of, section_of
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     import jinja2
 
     from pytest_gpuserve.report.html.figure import Figure
-    from pytest_gpuserve.report.html.history import MetricLine
     from pytest_gpuserve.report.html.measured import MeasuredRun
     from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import SessionResult
@@ -87,20 +85,6 @@ def document(result: SessionResult) -> str:
             ("Software", facts_of(result.software)),
         ],
         notes=[one_line(note) for note in (*result.notes, *result.places)],
-    )
-
-
-def history_document(lines: Sequence[MetricLine], title: str) -> str:
-    """Draw metrics over time as one HTML file, which loads nothing from anywhere.
-
-    Raises:
-        UsageProblem: The library for templates is not installed.
-    """
-    return _page(
-        "history.html.jinja",
-        title=one_line(title),
-        figures=[history(line) for line in lines if line.points],
-        empty=[one_line(line.title) for line in lines if not line.points],
     )
 
 
