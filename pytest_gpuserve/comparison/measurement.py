@@ -208,7 +208,6 @@ class Measurement:
             base_options=() if self.paired is None else self.paired.options,
             base_sessions=() if self.paired is None else tuple(self.paired.sessions("base")),
             candidate_sessions=() if self.paired is None else tuple(self.paired.sessions("candidate")),
-            workload=dict(self.workload.must_match),
             settles=self.settles,
             users=self.shape.users,
             steps=self.shape.steps,

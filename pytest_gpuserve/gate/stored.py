@@ -205,26 +205,6 @@ def judge_stored(
     return StoredResult(metric, evidence.verdict, evidence, measured, prediction.mean, len(new), looks)
 
 
-def sessions_needed(metric: Metric, most_growth: Growth) -> int:
-    """Fewest sessions on both sides by which an unchanged build passes, if they differ by the metric's default sd.
-
-    Where it takes more than 100, it is 100.
-
-    Args:
-        metric: What is judged.
-        most_growth: Largest acceptable growth of the cost.
-    """
-    count = 2
-    while count < _MOST_SESSIONS:
-        spread = metric.default_sd * math.sqrt((count - 1) / (count // 2 * 2))
-        points = [SessionPoint("a host", (-1) ** n * spread * (n < count // 2 * 2), 0.0, 1) for n in range(count)]
-        judged = judge_stored(metric, points, points, most_growth=most_growth, looks=max(LOOKS, count))
-        if judged.verdict.passes:
-            break
-        count += 1
-    return count
-
-
 def _check(stored: Sequence[SessionPoint], new: Sequence[SessionPoint], *, looks: int, alpha: float) -> None:
     if not stored or not new:
         raise ValueError(f"a verdict needs sessions on both sides, not {len(stored)} stored and {len(new)} new")

@@ -6,14 +6,13 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from pytest_gpuserve.gate.metric import COLD_START, METRICS, Metric, log_cost, requests_needed
+from pytest_gpuserve.gate.metric import COLD_START, Metric, log_cost, requests_needed
 from pytest_gpuserve.gate.paired import RoundPoint
 from pytest_gpuserve.measure.points import (
     NotMeasured,
     TooFewRequests,
     cold_starts,
     observations,
-    point,
     value_of,
 )
 from pytest_gpuserve.measure.window import Client
@@ -25,47 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
     from pytest_gpuserve.measure.telemetry import Telemetry
-    from pytest_gpuserve.measure.window import Session, Window
-
-ANY_TOLERANCE: Final = 1e9
-"""So wide that no number of requests is too small for it; a comparison has the real one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reduced:
-    """A session, as far as one metric goes.
-
-    Args:
-        y: Mean over its starts of the log cost, see `points.CostPoint`.
-        u: Squared standard error of ``y``, as the session's own windows show it.
-        starts: Fresh server starts behind it.
-        requests: Of the start that has the fewest, to be held against ``gate.metric.requests_needed``; of some metrics
-            what else they are made of, see `Metric.counted`.
-    """
-
-    y: float
-    u: float
-    starts: int
-    requests: int
-
-
-def reduced(metric: Metric, session: Session) -> Reduced:
-    """Reduce a session. Raises `NotMeasured` where the metric is not known of every start."""
-    known = point(metric, session, ANY_TOLERANCE)
-    fewest = min(observations(metric, start.windows) for start in session.starts)
-    return Reduced(known.y, known.u, len(session.starts), fewest)
-
-
-def reduced_by_metric(sessions: Sequence[Session]) -> dict[str, tuple[Reduced, ...]]:
-    """Reduce sessions, for each metric that all of them know; of no sessions nothing is known."""
-    found = {}
-    for name, metric in METRICS.items() if sessions else ():
-        try:
-            found[name] = tuple(reduced(metric, session) for session in sessions)
-        except NotMeasured:
-            continue
-    return found
-
+    from pytest_gpuserve.measure.window import Window
 
 FEWEST_GROUPS = 2
 """Neighbouring blocks are put together until a quantile has its requests; a single group would not know its spread."""

@@ -77,17 +77,7 @@ def unlike_work(before: Sequence[Streams | None], now: Sequence[Streams | None])
         before: The windows of the reference.
         now: The windows that are compared with it.
     """
-    return unlike_tokens(tokens_of_answers(before), tokens_of_answers(now))
-
-
-def tokens_of_answers(windows: Iterable[Streams | None]) -> MeanCount | None:
-    """Tokens an answer, of those that say it (``usage``); None where none does, or windows are too few."""
-    known = [each for each in windows if each is not None and each.with_usage]
-    return MeanCount.of([(each.usage_tokens, each.with_usage) for each in known])
-
-
-def unlike_tokens(then: MeanCount | None, found: MeanCount | None) -> Reason | None:
-    """The same as `unlike_work` by the tokens of an answer, each of which may be unknown."""
+    then, found = tokens_of_answers(before), tokens_of_answers(now)
     if then is None or found is None or not found.is_apart(then, SAME_TOKENS * max(then.value, found.value)):
         return None
     return Reason(
@@ -96,6 +86,12 @@ def unlike_tokens(then: MeanCount | None, found: MeanCount | None) -> Reason | N
         f" ({format_change(found.value / then.value - 1)}); give all answers one length:"
         " server.chat(..., ignore_eos=True)",
     )
+
+
+def tokens_of_answers(windows: Iterable[Streams | None]) -> MeanCount | None:
+    """Tokens an answer, of those that say it (``usage``); None where none does, or windows are too few."""
+    known = [each for each in windows if each is not None and each.with_usage]
+    return MeanCount.of([(each.usage_tokens, each.with_usage) for each in known])
 
 
 def unknown_work(*sides: Iterable[Streams | None]) -> tuple[Reason, ...]:

@@ -14,18 +14,14 @@ from pytest_gpuserve.measure.breakdown import breakdown_of
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
-from pytest_gpuserve.measure.rounds import reduced_by_metric
 from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.measure.telemetry import as_plain, merged
 from pytest_gpuserve.measure.window import Client
-from pytest_gpuserve.measure.work import tokens_of_answers
 from pytest_gpuserve.report.ranking import rows_of
 from pytest_gpuserve.report.schema import (
     BaseRecord,
     ComparisonsRecord,
-    MeanRecord,
     Mode,
-    PointRecord,
     ReasonRecord,
     ResultRecord,
     RunRecord,
@@ -132,23 +128,17 @@ def _run(run: RunResult) -> RunRecord:
         batching_ratio=_known("batching_ratio", run.sessions),
         batch_sizes=dict(sizes),
         breakdown=_breakdown(windows, counters, client),
-        points={
-            name: [PointRecord(**asdict(each)) for each in found]
-            for name, found in reduced_by_metric(run.sessions).items()
-        },
         send_lag_p99=_quantile(client.lag, 0.99),
         service=_quantiles(client.service),
         ttft=_of_streams("ttft", run.sessions),
         itl=_of_streams("itl", run.sessions),
         tpot=_of_streams("tpot", run.sessions),
         output_tokens_per_second=_known(OUTPUT_TOKENS, run.sessions),
-        answer_tokens=_answer_tokens(windows),
         goodput=_known(GOODPUT, run.sessions),
         client_ceiling=client.ceiling,
         telemetry=_telemetry(starts),
         windows_measured_again=[reason for start in starts for reason in start.rejected],
         sessions=len(run.sessions),
-        sessions_at=[session.at for session in run.sessions],
         yardstick={kind: list(rates) for kind, rates in run.yardstick.rates.items()},
         starts=len(starts),
         cold_start_seconds=[start.cold_start_seconds for start in starts],
@@ -162,7 +152,6 @@ def _run(run: RunResult) -> RunRecord:
         problems=[str(problem) for session in run.sessions for problem in session.problems],
         load=dict(run.load),
         server=dict(run.server),
-        workload=dict(run.workload) or None,
         settings={
             name: {"asked": setting.asked, "used": setting.used}
             for start in starts[-1:]
@@ -197,11 +186,6 @@ def _breakdown(windows: Sequence[Window], counters: Counters | None, client: Cli
         return asdict(breakdown_of(summary_of(windows), counters, client))
     except NotMeasured:
         return None
-
-
-def _answer_tokens(windows: Sequence[Window]) -> MeanRecord | None:
-    found = tokens_of_answers(window.streams for window in windows)
-    return None if found is None else MeanRecord(**asdict(found))
 
 
 def _counters(counted: Counters | None) -> Plain | None:

@@ -21,7 +21,6 @@ class RunResult:
         base_options: What measures it beside that one again, on the command line; empty where nothing does.
         candidate_sessions: What was measured beside it. Where a stored baseline was settled side by side, `sessions`
             is what was measured alone before.
-        workload: What another run, or a baseline, must have in common with it, as text; empty where nobody says.
         users: How many users there were all the time; None of other loads.
         steps: Of a load whose users change in steps, their numbers and for how many seconds each stayed.
         settles: Label of the load of the same test that was measured once more here, to settle what a stored baseline
@@ -37,7 +36,6 @@ class RunResult:
     base_options: tuple[str, ...] = ()
     base_sessions: tuple[Session, ...] = ()
     candidate_sessions: tuple[Session, ...] = ()
-    workload: Mapping[str, str] = field(default_factory=dict)
     settles: str | None = None
     users: int | None = None
     steps: tuple[tuple[int, float], ...] = ()

@@ -1,62 +1,41 @@
-"""The result file of ``--gpuserve-json``, schema 2: what is written, and what `compare` reads.
+"""The result file of ``--gpuserve-json``, schema 2.
 
 Latencies are in seconds, ``change`` is a fraction of the value with the value's own sign, ``tolerance`` and
-``detectable`` are such fractions for the worse, without a sign, and what is not known is null. In schema 1 those two
-were growths of the cost, which of a throughput is its reciprocal. Only additions may be made to a schema; anything else
-is a new one.
-
-Field order is the order in the file. A field that a default is given was added later: files of older versions lack it.
-Fields that this version does not know are ignored. Parts that no command reads back are plain objects of JSON.
+``detectable`` are such fractions for the worse, without a sign, and what is not known is null. Only additions may be
+made to a schema; anything else is a new one. Field order is the order in the file.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
-from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict  # noqa: TC001 -- msgspec reads the annotations
 
 SCHEMA: Final = 2
 
-OF_COST: Final = 1
-"""The schema whose tolerances are growths of the cost."""
-
-UPGRADE: Final = "upgrade with `pip install --upgrade pytest-gpuserve`"
-
 Mode = Literal["gate", "against", "update", "update-new"]
 """What a run did: judge by stored baselines, judge beside another revision or interpreter, or record."""
-
-Number = Annotated[float, msgspec.Meta(gt=-1e15, lt=1e15)]
-LogCost = Annotated[float, msgspec.Meta(ge=-100, le=100)]
-"""No metric comes near these bounds in any unit, and what is computed from costs within them stays a number."""
-
-NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e15)]
-Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
-Probability = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 Plain = dict[str, Any]
 """An object of JSON."""
 
-_OPTION: Final = r"^--against(-python)?=[^\x00-\x1f\x7f\x85\u2028\u2029]+$"
-"""On one line: it becomes part of a command that people are shown."""
-
 
 class ReasonRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a program decides by of a `Reason`; a kind that this version does not know is a remark."""
+    """What a program decides by of a `Reason`."""
 
     kind: str
     about: str = ""
-    commit: Annotated[str, msgspec.Meta(pattern=r"^([0-9a-f]{7,64})?\Z")] = ""
-    seconds: Annotated[float, msgspec.Meta(ge=0, lt=1e9)] | None = None
+    commit: str = ""
+    seconds: float | None = None
 
 
 class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A `Judgement` of a load.
 
     Args:
-        metric: The metric's name; one of a later version may not be known.
+        metric: The metric's name.
         verdict: The outcome.
         value: What was measured, in `unit`.
         unit: Unit of `value` and `reference`.
@@ -68,7 +47,7 @@ class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
         detectable: The smallest change for the worse that would have been found, as a fraction.
         rounds: New sessions or paired rounds behind it.
         reasons: Why it is this verdict, as texts.
-        why: For each of them what a program decides by; files of older versions have none.
+        why: For each of them what a program decides by.
         run: The label of the load.
         windows: Measured windows behind it.
         asserted: Whether the test compared this metric before it ended.
@@ -78,44 +57,27 @@ class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     metric: str
     verdict: Verdict
-    value: Number | None
+    value: float | None
     unit: str = ""
-    reference: Number | None = None
+    reference: float | None = None
     reference_kind: ReferenceKind
     change: float | None = None
     interval: tuple[float, float] | None = None
-    tolerance: Annotated[float, msgspec.Meta(gt=0, lt=1e9)] | None
+    tolerance: float | None
     detectable: float | None = None
-    rounds: Count = 0
+    rounds: int = 0
     reasons: list[str] = []
     why: list[ReasonRecord] = []
     run: str = ""
-    windows: Count = 0
+    windows: int = 0
     asserted: bool = True
     overruled: bool = False
-    adjusted_p: Probability | None = None
+    adjusted_p: float | None = None
 
     @property
     def counts(self) -> bool:
         """Whether it decides something."""
         return self.asserted and not self.overruled
-
-
-class PointRecord(msgspec.Struct, frozen=True):
-    """A ``measure.rounds.Reduced``."""
-
-    y: LogCost
-    u: NotNegative
-    starts: Annotated[int, msgspec.Meta(ge=1)]
-    requests: Count
-
-
-class MeanRecord(msgspec.Struct, frozen=True):
-    """A ``measure.work.MeanCount``."""
-
-    value: NotNegative
-    squared_error: NotNegative
-    windows: Annotated[int, msgspec.Meta(ge=2)]
 
 
 class BaseRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,7 +94,7 @@ class BaseRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: str
-    options: list[Annotated[str, msgspec.Meta(pattern=_OPTION)]] = []
+    options: list[str] = []
     requests: int = 0
     seconds: float = 0.0
     throughput: float | None = None
@@ -153,20 +115,17 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         batching_ratio: Items a batch.
         batch_sizes: How often each batch size was executed.
         breakdown: Where the time of an average request went, in seconds.
-        points: For each metric what is known of each session.
         send_lag_p99: How late requests were sent.
         service: Quantiles of latencies from the actual send, of an open loop.
         ttft: Of streams, quantiles of the time to the first chunk with content, in seconds.
         itl: Quantiles of the gaps between such chunks; null where too many came in one read.
         tpot: Quantiles of the time for each token after the first.
         output_tokens_per_second: Tokens that arrived a second; null where not every answer says how many it has.
-        answer_tokens: Tokens an answer, of those that say it, by which two results know whether they are of one work.
         goodput: Answers a second that met all objectives of the load.
         client_ceiling: Requests a second that the load engine itself reaches.
         telemetry: What cards and processes did.
         windows_measured_again: Why, a text for each.
         sessions: How many there were.
-        sessions_at: When each began, ISO 8601 in UTC.
         yardstick: How often a second the machine did fixed work, a list of readings for each kind of it.
         starts: How many there were.
         cold_start_seconds: Of each start.
@@ -180,7 +139,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         problems: Why nothing may be concluded from it.
         load: The load, as texts.
         server: The server, as texts.
-        workload: What another run must have in common with it; the two above have more than that.
         settings: How the server was set up: ``asked`` and ``used``.
         base: What it was measured beside.
         settles: Label of the load of the same test that was measured once more here.
@@ -190,28 +148,25 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     requests: int = 0
     errors: dict[str, int] = {}
     seconds: float = 0.0
-    throughput: Number | None
-    latency: dict[str, Number | None]
-    batching_ratio: Number | None
+    throughput: float | None
+    latency: dict[str, float | None]
+    batching_ratio: float | None
     batch_sizes: dict[str, int] = {}
     breakdown: Plain | None = None
-    points: dict[str, list[PointRecord]] = {}
     send_lag_p99: float | None = None
     service: Plain | None = None
-    ttft: dict[str, Number | None] | None = None
-    itl: dict[str, Number | None] | None = None
-    tpot: dict[str, Number | None] | None = None
-    output_tokens_per_second: Number | None = None
-    answer_tokens: MeanRecord | None = None
-    goodput: Number | None = None
+    ttft: dict[str, float | None] | None = None
+    itl: dict[str, float | None] | None = None
+    tpot: dict[str, float | None] | None = None
+    output_tokens_per_second: float | None = None
+    goodput: float | None = None
     client_ceiling: float | None = None
     telemetry: Plain | None = None
     windows_measured_again: list[str] = []
     sessions: int = 0
-    sessions_at: list[str] = []
-    yardstick: dict[str, list[Annotated[float, msgspec.Meta(gt=0, lt=1e15)]]] = {}
+    yardstick: dict[str, list[float]] = {}
     starts: int = 0
-    cold_start_seconds: list[Number | None] = []
+    cold_start_seconds: list[float | None] = []
     cold_start_parts: list[dict[str, float]] = []
     counters: Plain | None = None
     answers: int = 0
@@ -222,7 +177,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     problems: list[str] = []
     load: dict[str, str] = {}
     server: dict[str, str] = {}
-    workload: dict[str, str] | None = None
     settings: Plain = {}
     base: BaseRecord | None = None
     settles: str | None = None
@@ -264,8 +218,8 @@ class ComparisonsRecord(msgspec.Struct, frozen=True):
         among: Among how many its claims had to stand: with those of the other runners, where it knew of them.
     """
 
-    planned: Count
-    among: Count
+    planned: int
+    among: int
 
 
 class ResultRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -300,44 +254,3 @@ class ResultRecord(msgspec.Struct, frozen=True, kw_only=True):
     comparisons: ComparisonsRecord | None = None
     notes: list[str] = []
     tests: list[TestRecord]
-
-
-class _ResultHead(msgspec.Struct):
-    schema: int
-    tests: msgspec.Raw
-
-
-def is_result(data: bytes) -> bool:
-    """Whether this looks like a result file, of whatever schema."""
-    try:
-        msgspec.json.decode(data, type=_ResultHead)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
-
-
-def read_result(name: str, data: bytes) -> ResultRecord:
-    """Read a result file.
-
-    Args:
-        name: What people call the file.
-        data: What is in it.
-
-    Raises:
-        UsageProblem: It is none, is of another schema, or a field of it cannot be used; names the file and the field.
-    """
-    try:
-        head = msgspec.json.decode(data, type=_ResultHead)
-        if head.schema not in {OF_COST, SCHEMA}:
-            raise UsageProblem(
-                f"{name} was written by {'a newer' if head.schema > SCHEMA else 'another'} pytest-gpuserve",
-                found=f"schema {head.schema}; this version reads schemas {OF_COST} and {SCHEMA}",
-                remedies=[UPGRADE] if head.schema > SCHEMA else [],
-            )
-        return msgspec.json.decode(data, type=ResultRecord)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        raise UsageProblem(
-            f"{name} is no result of --gpuserve-json that can be used",
-            found=str(problem),
-            remedies=["write it anew: pytest --gpuserve-json=FILE"],
-        ) from None

@@ -8,10 +8,12 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.process.command_line import refused, run_command
-from pytest_gpuserve.report.schema import read_result
+from pytest_gpuserve.report.schema import ResultRecord
 from pytest_gpuserve.store.baseline import read, write
 from pytest_gpuserve.units import format_value
 from tests.card.groups import ROOT
@@ -21,7 +23,6 @@ from tests.card.steps import RECORD
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from pytest_gpuserve.report.schema import ResultRecord
     from tests.card.records import Record
 
 HEAD: Final = "| step | card | test | throughput | p50 | p99 | batching ratio | outcome |\n" + 8 * "|---" + "|"
@@ -57,7 +58,9 @@ def read_run(folder: Path, baselines: Path) -> tuple[list[str], bool]:
     with tempfile.TemporaryDirectory() as name:
         kept = Path(name)
         unpack_files(folder, kept)
-        results = {path.stem: read_result(path.name, path.read_bytes()) for path in sorted(kept.glob("*.json"))}
+        results = {
+            path.stem: msgspec.json.decode(path.read_bytes(), type=ResultRecord) for path in sorted(kept.glob("*.json"))
+        }
         lines = [
             f"left out, for its test did not pass or was INVALID: {each}"
             for each in _without_invalid(kept / "baselines", results)

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.compare.command import main
-
 if TYPE_CHECKING:
     from tests.plugin.conftest import Project
 
@@ -36,20 +34,3 @@ def test_json_of_a_run(project: Project) -> None:
     assert latency["p50"] == pytest.approx(0.005, rel=0.05)
     assert run["batching_ratio"] == pytest.approx(4, rel=0.05)
     assert (run["load"]["concurrency"], run["server"]["server"]) == ("8", "mosec")
-
-
-def test_json_of_a_recording_is_of_the_sessions_that_were_recorded(
-    project: Project, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A result says what its workload was, as a baseline does, and which sessions it is of, so that both are known."""
-    project.run("--baseline-update", "--gpuserve-json=out.json").assert_outcomes(passed=1)
-    entry, run = project.entry(), project.result()["run"]
-    assert run["workload"] == entry["workload"]
-    assert run["sessions_at"] == [record["at"] for record in entry["sessions"]]
-    document = json.loads((project.path / "out.json").read_text())
-    assert {record["occasion"] for record in entry["sessions"]} == {document["at"]}
-    capsys.readouterr()
-    assert main([str(project.path / "baselines"), str(project.path / "out.json")]) == 0
-    said = capsys.readouterr().out
-    assert "the same sessions in both: cpu perf/test_perf.json::test_it" in said
-    assert said.splitlines()[-1] == "nothing is worse: 1 unchanged"

@@ -24,7 +24,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("new",),
     ("plugin",),
     ("doctor",),
-    ("compare",),
     ("selftest",),
     ("fixture_types", "testing"),
     ("comparison",),
