@@ -12,7 +12,8 @@ from pytest_gpuserve.comparison.anchoring import AnchorUpdater, GatedMetric
 from pytest_gpuserve.device.rules import HOST_RULES, Compatibility, compare
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.store.anchor import is_same_device
-from pytest_gpuserve.store.files import LocalFiles
+from pytest_gpuserve.store.baseline import read
+from pytest_gpuserve.store.files import change
 from pytest_gpuserve.store.schema import Entry, SessionRecord
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
-    from pytest_gpuserve.store.files import BaselineFiles, Decide
+    from pytest_gpuserve.store.files import Decide
 
 
 def comparability(stored: Stored, here: RunEnvironment) -> Compatibility:
@@ -53,17 +54,10 @@ class BaselineKey:
     Args:
         path: The file.
         entry: The entry in it: the test's id after the file's name, and the load's label if it has one.
-        address: Of the file that ``path`` is a copy of; empty where it is none.
     """
 
     path: Path
     entry: str
-    address: str = ""
-
-    @property
-    def shown(self) -> str:
-        """What people call the file."""
-        return self.address or str(self.path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,16 +92,14 @@ class BaselineStore:
     Args:
         folder: ``baselines/<device>``.
         here: The circumstances of this session.
-        files: How its files are read and changed; in the folder itself, if not told otherwise.
 
     Attributes:
         here: See above.
     """
 
-    def __init__(self, folder: Path, here: RunEnvironment, files: BaselineFiles | None = None) -> None:
+    def __init__(self, folder: Path, here: RunEnvironment) -> None:
         self.here = here
         self._folder = folder
-        self._files: BaselineFiles = LocalFiles() if files is None else files
         self._known: dict[Path, dict[str, Stored]] = {}
 
     def key_of(self, nodeid: str, label: str) -> BaselineKey:
@@ -117,13 +109,7 @@ class BaselineStore:
         relative = Path(*[part for part in Path(file).parts if part not in {"/", ".."}])
         if len(relative.parts) > 1 and relative.parts[0] == "suites":
             relative = Path(*relative.parts[1:])
-        path = self._folder / relative.with_suffix(".json")
-        shown = self.shown(path)
-        return BaselineKey(path, f"{name} {label}" if label else name, "" if shown == str(path) else shown)
-
-    def shown(self, path: Path) -> str:
-        """What people call a file."""
-        return self._files.shown(path)
+        return BaselineKey(self._folder / relative.with_suffix(".json"), f"{name} {label}" if label else name)
 
     def find(self, key: BaselineKey) -> Stored | None:
         """The entry of a load, whatever its workload.
@@ -171,8 +157,7 @@ class BaselineStore:
             return {key.entry: entry}
 
         self._change(key.path, decide)
-        # The last time that it was asked is the one that was written.
-        return said[-1]
+        return said[0]
 
     def _entry(
         self,
@@ -209,7 +194,7 @@ class BaselineStore:
             update = AnchorUpdater(old, entry, self.here, reason=reason, pooled=pooled, is_here=is_here).update(gated)
         except (ValueError, ArithmeticError) as problem:
             raise BaselineUnusable(
-                f"baseline file {key.shown} is not written, because it could not be read again", found=str(problem)
+                f"baseline file {key.path} is not written, because it could not be read again", found=str(problem)
             ) from None
         entry = msgspec.structs.replace(entry, anchors=update.anchors, moves=update.moves)
         count = len(entry.sessions)
@@ -234,11 +219,11 @@ class BaselineStore:
 
     def _read(self, path: Path) -> dict[str, Stored]:
         if path not in self._known:
-            self._known[path] = self._files.read(path)
+            self._known[path] = read(path)
         return self._known[path]
 
     def _change(self, path: Path, decide: Decide) -> None:
-        self._known[path] = self._files.change(path, self._known.get(path), decide)
+        self._known[path] = change(path, decide)
 
 
 def differences(

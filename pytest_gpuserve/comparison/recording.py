@@ -142,7 +142,7 @@ class Recorder:
             is_here=bool(measurement.python),
         )
         return [
-            f"{key.entry}: {recorded.done} in {key.shown}{self._baseline_store.here.revision.counts(key.path)}",
+            f"{key.entry}: {recorded.done} in {key.path}{self._baseline_store.here.revision.counts(key.path)}",
             *(f"{key.entry}: {change}" for change in recorded.changes),
         ]
 

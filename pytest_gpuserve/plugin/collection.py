@@ -132,9 +132,9 @@ def settle_unused(
         for key in baseline_store.unused(path, keys):
             if remove:
                 baseline_store.remove(path, [key])
-                note(f"{key}: unused, removed from {baseline_store.shown(path)}")
+                note(f"{key}: unused, removed from {path}")
             else:
-                note(f"{key}: unused in {baseline_store.shown(path)}; remove it with --baseline-update")
+                note(f"{key}: unused in {path}; remove it with --baseline-update")
 
 
 COLLECTED: Final = pytest.StashKey[set[str]]()

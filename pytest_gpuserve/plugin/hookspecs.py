@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 def pytest_gpuserve_judged(nodeid: str, label: str, judgement: Judgement) -> None:
-    """Called after each verdict; ``label`` tells apart several loads of one test."""
+    """Called after each verdict; ``label`` tells apart several loads of one test.
+
+    Where a test ended early its other metrics follow at its end, with ``judgement.asserted`` false.
+    """
 
 
 def pytest_gpuserve_distributions() -> Sequence[str]:  # type: ignore[empty-body]

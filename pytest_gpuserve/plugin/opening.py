@@ -21,15 +21,13 @@ from pytest_gpuserve.load.ray.address import ClusterAddress
 from pytest_gpuserve.load.ray.source import RayEngine
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.plugin.devices import find_devices, take_device, waiting
-from pytest_gpuserve.plugin.options import ENGINE_OPTION, Update
+from pytest_gpuserve.plugin.options import ENGINE_OPTION
 from pytest_gpuserve.plugin.progress import say
 from pytest_gpuserve.process.command_line import module_command
 from pytest_gpuserve.process.secrets import secret_headers
 from pytest_gpuserve.servers.app import words
 from pytest_gpuserve.servers.instance import Instance, started
 from pytest_gpuserve.servers.remote import RemoteServer, reached
-from pytest_gpuserve.store.files import LocalFiles
-from pytest_gpuserve.store.remote.shared import shared_files
 from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
@@ -45,7 +43,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.plugin.options import Settings
     from pytest_gpuserve.servers.base import Ask, ServerKind
-    from pytest_gpuserve.store.files import BaselineFiles
 
 
 class Folders:
@@ -176,9 +173,6 @@ class Equipment:
                 stack.callback(self._engine.close)
 
 
-OFFLINE: Final = "baselines as of {}, when they were fetched last: --baseline-offline asks for no newer ones"
-
-
 @dataclass(frozen=True)
 class Opened:
     """What a session has before its first test.
@@ -193,7 +187,6 @@ class Opened:
     settings: Settings
     here: RunEnvironment
     lock: DeviceLock
-    files: BaselineFiles
     baseline_store: BaselineStore
     reference_builds: ReferenceBuilds
     against_name: str
@@ -215,8 +208,7 @@ def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) 
 
     Raises:
         DeviceProblem: The device is not there, or another session kept it too long.
-        UsageProblem: git does not know the revision to compare with, or what is to make the loads cannot, or the
-            storage of the baselines does not let them be read, or written where they are to be.
+        UsageProblem: git does not know the revision to compare with, or what is to make the loads cannot.
     """
     devices = find_devices(settings)
     reference_builds = ReferenceBuilds(settings.root)
@@ -225,7 +217,6 @@ def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) 
         reference_builds.name_of(revision=settings.against, python=settings.against_python) if measuring else ""
     )
     engine = _engine_on_ray(settings, measuring=measuring)
-    files, as_of = _baseline_files(settings, devices[0].name, measuring=measuring)
     software, revision = read_software(known_distributions(config)), read_revision(settings.root, settings.baseline_dir)
     device, lock = _taken(devices, config, settings, measuring=measuring)
     here = RunEnvironment(device, software, revision, occasion=utc_now())
@@ -233,15 +224,11 @@ def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) 
         settings=settings,
         here=here,
         lock=lock,
-        files=files,
-        baseline_store=BaselineStore(settings.baseline_dir / device.name, here, files),
+        baseline_store=BaselineStore(settings.baseline_dir / device.name, here),
         reference_builds=reference_builds,
         against_name=against_name,
         engine=engine,
-        notes=(
-            *([OFFLINE.format(as_of)] if as_of else []),
-            *(_one_build(settings, revision) if measuring else []),
-        ),
+        notes=tuple(_one_build(settings, revision)) if measuring else (),
     )
 
 
@@ -275,24 +262,6 @@ def _engine_on_ray(settings: Settings, *, measuring: bool) -> RayEngine | None:
     if measuring:
         engine.check()
     return engine
-
-
-def _baseline_files(settings: Settings, device: str, *, measuring: bool) -> tuple[BaselineFiles, str]:
-    """Where the baselines of this session are, and of when they are where that is not now.
-
-    A storage is not asked for a session that measures nothing.
-    """
-    if settings.baseline_address is None:
-        return LocalFiles(), ""
-    updates = settings.update is not Update.NOTHING
-    files = shared_files(
-        settings.baseline_address,
-        device,
-        needed=measuring,
-        updates=updates,
-        offline=settings.baseline_offline,
-    )
-    return files, files.as_of
 
 
 def _taken(

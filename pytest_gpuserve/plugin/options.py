@@ -14,14 +14,12 @@ import pytest
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.effort import Effort
 from pytest_gpuserve.plugin.outputs import add_output_options, read_outputs, typed_flags
-from pytest_gpuserve.store.remote import FILES, copy_folder, is_address, parse_address
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pytest_gpuserve.load.ray.address import EngineChoice
     from pytest_gpuserve.plugin.outputs import Output
-    from pytest_gpuserve.store.remote import StorageAddress
 
 
 class Update(Enum):
@@ -51,8 +49,6 @@ class Settings:
         budget_seconds: Most measuring time of one test.
         artifacts_dir: Where tables and charts of the tests' own go; None for pytest's cache.
         full: Whether the published sizes are measured, whatever they take.
-        baseline_address: Where baselines are in shared storage; None where they are in a folder.
-        baseline_offline: Whether that storage is not asked, and the copy read as an earlier session left it.
         effort: How closely gates look; a run that records goes by its tests' own tolerances.
         effort_option: The option that asks for it, as it was typed; empty where an ini file says it, or nobody.
         reason: Why an update may loosen a metric.
@@ -86,8 +82,6 @@ class Settings:
     artifacts_dir: Path | None = None
     full: bool = False
     load_engine: EngineChoice = "local"
-    baseline_address: StorageAddress | None = None
-    baseline_offline: bool = False
     effort: Effort = Effort.MERGE
     effort_option: str = ""
 
@@ -123,12 +117,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--baseline-dir",
         metavar="DIR",
-        help="folder of the baselines (default: baselines/ in the rootdir), or the address of one: s3://BUCKET/FOLDER",
-    )
-    group.addoption(
-        "--baseline-offline",
-        action="store_true",
-        help="take baselines of an address as they were fetched before, and do not ask their storage",
+        help="folder of the baselines (default: baselines/ in the rootdir)",
     )
     group.addoption(
         "--against",
@@ -221,7 +210,6 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
     artifacts_dir = _anchored(config, "gpuserve_artifacts", artifacts) if artifacts else None
     if artifacts_dir is not None and artifacts_dir.exists() and not artifacts_dir.is_dir():
         raise pytest.UsageError(f"--gpuserve-artifacts={artifacts}: this is a file, not a folder")
-    baseline_dir, address = _baseline_dir(config, environment)
     # As pytest itself tells it.
     ci = bool(environment.get("CI") or environment.get("BUILD_NUMBER"))
     update = _update(config, ci=ci)
@@ -236,9 +224,7 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
     return Settings(
         gpu=_text(config, "gpu"),
         update=update,
-        baseline_dir=baseline_dir,
-        baseline_address=address,
-        baseline_offline=_baseline_offline(config, update, address),
+        baseline_dir=_baseline_dir(config),
         root=config.rootpath,
         missing_fails=missing != "skip",
         missing_asked=missing != "",
@@ -263,30 +249,9 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
     )
 
 
-def _baseline_dir(config: pytest.Config, environment: Mapping[str, str]) -> tuple[Path, StorageAddress | None]:
-    """The folder of the baselines, and what it is a copy of."""
+def _baseline_dir(config: pytest.Config) -> Path:
     text = _text(config, "baseline_dir")
-    if not text:
-        return config.rootpath / "baselines", None
-    if not is_address(text):
-        return _anchored(config, "baseline_dir", text), None
-    try:
-        found = parse_address(text)
-        return (found, None) if isinstance(found, Path) else (copy_folder(found, environment) / FILES, found)
-    except UsageProblem as problem:
-        raise pytest.UsageError(str(problem)) from None
-
-
-def _baseline_offline(config: pytest.Config, update: Update, address: StorageAddress | None) -> bool:
-    if not config.getoption("--baseline-offline"):
-        return False
-    if address is None:
-        raise pytest.UsageError("--baseline-offline is for baselines of an address, --baseline-dir=s3://BUCKET/FOLDER")
-    if update is not Update.NOTHING:
-        raise pytest.UsageError(
-            f"--baseline-offline and {update.option} exclude each other: an update asks the storage"
-        )
-    return True
+    return _anchored(config, "baseline_dir", text) if text else config.rootpath / "baselines"
 
 
 def _update(config: pytest.Config, *, ci: bool) -> Update:

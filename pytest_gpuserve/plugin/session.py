@@ -180,7 +180,7 @@ class Account:
     @property
     def _baselines(self) -> str:
         """Where they are, as people call it."""
-        return self._opened.baseline_store.shown(self._settings.baseline_dir / self._opened.here.device.name)
+        return str(self._settings.baseline_dir / self._opened.here.device.name)
 
     def _unknown_facts(self) -> list[str]:
         """What of the card could not be read though it should have been: a rule may have needed it."""
@@ -426,9 +426,14 @@ class GateSession:
         except WaitsForStart:
             # To others this run of it is one that was skipped; nobody is told of it.
             pytest.skip("not decided yet: it goes on when its servers are started again")
-        except pytest.skip.Exception:
-            # What the test has found until then must not hide behind what it lacks.
-            _fail_unheld(self.gates.find(plain_id(pyfuncitem)))
+        except BaseException as problem:
+            judge = self.gates.find(plain_id(pyfuncitem))
+            if judge is not None:
+                # By Ctrl-C it has no outcome, and nothing more is told of it.
+                judge.ended_early = not isinstance(problem, (KeyboardInterrupt, pytest.exit.Exception))
+            if isinstance(problem, pytest.skip.Exception):
+                # What the test has found until then must not hide behind what it lacks.
+                _fail_unheld(judge)
             raise
         judge = self.gates.find(plain_id(pyfuncitem))
         if judge is None or judge.waits:

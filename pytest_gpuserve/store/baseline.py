@@ -31,19 +31,6 @@ SUMMARY_TOLERANCE = 0.001
 RESTORE = "restore the file with `git checkout -- {path}`, or record it again with --baseline-update after removing it"
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
-    """The path or address that the bytes of a baseline file come from, and how to restore it, for errors."""
-
-    name: str
-    restore: str
-
-    @classmethod
-    def of(cls, path: Path) -> Origin:
-        """A file on the disk."""
-        return cls(str(path), RESTORE.format(path=path))
-
-
 class _BaselineFile(msgspec.Struct, forbid_unknown_fields=True):
     # Decoded one by one, because msgspec's errors do not name the keys of a dictionary.
     schema: int
@@ -72,35 +59,22 @@ def read(path: Path) -> dict[str, Stored]:
         return {}
     except OSError as problem:
         raise BaselineUnusable(f"baseline file {path} cannot be read", found=str(problem)) from None
-    return parse(data, Origin.of(path))
+    return _parse(data, path)
 
 
-def parse(data: bytes, origin: Origin) -> dict[str, Stored]:
-    """Read the bytes of a baseline file. Raises `BaselineUnusable` with file and field."""
-    _check_schema(origin, data)
-    file = _decode(origin, data, _BaselineFile, "")
+def _parse(data: bytes, path: Path) -> dict[str, Stored]:
+    _check_schema(path, data)
+    file = _decode(path, data, _BaselineFile, "")
     entries = {}
     for key, raw in file.entries.items():
-        entry = _decode(origin, bytes(raw), Entry, f"entries[{key!r}]")
-        entries[key] = Stored(entry, tuple(_sessions(origin, key, entry)))
+        entry = _decode(path, bytes(raw), Entry, f"entries[{key!r}]")
+        entries[key] = Stored(entry, tuple(_sessions(path, key, entry)))
     summary = {
-        key: {name: _decode(origin, bytes(raw), Value, f"summary[{key!r}].{name}") for name, raw in values.items()}
+        key: {name: _decode(path, bytes(raw), Value, f"summary[{key!r}].{name}") for name, raw in values.items()}
         for key, values in file.summary.items()
     }
-    _check_summary(origin, summary, entries)
+    _check_summary(path, summary, entries)
     return entries
-
-
-def checked_bytes(entries: Mapping[str, Entry], origin: Origin) -> bytes:
-    """The bytes of a file that can be read again. Raises `BaselineUnusable`, which names the file."""
-    try:
-        data = render(entries).encode()
-        parse(data, origin)
-    except (ValueError, ArithmeticError, BaselineUnusable) as problem:
-        raise BaselineUnusable(
-            f"baseline file {origin.name} is not written, because it could not be read again", found=str(problem)
-        ) from None
-    return data
 
 
 def write(path: Path, entries: Mapping[str, Entry]) -> None:
@@ -111,7 +85,13 @@ def write(path: Path, entries: Mapping[str, Entry]) -> None:
     Raises:
         BaselineUnusable: It cannot be written; the old file is as it was.
     """
-    data = checked_bytes(entries, Origin.of(path))
+    try:
+        data = render(entries).encode()
+        _parse(data, path)
+    except (ValueError, ArithmeticError, BaselineUnusable) as problem:
+        raise BaselineUnusable(
+            f"baseline file {path} is not written, because it could not be read again", found=str(problem)
+        ) from None
     try:
         if not entries:
             path.unlink(missing_ok=True)
@@ -149,23 +129,23 @@ def summarise(sessions: list[Session]) -> dict[str, float]:
     return values
 
 
-def _check_schema(origin: Origin, data: bytes) -> None:
-    head = _decode(origin, data, FileHead, "")
+def _check_schema(path: Path, data: bytes) -> None:
+    head = _decode(path, data, FileHead, "")
     if head.schema > SCHEMA:
         raise BaselineUnusable(
-            f"baseline file {origin.name} was written by a newer pytest-gpuserve",
+            f"baseline file {path} was written by a newer pytest-gpuserve",
             found=f"schema {head.schema}; this version reads schema {SCHEMA}",
             remedies=["upgrade with `pip install --upgrade pytest-gpuserve`"],
         )
     if head.schema not in READ_SCHEMAS:
         raise BaselineUnusable(
-            f"baseline file {origin.name} has a schema that this version no longer reads",
+            f"baseline file {path} has a schema that this version no longer reads",
             found=f"schema {head.schema}; this version reads schema {SCHEMA}",
-            remedies=[f"migrate by recording again: remove {origin.name} and run pytest with --baseline-update"],
+            remedies=[f"migrate by recording again: remove {path} and run pytest with --baseline-update"],
         )
 
 
-def _decode(origin: Origin, data: bytes, kind: Any, where: str) -> Any:  # noqa: ANN401 -- msgspec decides by kind
+def _decode(path: Path, data: bytes, kind: Any, where: str) -> Any:  # noqa: ANN401 -- msgspec decides by kind
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as problem:
@@ -173,47 +153,47 @@ def _decode(origin: Origin, data: bytes, kind: Any, where: str) -> Any:  # noqa:
         reason, _, field_path = str(problem).partition(" - at `$")
         place = (where + field_path.rstrip("`")).lstrip(".") or "the top"
         raise BaselineUnusable(
-            f"baseline file {origin.name} is not usable at {place}", found=reason, remedies=[origin.restore]
+            f"baseline file {path} is not usable at {place}", found=reason, remedies=[RESTORE.format(path=path)]
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         # Only of the whole file do we know where the byte stands that msgspec names.
         byte = re.search(r"\(byte (\d+)\)", str(problem)) if not where else None
         line = f", line {data[: int(byte[1])].count(10) + 1}" if byte else ""
         raise BaselineUnusable(
-            f"baseline file {origin.name} is not whole JSON{' at ' + where if where else ''}",
+            f"baseline file {path} is not whole JSON{' at ' + where if where else ''}",
             found=f"{problem}{line} ({len(data)} bytes)",
-            remedies=[origin.restore],
+            remedies=[RESTORE.format(path=path)],
         ) from None
 
 
-def _sessions(origin: Origin, key: str, entry: Entry) -> list[Session]:
+def _sessions(path: Path, key: str, entry: Entry) -> list[Session]:
     """The sessions of an entry, whose anchors are checked too."""
     sessions = []
     try:
         check_anchors(entry.anchors, entry.moves)
     except ValueError as problem:
         raise BaselineUnusable(
-            f"baseline file {origin.name} is not usable at entries[{key!r}].{problem}",
-            remedies=[origin.restore],
+            f"baseline file {path} is not usable at entries[{key!r}].{problem}",
+            remedies=[RESTORE.format(path=path)],
         ) from None
     for number, record in enumerate(entry.sessions):
         try:
             sessions.append(session_of(record))
         except ValueError as problem:
             raise BaselineUnusable(
-                f"baseline file {origin.name} is not usable at entries[{key!r}].sessions[{number}].{problem}",
-                remedies=[origin.restore],
+                f"baseline file {path} is not usable at entries[{key!r}].sessions[{number}].{problem}",
+                remedies=[RESTORE.format(path=path)],
             ) from None
     return sessions
 
 
-def _check_summary(origin: Origin, summary: Summary, entries: Mapping[str, Stored]) -> None:
+def _check_summary(path: Path, summary: Summary, entries: Mapping[str, Stored]) -> None:
     if set(summary) != set(entries):
         odd = sorted(set(summary) ^ set(entries))
         raise BaselineUnusable(
-            f"baseline file {origin.name}: summary and entries do not name the same tests",
+            f"baseline file {path}: summary and entries do not name the same tests",
             found=", ".join(odd),
-            remedies=[origin.restore],
+            remedies=[RESTORE.format(path=path)],
         )
     for key, stored in entries.items():
         computed = summarise(list(stored.sessions))
@@ -224,9 +204,9 @@ def _check_summary(origin: Origin, summary: Summary, entries: Mapping[str, Store
                 continue
             if said is None or is_ is None or not math.isclose(said, is_, rel_tol=SUMMARY_TOLERANCE):
                 raise BaselineUnusable(
-                    f"baseline file {origin.name}: summary[{key!r}].{name} disagrees with the samples below it",
+                    f"baseline file {path}: summary[{key!r}].{name} disagrees with the samples below it",
                     found=f"the summary says {said}, the samples give {is_}",
-                    remedies=["a baseline is recorded, never edited", origin.restore],
+                    remedies=["a baseline is recorded, never edited", RESTORE.format(path=path)],
                 )
 
 

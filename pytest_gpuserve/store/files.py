@@ -1,11 +1,11 @@
-"""Where the baseline files of a session are kept: read as files, changed one at a time, and counted."""
+"""The baseline files of a folder: changed one at a time, and counted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -27,73 +27,39 @@ LONGEST_WAIT_SECONDS: Final = 120.0
 """Beyond all that a few other workers can take to write their files, each well within a second."""
 
 Decide = Callable[[Mapping[str, Stored]], Mapping[str, Entry | None]]
-"""From the entries that a file has by now to those that change; None removes one. It may be asked several times."""
+"""From the entries that a file has by now to those that change; None removes one."""
 
 
-class BaselineFiles(Protocol):
-    """The baseline files of a session, all below one folder of this machine."""
+def change(path: Path, decide: Decide) -> dict[str, Stored]:
+    """Change a baseline file as it is by then, and return its entries as they are read back.
 
-    def shown(self, path: Path) -> str:
-        """What people call a file, or a folder of them."""
-
-    def read(self, path: Path) -> dict[str, Stored]:
-        """The entries of a file; none where there is no file. Raises `BaselineUnusable`."""
-
-    def change(self, path: Path, known: Mapping[str, Stored] | None, decide: Decide) -> dict[str, Stored]:
-        """Change a file as it is by then, and return its entries as they are read back.
-
-        Args:
-            known: Its entries when this session looked last; None where it has not looked.
-
-        Raises:
-            BaselineUnusable: It cannot be read or written; it is as it was.
-        """
-
-
-class LocalFiles:
-    """Files that are where they belong: in a checkout, or on a disk of this machine."""
-
-    def shown(self, path: Path) -> str:
-        """See `BaselineFiles`."""
-        return str(path)
-
-    def read(self, path: Path) -> dict[str, Stored]:
-        """See `BaselineFiles`."""
+    Raises:
+        BaselineUnusable: It cannot be read or written; it is as it was.
+    """
+    with alone(path):
+        there = read(path)
+        entries = {**{key: stored.entry for key, stored in there.items()}, **decide(there)}
+        write(path, {key: entry for key, entry in entries.items() if entry is not None})
+        # Read back what was written, checks and all: a file that we could not read tomorrow must fail today.
         return read(path)
-
-    def change(self, path: Path, known: Mapping[str, Stored] | None, decide: Decide) -> dict[str, Stored]:  # noqa: ARG002 -- the last writer's entry stays, and git shows what it replaced
-        """See `BaselineFiles`."""
-        with alone(f"baseline file {path} is not written", "writes baselines"):
-            there = read(path)
-            write(path, changed(there, decide(there)))
-            # Read back what was written, checks and all: a file that we could not read tomorrow must fail today.
-            return read(path)
-
-
-def changed(there: Mapping[str, Stored], changes: Mapping[str, Entry | None]) -> dict[str, Entry]:
-    """The entries of a file after changes."""
-    entries = {**{key: stored.entry for key, stored in there.items()}, **changes}
-    return {key: entry for key, entry in entries.items() if entry is not None}
 
 
 @contextmanager
-def alone(what: str, command: str) -> Iterator[None]:
+def alone(path: Path) -> Iterator[None]:
     """Change baselines while no other process changes any: another worker may record beside it.
 
     One lock for all baselines of the machine: a change takes a moment, and no lock files are left in projects.
 
-    Args:
-        what: Says in an error that nothing was written, and where: ``baseline file F is not written``.
-        command: What those who wait see of us.
-
     Raises:
         BaselineUnusable: Others were at it for too long.
     """
-    lock = DeviceLock("baselines", command=command)
+    lock = DeviceLock("baselines", command="writes baselines")
     try:
         held = lock.acquire(wait_seconds=LONGEST_WAIT_SECONDS, on_wait=lambda *_: None)
     except DeviceProblem as problem:
-        raise BaselineUnusable(f"{what}: {problem.summary}", found=problem.found, looked=problem.looked) from None
+        raise BaselineUnusable(
+            f"baseline file {path} is not written: {problem.summary}", found=problem.found, looked=problem.looked
+        ) from None
     with held:
         yield
 

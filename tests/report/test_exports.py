@@ -218,6 +218,7 @@ def test_a_row_of_a_server_that_counts_by_request() -> None:
     """All columns are filled, the components make up the average, and inferences are requests times batch."""
     run = load_of(
         judgement(Verdict.PASS),
+        judgement(metric="latency.p99").unasserted(),
         sessions=[session(triton_start(), triton_start())],
         users=2,
     )
@@ -346,9 +347,10 @@ def test_what_was_overruled_says_so_and_has_no_change() -> None:
     """An alert that leaves out what was overruled, or one of a change, goes by what was found side by side."""
     found = checked(prometheus.document(one_test(load_of(*overruled_and_last_word()))))
     verdicts = {
-        (dict(each)["reference"], dict(each)["verdict"], dict(each)["overruled"]) for each in found["gpuserve_verdict"]
+        (dict(each)["reference"], dict(each)["verdict"], dict(each)["asserted"], dict(each)["overruled"])
+        for each in found["gpuserve_verdict"]
     }
-    assert verdicts == {("baseline", "REGRESSED", "true"), ("against", "PASS", "false")}
+    assert verdicts == {("baseline", "REGRESSED", "true", "true"), ("against", "PASS", "true", "false")}
     paired = labels(metric="throughput", reference="against")
     assert found["gpuserve_change_ratio"] == {paired: -0.01}
     assert "gpuserve_change_lower_ratio" not in found
@@ -356,11 +358,22 @@ def test_what_was_overruled_says_so_and_has_no_change() -> None:
 
 
 def test_two_comparisons_of_a_kind_are_one_series() -> None:
-    """Of several comparisons of a metric with printed numbers the gravest is told, whichever came first."""
+    """Of several comparisons of a metric with printed numbers the gravest is told, whichever came first.
+
+    What was judged afterwards decides nothing: it is told as such, and hides no comparison that was asserted.
+    """
     both = [judgement(verdict, kind="published") for verdict in (Verdict.PASS, Verdict.REGRESSED)]
     for loads in (both, both[::-1]):
         found = checked(prometheus.document(one_test(load_of(*loads))))
         assert [dict(each)["verdict"] for each in found["gpuserve_verdict"]] == ["REGRESSED"]
+    late = judgement(Verdict.INCONCLUSIVE).unasserted()
+    found = checked(
+        prometheus.document(one_test(load_of(late), load_of(late, judgement(Verdict.PASS), late, label="load 2")))
+    )
+    verdicts = {
+        (dict(each)["run"], dict(each)["verdict"], dict(each)["asserted"]) for each in found["gpuserve_verdict"]
+    }
+    assert verdicts == {("", "INCONCLUSIVE", "false"), ("load 2", "PASS", "true")}
 
 
 def test_names_end_in_their_unit() -> None:
@@ -474,7 +487,7 @@ def test_a_load_is_a_benchmark() -> None:
     overruled, last, missing = info["verdicts"]
     assert [overruled[name] for name in ("metric", "verdict", "change")] == ["throughput", "REGRESSED", -0.301]
     assert (overruled["overruled"], last["verdict"], last["overruled"]) == (True, "PASS", False)
-    told = {"verdict": "MISSING", "reference_kind": "baseline", "overruled": False}
+    told = {"verdict": "MISSING", "reference_kind": "baseline", "asserted": True, "overruled": False}
     assert missing == {"metric": "batching_ratio", **told}
     assert (info["load"], info["server"]) == ({"load": "closed loop", "concurrency": "8"}, {"server": "mosec"})
 

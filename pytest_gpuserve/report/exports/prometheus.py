@@ -29,7 +29,8 @@ YARDSTICK: Final = "gpuserve_yardstick_per_second"
 _HELP: Final[Mapping[str, str]] = {
     "gpuserve_session_info": "What was measured, and on what; always 1.",
     "gpuserve_test_outcome": "Outcome of a test, as pytest has it; always 1.",
-    "gpuserve_verdict": "Outcome of a comparison, overruled where it was then settled side by side; always 1.",
+    "gpuserve_verdict": "Outcome of a comparison, asserted unless its test ended before, overruled where it was then"
+    " settled side by side; always 1.",
     "gpuserve_change_ratio": "Change of a metric from its reference, as a share of it, by the sign of the value.",
     "gpuserve_change_lower_ratio": "Lower bound of gpuserve_change_ratio.",
     "gpuserve_change_upper_ratio": "Upper bound of gpuserve_change_ratio.",
@@ -138,6 +139,7 @@ def _add_row(families: _Families, labels: Mapping[str, str], row: Row) -> None:
     known = {**labels, "metric": judgement.metric.name, "reference": judgement.reference_kind}
     verdict = {
         "verdict": str(judgement.verdict),
+        "asserted": str(judgement.asserted).lower(),
         "overruled": str(row.judgement.overruled).lower(),
     }
     families.add("gpuserve_verdict", {**known, **verdict}, 1)

@@ -74,6 +74,8 @@ BAR_WIDTH: Final = 0.7
 
 _BrokenDown = tuple["MeasuredRun", "Summary", Breakdown]
 
+NOT_ASSERTED: Final = "not asserted"
+
 _LEAST_REACH: Final = 0.05
 
 _REACH: Final = 1.5
@@ -356,11 +358,11 @@ class _Drawn:
     @property
     def word(self) -> str:
         """What it is in the legend."""
-        return str(self.judgement.verdict)
+        return str(self.judgement.verdict) if self.judgement.asserted else NOT_ASSERTED
 
     @property
     def colour(self) -> str:
-        return VERDICT_COLOURS[self.judgement.verdict]
+        return VERDICT_COLOURS[self.judgement.verdict] if self.judgement.asserted else QUIET
 
     @property
     def tolerated(self) -> float | None:
