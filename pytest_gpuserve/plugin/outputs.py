@@ -36,24 +36,15 @@ class Form(Enum):
     HTML = "pytest_gpuserve.report.html:document"
     MARKDOWN = "pytest_gpuserve.report.markdown:comment"
     STEP_SUMMARY = "pytest_gpuserve.report.markdown:step_summary"
-    PYTEST_BENCHMARK = "pytest_gpuserve.report.exports.pytest_benchmark:document"
-    PROMETHEUS = "pytest_gpuserve.report.exports.prometheus:document"
-    CSV = "pytest_gpuserve.report.exports.latency_csv:document"
+    BENCHMARK = "pytest_gpuserve.report.benchmark_json:document"
 
-
-EXPORTS: Final = {
-    "pytest-benchmark": Form.PYTEST_BENCHMARK,
-    "prometheus": Form.PROMETHEUS,
-    "csv": Form.CSV,
-}
-"""What ``--gpuserve-export`` calls the forms of other tools."""
 
 _FILES: Final = (
     ("gpuserve_json", Form.JSON, "write the results as JSON"),
     ("gpuserve_report", Form.HTML, "write a report for people: one HTML file that needs no network"),
     ("gpuserve_markdown", Form.MARKDOWN, "write the results as markdown, for a comment on a pull request"),
+    ("gpuserve_benchmark_json", Form.BENCHMARK, "write the results as pytest-benchmark's JSON, for Bencher and others"),
 )
-_EXPORT: Final = "gpuserve_export"
 _NAMES: Final = {Form.JSON: "results", Form.HTML: "report"}
 
 
@@ -78,20 +69,13 @@ def add_output_options(parser: pytest.Parser, group: pytest.OptionGroup) -> None
         flag = f"--{name.replace('_', '-')}"
         group.addoption(flag, metavar="FILE", help=text)
         parser.addini(name, f"like {flag}, relative to the rootdir", default="")
-    group.addoption(
-        "--gpuserve-export",
-        metavar="FORMAT:FILE",
-        action="append",
-        help=f"write the results for another tool; may be repeated. Formats: {', '.join(EXPORTS)}",
-    )
-    parser.addini(_EXPORT, "like --gpuserve-export, a line each, relative to the rootdir", type="linelist", default=[])
 
 
 def read_outputs(config: pytest.Config, environment: Mapping[str, str]) -> tuple[Output, ...]:
     """Read and check which files are asked for, long before the first of them is written.
 
     Raises:
-        pytest.UsageError: A file cannot be written, or two of them are one, or there is no such format.
+        pytest.UsageError: A file cannot be written, or two of them are one.
     """
     # Of pytest-xdist's workers none writes: the controller, who may run elsewhere, writes one result for all.
     if hasattr(config, "workerinput"):
@@ -103,9 +87,6 @@ def read_outputs(config: pytest.Config, environment: Mapping[str, str]) -> tuple
         text = str(config.getini(name) if typed is None else typed).strip()
         if text:
             found.append(_output(config, f"{flag}={text}", form, text, typed=typed is not None))
-    typed = config.getoption("--gpuserve-export")
-    exports = config.getini(_EXPORT) if typed is None else typed
-    found.extend(_export(config, text.strip(), typed=typed is not None) for text in exports)
     summary = environment.get(STEP_SUMMARY, "")
     if summary:
         # A test may change the folder that we are in.
@@ -121,7 +102,7 @@ def read_outputs(config: pytest.Config, environment: Mapping[str, str]) -> tuple
 
 def typed_flags(config: pytest.Config) -> list[str]:
     """The options, not ini settings, by which files are asked for."""
-    flags = (f"--{name.replace('_', '-')}" for name in (*(name for name, *_ in _FILES), _EXPORT))
+    flags = (f"--{name.replace('_', '-')}" for name, *_ in _FILES)
     return [flag for flag in flags if config.getoption(flag)]
 
 
@@ -220,16 +201,6 @@ def _append(path: Path, data: bytes) -> None:
 
 def _renderer(form: Form) -> Renderer:
     return cast("Renderer", pkgutil.resolve_name(form.value))
-
-
-def _export(config: pytest.Config, text: str, *, typed: bool) -> Output:
-    name, _, file = text.partition(":")
-    if name not in EXPORTS or not file:
-        raise pytest.UsageError(
-            f"--gpuserve-export={text}: it is FORMAT:FILE, where FORMAT is one of {', '.join(EXPORTS)};"
-            " Bencher and github-action-benchmark read pytest-benchmark's"
-        )
-    return _output(config, f"--gpuserve-export={text}", EXPORTS[name], file, typed=typed)
 
 
 def _output(config: pytest.Config, flag: str, form: Form, file: str, *, typed: bool) -> Output:

@@ -5,10 +5,6 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.report.exports.latency_csv import AVERAGE, BATCH, COMPONENTS, CONCURRENCY, PERCENTILES
-from pytest_gpuserve.report.exports.latency_csv import INFERENCES as THROUGHPUT
-from pytest_gpuserve.report.exports.latency_csv import PUBLISHED as COLUMNS
-
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -18,22 +14,25 @@ if TYPE_CHECKING:
 
     Row = Mapping[str, float]
 
-__all__ = [
-    "AVERAGE",
-    "BATCH",
-    "COLUMNS",
-    "COMPONENTS",
-    "CONCURRENCY",
-    "LEAST_LITTLE",
-    "PERCENTILES",
-    "THROUGHPUT",
-    "check_row",
-    "components_of",
-    "littles_law",
-    "row_of",
-    "save_table",
-    "warning_of",
-]
+BATCH: Final = "Batch"
+CONCURRENCY: Final = "Concurrency"
+THROUGHPUT: Final = "Inferences/Second"
+AVERAGE: Final = "avg latency (ms)"
+
+COMPONENTS: Final = {
+    "client_send": "Client Send (ms)",
+    "network": "Network+Server Send/Recv (ms)",
+    "queue": "Server Queue (ms)",
+    "compute_input": "Server Compute Input (ms)",
+    "compute_infer": "Server Compute Infer (ms)",
+    "compute_output": "Server Compute Output (ms)",
+    "client_receive": "Client Recv (ms)",
+}
+"""Published names of the parts of `Breakdown`."""
+
+PERCENTILES: Final = {50: "p50 latency (ms)", 90: "p90 latency (ms)", 95: "p95 latency (ms)", 99: "p99 latency (ms)"}
+
+COLUMNS: Final = (BATCH, CONCURRENCY, THROUGHPUT, *COMPONENTS.values(), *PERCENTILES.values(), AVERAGE)
 
 SUM_TOLERANCE_MS: Final = 0.3
 """How far the components of the published rows, of one decimal each, are from the average at most."""

@@ -102,8 +102,8 @@ LENGTH = "--gpuserve-selftest={}: it is a number of minutes"
         ((f"--against-python={sys.executable}",), "does not go together with --against"),
         (("--collect-only",), "does not go together with --collect-only"),
         (
-            ("--gpuserve-json=a", "--gpuserve-export=csv:b"),
-            "runs no tests, so it does not go together with --gpuserve-json and --gpuserve-export",
+            ("--gpuserve-json=a", "--gpuserve-benchmark-json=b"),
+            "runs no tests, so it does not go together with --gpuserve-json and --gpuserve-benchmark-json",
         ),
         # Workers would measure each other.
         (("-p", "xdist.plugin", "-n2"), "cannot measure under pytest-xdist: run it with -n0"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.gate.reason import ReasonKind
-from pytest_gpuserve.plugin.outputs import EXPORTS, STEP_SUMMARY, Form, Output, read_outputs
+from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, Form, Output, read_outputs
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import says_no_traceback, text_of
 from tests.support.html_page import Page
@@ -40,42 +40,32 @@ def read(pytester: pytest.Pytester) -> Read:
 def test_every_form_has_its_option(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, read: Read
 ) -> None:
-    """A plain run leaves no file; the first colon alone ends a format's name; a home folder is understood behind it."""
+    """A plain run leaves no file; a home folder is understood."""
     assert read() == ()
-    files = ("--gpuserve-json=a", "--gpuserve-report=b", "--gpuserve-markdown=c")
-    exports = [f"--gpuserve-export={name}:{name}.out" for name in EXPORTS]
-    found = read(*files, *exports)
+    found = read("--gpuserve-json=a", "--gpuserve-report=b", "--gpuserve-markdown=c", "--gpuserve-benchmark-json=d")
     assert [(output.form, output.path.name) for output in found] == [
         (Form.JSON, "a"),
         (Form.HTML, "b"),
         (Form.MARKDOWN, "c"),
-        *((form, f"{name}.out") for name, form in EXPORTS.items()),
+        (Form.BENCHMARK, "d"),
     ]
     assert all(output.ours and output.path.parent == pytester.path for output in found)
     monkeypatch.setenv("HOME", str(tmp_path))
-    odd = read("--gpuserve-export=csv:a b:c.csv", "--gpuserve-export=csv:~/a.csv")
-    assert [output.path for output in odd] == [pytester.path / "a b:c.csv", tmp_path / "a.csv"]
+    assert [output.path for output in read("--gpuserve-json=~/a.json")] == [tmp_path / "a.json"]
 
 
 def test_an_ini_file_asks_too_and_is_overruled(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, read: Read
 ) -> None:
     """Its paths are relative to where it lies, typed ones to where they are typed; a typed one stands for all."""
-    pytester.makeini(
-        "[pytest]\ngpuserve_json = out.json\ngpuserve_markdown =\n"
-        "gpuserve_export =\n    csv:a.csv\n    prometheus:sub/b.prom\n"
-    )
+    pytester.makeini("[pytest]\ngpuserve_json = out.json\ngpuserve_markdown =\ngpuserve_benchmark_json = sub/b.json\n")
     below = pytester.mkdir("sub")
     monkeypatch.chdir(below)
     found = read("--rootdir", str(pytester.path))
-    assert [output.path for output in found] == [
-        pytester.path / "out.json",
-        pytester.path / "a.csv",
-        below / "b.prom",
-    ]
-    typed = read("--rootdir", str(pytester.path), "--gpuserve-json=mine.json", "--gpuserve-export=csv:c.csv")
-    assert [output.path for output in typed] == [below / "mine.json", below / "c.csv"]
-    assert [output.form for output in read("--gpuserve-json=")] == [Form.CSV, Form.PROMETHEUS]
+    assert [output.path for output in found] == [pytester.path / "out.json", below / "b.json"]
+    typed = read("--rootdir", str(pytester.path), "--gpuserve-json=mine.json")
+    assert [output.path for output in typed] == [below / "mine.json", below / "b.json"]
+    assert [output.form for output in read("--gpuserve-json=")] == [Form.BENCHMARK]
 
 
 def test_a_runner_asks_for_a_summary(pytester: pytest.Pytester, read: Read, tmp_path: Path) -> None:
@@ -112,12 +102,8 @@ def test_a_worker_of_xdist_is_asked_for_nothing(pytester: pytest.Pytester) -> No
         (["--gpuserve-json=pipe"], "no plain file"),
         (["--gpuserve-json=~no-such-user/out.json"], "there is no folder"),
         (["--gpuserve-json=" + "x/" * 3000], "there is no folder"),
-        (["--gpuserve-export=yaml:out"], ", ".join(EXPORTS)),
-        (["--gpuserve-export=out.csv"], "FORMAT:FILE"),
-        (["--gpuserve-export=csv:"], "FORMAT:FILE"),
         (["--gpuserve-json=a", "--gpuserve-report=sub/../a"], "name two files"),
         (["--gpuserve-json=a", "--gpuserve-markdown=linked/a"], "name two files"),
-        (["--gpuserve-export=csv:a", "--gpuserve-export=csv:a"], "name two files"),
     ],
 )
 def test_what_cannot_be_written_is_said_beforehand(

@@ -72,22 +72,22 @@ def test_a_failure_takes_no_other_file_with_it(tmp_path: Path, monkeypatch: pyte
         raise UsageProblem("the report needs plotting", remedies=["pip install it"])
 
     # Half of a character, as a file's name may hold it.
-    made = {Form.HTML: lacking, Form.CSV: faulty, Form.PROMETHEUS: lambda result: "a\udcffb"}
+    made = {Form.HTML: lacking, Form.BENCHMARK: faulty, Form.STEP_SUMMARY: lambda result: "a\udcffb"}
     renderer = outputs._renderer
     monkeypatch.setattr(outputs, "_renderer", lambda form: made.get(form) or renderer(form))
     files = [
         Output("--gpuserve-markdown=gone/a", Form.MARKDOWN, tmp_path / "gone" / "a"),
         Output("--gpuserve-report=b", Form.HTML, tmp_path / "b"),
-        Output("--gpuserve-export=csv:c", Form.CSV, tmp_path / "c"),
+        Output("--gpuserve-benchmark-json=c", Form.BENCHMARK, tmp_path / "c"),
         Output("--gpuserve-json=d", Form.JSON, tmp_path / "d"),
-        Output("--gpuserve-export=prometheus:e", Form.PROMETHEUS, tmp_path / "e"),
+        Output("--odd=e", Form.STEP_SUMMARY, tmp_path / "e"),
     ]
     written = write_outputs(files, RESULT)
     assert written.failed
     gone, report, fault, results, _ = written.lines
     assert gone.startswith("ERROR: --gpuserve-markdown=gone/a: it cannot be written: ")
     assert report == "ERROR: --gpuserve-report=b: the report needs plotting\n  help: pip install it"
-    assert fault.startswith("ERROR: --gpuserve-export=csv:c: a fault of pytest-gpuserve: ZeroDivisionError at test_out")
+    assert fault.startswith("ERROR: --gpuserve-benchmark-json=c: a fault of pytest-gpuserve: ZeroDivisionError at ")
     assert results == f"results: {tmp_path / 'd'}"
     assert names_in(tmp_path) == ["d", "e"]
     assert (tmp_path / "e").read_bytes() == rb"a\udcffb"

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.device.card import device_name
-from pytest_gpuserve.report.exports.latency_csv import AVERAGE, COMPONENTS, PERCENTILES
 from pytest_gpuserve.store.published import UNNAMED, read_published, suites
+from suites.tft.table import AVERAGE, COMPONENTS, PERCENTILES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -235,7 +235,6 @@ def catdog(quotes: Quotes, record: Record) -> Read:
     )
 
 
-# The names of these columns are proven in `tests/report/test_exports.py`, letter for letter.
 LATENCIES = {AVERAGE: "latency.mean", **{title: f"latency.p{percent}" for percent, title in PERCENTILES.items()}}
 
 

@@ -1,0 +1,269 @@
+"""pytest-benchmark's JSON: read back strictly, and by pytest-benchmark itself."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from random import Random
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pytest_benchmark.stats import Stats
+
+from pytest_gpuserve.gate.verdict import Judgement, Verdict
+from pytest_gpuserve.measure.summary import Summary, summary_of
+from pytest_gpuserve.report.benchmark_json import LONGEST_NAME_BYTES, document, statistics_of
+from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+from tests.support.builders import COMMIT, judgement, session, start, window
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from pytest_gpuserve.measure.window import Session
+
+
+NODEID = "suites/perf/test_perf.py::test_it[8]"
+
+HOSTILE = (
+    'test_z[a"b\\]',
+    "test_z[a\nb\r\tc]",
+    "test_z[{a},=b}]",
+    "test_z[</script><b>]",
+    "test_z[`@everyone`|x|]",
+    "test_z[\x1b[31mred\x00]",
+    "test_z[\u202eabc\u2028]",
+    "test_z[\ud800]",
+    "test_z[漢字]",
+    "=cmd|' /C calc'!A0",
+    "test_z[a; =1+1]",
+    "# HELP x y",
+    " ",
+    "test_" + "ü" * 1000,
+)
+
+NAMES = st.lists(st.sampled_from(HOSTILE) | st.text(min_size=1, max_size=30), min_size=1, max_size=4)
+"""Names of tests; two of them may be the same."""
+
+GPU = {"name": "T4", "product": "Tesla T4", "driver": "550.54", "cuda": None, "ecc": True}
+HOST = {"id": "host-a", "cpu": "A CPU", "cores": 2, "memory_gib": 4.0, "system": "Debian 12", "kernel": "6.1"}
+
+
+def load_of(
+    *judgements: Judgement, label: str = "", sessions: Sequence[Session] | None = None, users: int | None = 8
+) -> RunResult:
+    """A closed loop, or an open one without users, of sound sessions; two starts without any."""
+    load = {"load": "open loop, constant"} if users is None else {"load": "closed loop", "concurrency": str(users)}
+    measured = (session(),) if sessions is None else tuple(sessions)
+    return RunResult(label, measured, judgements, load, {"server": "mosec"}, users=users)
+
+
+def overruled_and_last_word() -> tuple[Judgement, Judgement]:
+    """What a baseline said of a throughput, and what counts: that of its commit side by side, which let it pass."""
+    paired = replace(judgement(Verdict.PASS, kind="against", reasons=("that counts",)), change=-0.01, interval=None)
+    return judgement(Verdict.REGRESSED).overrule(), paired
+
+
+def result_of(*tests: TestResult, commit: str | None = COMMIT) -> SessionResult:
+    """A session of these tests on a card."""
+    return SessionResult(
+        gpu=GPU,
+        host=HOST,
+        tests=tests,
+        at="2025-01-02T03:00:00+00:00",
+        commit=commit,
+        clean=True,
+        software={"python": "3.11.9", "mosec": "0.9.6"},
+    )
+
+
+def one_test(*loads: RunResult, nodeid: str = NODEID, outcome: str = "passed") -> SessionResult:
+    """A session of one test."""
+    return result_of(TestResult(nodeid, outcome, list(loads)))
+
+
+def named(*nodeids: str) -> SessionResult:
+    """A session of tests of these names, each of one load."""
+    return result_of(*(TestResult(nodeid, "passed", [load_of()]) for nodeid in nodeids))
+
+
+UntypedStats: Any = Stats
+"""pytest-benchmark has no types."""
+
+WITHIN = 0.002
+"""A latency is known within 0.05 %; differences of them a little less well."""
+
+
+STATISTICS = {*Stats.fields, "iterations"}
+"""What pytest-benchmark writes of a benchmark, all of it needed by one of its readers."""
+
+
+class Benchmark(msgspec.Struct, forbid_unknown_fields=True):
+    """A benchmark of its files."""
+
+    group: str | None
+    name: str
+    fullname: str
+    params: dict[str, Any] | None
+    param: str | None
+    extra_info: dict[str, Any]
+    options: dict[str, Any]
+    stats: dict[str, float | str]
+
+
+class File(msgspec.Struct, forbid_unknown_fields=True):
+    """A file of pytest-benchmark's; Bencher and github-action-benchmark read a part of it."""
+
+    machine_info: dict[str, Any]
+    commit_info: dict[str, Any]
+    benchmarks: list[Benchmark]
+    version: str
+    datetime: str = ""
+
+
+def read(text: str) -> File:
+    """Read a document as strictly as it is written by pytest-benchmark."""
+    return msgspec.json.decode(text, type=File)
+
+
+def summary(latencies: list[float]) -> Summary:
+    """The summary of latencies in seconds."""
+    return summary_of([window(latencies)])
+
+
+def test_statistics_are_those_of_pytest_benchmark() -> None:
+    """Of the same latencies, pytest-benchmark's own code comes to the same numbers; sums are exact."""
+    normal = NormalDist(0, 0.3)
+    random = Random(1)
+    latencies = [0.010 * 2.718281828 ** normal.inv_cdf((i + 0.5) / 2000) for i in range(2000)]
+    random.shuffle(latencies)
+    theirs = UntypedStats()
+    for latency in latencies:
+        theirs.update(latency)
+    ours = statistics_of(summary(latencies))
+    assert set(ours) == STATISTICS
+    for name in ("min", "stddev", "median", "q1", "q3", "iqr", "ld15iqr", "hd15iqr"):
+        assert ours[name] == pytest.approx(getattr(theirs, name), rel=WITHIN), name
+    for name in ("max", "mean", "total"):
+        assert ours[name] == pytest.approx(getattr(theirs, name), rel=1e-12), name
+    assert (ours["rounds"], ours["iterations"]) == (2000, 1)
+    for name in ("iqr_outliers", "stddev_outliers"):
+        # A latency near the fence may be on its other side.
+        assert abs(int(ours[name]) - getattr(theirs, name)) <= 3, name
+    assert ours["outliers"] == f"{ours['stddev_outliers']};{ours['iqr_outliers']}"
+
+
+@given(st.lists(st.floats(1e-6, 100), min_size=1, max_size=50))
+def test_statistics_are_in_order(latencies: list[float]) -> None:
+    """However few latencies there are, quantiles rise, and whiskers and outliers are of the latencies."""
+    ours: dict[str, Any] = {**statistics_of(summary(latencies))}
+    assert ours["min"] <= ours["q1"] <= ours["median"] <= ours["q3"] <= ours["max"]
+    assert ours["min"] <= ours["mean"] <= ours["max"] * (1 + 1e-9)
+    assert ours["min"] <= ours["ld15iqr"] <= ours["hd15iqr"] <= ours["max"]
+    assert ours["stddev"] >= 0
+    assert 0 <= ours["iqr_outliers"] < ours["rounds"]
+    assert 0 <= ours["stddev_outliers"] <= ours["rounds"] == len(latencies)
+
+
+def test_a_load_is_a_benchmark() -> None:
+    """It has the test's name, its parameters, and beside its latencies what pytest-benchmark has no place for."""
+    run = load_of(*overruled_and_last_word(), judgement(Verdict.MISSING, "batching_ratio"))
+    (benchmark,) = read(document(one_test(run, outcome="failed"))).benchmarks
+    assert (benchmark.fullname, benchmark.name, benchmark.param) == (NODEID, "test_it[8]", "8")
+    assert set(benchmark.stats) == STATISTICS
+    assert benchmark.stats["rounds"] == 80
+    info = benchmark.extra_info
+    assert info["outcome"] == "failed"
+    assert (info["metrics"]["throughput"], info["metrics"]["cold_start"]) == (20, 1.5)
+    assert "gpu_memory" not in info["metrics"]
+    overruled, last, missing = info["verdicts"]
+    assert [overruled[name] for name in ("metric", "verdict", "change")] == ["throughput", "REGRESSED", -0.301]
+    assert (overruled["overruled"], last["verdict"], last["overruled"]) == (True, "PASS", False)
+    told = {"verdict": "MISSING", "reference_kind": "baseline", "asserted": True, "overruled": False}
+    assert missing == {"metric": "batching_ratio", **told}
+    assert (info["load"], info["server"]) == ({"load": "closed loop", "concurrency": "8"}, {"server": "mosec"})
+
+
+def test_machine_and_commit_are_told_as_far_as_they_are_known() -> None:
+    """Card, host and software are in the machine's facts; what is unknown is not there."""
+    file = read(document(result_of()))
+    assert file.machine_info["gpu"] == {"name": "T4", "product": "Tesla T4", "driver": "550.54", "ecc": True}
+    assert file.machine_info["cpu"] == {"brand_raw": "A CPU", "count": 2}
+    assert (file.machine_info["node"], file.machine_info["python_version"]) == ("host-a", "3.11.9")
+    assert file.commit_info == {"id": COMMIT, "dirty": False}
+    assert file.datetime == "2025-01-02T03:00:00+00:00"
+    assert read(document(result_of(commit=None))).commit_info == {"id": "unknown"}
+
+
+UNSOUND = session(problems=("3 requests failed",))
+SHARED = judgement(Verdict.INVALID, reasons=("the host was shared",))
+SHARED_BATCHES = judgement(Verdict.INVALID, "batching_ratio", reasons=("the host was shared",))
+SILENT = session(start(window((), items=None, batches=None)))
+
+
+@pytest.mark.parametrize(
+    ("judgements", "sessions"),
+    [
+        pytest.param((judgement(),), (session(), UNSOUND), id="a session with a problem"),
+        pytest.param((SHARED,), (session(),), id="others used the host, which the verdict alone says"),
+        pytest.param((judgement(Verdict.PASS), SHARED_BATCHES), (session(),), id="one verdict of two says so"),
+        pytest.param((), (SILENT,), id="nothing was answered"),
+        pytest.param((), (), id="nothing was measured"),
+    ],
+)
+def test_what_is_not_sound_is_no_benchmark(judgements: tuple[Judgement, ...], sessions: tuple[Session, ...]) -> None:
+    """What cannot be trusted or was not answered is not there; another load of the test is."""
+    bad, fine = load_of(*judgements, sessions=sessions), load_of(judgement(Verdict.PASS), label="load 2")
+    (benchmark,) = read(document(one_test(bad, fine))).benchmarks
+    assert benchmark.fullname == f"{NODEID} load 2"
+
+
+def test_names_that_masking_makes_alike_are_told_apart() -> None:
+    """Two tests, or two loads, whose names differed in a secret alone do not become one."""
+    result = result_of(
+        TestResult("t::a[<X>]", "passed", [load_of(label="<X>"), load_of(label="<X>")]),
+        TestResult("t::a[<X>]", "passed", [load_of()]),
+        TestResult("t::a[<X>]", "passed", [load_of()]),
+    )
+    names = [benchmark.fullname for benchmark in read(document(result)).benchmarks]
+    assert names == ["t::a[<X>] <X>", "t::a[<X>] <X> #2", "t::a[<X>]", "t::a[<X>] #2"]
+
+
+@given(NAMES)
+def test_no_name_breaks_the_file(nodeids: list[str]) -> None:
+    """Each load is a benchmark of its own in ASCII, with one printable line as a name that Bencher takes."""
+    text = document(named(*nodeids))
+    assert text.isascii()
+    names = {benchmark.fullname for benchmark in read(text).benchmarks}
+    assert len(names) == len(nodeids)
+    assert all(name.isprintable() and 0 < len(name.encode()) <= LONGEST_NAME_BYTES for name in names)
+
+
+def test_pytest_benchmark_compares_two_files(tmp_path: Path) -> None:
+    """``pytest-benchmark compare A.json B.json`` shows each load of the one below that of the other, twice as slow."""
+    nodeids = (NODEID, 'suites/perf/test_perf.py::test_it["{b}\n, =c"]')
+    for name, latencies in (("before", (0.010,) * 40), ("after", (0.020,) * 20)):
+        load = load_of(sessions=[session(start(window(latencies)))])
+        result = result_of(*(test for nodeid in nodeids for test in one_test(load, nodeid=nodeid).tests))
+        (tmp_path / f"{name}.json").write_text(document(result), encoding="utf-8")
+    command = [sys.executable, "-m", "pytest_benchmark", "compare", "before.json", "after.json", "--csv=out.csv"]
+    # Where it knows of pytest-xdist, pytest-benchmark leaves the table to a controller.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTEST_XDIST_WORKER"}
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTEST_ADDOPTS": "", "COLUMNS": "200"}
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**environment, **alone}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("tests ---") == done.stdout.count(": 2 tests") == 2
+    lines = [line for line in done.stdout.splitlines() if line.startswith("test_it[8] (")]
+    assert [line.split()[1] for line in lines] == ["(before)", "(after)"]
+    assert [" 80.0000 (1.0)" in line for line in lines] == [True, False]
+    assert "(2.00)" in lines[1]
+    assert "20.0000 (2.0" in lines[1]
+    assert len((tmp_path / "out.csv").read_text().splitlines()) == 1 + 2 * 2
