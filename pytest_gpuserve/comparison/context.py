@@ -102,10 +102,7 @@ class TestMeasurements:
             problem
             for measurement in self.all
             if not measurement.interrupted
-            and not any(
-                judgement.verdict is Verdict.INVALID and judgement.asserted
-                for judgement in measurement.judgements.values()
-            )
+            and not any(judgement.verdict is Verdict.INVALID for judgement in measurement.judgements.values())
             for problem in dict.fromkeys(map(str, _problems(measurement)))
         ]
 

@@ -19,7 +19,6 @@ from pytest_gpuserve.comparison.numbers import judge_limit, judge_published
 from pytest_gpuserve.comparison.paired import PairedComparison
 from pytest_gpuserve.comparison.recording import Recorder
 from pytest_gpuserve.comparison.stored import StoredComparison
-from pytest_gpuserve.comparison.unasserted import UnassertedMetrics
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.gate.metric import METRICS
@@ -63,7 +62,6 @@ class TestGate:
 
     Attributes:
         waits: Whether the test ended before it was decided, and is to run again on the next start of its servers.
-        ended_early: Whether the test did not come to its end: reports then tell of what it did not come to as well.
     """
 
     # Not a test class, whatever its name looks like to pytest.
@@ -84,7 +82,6 @@ class TestGate:
     ) -> None:
         self.nodeid = nodeid
         self.waits = False
-        self.ended_early = False
         self._may_wait = may_wait
         waited = None if earlier is None or not earlier.waits else earlier
         self._loads: TestMeasurements = TestMeasurements(
@@ -107,7 +104,6 @@ class TestGate:
         self._paired = PairedComparison(self._case)
         self._stored = StoredComparison(self._case, self._paired)
         self._anchors = DriftComparison(self._case, self._paired, self._stored)
-        self._unasserted = UnassertedMetrics(self._case, self._recorder, self._stored)
         self._first_looks = FirstLooks(
             self._case,
             self,
@@ -125,10 +121,6 @@ class TestGate:
     def close(self) -> None:
         """End the loads that a comparison side by side has left running for its next look."""
         self._loads.stop_loads()
-        if self.ended_early:
-            # Only now, for some trouble shows only at the servers' end.
-            for measurement, judgement in self._unasserted.judgements(self.measurements):
-                self._case.tell(measurement, judgement)
 
     # -- measuring
 
@@ -191,8 +183,6 @@ class TestGate:
             judgement = self._anchors.review(measurement, metric, stored, judged)
             decider = self._anchors.decider(measurement, metric)
         self._answer(measurement, judgement, "baseline", decider=decider)
-        if judgement.verdict is Verdict.MISSING:
-            self._tell_rest(measurement, judgement)
         if self._is_skipped(measurement, judgement, stored):
             return self._skipped(judgement)
         return self._comparison(judgement, holds=judgement.verdict.passes)
@@ -266,13 +256,6 @@ class TestGate:
         """Keep an answer, and tell it of the load by whose samples it was decided: this one, if no other is given."""
         measurement.answers[judgement.metric.name, asked] = judgement
         self._case.tell(decider or measurement, judgement, row=row)
-
-    def _tell_rest(self, measurement: Measurement, judgement: Judgement) -> None:
-        """What is missing is the whole entry: it is missing for every usual metric, asked for or not yet."""
-        kind = judgement.reference_kind
-        for metric, value in measurement.known().items():
-            if not metric.on_request and (metric.name, kind) not in measurement.judgements:
-                self._case.tell(measurement, Judgement.missing(metric, kind, *judgement.reasons, value=value))
 
     # -- telling what came of it
 

@@ -94,12 +94,6 @@ class Memory:
             )
             self.remark = Reason(ReasonKind.KEPT, text)
 
-    def detached(self) -> Memory:
-        """Make a copy of what is known, of which nothing is kept."""
-        made = Memory(None, None, self._note)
-        made.rounds, made.metrics, made.late = self.rounds, self.metrics, self.late
-        return made
-
     def save(self, rounds: Sequence[Round], metrics: Mapping[str, KeptMetric]) -> None:
         """Remember how far it has come."""
         self.rounds, self.metrics = tuple(rounds), dict(metrics)
@@ -392,24 +386,6 @@ class SideBySide:
         return [session_of(measured, arm) for measured in self.rounds]
 
     # -- judging
-
-    def detached(self, claims: HolmCorrection) -> SideBySide:
-        """Make one of the same rounds whose judgements leave no trace: they are not remembered, and claimed elsewhere.
-
-        Args:
-            claims: Uphold them.
-        """
-        return SideBySide(
-            self._pairing,
-            kind=self._kind,
-            name=self.name,
-            comparison=self._comparison,
-            memory=self._memory.detached(),
-            prior_of=self._prior_of,
-            claims=claims,
-            most_foreign_cores=self._most_foreign_cores,
-            kept=next(iter(self._kept_remark), None),
-        )
 
     def judge(self, metric: Metric, tolerance: float) -> Judgement:
         """Judge what has been measured so far; a decision stays, whatever is measured after it."""

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pytest_gpuserve.comparison.context import ComparisonContext
-    from pytest_gpuserve.comparison.holm import HolmCorrection
     from pytest_gpuserve.comparison.measurement import Measurement
     from pytest_gpuserve.comparison.paired import PairedComparison
     from pytest_gpuserve.gate.metric import Metric
@@ -129,12 +128,6 @@ SHARED_CARD: Final = Reason(
 )
 """Why a stored verdict stands alone."""
 
-UNSETTLED: Final = Reason(
-    ReasonKind.NOT_SIDE_BY_SIDE, "not settled side by side with the baseline's commit, which would have to be measured"
-)
-"""The same, of a metric that the test did not come to."""
-
-
 USUAL: Final = frozenset(name for name, metric in METRICS.items() if not metric.on_request)
 """The metrics of a test that names none."""
 
@@ -217,39 +210,6 @@ class StoredComparison:
 
     def _warnings(self, stored: Stored) -> list[Reason]:
         return [Reason(ReasonKind.REMARK, text) for text in comparability(stored, self._here).warnings]
-
-    def settle_without_measuring(
-        self, measurement: Measurement, metric: Metric, stored: Stored | None, claims: HolmCorrection
-    ) -> Judgement:
-        """Settle it by what has been measured so far, alone and side by side; nobody hears of it.
-
-        Args:
-            measurement: What was measured.
-            metric: What is judged.
-            stored: Its baseline.
-            claims: Uphold what comes of it, instead of the run's.
-        """
-        judgement = self.judge(measurement, metric, stored)
-        if self._is_open(measurement, judgement, stored):
-            assert stored is not None
-            if metric.name in OF_ONE_SERVER and not self._policy.one_at_a_time:
-                judgement = judgement.because(SHARED_CARD)
-            elif measurement.paired is None or measurement.absent is not None:
-                judgement = judgement.because(measurement.absent or UNSETTLED)
-            else:
-                paired = measurement.paired.detached(claims).judge(metric, self._case.gated_tolerance(metric))
-                judgement = settled(
-                    judgement,
-                    paired,
-                    changes_since(stored, self._here),
-                    decides=self.evidence(measurement, stored) is not None,
-                )
-        if judgement.reference_kind == "against":
-            return judgement
-        judgement = self._unclaimed(judgement)
-        if stored is not None and judgement.verdict not in {Verdict.MISSING, Verdict.INVALID}:
-            judgement = judgement.because(*self._warnings(stored))
-        return self.final(measurement, judgement, claims)
 
     def judge(self, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
         """Judge what has been measured so far."""
@@ -439,21 +399,13 @@ class StoredComparison:
 
     # -- what holds a verdict back
 
-    def final(self, measurement: Measurement, judgement: Judgement, claims: HolmCorrection | None = None) -> Judgement:
-        """Hold back what chance, or others on the host, may be the cause of.
+    def final(self, measurement: Measurement, judgement: Judgement) -> Judgement:
+        """Hold back what chance, or others on the host, may be the cause of."""
+        return self._unless_shared(measurement, self._upheld(measurement, judgement))
 
-        Args:
-            measurement: What was measured.
-            judgement: What it says by itself.
-            claims: Uphold it; None for the run's.
-        """
-        return self._unless_shared(measurement, self._upheld(measurement, judgement, claims))
-
-    def _upheld(
-        self, measurement: Measurement, judgement: Judgement, claims: HolmCorrection | None = None
-    ) -> Judgement:
+    def _upheld(self, measurement: Measurement, judgement: Judgement) -> Judgement:
         """Hold back a claim that chance makes among so many comparisons; the next look may uphold it."""
-        claims = self._case.paired_runner.claims if claims is None else claims
+        claims = self._case.paired_runner.claims
         comparison = (self._case.nodeid, measurement.run.label, judgement.metric.name)
         claims.count(comparison)
         p_claim = judgement.p_claim

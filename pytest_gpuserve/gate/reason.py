@@ -54,7 +54,6 @@ class ReasonKind(str, Enum):
     LAST_LOOK = "last-look"
     BUDGET_SPENT = "budget-spent"
     KEPT = "kept"
-    NOT_ASSERTED = "not-asserted"
     # What it is compared with.
     NO_ENTRY = "no-entry"
     NOT_COMPARABLE = "not-comparable"

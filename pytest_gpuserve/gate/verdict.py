@@ -27,11 +27,6 @@ INDIFFERENT_SHARE: Final = 0.25
 POWER: Final = 0.95
 """How surely an effect of the minimum detectable size would have been reported."""
 
-NOT_ASSERTED: Final = Reason(
-    ReasonKind.NOT_ASSERTED, "not asserted: the test ended before, and nothing more was measured for it"
-)
-"""The first reason of a judgement that the test did not come to."""
-
 
 class Verdict(str, Enum):
     """The six outcomes; only two of them let a test pass."""
@@ -210,7 +205,6 @@ class Judgement:
         p_pass: See `Evidence`.
         p_improved: See `Evidence`.
         windows: Measured windows behind it.
-        asserted: Whether the test asked; where it ended before, the verdict is shown and decides nothing.
         adjusted_p: Of a claim of a change by which p-value, adjusted for all its looks, it was upheld.
         overruled: Whether another judgement is the last word on it: a stored verdict that was settled side by side.
 
@@ -234,7 +228,6 @@ class Judgement:
     p_regressed: float | None = None
     p_pass: float | None = None
     windows: int = 0
-    asserted: bool = True
     adjusted_p: float | None = None
     p_improved: float | None = None
     overruled: bool = False
@@ -282,10 +275,6 @@ class Judgement:
     def overrule(self) -> Judgement:
         """The same with another judgement as the last word, which has the reasons."""
         return replace(self, reasons=(), overruled=True)
-
-    def unasserted(self) -> Judgement:
-        """The same of a metric that the test did not come to, which says so."""
-        return replace(self, asserted=False, reasons=(NOT_ASSERTED, *self.reasons))
 
     @classmethod
     def missing(

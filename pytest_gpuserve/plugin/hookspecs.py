@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 
 
 def pytest_gpuserve_judged(nodeid: str, label: str, judgement: Judgement) -> None:
-    """Called after each verdict; ``label`` tells apart several loads of one test.
-
-    Where a test ended early its other metrics follow at its end, with ``judgement.asserted`` false.
-    """
+    """Called after each verdict; ``label`` tells apart several loads of one test."""
 
 
 def pytest_gpuserve_distributions() -> Sequence[str]:  # type: ignore[empty-body]

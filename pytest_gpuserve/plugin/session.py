@@ -426,14 +426,9 @@ class GateSession:
         except WaitsForStart:
             # To others this run of it is one that was skipped; nobody is told of it.
             pytest.skip("not decided yet: it goes on when its servers are started again")
-        except BaseException as problem:
-            judge = self.gates.find(plain_id(pyfuncitem))
-            if judge is not None:
-                # By Ctrl-C it has no outcome, and nothing more is told of it.
-                judge.ended_early = not isinstance(problem, (KeyboardInterrupt, pytest.exit.Exception))
-            if isinstance(problem, pytest.skip.Exception):
-                # What the test has found until then must not hide behind what it lacks.
-                _fail_unheld(judge)
+        except pytest.skip.Exception:
+            # What the test has found until then must not hide behind what it lacks.
+            _fail_unheld(self.gates.find(plain_id(pyfuncitem)))
             raise
         judge = self.gates.find(plain_id(pyfuncitem))
         if judge is None or judge.waits:

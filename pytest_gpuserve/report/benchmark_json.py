@@ -160,7 +160,6 @@ def _verdict(row: Row) -> dict[str, Any]:
         "metric": judgement.metric.name,
         "verdict": str(judgement.verdict),
         "reference_kind": judgement.reference_kind,
-        "asserted": judgement.asserted,
         "overruled": judgement.overruled,
         **{name: value for name, value in known.items() if value is not None},
     }

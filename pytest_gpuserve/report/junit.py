@@ -70,7 +70,6 @@ def _by_weight(row: Row) -> tuple[bool, int, int]:
 def _fields(place: str, judgement: Judgement) -> Iterator[tuple[str, str]]:
     fields = {
         "verdict": str(judgement.verdict),
-        "asserted": None if judgement.asserted else "no",
         "value": judgement.value,
         "unit": judgement.unit,
         "reference": judgement.reference,

@@ -145,8 +145,6 @@ def _table_row(row: Row, name: str) -> str:
 
 
 def _verdict(row: Row) -> str:
-    if not row.judgement.asserted:
-        return f"{row.judgement.verdict}, not asserted"
     return (
         f"{row.judgement.verdict}, settled side by side"
         if row.judgement.overruled

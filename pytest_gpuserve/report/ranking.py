@@ -55,7 +55,7 @@ class Row:
     @property
     def counts(self) -> bool:
         """Whether it decides something."""
-        return self.judgement.asserted and not self.judgement.overruled
+        return not self.judgement.overruled
 
     @property
     def is_bad(self) -> bool:

@@ -54,7 +54,7 @@ _WORDS: Final[Mapping[Verdict, str]] = {
     Verdict.INCONCLUSIVE: "inconclusive",
 }
 
-_OTHER_WORDS: Final = ("recorded", "not asserted")
+_RECORDED: Final = "recorded"
 
 
 def header_line(
@@ -312,7 +312,7 @@ def totals_line(result: SessionResult) -> str:
     recording = bool(result.update)
     rows = [row for test in result.tests for row in rows_of(test) if not row.judgement.overruled]
     counts = Counter(_word(row, recording=recording) for row in rows)
-    parts = [f"{counts[word]} {word}" for word in (*_WORDS.values(), *_OTHER_WORDS) if counts[word]]
+    parts = [f"{counts[word]} {word}" for word in (*_WORDS.values(), _RECORDED) if counts[word]]
     without = sum(test.outcome in FAILED and not rows_of(test) for test in result.tests)
     if without:
         parts.append(f"{without} test{'s' if without > 1 else ''} ended without any")
@@ -344,10 +344,7 @@ def improvements(result: SessionResult) -> list[Row]:
 
 def _word(row: Row, *, recording: bool) -> str:
     verdict = row.judgement.verdict
-    recorded, not_asserted = _OTHER_WORDS
-    if not row.judgement.asserted:
-        return not_asserted
-    return recorded if recording and verdict is Verdict.MISSING and row.test.outcome == "passed" else _WORDS[verdict]
+    return _RECORDED if recording and verdict is Verdict.MISSING and row.test.outcome == "passed" else _WORDS[verdict]
 
 
 def _change(row: Row) -> str:

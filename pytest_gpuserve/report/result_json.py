@@ -101,7 +101,6 @@ def _verdict(row: Row) -> VerdictRecord:
         ],
         run=row.run.label,
         windows=judgement.windows,
-        asserted=judgement.asserted,
         overruled=judgement.overruled,
         adjusted_p=judgement.adjusted_p,
     )

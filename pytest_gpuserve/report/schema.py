@@ -50,7 +50,6 @@ class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
         why: For each of them what a program decides by.
         run: The label of the load.
         windows: Measured windows behind it.
-        asserted: Whether the test compared this metric before it ended.
         overruled: Whether another verdict, reached side by side, decides.
         adjusted_p: Of a claim of a change its p-value, adjusted for all looks.
     """
@@ -70,14 +69,13 @@ class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
     why: list[ReasonRecord] = []
     run: str = ""
     windows: int = 0
-    asserted: bool = True
     overruled: bool = False
     adjusted_p: float | None = None
 
     @property
     def counts(self) -> bool:
         """Whether it decides something."""
-        return self.asserted and not self.overruled
+        return not self.overruled
 
 
 class BaseRecord(msgspec.Struct, frozen=True, kw_only=True):

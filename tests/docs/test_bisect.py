@@ -17,7 +17,7 @@ import json, sys
 from pathlib import Path
 (file,) = (argument.partition("=")[2] for argument in sys.argv if argument.startswith("--gpuserve-json="))
 verdict = Path("verdict").read_text()
-Path(file).write_text(json.dumps({"tests": [{"verdicts": [{"verdict": verdict, "asserted": True}]}]}))
+Path(file).write_text(json.dumps({"tests": [{"verdicts": [{"verdict": verdict}]}]}))
 sys.exit(verdict not in ("PASS", "MISSING"))
 """
 """Stands for the measurement: the verdict of a commit is what its file says."""

@@ -185,7 +185,7 @@ def test_a_load_is_a_benchmark() -> None:
     overruled, last, missing = info["verdicts"]
     assert [overruled[name] for name in ("metric", "verdict", "change")] == ["throughput", "REGRESSED", -0.301]
     assert (overruled["overruled"], last["verdict"], last["overruled"]) == (True, "PASS", False)
-    told = {"verdict": "MISSING", "reference_kind": "baseline", "asserted": True, "overruled": False}
+    told = {"verdict": "MISSING", "reference_kind": "baseline", "overruled": False}
     assert missing == {"metric": "batching_ratio", **told}
     assert (info["load"], info["server"]) == ({"load": "closed loop", "concurrency": "8"}, {"server": "mosec"})
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuserve.gate.verdict import NOT_ASSERTED, Verdict
+from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.telemetry import CardTelemetry, Telemetry
@@ -47,16 +47,14 @@ def test_the_document_is_schema_2() -> None:
         assert (plain["software"], plain["notes"]) == ({}, [])
 
 
-def test_a_verdict_that_was_not_asserted_or_overruled_says_so() -> None:
-    """What the baseline said is told beside the last word, found side by side; and what the test did not come to."""
+def test_a_verdict_that_was_overruled_says_so() -> None:
+    """What the baseline said is told beside the last word, found side by side."""
     paired = judgement(Verdict.PASS, kind="against", reasons=("that counts",))
     kept = judgement(Verdict.INCONCLUSIVE, "latency.p99", reasons=("not settled side by side",))
-    late = judgement(Verdict.PASS, "latency.p50").unasserted()
-    (test,) = read(result_of("t", judgement().overrule(), paired, kept, late))["tests"]
-    told = [(each["verdict"], each["asserted"], each["overruled"]) for each in test["verdicts"]]
-    assert told[:3] == [("REGRESSED", True, True), ("PASS", True, False), ("INCONCLUSIVE", True, False)]
-    assert told[3:] == [("PASS", False, False)]
-    assert [each["reasons"] for each in test["verdicts"]][::3] == [[], [str(NOT_ASSERTED)]]
+    (test,) = read(result_of("t", judgement().overrule(), paired, kept))["tests"]
+    told = [(each["verdict"], each["overruled"]) for each in test["verdicts"]]
+    assert told == [("REGRESSED", True), ("PASS", False), ("INCONCLUSIVE", False)]
+    assert test["verdicts"][0]["reasons"] == []
 
 
 def test_a_verdict_has_every_promised_field() -> None:

@@ -74,8 +74,6 @@ BAR_WIDTH: Final = 0.7
 
 _BrokenDown = tuple["MeasuredRun", "Summary", Breakdown]
 
-NOT_ASSERTED: Final = "not asserted"
-
 _LEAST_REACH: Final = 0.05
 
 _REACH: Final = 1.5
@@ -358,11 +356,11 @@ class _Drawn:
     @property
     def word(self) -> str:
         """What it is in the legend."""
-        return str(self.judgement.verdict) if self.judgement.asserted else NOT_ASSERTED
+        return str(self.judgement.verdict)
 
     @property
     def colour(self) -> str:
-        return VERDICT_COLOURS[self.judgement.verdict] if self.judgement.asserted else QUIET
+        return VERDICT_COLOURS[self.judgement.verdict]
 
     @property
     def tolerated(self) -> float | None:
