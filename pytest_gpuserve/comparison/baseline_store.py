@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytest_gpuserve.comparison.anchoring import AnchorUpdater, GatedMetric
 from pytest_gpuserve.device.rules import HOST_RULES, Compatibility, compare
-from pytest_gpuserve.errors import BaselineUnusable
-from pytest_gpuserve.store.anchor import is_same_device
 from pytest_gpuserve.store.baseline import read
 from pytest_gpuserve.store.files import change
 from pytest_gpuserve.store.schema import Entry, SessionRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.store.files import Decide
+    from pytest_gpuserve.store.schema import DeviceRecord
 
 
 def comparability(stored: Stored, here: RunEnvironment) -> Compatibility:
@@ -73,19 +71,6 @@ class Workload:
     information: Mapping[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """What a recording wrote, in words.
-
-    Args:
-        done: With the sessions.
-        changes: With each metric that the test compares, a line each.
-    """
-
-    done: str
-    changes: tuple[str, ...] = ()
-
-
 class BaselineStore:
     """Reads and writes the baseline files of one device.
 
@@ -125,35 +110,27 @@ class BaselineStore:
         workload: Workload,
         sessions: Iterable[Session],
         reason: str | None,
-        gated: Sequence[GatedMetric] = (),
-        *,
-        is_here: bool = True,
-    ) -> Recorded:
+    ) -> str:
         """Write the sessions of a load into its file, at once and atomically; says in words what it did.
 
         Sessions are added to those that are there if they measured the same: same workload, same committed code, same
-        software. Else they replace them: sessions of different code are no sample of anything. The anchors of what is
-        gated are set, moved or left as `AnchorUpdater` decides.
+        software. Else they replace them: sessions of different code are no sample of anything.
 
         Args:
             key: Where.
             workload: What was measured.
             sessions: What came of it.
             reason: Why a metric may be loosened; None where none may.
-            gated: The metrics that the test compares.
-            is_here: Whether the server ran on this machine, whose yardstick is known.
 
         Raises:
             BaselineUnusable: The file cannot be read or written; it is as it was.
         """
         records = [self.here.session_record(session) for session in sessions]
-        said: list[Recorded] = []
+        said: list[str] = []
 
         def decide(there: Mapping[str, Stored]) -> Mapping[str, Entry]:
-            entry, recorded = self._entry(
-                there.get(key.entry), key, workload, records, reason=reason, gated=gated, is_here=is_here
-            )
-            said.append(recorded)
+            entry, done = self._entry(there.get(key.entry), workload, records, reason)
+            said.append(done)
             return {key.entry: entry}
 
         self._change(key.path, decide)
@@ -162,14 +139,10 @@ class BaselineStore:
     def _entry(
         self,
         old: Stored | None,
-        key: BaselineKey,
         workload: Workload,
         records: list[SessionRecord],
-        *,
         reason: str | None,
-        gated: Sequence[GatedMetric],
-        is_here: bool,
-    ) -> tuple[Entry, Recorded]:
+    ) -> tuple[Entry, str]:
         """What becomes of an entry, and the words for it."""
         revision = self.here.revision
         entry = Entry(
@@ -182,23 +155,15 @@ class BaselineStore:
             sessions=records,
         )
         done = "recorded" if old is None else "replaced"
-        pooled = old is not None and _same_build(old.entry, entry)
-        if old is not None and pooled:
+        if old is not None and _same_build(old.entry, entry):
             entry = msgspec.structs.replace(
                 entry,
                 reason=reason or old.entry.reason,
                 sessions=_newest([*old.entry.sessions, *records]),
             )
             done = "added to"
-        try:
-            update = AnchorUpdater(old, entry, self.here, reason=reason, pooled=pooled, is_here=is_here).update(gated)
-        except (ValueError, ArithmeticError) as problem:
-            raise BaselineUnusable(
-                f"baseline file {key.path} is not written, because it could not be read again", found=str(problem)
-            ) from None
-        entry = msgspec.structs.replace(entry, anchors=update.anchors, moves=update.moves)
         count = len(entry.sessions)
-        return entry, Recorded(f"{done} ({count} session{'s' if count > 1 else ''})", update.lines)
+        return entry, f"{done} ({count} session{'s' if count > 1 else ''})"
 
     def unused(self, path: Path, used: set[str]) -> list[str]:
         """Entries of a file that no test of it asked for.
@@ -250,8 +215,14 @@ def _same_build(old: Entry, new: Entry) -> bool:
         and old.code is not None
         and old.code == new.code
         and old.workload == new.workload
-        and all(each.software == last.software and is_same_device(last.device, each.device) for each in new.sessions)
+        and all(each.software == last.software and _is_same_device(last.device, each.device) for each in new.sessions)
     )
+
+
+def _is_same_device(old: DeviceRecord, new: DeviceRecord) -> bool:
+    """Whether nothing tells two devices apart that could move a number: two cards of a kind are the same."""
+    found = compare(msgspec.to_builtins(old), msgspec.to_builtins(new))
+    return not (found.incompatible or found.warnings)
 
 
 def _newest(records: list[SessionRecord]) -> list[SessionRecord]:

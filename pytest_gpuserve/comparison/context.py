@@ -32,26 +32,14 @@ class TestMeasurements:
 
     Attributes:
         measurements: Those that the test asked for, in that order.
-        confirmations: Those of them that were measured once more beside an anchor's commit.
         duels: Runs that are one server's against another's.
     """
 
     def __init__(self, *, always_paired: bool, spent_before: float = 0.0) -> None:
         self.measurements: list[Measurement] = []
-        self.confirmations: list[Measurement] = []
         self.duels: list[Run] = []
         self._always_paired = always_paired
         self._spent_before = spent_before
-
-    @property
-    def all(self) -> list[Measurement]:
-        """The loads, and those that were measured once more."""
-        return [*self.measurements, *self.confirmations]
-
-    @property
-    def reported(self) -> list[Measurement]:
-        """The loads of which reports tell: these, and what was measured to settle what baselines say of them."""
-        return [*self.measurements, *(each for each in self.confirmations if each.judgements)]
 
     def of(self, run: Run) -> Measurement:
         """The load that the test holds as this run."""
@@ -63,17 +51,17 @@ class TestMeasurements:
 
     def spent_seconds(self) -> float:
         """What the test has measured so far."""
-        return self._spent_before + sum(measurement.all_seconds for measurement in self.all)
+        return self._spent_before + sum(measurement.all_seconds for measurement in self.measurements)
 
     def stop_other_loads(self, measurement: Measurement) -> None:
         """End all other loads, before more of one is measured."""
-        for other in self.all:
+        for other in self.measurements:
             if other is not measurement:
                 self._stop(other)
 
     def stop_loads(self) -> None:
         """End the loads that a comparison side by side has left running for its next look."""
-        for measurement in self.all:
+        for measurement in self.measurements:
             self._stop(measurement)
 
     def _stop(self, measurement: Measurement) -> None:
@@ -85,12 +73,7 @@ class TestMeasurements:
 
     def rounds_of(self, measurement: Measurement) -> Sequence[Round]:
         """The rounds that are the run; none where it was measured alone, whatever had to confirm it."""
-        beside = (
-            self._always_paired
-            or measurement.is_paired
-            or measurement.settles is not None
-            or self.is_duel(measurement.run)
-        )
+        beside = self._always_paired or measurement.is_paired or self.is_duel(measurement.run)
         return measurement.paired.rounds if beside and measurement.paired is not None else ()
 
     def unjudged_problems(self) -> list[str]:
@@ -100,7 +83,7 @@ class TestMeasurements:
         """
         return [
             problem
-            for measurement in self.all
+            for measurement in self.measurements
             if not measurement.interrupted
             and not any(judgement.verdict is Verdict.INVALID for judgement in measurement.judgements.values())
             for problem in dict.fromkeys(map(str, _problems(measurement)))
@@ -270,14 +253,6 @@ class ComparisonContext:
     def gated_tolerance(self, metric: Metric) -> float:
         """The tolerance at which this run compares a metric with a baseline or a base."""
         return self.policy.effort.tolerance(metric, self.tolerance_of(metric))
-
-    def drift_tolerance(self, metric: Metric) -> float:
-        """The tolerance at which it compares a metric with a baseline's anchor.
-
-        Never less than recordings go by: what they took over in small steps, for which nobody asked a reason, is no
-        regression of a build that looks more closely.
-        """
-        return max(self.tolerance_of(metric), self.gated_tolerance(metric))
 
     @property
     def left_seconds(self) -> float:

@@ -13,7 +13,6 @@ from pytest_gpuserve.comparison.context import (
     ignore_look,
     waits_for_nobody,
 )
-from pytest_gpuserve.comparison.drift import DriftComparison
 from pytest_gpuserve.comparison.first_looks import FirstLooks
 from pytest_gpuserve.comparison.numbers import judge_limit, judge_published
 from pytest_gpuserve.comparison.paired import PairedComparison
@@ -103,7 +102,6 @@ class TestGate:
         self._recorder = Recorder(self._case)
         self._paired = PairedComparison(self._case)
         self._stored = StoredComparison(self._case, self._paired)
-        self._anchors = DriftComparison(self._case, self._paired, self._stored)
         self._first_looks = FirstLooks(
             self._case,
             self,
@@ -150,11 +148,6 @@ class TestGate:
         """The loads, in the order in which the test asked for them."""
         return self._loads.measurements
 
-    @property
-    def reported(self) -> list[Measurement]:
-        """The loads of which reports tell: these, and what was measured to settle what baselines say of them."""
-        return self._loads.reported
-
     # -- comparing
 
     def against_baseline(self, run: Run, metric: Metric) -> Comparison:
@@ -170,7 +163,6 @@ class TestGate:
         measurement = self._loads.of(run)
         measurement.compared = True
         stored = self._case.baseline_store.find(measurement.baseline_key)
-        decider = None
         if self._case.paired_runner.against is not None:
             judgement = self._against(measurement, metric)
         elif self._recorder.wants(stored):
@@ -179,10 +171,8 @@ class TestGate:
             self._answer(measurement, judgement, "baseline")
             return self._comparison(judgement, holds=self._recorder.may(judgement))
         else:
-            judged = self._stored.settle(measurement, metric, stored)
-            judgement = self._anchors.review(measurement, metric, stored, judged)
-            decider = self._anchors.decider(measurement, metric)
-        self._answer(measurement, judgement, "baseline", decider=decider)
+            judgement = self._stored.settle(measurement, metric, stored)
+        self._answer(measurement, judgement, "baseline")
         if self._is_skipped(measurement, judgement, stored):
             return self._skipped(judgement)
         return self._comparison(judgement, holds=judgement.verdict.passes)
@@ -244,18 +234,10 @@ class TestGate:
             self._unheld.append(judgement)
         return Comparison(judgement, holds=holds)
 
-    def _answer(
-        self,
-        measurement: Measurement,
-        judgement: Judgement,
-        asked: ReferenceKind,
-        *,
-        row: str = "",
-        decider: Measurement | None = None,
-    ) -> None:
-        """Keep an answer, and tell it of the load by whose samples it was decided: this one, if no other is given."""
+    def _answer(self, measurement: Measurement, judgement: Judgement, asked: ReferenceKind, *, row: str = "") -> None:
+        """Keep an answer, and tell it."""
         measurement.answers[judgement.metric.name, asked] = judgement
-        self._case.tell(decider or measurement, judgement, row=row)
+        self._case.tell(measurement, judgement, row=row)
 
     # -- telling what came of it
 
@@ -266,9 +248,6 @@ class TestGate:
     def compared(self, run: Run, judgement: Judgement) -> tuple[Sequence[Session], Sequence[Session]]:
         """The sessions that a judgement compared: the reference's and the run's; none where nothing was compared."""
         measurement = self._loads.of(run)
-        by_anchor = self._anchors.compared(measurement, judgement.metric)
-        if by_anchor is not None and judgement.reference_kind in {"baseline", "against"}:
-            return by_anchor
         if judgement.reference_kind in {"against", "duel"} and measurement.paired is not None:
             return measurement.paired.sessions("base"), measurement.paired.sessions("candidate")
         stored = self._case.baseline_store.find(measurement.baseline_key)

@@ -49,7 +49,6 @@ class Measurement:
         answers: What comparisons with each metric's baseline or limit came to, whoever decided them.
         paired: The comparison with its base side by side, where there is one.
         absent: Why there is none, where there should be; else None.
-        settles: As in `RunResult`.
         before: The last reading of the machine that no session has had yet; None where it has to be taken.
         is_paired: Whether its first look was beside the baseline's commit, as the stored numbers decide nothing here.
         make_room: Ends servers that run for other loads, before it is measured alone; says whether there were any.
@@ -70,7 +69,6 @@ class Measurement:
     answers: dict[tuple[str, ReferenceKind], Judgement] = field(default_factory=dict)
     paired: SideBySide | None = None
     absent: Reason | None = None
-    settles: str | None = None
     before: Mapping[str, float] | None = None
     is_paired: bool = False
     make_room: Callable[[], bool] = lambda: False
@@ -208,7 +206,6 @@ class Measurement:
             base_options=() if self.paired is None else self.paired.options,
             base_sessions=() if self.paired is None else tuple(self.paired.sessions("base")),
             candidate_sessions=() if self.paired is None else tuple(self.paired.sessions("candidate")),
-            settles=self.settles,
             users=self.shape.users,
             steps=self.shape.steps,
             yardstick=self.yardstick,

@@ -6,8 +6,6 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.comparison.anchoring import GatedMetric
-from pytest_gpuserve.comparison.drift import against_anchor, anchor_state, drifted
 from pytest_gpuserve.comparison.stored import not_measured
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.gate.metric import METRICS, log_cost
@@ -68,9 +66,6 @@ class Recorder:
         if shared and judgement.verdict is not Verdict.INVALID:
             reason = shared.with_text(f"{shared}; a baseline recorded now would hide a regression later")
             return Judgement.invalid(metric, "baseline", reason, value=judgement.value)
-        worse = self._drifted(measurement, metric, stored, judgement)
-        if worse is not None:
-            return replace(worse, reasons=(_needs_reason(metric), *worse.reasons))
         if judgement.verdict is Verdict.MISSING:
             # Nothing to compare with, but what is recorded must be good enough to compare with tomorrow.
             try:
@@ -85,25 +80,6 @@ class Recorder:
         if not self._policy.reason and _is_looser(judgement):
             return judgement.because(_needs_reason(metric))
         return judgement
-
-    def _drifted(
-        self, measurement: Measurement, metric: Metric, stored: Stored | None, judgement: Judgement
-    ) -> Judgement | None:
-        """The drift that a recording without a reason would accept in small steps; None where there is none."""
-        # What the baseline itself says of another host or an unlike device is MISSING, but this host's anchor may be
-        # there all the same.
-        if self._policy.reason or stored is None or judgement.verdict in {Verdict.INVALID, Verdict.REGRESSED}:
-            return None
-        if stored.entry.workload != dict(measurement.workload.must_match):
-            return None
-        here, tolerance = self._baseline_store.here, self._case.tolerance_of(metric)
-        now = measurement.known_yardstick
-        found = anchor_state(metric, stored, here, now)
-        if found.anchored is None or found.other_machine:
-            return None
-        sessions, anchored = measurement.run.sessions, found.anchored
-        result = against_anchor(metric, anchored, stored, sessions, now, here=here, tolerance=tolerance)
-        return drifted(result, anchored) if result is not None and result.has_drifted else None
 
     def write(self, measurements: Iterable[Measurement]) -> list[str]:
         """Write the baselines of what a test compared, if this is a recording; says what was written.
@@ -133,17 +109,16 @@ class Recorder:
         key = measurement.baseline_key
         if not measurement.compared or measurement.run.invalid or not self.wants(self._baseline_store.find(key)):
             return []
-        recorded = self._baseline_store.record(
+        done = self._baseline_store.record(
             key,
             measurement.workload,
             measurement.run.sessions,
             reason=self._policy.reason,
-            gated=[GatedMetric(metric, self._case.tolerance_of(metric)) for metric in _compared(measurement)],
-            is_here=bool(measurement.python),
         )
+        answers = [measurement.answers[metric.name, "baseline"] for metric in _compared(measurement)]
         return [
-            f"{key.entry}: {recorded.done} in {key.path}{self._baseline_store.here.revision.counts(key.path)}",
-            *(f"{key.entry}: {change}" for change in recorded.changes),
+            f"{key.entry}: {done} in {key.path}{self._baseline_store.here.revision.counts(key.path)}",
+            *(f"{key.entry}: {_changed(answer)}" for answer in answers),
         ]
 
     def proposals(self, measurements: Iterable[Measurement]) -> list[str]:
@@ -182,10 +157,19 @@ def _compared(measurement: Measurement) -> list[Metric]:
 
 def _improved(judgement: Judgement) -> str:
     """``throughput IMPROVED 812/s -> 931/s (+14.7 %)``."""
-    text, unit = f"{judgement.metric.name} IMPROVED", judgement.unit
-    if judgement.value is not None and judgement.reference is not None:
-        text += f" {format_value(judgement.reference, unit)} -> {format_value(judgement.value, unit)}"
-    return text if judgement.change is None else f"{text} ({format_change(judgement.change)})"
+    name = judgement.metric.name
+    return _changed(judgement).replace(name, f"{name} IMPROVED", 1)
+
+
+def _changed(judgement: Judgement) -> str:
+    """``throughput 812/s -> 931/s (+14.7 %)``."""
+    name, unit, value, reference = judgement.metric.name, judgement.unit, judgement.value, judgement.reference
+    if value is None:
+        return name
+    if reference is None:
+        return f"{name} {format_value(value, unit)}"
+    change = format_change(value / reference - 1)
+    return f"{name} {format_value(reference, unit)} -> {format_value(value, unit)} ({change})"
 
 
 def _needs_reason(metric: Metric) -> Reason:

@@ -209,7 +209,9 @@ class StoredComparison:
         return judgement.because(*self._warnings(stored))
 
     def _warnings(self, stored: Stored) -> list[Reason]:
-        return [Reason(ReasonKind.REMARK, text) for text in comparability(stored, self._here).warnings]
+        accepted = stored.entry.reason
+        said = [f"the baseline was recorded with the reason: {accepted}"] if accepted else []
+        return [Reason(ReasonKind.REMARK, text) for text in (*comparability(stored, self._here).warnings, *said)]
 
     def judge(self, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
         """Judge what has been measured so far."""
@@ -239,7 +241,7 @@ class StoredComparison:
             run.sessions,
             host=self._here.host.id,
             tolerance=self._case.gated_tolerance(metric),
-            recorded_at=self._case.drift_tolerance(metric),
+            recorded_at=max(self._case.tolerance_of(metric), self._case.gated_tolerance(metric)),
         ).because(*unknown_work(*streams))
 
     def evidence(self, measurement: Measurement, stored: Stored) -> Stored | None:
@@ -260,7 +262,7 @@ class StoredComparison:
     def measure_alone(self, measurement: Measurement) -> None:
         """Measure a session of a load that has only been measured beside its baseline's commit.
 
-        Limits, printed numbers and anchors are about a server that has the machine for itself.
+        Limits and printed numbers are about a server that has the machine for itself.
 
         Raises:
             ServerFailed: The server could not be started.

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.device.yardstick import YardstickFailed, measure_card, measure_cores
 from pytest_gpuserve.measure.yardstick import Yardstick, is_as_fast, speed_changes, speed_ratio
-from pytest_gpuserve.store.schema import yardstick_of
 from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:
@@ -77,11 +76,6 @@ def is_clearly_other(stored: Stored, now: Yardstick) -> bool:
 def why_other(stored: Stored, now: Yardstick) -> str:
     """Say why a baseline's numbers decide nothing here and now: how much faster the machine is than it was then."""
     return speed_text(stored.sessions[-1].yardstick, now, "the baseline was recorded")
-
-
-def why_other_than_anchor(rates: Mapping[str, list[float]], now: Yardstick) -> str:
-    """The same of an anchor, by the rates in its record."""
-    return speed_text(yardstick_of(dict(rates)), now, "its anchor was recorded")
 
 
 def speed_text(then: Yardstick, now: Yardstick, when: str, machine: str = THIS_MACHINE) -> str:

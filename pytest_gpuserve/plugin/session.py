@@ -262,10 +262,10 @@ class TestGates:
         """The loads that tests asked for, by their ids."""
         return {nodeid: judge.measurements for nodeid, judge in self._judges.items()}
 
-    def reported(self, nodeid: str) -> list[Measurement]:
-        """The loads of which reports of a test tell."""
+    def measurements_of(self, nodeid: str) -> list[Measurement]:
+        """The loads that a test asked for."""
         judge = self._judges.get(nodeid)
-        return [] if judge is None else judge.reported
+        return [] if judge is None else judge.measurements
 
     def close(self) -> None:
         """End the servers of comparisons that are still up, as after Ctrl-C; may be called again."""
@@ -391,7 +391,7 @@ class GateSession:
 
     def closing(self) -> SessionResult:
         """What this run has to say so far."""
-        tests = self._outcomes.results(self.gates.reported)
+        tests = self._outcomes.results(self.gates.measurements_of)
         return self._account.result(tests, self._notes, among=self._claims.planned)
 
     # -- hooks: a test
@@ -466,7 +466,7 @@ class GateSession:
         self._expected.add(nodeid, call.duration)
         self._outcomes.keep(nodeid, report)
         report.user_properties += properties(
-            with_texts(measurement.result(), masked) for measurement in self.gates.reported(nodeid)
+            with_texts(measurement.result(), masked) for measurement in self.gates.measurements_of(nodeid)
         )
         beyond = self._outcomes.beyond_pytest(nodeid)
         if beyond:

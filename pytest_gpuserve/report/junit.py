@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.report.ranking import Row, rows_of
 from pytest_gpuserve.report.results import TestResult
@@ -34,7 +33,7 @@ def properties(runs: Iterable[RunResult]) -> list[tuple[str, str]]:
     """What is known of the metrics of a test's loads, as names and values."""
     loads: dict[str, list[Row]] = {}
     for row in rows_of(TestResult("", "", list(runs))):
-        loads.setdefault(row.run.label if row.run.settles is None else row.run.settles, []).append(row)
+        loads.setdefault(row.run.label, []).append(row)
     return [
         (name, value)
         for label, rows in loads.items()
@@ -60,11 +59,9 @@ def _places(rows: Sequence[Row]) -> Iterator[tuple[str, Judgement]]:
         yield name, row.judgement
 
 
-def _by_weight(row: Row) -> tuple[bool, int, int]:
-    """What decides comes first: the code of an anchor where it finds a regression; else it lets the others decide."""
-    by_anchor = 0 if row.judgement.verdict is Verdict.REGRESSED else 2
-    settling = 1 if row.run.settles is None else by_anchor
-    return not row.counts, settling, _KINDS.index(row.judgement.reference_kind)
+def _by_weight(row: Row) -> tuple[bool, int]:
+    """What decides comes first."""
+    return not row.counts, _KINDS.index(row.judgement.reference_kind)
 
 
 def _fields(place: str, judgement: Judgement) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.report.ranking import is_side_by_side, ranked
+from pytest_gpuserve.report.ranking import ranked
 from pytest_gpuserve.report.remarks import RECORDABLE, improvements
 
 if TYPE_CHECKING:
@@ -31,8 +31,7 @@ UPDATE_NEW: Final = "--baseline-update-new"
 ACCEPT: Final = (UPDATE, "--reason=why it is worth it")
 
 CLOSER: Final = "look closer, beside the code before"
-CLOSER_BY_ANCHOR: Final = "look closer, beside the code of its anchor"
-"""What comes before a regression is accepted that only a stored number shows: the machine may have drifted."""
+"""What comes before a regression is accepted that only a stored number shows: the machine may have changed."""
 
 MOST_IDS: Final = 3
 """Tests that a command names; of more of them it names the first."""
@@ -98,11 +97,8 @@ def closer_command(judgement: Judgement, nodeid: str, gpu: str, *, before: str, 
     alone = judgement.verdict is Verdict.REGRESSED and judgement.reference_kind == "baseline"
     if not alone or not nodeid.isprintable() or judgement.has(ReasonKind.SIDE_BY_SIDE):
         return ""
-    anchor = _anchor_of(judgement)
-    revision = before if anchor is None else anchor
-    what = CLOSER if anchor is None else CLOSER_BY_ANCHOR
-    wanted = _with_effort([f"--against={revision}"], effort_option)
-    return f"{what}: {command([nodeid], gpu, *wanted)}" if before and revision else ""
+    wanted = _with_effort([f"--against={before}"], effort_option)
+    return f"{CLOSER}: {command([nodeid], gpu, *wanted)}" if before else ""
 
 
 def code_before(commit: str | None, *, clean: bool) -> str:
@@ -114,15 +110,6 @@ def code_before(commit: str | None, *, clean: bool) -> str:
     if commit is None:
         return ""
     return "HEAD~1" if clean else "HEAD"
-
-
-def _anchor_of(judgement: Judgement) -> str | None:
-    """The commit of the anchor from which it has drifted, empty where that cannot be asked; None of what has not."""
-    drift = next((reason for reason in judgement.reasons if reason.kind is ReasonKind.DRIFT), None)
-    if drift is None:
-        return None
-    was_tried = judgement.has(ReasonKind.SIDE_BY_SIDE, ReasonKind.NOT_SIDE_BY_SIDE, ReasonKind.COMMIT_UNKNOWN)
-    return "" if was_tried else drift.commit
 
 
 def tightening_command(nodeid: str, gpu: str) -> str:
@@ -242,17 +229,8 @@ def _advised(result: SessionResult, rows: Sequence[Row]) -> str:
 
 
 def _closer(result: SessionResult, rows: Sequence[Row]) -> str:
-    anchors = [_anchor_of(row.judgement) for row in rows]
-    steps = [row for row, anchor in zip(rows, anchors, strict=True) if anchor is None]
     before = code_before(result.commit, clean=result.clean)
-    if not before:
-        return ""
-    if steps or not rows:
-        return _line(CLOSER, result, steps, f"--against={before}")
-    # Beside the code before, what has come in small steps is one of them, and passes.
-    accepted = next(filter(None, anchors), "")
-    same = [row for row, anchor in zip(rows, anchors, strict=True) if accepted and anchor == accepted]
-    return _line(CLOSER_BY_ANCHOR, result, same, f"--against={accepted}")
+    return _line(CLOSER, result, rows, f"--against={before}") if before else ""
 
 
 def _again(what: str, result: SessionResult, rows: Sequence[Row], *options: str) -> str:
@@ -300,7 +278,8 @@ def _is_stored(result: SessionResult, row: Row) -> bool:
 
 
 def _is_side_by_side(row: Row) -> bool:
-    return is_side_by_side(row.test, row.run, row.judgement.metric)
+    metric = row.judgement.metric
+    return any(judged.reference_kind == "against" and judged.metric == metric for judged in row.run.judgements)
 
 
 def _advice(row: Row) -> str:

@@ -18,7 +18,6 @@ from pytest_gpuserve.report.explain import reasons_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.report.results import RunResult, TestResult
 
@@ -81,16 +80,6 @@ def rows_of(test: TestResult) -> list[Row]:
 def rows_by_load(test: TestResult) -> list[list[Row]]:
     """The same for each of its loads; of one without a judgement none."""
     return [[Row(test, run, judgement) for judgement in run.judgements] for run in test.runs]
-
-
-def is_side_by_side(test: TestResult, run: RunResult, metric: Metric) -> bool:
-    """Whether a metric of a load was judged side by side too: in the load itself, or in one that was to settle it."""
-    return any(
-        judgement.reference_kind == "against" and judgement.metric == metric
-        for other in test.runs
-        if other is run or other.settles == run.label
-        for judgement in other.judgements
-    )
 
 
 def _rank_of_row(row: Row) -> tuple[int, bool, float]:

@@ -157,7 +157,6 @@ def _run(run: RunResult) -> RunRecord:
             for name, setting in start.settings.items()
         },
         base=None if run.base is None else _base(run.base, run.base_options, run.base_sessions),
-        settles=run.settles,
     )
 
 

@@ -23,8 +23,6 @@ class RunResult:
             is what was measured alone before.
         users: How many users there were all the time; None of other loads.
         steps: Of a load whose users change in steps, their numbers and for how many seconds each stayed.
-        settles: Label of the load of the same test that was measured once more here, to settle what a stored baseline
-            says of it; None where it is a load by itself.
     """
 
     label: str
@@ -36,7 +34,6 @@ class RunResult:
     base_options: tuple[str, ...] = ()
     base_sessions: tuple[Session, ...] = ()
     candidate_sessions: tuple[Session, ...] = ()
-    settles: str | None = None
     users: int | None = None
     steps: tuple[tuple[int, float], ...] = ()
     yardstick: Yardstick = field(default_factory=Yardstick)

@@ -139,7 +139,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         server: The server, as texts.
         settings: How the server was set up: ``asked`` and ``used``.
         base: What it was measured beside.
-        settles: Label of the load of the same test that was measured once more here.
     """
 
     label: str
@@ -177,7 +176,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     server: dict[str, str] = {}
     settings: Plain = {}
     base: BaseRecord | None = None
-    settles: str | None = None
 
 
 class TestRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -15,8 +15,7 @@ from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.store import write_whole
-from pytest_gpuserve.store.anchor import check as check_anchors
-from pytest_gpuserve.store.schema import READ_SCHEMAS, SCHEMA, Entry, FileHead, Summary, Value, session_of
+from pytest_gpuserve.store.schema import SCHEMA, Entry, FileHead, Summary, Value, session_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -137,7 +136,7 @@ def _check_schema(path: Path, data: bytes) -> None:
             found=f"schema {head.schema}; this version reads schema {SCHEMA}",
             remedies=["upgrade with `pip install --upgrade pytest-gpuserve`"],
         )
-    if head.schema not in READ_SCHEMAS:
+    if head.schema < SCHEMA:
         raise BaselineUnusable(
             f"baseline file {path} has a schema that this version no longer reads",
             found=f"schema {head.schema}; this version reads schema {SCHEMA}",
@@ -167,15 +166,8 @@ def _decode(path: Path, data: bytes, kind: Any, where: str) -> Any:  # noqa: ANN
 
 
 def _sessions(path: Path, key: str, entry: Entry) -> list[Session]:
-    """The sessions of an entry, whose anchors are checked too."""
+    """The sessions of an entry."""
     sessions = []
-    try:
-        check_anchors(entry.anchors, entry.moves)
-    except ValueError as problem:
-        raise BaselineUnusable(
-            f"baseline file {path} is not usable at entries[{key!r}].{problem}",
-            remedies=[RESTORE.format(path=path)],
-        ) from None
     for number, record in enumerate(entry.sessions):
         try:
             sessions.append(session_of(record))

@@ -3,18 +3,15 @@
 Schema history (an older file names the way to this one, a newer one asks for a newer pytest-gpuserve):
 
 1. First: per test the workload, and sessions of server starts with every window and its latency histogram, so that
-   any later statistic can be computed from it. A window may say where the server's time went, and a device and a host
-   more than they did at first; later also what its cards did, what the summary says of those and of cold starts, and
-   the anchors of an entry with their moves, which older files leave out.
-2. Sessions and anchors have yardsticks, by which a number is known to be of a machine as fast as this one. A file of
-   schema 1 is read, and for want of them each comparison with it is settled side by side; whatever is recorded into it
-   makes it one of schema 2.
+   any later statistic can be computed from it.
+2. Sessions have yardsticks, by which a number is known to be of a machine as fast as this one.
+3. Entries have no anchors.
 """
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import msgspec
 
@@ -279,16 +276,10 @@ class FileHead(msgspec.Struct):
     schema: int
 
 
-SCHEMA = 2
-
-READ_SCHEMAS = (1, SCHEMA)
-"""Those that can be read."""
+SCHEMA = 3
 
 Rates = dict[str, Annotated[list[Value], msgspec.Meta(min_length=1)]]
 """A yardstick: by the kind of work how often a second it was done, one for each reading."""
-
-How = Literal["recorded", "tightened", "loosened"]
-"""How an anchor came to its number: as the first one, as a better one, or as a worse one that has a reason."""
 
 
 class StartRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -363,69 +354,6 @@ class SessionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     yardstick: Rates = {}
 
 
-class AnchoredRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What one metric was when it was last accepted deliberately; a line of the file.
-
-    Args:
-        value: In ``unit``, the metric's own: that of the mean log cost of the sessions behind it.
-        occasions: Runs of pytest that measured them.
-        how: How it came to this number.
-        seal: Checksum over this line and all that the anchor says of where it was measured; ``store.anchor`` makes it.
-        sd: Standard deviation of log cost between those sessions; left out where there is only one.
-        reason: Why it was accepted; left out where nobody had to say.
-    """
-
-    metric: str
-    value: Value
-    unit: str
-    sessions: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
-    occasions: Annotated[int, msgspec.Meta(ge=1, lt=2**31)]
-    how: How
-    seal: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{12}\Z")]
-    sd: Annotated[float, msgspec.Meta(ge=0, lt=1e3)] | None = None
-    reason: str = ""
-
-
-class AnchorRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The metrics that one recording accepted deliberately, and where and of what code that was.
-
-    Args:
-        at: Begin of the run of pytest that recorded it.
-        commit: As in `Entry`.
-        clean: As in `Entry`.
-        code: As in `Entry`.
-        host: On which it was measured, and for which alone it counts.
-        device: As ``host``.
-        software: Versions that it was measured with.
-        metrics: In the order of their names.
-        yardstick: As in `SessionRecord`, of the sessions that they rest on.
-    """
-
-    at: Moment
-    commit: Hash | None
-    clean: bool
-    code: Hash | None
-    host: HostRecord
-    device: DeviceRecord
-    software: dict[str, str]
-    metrics: Annotated[list[AnchoredRecord], msgspec.Meta(min_length=1)]
-    yardstick: Rates = {}
-
-
-class MoveRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """That a metric's anchor on one host was given another number; a line of the file."""
-
-    at: Moment
-    commit: Hash | None
-    host: Annotated[str, msgspec.Meta(min_length=1)]
-    how: How
-    metric: str
-    new: Value
-    old: Value
-    old_commit: Hash | None
-    reason: str = ""
-
-
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """The baseline of one load of one test.
 
@@ -437,9 +365,6 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         code: Hash of the commit's files but the baselines; sessions of one code are one sample.
         reason: Why it was loosened, if it was.
         sessions: What was measured, oldest first.
-        anchors: What its metrics were when they were last accepted deliberately: on each host a metric has one. Older
-            files have none.
-        moves: Of these anchors, the last ones, oldest first.
     """
 
     workload: dict[str, str]
@@ -449,8 +374,6 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     code: Hash | None
     reason: str | None
     sessions: Annotated[list[SessionRecord], msgspec.Meta(min_length=1)]
-    anchors: list[AnchorRecord] = []
-    moves: list[MoveRecord] = []
 
 
 Summary = dict[str, dict[str, Value]]

@@ -11,7 +11,6 @@ from pytest_gpuserve.comparison.baseline_store import (
     MOST_SESSIONS_A_HOST,
     BaselineKey,
     BaselineStore,
-    Recorded,
     Workload,
     differences,
 )
@@ -44,7 +43,7 @@ def record(
     """Record sessions of these days of January, as a new run would; returns what was said."""
     baseline_store = BaselineStore(folder, here(host, commit=commit, clean=clean))
     sessions = [session(at=f"2025-01-{day:02d}T00:00:00+00:00") for day in days]
-    return baseline_store.record(baseline_store.key_of(NODEID, ""), workload, sessions, reason).done
+    return baseline_store.record(baseline_store.key_of(NODEID, ""), workload, sessions, reason)
 
 
 def stored(folder: Path) -> Stored:
@@ -209,7 +208,7 @@ def test_every_load_is_tried(world: World, monkeypatch: pytest.MonkeyPatch) -> N
         assert ask(judge.measure(target(), SHAPE, label), THROUGHPUT)
     real, tried = BaselineStore.record, []
 
-    def record(self: BaselineStore, place: BaselineKey, *arguments: object, **named: object) -> Recorded:
+    def record(self: BaselineStore, place: BaselineKey, *arguments: object, **named: object) -> str:
         label = place.entry.split()[-1]
         tried.append(label)
         if label in failures:

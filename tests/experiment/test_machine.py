@@ -18,7 +18,6 @@ from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.yardstick import Yardstick
-from pytest_gpuserve.store.schema import SCHEMA
 from tests.comparison.vocabulary import cases
 from tests.comparison.world import SAME, SHAPE, THROUGHPUT, WORSE, World, ask, loaded, target, text_of
 from tests.fakes.scripted_pairing import Build
@@ -112,20 +111,6 @@ def test_what_cannot_be_settled_there_is_inconclusive(world: World, without: str
     assert ("recorded outside of git" in text_of(final)) is (without == "git")
 
 
-def test_a_baseline_without_a_yardstick_is_settled_side_by_side(world: World) -> None:
-    """Nobody knows how fast the machine of an old file was, so its numbers decide nothing, even where they would."""
-    world.speed = 0.0
-    world.recorded()
-    path = next(world.folder.rglob("*.json"))
-    text = path.read_text()
-    assert "yardstick" not in text
-    path.write_text(text.replace(f'"schema": {SCHEMA}', '"schema": 1', 1))
-    world.speed = 1.0
-    final = loaded(world)
-    assert (final.verdict, final.reference_kind) == (Verdict.PASS, "against")
-    assert "it has no yardstick" in text_of(final)
-
-
 def test_a_machine_that_changes_while_it_is_measured_is_noticed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A first reading that is alike does not bind: what the readings around the session say counts."""
     world.recorded()
@@ -179,31 +164,6 @@ def test_a_better_number_that_nobody_can_settle_is_a_pass_and_no_claim(world: Wo
     assert (final.verdict, final.reference_kind) == (Verdict.PASS, "baseline")
     assert "recorded outside of git" in text_of(final)
     assert judge.record() == []
-
-
-# -- recording
-
-
-@cases(
-    "speed, revision, reason, said",
-    {
-        "faster": (2.0, OTHER, None, ("anchor stays", "2 times as fast")),
-        "slower": (0.5, OTHER, None, ("anchor stays", "0.5 times as fast")),
-        "not measured": (0.0, OTHER, None, ("anchor stays", "could not be measured")),
-        # Who says why accepts the numbers of this machine, with its yardstick.
-        "slower, with a reason": (0.5, OTHER, "a larger model", ("accepted: a larger model",)),
-        # Recorded again it is no better and no worse, and from then on numbers guard it here too.
-        "slower, the same build": (0.5, None, None, ("anchor of the same code set for this speed",)),
-    },
-)
-def test_a_recording_on_another_machine_moves_no_anchor_without_a_reason(
-    world: World, speed: float, revision: Revision | None, reason: str | None, said: tuple[str, ...]
-) -> None:
-    """The numbers of another speed are recorded with it, and the anchor stays: neither tightened nor loosened."""
-    world.recorded()
-    world.here = replace(world.here, revision=revision or world.here.revision)
-    world.speed, world.alone = speed, Build(0.69) if speed == 0.5 else TWICE
-    assert any(all(words in line for words in said) for line in record(world, reason=reason))
 
 
 # -- words

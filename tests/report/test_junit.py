@@ -82,39 +82,6 @@ def test_a_stored_verdict_that_stays_counts() -> None:
     assert of(stays, paired)["gpuserve.throughput.against.verdict"] == "PASS"
 
 
-def settled(*judgements: Judgement, beside: Judgement) -> dict[str, str]:
-    """The properties of a load that was measured once more, beside the commit of its anchor."""
-    again = replace(run(beside, label="beside the anchor's commit 0123456789ab"), settles="")
-    named = properties([run(*judgements), again])
-    assert len(dict(named)) == len(named)
-    return dict(named)
-
-
-def test_the_code_of_an_anchor_decides_where_it_finds_a_regression() -> None:
-    """Its numbers have the plain name; those of the stored baseline, which only screened, have their kind in it."""
-    decides = replace(judgement(kind="against", reasons=("that counts",)), value=1500.0)
-    named = settled(judgement(), beside=decides)
-    assert named["gpuserve.throughput.reference_kind"] == "against"
-    assert named["gpuserve.throughput.value"] == "1500.0"
-    assert named["gpuserve.throughput.baseline.verdict"] == "REGRESSED"
-    # Whatever the newest baseline's commit had said of it.
-    also = settled(judgement(), judgement(Verdict.PASS, kind="against"), beside=decides)
-    assert also["gpuserve.throughput.verdict"] == "REGRESSED"
-    assert also["gpuserve.throughput.against.verdict"] == "PASS"
-    assert not any("beside the anchor" in name for name in named)
-
-
-@pytest.mark.parametrize("said", [Verdict.PASS, Verdict.INCONCLUSIVE])
-def test_the_code_of_an_anchor_that_finds_none_decides_nothing(said: Verdict) -> None:
-    """Then what was concluded without it is the outcome: that it passed, or a drift that could not be settled."""
-    beside = judgement(said, kind="against")
-    for verdict in (Verdict.PASS, Verdict.REGRESSED):
-        named = settled(judgement(verdict, reasons=("a reason",)), beside=beside)
-        assert named["gpuserve.throughput.verdict"] == str(verdict)
-        assert named["gpuserve.throughput.reference_kind"] == "baseline"
-        assert named["gpuserve.throughput.against.verdict"] == str(said)
-
-
 def test_loads_are_told_apart() -> None:
     """The first one needs no name."""
     named = properties([run(judgement()), run(judgement(), label="warm")])

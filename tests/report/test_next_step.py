@@ -67,7 +67,6 @@ UNSTEADY = Reason(ReasonKind.NO_STEADY_STATE, "the throughput still changed; run
 LAST_LOOK = judgement(
     Verdict.INCONCLUSIVE, reasons=(Reason(ReasonKind.LAST_LOOK, "not decided after 6 sessions, the last look"),)
 )
-DRIFT = Reason(ReasonKind.DRIFT, "drift: the baseline here is the anchor", commit="86559212ec23")
 SHALLOW = (
     Reason(ReasonKind.MACHINE_SPEED, "this machine is 1.4 times as fast as when the baseline was recorded"),
     Reason(ReasonKind.COMMIT_UNKNOWN, "git does not know the revision 'df11ab42e5e2'"),
@@ -102,10 +101,6 @@ STEPS: dict[str, tuple[SessionResult, str]] = {
         f"see what moved: {TYPED} --against=0123456789ab --gpuserve-report=report.html\n  or: {ACCEPTING}",
     ),
     "where that base is not known it can be accepted": (one(judgement(), SETTLED), ACCEPTING),
-    "a drift is looked at beside the code of its anchor": (
-        one(judgement(reasons=(DRIFT,))),
-        f"look closer, beside the code of its anchor: {TYPED} --against=86559212ec23",
-    ),
     # The run was asked to accept it, so that nothing has to be looked at closer.
     "a recording that would loosen lacks a reason": (
         one(judgement(reasons=(LOOSENS,)), update=UPDATE),
@@ -329,13 +324,6 @@ def test_a_closer_look_is_the_same_in_both(before: str, *, clean: bool) -> None:
     assert next_step(run) == f"next: {found}"
 
 
-def test_a_drift_is_looked_at_beside_its_anchor() -> None:
-    """Beside the code before, what has come in small steps is one of them, and passes."""
-    found = closer_command(judgement(reasons=(DRIFT,)), "t", "cpu", before="HEAD~1")
-    assert found == "look closer, beside the code of its anchor: pytest t --gpu=cpu --against=86559212ec23"
-    assert closer_command(judgement(reasons=(replace(DRIFT, commit=""),)), "t", "cpu", before="HEAD~1") == ""
-
-
 @pytest.mark.parametrize(
     "judged",
     [
@@ -344,9 +332,6 @@ def test_a_drift_is_looked_at_beside_its_anchor() -> None:
         judgement(Verdict.INCONCLUSIVE),
         judgement(Verdict.PASS),
         judgement(reasons=(Reason(ReasonKind.SIDE_BY_SIDE, "it is PASS, but that cannot see: a driver"),)),
-        # Of a drift also where it was only tried.
-        judgement(reasons=(DRIFT, Reason(ReasonKind.NOT_SIDE_BY_SIDE, "it could not be"))),
-        judgement(reasons=(DRIFT, Reason(ReasonKind.COMMIT_UNKNOWN, "git does not know it"))),
     ],
 )
 def test_what_was_looked_at_side_by_side_is_not_again(judged: Judgement) -> None:

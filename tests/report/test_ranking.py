@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.names import names_of, some_of
-from pytest_gpuserve.report.ranking import is_side_by_side, ranked, rows_of
-from pytest_gpuserve.report.results import RunResult
+from pytest_gpuserve.report.ranking import ranked, rows_of
 from tests.support.builders import judgement, result_of
 
 if TYPE_CHECKING:
@@ -113,15 +112,3 @@ def test_names() -> None:
     assert some_of(["a", "b", "c"]) == "a, b, c"
     assert some_of(["a", "b", "c", "d"]) == "a, b, c and 1 other"
     assert some_of(["a", "b", "c", "d", "e"]) == "a, b, c and 2 others"
-
-
-def test_what_was_measured_to_settle_a_load_is_beside_it() -> None:
-    """Of that load and metric the rows of another load, which was measured for it, are a look side by side too."""
-    p50 = judgement(metric="latency.p50", reasons=("its own",))
-    settling = RunResult("beside", (), (judgement(kind="against", reasons=("that counts",)),), {}, {}, settles="")
-    other = RunResult("load 2", (), (judgement(reasons=()),), {}, {})
-    test = named("t", judgement(reasons=()), p50)
-    test = replace(test, runs=[*test.runs, other, settling])
-    throughput = METRICS["throughput"]
-    assert [is_side_by_side(test, run, throughput) for run in test.runs] == [True, False, True]
-    assert not is_side_by_side(test, test.runs[0], p50.metric)
