@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from pytest_gpuserve.gate.effort import Effort
 from pytest_gpuserve.gate.metric import METRICS, requests_needed
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
@@ -112,7 +111,6 @@ class Policy:
         confirm: Whether a paired run settles what a stored baseline leaves open.
         one_at_a_time: Whether two servers of the test do not fit into memory together.
         metrics: Names of those that the test compares, for which loads are made long enough.
-        effort: How closely comparisons with a baseline or a base look.
     """
 
     record_new: bool
@@ -127,7 +125,6 @@ class Policy:
     confirm: bool
     one_at_a_time: bool
     metrics: frozenset[str]
-    effort: Effort = Effort.MERGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,35 +221,21 @@ class ComparisonContext:
 
     @property
     def requests_wanted(self) -> int:
-        """Requests that each start should have, for the quantiles that the test compares.
-
-        As many as its own tolerances ask for, also where this run's are wider: what it measures may be judged at those
-        later, and a plain number is judged at them now.
-        """
+        """Requests that each start should have, for the quantiles that the test compares."""
         # How many gaps a request has is not known before it.
         return max(
-            (
-                requests_needed(metric, min(self.tolerance_of(metric), self.gated_tolerance(metric)))
-                for metric in self._compared
-                if metric.times != "itl"
-            ),
+            (requests_needed(metric, self.tolerance_of(metric)) for metric in self._compared if metric.times != "itl"),
             default=1,
         )
 
     @property
     def late_share(self) -> float:
-        """What the client may add to a load of the test, whose numbers may be judged at its own tolerances later."""
-        return late_share_within(
-            min(min(self.tolerance_of(metric), self.gated_tolerance(metric)) for metric in self._compared)
-        )
+        """What the client may add to a load of the test."""
+        return late_share_within(min(self.tolerance_of(metric) for metric in self._compared))
 
     @property
     def _compared(self) -> list[Metric]:
         return [metric for name, metric in METRICS.items() if name in self.policy.metrics]
-
-    def gated_tolerance(self, metric: Metric) -> float:
-        """The tolerance at which this run compares a metric with a baseline or a base."""
-        return self.policy.effort.tolerance(metric, self.tolerance_of(metric))
 
     @property
     def left_seconds(self) -> float:

@@ -226,7 +226,7 @@ class PairedComparison:
             ServerFailed: The server could not be started.
             LoadFailed: The load engine failed.
         """
-        tolerance = self._case.gated_tolerance(metric)
+        tolerance = self._case.tolerance_of(metric)
         return self._settle(measurement, lambda paired: paired.judge(metric, tolerance))
 
     def settle_ratio(self, measurement: Measurement, metric: Metric, limit: float) -> Judgement:

@@ -47,7 +47,6 @@ def stored_judgement(
     *,
     host: str,
     tolerance: float,
-    recorded_at: float | None = None,
 ) -> Judgement:
     """Judge the sessions of a run against those of a baseline of the same workload.
 
@@ -57,13 +56,11 @@ def stored_judgement(
         sessions: The run's, all of this host.
         host: This host.
         tolerance: How much worse it may be.
-        recorded_at: The tolerance for which the baseline has to have its requests; None for the same. A recording knows
-            no other than the test's, and its sessions tell by their spread how well they know a quantile.
     """
     records = stored.entry.sessions
     try:
         then = [
-            _session_point(metric, session, record.host.id, recorded_at or tolerance)
+            _session_point(metric, session, record.host.id, tolerance)
             for session, record in zip(stored.sessions, records, strict=True)
         ]
     except NotMeasured as problem:
@@ -240,8 +237,7 @@ class StoredComparison:
             evidence,
             run.sessions,
             host=self._here.host.id,
-            tolerance=self._case.gated_tolerance(metric),
-            recorded_at=max(self._case.tolerance_of(metric), self._case.gated_tolerance(metric)),
+            tolerance=self._case.tolerance_of(metric),
         ).because(*unknown_work(*streams))
 
     def evidence(self, measurement: Measurement, stored: Stored) -> Stored | None:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.gate.effort import Effort
 from pytest_gpuserve.plugin.outputs import add_output_options, read_outputs, typed_flags
 
 if TYPE_CHECKING:
@@ -49,8 +48,6 @@ class Settings:
         budget_seconds: Most measuring time of one test.
         artifacts_dir: Where tables and charts of the tests' own go; None for pytest's cache.
         full: Whether the published sizes are measured, whatever they take.
-        effort: How closely gates look; a run that records goes by its tests' own tolerances.
-        effort_option: The option that asks for it, as it was typed; empty where an ini file says it, or nobody.
         reason: Why an update may loosen a metric.
         record_sessions: Sessions that a recording takes of each load.
         foreign_cores: Cores that other processes may take while we measure.
@@ -82,8 +79,6 @@ class Settings:
     artifacts_dir: Path | None = None
     full: bool = False
     load_engine: EngineChoice = "local"
-    effort: Effort = Effort.MERGE
-    effort_option: str = ""
 
     @property
     def side_by_side(self) -> bool:
@@ -93,10 +88,8 @@ class Settings:
 
 POLICIES: Final = ("fail", "skip")
 
-EFFORTS: Final = tuple(effort.value for effort in Effort)
-
 BUDGET_SECONDS: Final = 300.0
-"""Most measuring time of one test at a merge, where nobody says another."""
+"""Most measuring time of one test, where nobody says another."""
 
 ENGINE_OPTION: Final = "--load-engine"
 
@@ -146,14 +139,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--gpuserve-budget",
         metavar="SECONDS",
-        help=f"most time that gating may measure in one test (default: {BUDGET_SECONDS:.0f}; of a nightly run"
-        f" {BUDGET_SECONDS * Effort.NIGHTLY.budget_factor:.0f})",
-    )
-    group.addoption(
-        "--gpuserve-effort",
-        choices=EFFORTS,
-        help="how closely gates look: push (twice the tolerances, in minutes), merge (default: the tolerances) or"
-        " nightly (0.4 times the tolerances)",
+        help=f"most time that gating may measure in one test (default: {BUDGET_SECONDS:.0f})",
     )
     add_output_options(parser, group)
     group.addoption(
@@ -183,8 +169,7 @@ def add_options(parser: pytest.Parser) -> None:
         ("against_python", "", "like --against-python, relative to the rootdir"),
         ("on_missing", "", "like --on-missing"),
         ("on_inconclusive", "fail", "like --on-inconclusive"),
-        ("gpuserve_budget", "", "like --gpuserve-budget (default: 300; of a nightly run 1200)"),
-        ("gpuserve_effort", "merge", "like --gpuserve-effort"),
+        ("gpuserve_budget", "", "like --gpuserve-budget (default: 300)"),
         ("gpuserve_artifacts", "", "like --gpuserve-artifacts, relative to the rootdir"),
         ("gpuserve_sessions", "3", "sessions that --baseline-update takes of each load"),
         (
@@ -216,10 +201,6 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
     against, against_python = _against(config), _against_python(config)
     if against is not None or against_python is not None:
         _check_comparing(config, update)
-    # Also where it records, so that a wrong word is told.
-    asked = Effort(_choice(config, "gpuserve_effort", EFFORTS))
-    effort = asked if update is Update.NOTHING else Effort.MERGE
-    typed_effort = config.getoption("--gpuserve-effort")
     selftest_minutes = _selftest_minutes(config, update, compared=against is not None or against_python is not None)
     return Settings(
         gpu=_text(config, "gpu"),
@@ -229,7 +210,7 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         missing_fails=missing != "skip",
         missing_asked=missing != "",
         inconclusive_fails=_choice(config, "on_inconclusive", POLICIES) == "fail",
-        budget_seconds=_number(config, "gpuserve_budget", BUDGET_SECONDS * effort.budget_factor),
+        budget_seconds=_number(config, "gpuserve_budget", BUDGET_SECONDS),
         # A self-test writes no results. Those of an older run that an ini file names must outlive it.
         outputs=() if selftest_minutes is not None else read_outputs(config, environment),
         reason=config.getoption("--reason"),
@@ -244,8 +225,6 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         artifacts_dir=artifacts_dir,
         full=config.getoption("--gpuserve-full"),
         load_engine=_load_engine(config),
-        effort=effort,
-        effort_option="" if typed_effort is None else f"--gpuserve-effort={typed_effort}",
     )
 
 

@@ -18,7 +18,6 @@ from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
 from pytest_gpuserve.experiment.machine import Machine
 from pytest_gpuserve.experiment.shared_starts import SharedStarts
-from pytest_gpuserve.gate.effort import Effort
 from pytest_gpuserve.plugin.collection import (
     all_was_run,
     asking_tests,
@@ -59,9 +58,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.report.results import TestResult
 
 
-def explained(
-    left: object, right: object, *, gpu: str, stored: bool, before: str, effort_option: str = ""
-) -> list[str] | None:
+def explained(left: object, right: object, *, gpu: str, stored: bool, before: str) -> list[str] | None:
     """Explain a failed comparison, headline first; None where it is none of ours.
 
     Args:
@@ -81,11 +78,9 @@ def explained(
     lines = explain(
         judgement,
         other_changes(left.metric, *compared),
-        command_for(judgement, judge.nodeid, gpu, stored=by_stored, effort_option=effort_option),
+        command_for(judgement, judge.nodeid, gpu, stored=by_stored),
         attributed(*compared),
-        closer=closer_command(judgement, judge.nodeid, gpu, before=before, effort_option=effort_option)
-        if by_stored
-        else "",
+        closer=closer_command(judgement, judge.nodeid, gpu, before=before) if by_stored else "",
     )
     return [masked(line) for line in lines]
 
@@ -130,7 +125,6 @@ class Account:
             device.name,
             product,
             what,
-            effort=str(settings.effort),
             budget_seconds=settings.budget_seconds,
             comparisons=planned_comparisons(self._session.items),
             # Workers take the tests at the same time, and nobody knows which of them.
@@ -174,7 +168,6 @@ class Account:
             planned=planned_comparisons(session.items),
             among=among,
             against=self._opened.against_name,
-            effort_option=settings.effort_option,
         )
 
     @property
@@ -288,7 +281,6 @@ class TestGates:
             confirm=settings.confirm,
             one_at_a_time=one_at_a_time(item, device.name),
             metrics=compared_metrics(item),
-            effort=settings.effort,
         )
 
 
@@ -321,8 +313,6 @@ class GateSession:
             make_room=self._starts.make_room,
         )
         mode = "against" if settings.side_by_side else settings.update.name.lower()
-        if settings.effort is not Effort.MERGE:
-            mode = f"{mode}, {settings.effort.value}"
         self._expected = ExpectedDurations(self.folders.remembered(), mode)
         self._account = Account(session, self._opened, self.folders, self._expected, measuring=measuring)
         # A worker of pytest-xdist collects all tests too, so that it reckons with the comparisons of all workers. What
@@ -448,7 +438,6 @@ class GateSession:
             gpu=self.here.device.name,
             stored=not self.settings.side_by_side,
             before="" if recording else code_before(revision.commit, clean=revision.clean),
-            effort_option=self.settings.effort_option,
         )
         if lines is not None:
             self._outcomes.explained(lines)

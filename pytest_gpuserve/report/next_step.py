@@ -77,18 +77,17 @@ def _options_for(judgements: Sequence[Judgement]) -> tuple[str, ...]:
     return ()
 
 
-def command_for(judgement: Judgement, nodeid: str, gpu: str, *, stored: bool, effort_option: str = "") -> str:
+def command_for(judgement: Judgement, nodeid: str, gpu: str, *, stored: bool) -> str:
     """The exact command that accepts, records or decides what a test asserted; empty where no command helps.
 
     Args:
         stored: Whether a stored baseline was asked, whoever decided.
     """
     options = _options_for([judgement]) if stored else ()
-    wanted = _with_effort(options, effort_option)
-    return command([nodeid], gpu, *wanted) if options and nodeid.isprintable() else ""
+    return command([nodeid], gpu, *options) if options and nodeid.isprintable() else ""
 
 
-def closer_command(judgement: Judgement, nodeid: str, gpu: str, *, before: str, effort_option: str = "") -> str:
+def closer_command(judgement: Judgement, nodeid: str, gpu: str, *, before: str) -> str:
     """``look closer, ...: pytest ...`` for a regression that only a stored number shows; empty for anything else.
 
     Args:
@@ -97,8 +96,7 @@ def closer_command(judgement: Judgement, nodeid: str, gpu: str, *, before: str, 
     alone = judgement.verdict is Verdict.REGRESSED and judgement.reference_kind == "baseline"
     if not alone or not nodeid.isprintable() or judgement.has(ReasonKind.SIDE_BY_SIDE):
         return ""
-    wanted = _with_effort([f"--against={before}"], effort_option)
-    return f"{CLOSER}: {command([nodeid], gpu, *wanted)}" if before else ""
+    return f"{CLOSER}: {command([nodeid], gpu, f'--against={before}')}" if before else ""
 
 
 def code_before(commit: str | None, *, clean: bool) -> str:
@@ -125,11 +123,6 @@ def _spent_budget(judgement: Judgement) -> int:
 
 def _is_recording(options: Iterable[str]) -> bool:
     return any(option.startswith(UPDATE) for option in options)
-
-
-def _with_effort(options: Sequence[str], effort_option: str) -> Sequence[str]:
-    """The options with that of the effort, which a recording takes no notice of."""
-    return [*options, effort_option] if effort_option and not _is_recording(options) else options
 
 
 def _typed(option: str) -> str:
@@ -257,7 +250,7 @@ def _step(what: str, result: SessionResult, rows: Sequence[Row], *options: str) 
     selection, note = _selection(result, wanted, only_these=_is_recording(options))
     if not selection:
         return f"{what}: there is no command for it, as the ids of these tests cannot be typed"
-    return f"{what}{note}: {command(selection, result.gpu.get('name'), *_with_effort(options, result.effort_option))}"
+    return f"{what}{note}: {command(selection, result.gpu.get('name'), *options)}"
 
 
 def _selection(result: SessionResult, wanted: Sequence[str], *, only_these: bool) -> tuple[Sequence[str], str]:

@@ -67,7 +67,6 @@ def header_line(
     takes: str = "",
     stock: str = "",
     engine: str = "",
-    effort: str = "",
 ) -> str:
     """The line before the first test: on what and against what is measured.
 
@@ -78,14 +77,12 @@ def header_line(
         takes: How long all of them take, in words; empty where it is not known.
         stock: The baselines that are there, in words; empty where they are not asked.
         engine: What makes the loads; empty where processes of this host do.
-        effort: How closely gates look; empty where tests are taken at their word.
     """
     planned = f"{comparisons} comparison{'s' if comparisons != 1 else ''} planned{takes and f', {takes}'}"
     there = f" ({stock})" if stock else ""
     budget = f"at most {format_seconds(budget_seconds)} of measuring a test"
     made = f", loads made by {engine}" if engine else ""
-    looks = f", {effort}" if effort else ""
-    return printable(f"{device} ({product}), {mode}{there}{made}{looks}, {budget}, {planned}")
+    return printable(f"{device} ({product}), {mode}{there}{made}, {budget}, {planned}")
 
 
 def of_workers(header: str, workers: int) -> str:

@@ -84,7 +84,6 @@ class SessionResult:
         planned: Comparisons that its own tests make, as far as their code tells.
         among: Comparisons among which its claims had to stand: with those of all other runners that it knows of.
         against: Whom it was measured beside, as people call it; empty where comparisons are with stored baselines.
-        effort_option: The option by which its gates look more or less closely, as it was typed; empty where none was.
     """
 
     gpu: Mapping[str, Any]
@@ -102,4 +101,3 @@ class SessionResult:
     planned: int = 0
     among: int = 0
     against: str = ""
-    effort_option: str = ""

@@ -10,7 +10,6 @@ import pytest
 from pytest_gpuserve.builds.checkout import Revision
 from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.experiment.pairing import BaseFailed
-from pytest_gpuserve.gate.effort import Effort
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
@@ -53,20 +52,10 @@ def test_what_will_not_be_recorded_is_not_measured_to_its_end(world: World) -> N
     assert len(world.judge().measure(target(), SHAPE, None).sessions) == 1
 
 
-@pytest.mark.parametrize(
-    ("metrics", "effort", "share"),
-    [
-        ({"latency.p99"}, Effort.MERGE, 0.02),
-        ({"latency.p99"}, Effort.PUSH, 0.02),
-        ({"latency.p99"}, Effort.NIGHTLY, 0.01),
-        ({"latency.p99", "throughput"}, Effort.MERGE, 0.01),
-    ],
-)
-def test_the_client_may_add_a_tenth_of_the_narrowest_tolerance(
-    world: World, metrics: set[str], effort: Effort, share: float
-) -> None:
-    """Its own, or the run's where that is narrower: a load that is compared at 20 % is not INVALID for 1 % of it."""
-    world.next_run(metrics=frozenset(metrics), effort=effort)
+@pytest.mark.parametrize(("metrics", "share"), [({"latency.p99"}, 0.02), ({"latency.p99", "throughput"}, 0.01)])
+def test_the_client_may_add_a_tenth_of_the_narrowest_tolerance(world: World, metrics: set[str], share: float) -> None:
+    """A load that is compared at 20 % is not INVALID for 1 % of it."""
+    world.next_run(metrics=frozenset(metrics))
     judge = world.judge()
     judge.measure(target(), SHAPE, None)
     assert judge.measurements[0].shape.late_share == pytest.approx(share)

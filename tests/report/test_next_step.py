@@ -301,17 +301,6 @@ def test_the_command_can_be_pasted(verdict: Verdict, reason: Reason, options: li
     assert shlex.split(found) == ["pytest", nodeid, "--gpu=A100-SXM4-80GB", *options]
 
 
-@pytest.mark.parametrize(("verdict", "reason", "options"), CASES)
-def test_the_command_looks_as_closely_as_the_run_did(verdict: Verdict, reason: Reason, options: list[str]) -> None:
-    """Where it was typed so, and it records nothing: whoever records knows no effort."""
-    effort = "--gpuserve-effort=nightly"
-    found = command_for(judgement(verdict, reasons=(reason,)), "t", "cpu", stored=True, effort_option=effort)
-    records = any(option.startswith("--baseline-update") for option in options)
-    assert shlex.split(found)[3:] == [*options, *([] if records else [effort])]
-    closer = closer_command(judgement(), "t", "cpu", before="HEAD", effort_option=effort)
-    assert closer.endswith(f"--against=HEAD {effort}")
-
-
 @pytest.mark.parametrize(("clean", "before"), [(True, "HEAD~1"), (False, "HEAD")])
 def test_a_closer_look_is_the_same_in_both(before: str, *, clean: bool) -> None:
     """In git a regression that only a stored number shows is looked at first, by one command, whoever says it."""

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.errors import BaselineUnusable
-from pytest_gpuserve.gate.effort import Effort
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.report.remarks import header_line
@@ -219,5 +218,3 @@ def test_the_header_says_it_all() -> None:
     assert header_line("cpu", "A\x1bCPU", "side by side with main", budget_seconds=60.0, comparisons=1) == (
         r"cpu (A\x1bCPU), side by side with main, at most 60.0 s of measuring a test, 1 comparison planned"
     )
-    nightly = header_line("cpu", "A CPU", "a mode", budget_seconds=60.0, comparisons=1, effort=str(Effort.NIGHTLY))
-    assert ", a mode, effort nightly (tolerances times 0.4), at most 60.0 s" in nightly
