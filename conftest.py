@@ -19,10 +19,10 @@ MOST_WORKERS = 8
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Workers of ``-n auto``, which the ini file asks for: two a core for tests, which often wait.
 
-    None for what measures: suites, benchmarks, the self-test.
+    None for what measures: suites, benchmarks.
     """
     paths = [(config.invocation_params.dir / argument.split("::")[0]).resolve() for argument in config.args]
     tests = all(path.is_relative_to(TESTS) and not path.is_relative_to(TESTS / "benchmarks") for path in paths)
-    if not tests or config.getoption("--gpuserve-selftest", None) is not None:
+    if not tests:
         return 0
     return min(2 * len(os.sched_getaffinity(0)), MOST_WORKERS)

@@ -91,9 +91,6 @@ NO_NAME: Final = ("auto", "cpu")
 TELLS_ONLY: Final = ("collectonly", "help", "markers", "showfixtures", "show_fixtures_per_test", "cacheshow")
 """pytest's options with which no test is run."""
 
-SELFTEST_NAME: Final = "gpuserve-selftest"
-"""Name under which what runs the self-test is registered as a plugin."""
-
 REFUSED: Final = pytest.StashKey[str]()
 """Of a worker of pytest-xdist: why it may not measure; empty if it may."""
 
@@ -134,11 +131,7 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if not any(getattr(config.option, name, False) for name in TELLS_ONLY):
         clear_outputs(settings.outputs)
-    if settings.selftest_minutes is not None:
-        from pytest_gpuserve.plugin.selftest import SelftestCommand
-
-        config.pluginmanager.register(SelftestCommand(config, settings, settings.selftest_minutes), SELFTEST_NAME)
-    elif worker_count(config):
+    if worker_count(config):
         config.pluginmanager.register(XdistController(config, settings))
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.plugin.outputs import add_output_options, read_outputs, typed_flags
+from pytest_gpuserve.plugin.outputs import add_output_options, read_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -55,7 +55,6 @@ class Settings:
         against: The git revision that every comparison with ``baseline`` is paired against; None for none.
         against_python: Absolute path of the interpreter whose packages it is paired against; None for none.
         confirm: Whether a paired run settles what the stored baseline leaves open.
-        selftest_minutes: How long the self-test may take that is run instead of tests; None for none.
     """
 
     gpu: str
@@ -75,7 +74,6 @@ class Settings:
     against: str | None = None
     against_python: str | None = None
     confirm: bool = True
-    selftest_minutes: float | None = None
     artifacts_dir: Path | None = None
     full: bool = False
     load_engine: EngineChoice = "local"
@@ -92,9 +90,6 @@ BUDGET_SECONDS: Final = 300.0
 """Most measuring time of one test, where nobody says another."""
 
 ENGINE_OPTION: Final = "--load-engine"
-
-SELFTEST_MINUTES: Final = "10"
-"""Three comparisons of each kind; the first of all take the longest, for nothing has been learned of the machine."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -153,14 +148,6 @@ def add_options(parser: pytest.Parser) -> None:
         help="folder for the tables and charts that tests make (default: in pytest's cache)",
     )
     group.addoption("--reason", metavar="TEXT", help="why a baseline update may loosen a metric")
-    group.addoption(
-        "--gpuserve-selftest",
-        metavar="MINUTES",
-        nargs="?",
-        const=SELFTEST_MINUTES,
-        help="run no tests, but see what is found here: compares small built-in servers that are alike, and some that"
-        f" are known to be worse (default: {SELFTEST_MINUTES} minutes; more of them make more comparisons)",
-    )
     group.addoption("--gpuserve-docs", action="store_true", help="say where the plugin's pages are, and run no tests")
     for name, default, text in (
         ("gpu", "auto", "like --gpu"),
@@ -201,7 +188,6 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
     against, against_python = _against(config), _against_python(config)
     if against is not None or against_python is not None:
         _check_comparing(config, update)
-    selftest_minutes = _selftest_minutes(config, update, compared=against is not None or against_python is not None)
     return Settings(
         gpu=_text(config, "gpu"),
         update=update,
@@ -211,8 +197,7 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         missing_asked=missing != "",
         inconclusive_fails=_choice(config, "on_inconclusive", POLICIES) == "fail",
         budget_seconds=_number(config, "gpuserve_budget", BUDGET_SECONDS),
-        # A self-test writes no results. Those of an older run that an ini file names must outlive it.
-        outputs=() if selftest_minutes is not None else read_outputs(config, environment),
+        outputs=read_outputs(config, environment),
         reason=config.getoption("--reason"),
         record_sessions=_sessions(config),
         foreign_cores=_number(config, "gpuserve_foreign_cores"),
@@ -221,7 +206,6 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         against=against,
         against_python=against_python,
         confirm=not (config.getini("no_confirm") if config.getoption("--no-confirm") is None else True),
-        selftest_minutes=selftest_minutes,
         artifacts_dir=artifacts_dir,
         full=config.getoption("--gpuserve-full"),
         load_engine=_load_engine(config),
@@ -281,36 +265,6 @@ def _check_comparing(config: pytest.Config, update: Update) -> None:
             f"{flags} and an update of baselines are two runs: a comparison with another revision records nothing;"
             " leave one of them out" + (f" (what an ini file sets: {away})" if away else "")
         )
-
-
-def _selftest_minutes(config: pytest.Config, update: Update, *, compared: bool) -> float | None:
-    """How long the self-test may take; None where it is not asked for."""
-    flag = "--gpuserve-selftest"
-    text = config.getoption(flag)
-    if text is None:
-        return None
-    try:
-        minutes = float(text)
-    except ValueError:
-        minutes = math.nan
-    if not (math.isfinite(minutes) and minutes > 0):
-        raise pytest.UsageError(
-            f"{flag}={text}: it is a number of minutes above 0, and no test: give it alone or as {flag}=10"
-        )
-    other = "--against and --against-python (from an ini file: -o against= -o against_python=)" if compared else ""
-    if update is not Update.NOTHING:
-        other = "an update of baselines"
-    elif config.option.collectonly:
-        other = "--collect-only"
-    elif config.getoption(ENGINE_OPTION) is not None:
-        other = f"{ENGINE_OPTION}, for it compares what this host alone measures"
-    elif typed_flags(config):
-        other = f"{' and '.join(typed_flags(config))}, where their results would go"
-    if other:
-        raise pytest.UsageError(f"{flag} runs no tests, so it does not go together with {other}: leave one of them out")
-    if config.getoption("numprocesses", None):
-        raise pytest.UsageError(f"{flag} cannot measure under pytest-xdist: run it with -n0")
-    return minutes
 
 
 def _load_engine(config: pytest.Config) -> EngineChoice:

@@ -100,12 +100,6 @@ def read_outputs(config: pytest.Config, environment: Mapping[str, str]) -> tuple
     return tuple(found)
 
 
-def typed_flags(config: pytest.Config) -> list[str]:
-    """The options, not ini settings, by which files are asked for."""
-    flags = (f"--{name.replace('_', '-')}" for name, *_ in _FILES)
-    return [flag for flag in flags if config.getoption(flag)]
-
-
 def clear_outputs(outputs: Iterable[Output]) -> None:
     """Remove what an older run wrote: nobody must take its result for this one's.
 

@@ -43,12 +43,11 @@ def refused(project: Project, *arguments: str) -> str:
 
 
 def test_what_is_no_engine_is_refused(project: Project) -> None:
-    """With the value and all that could have been meant; of an ini setting by its name; for a self-test at all."""
+    """With the value and all that could have been meant; of an ini setting by its name."""
     told = refused(project, "--load-engine=gpu")
     assert "--load-engine" in told
     assert "'gpu'" in told
     assert "--load-engine=ray://HOST:PORT" in told
-    assert "--load-engine" in refused(project, "--gpuserve-selftest=1", "--load-engine=ray")
     project.ini(gpuserve_load_engine="ray:/head:1")
     told = refused(project)
     assert "gpuserve_load_engine is neither" in told

@@ -24,7 +24,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("new",),
     ("plugin",),
     ("doctor",),
-    ("selftest",),
     ("fixture_types", "testing"),
     ("comparison",),
     ("asking",),

@@ -35,7 +35,6 @@ class Seen:
     """A progress line that nobody looks at."""
 
     ticks: int = 0
-    cleared: int = 0
     fail_at: int | None = None
 
     def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
@@ -47,7 +46,6 @@ class Seen:
 
     def clear(self) -> None:
         """Hear of the end."""
-        self.cleared += 1
 
 
 @dataclass
