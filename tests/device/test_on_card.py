@@ -1,6 +1,6 @@
 """What the code for cards takes for true of NVML, the driver and CUDA, on the card that is there.
 
-Each assumption stands in ``pytest_gpuserve/device/ASSUMPTIONS.md``. Numbers are printed: ``pytest -m gpu -rA``.
+Each assumption stands in ``pytest_gpuserve/device/ASSUMPTIONS.md``. Numbers are printed: ``pytest -m gpu -s``.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -23,7 +24,9 @@ import pytest
 import pytest_gpuserve
 from pytest_gpuserve.device.card import UNSUPPORTED, Card, list_cards, opened
 from pytest_gpuserve.device.card_probe import CardProbe
+from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.device.sample import SAMPLES_A_SECOND, CardEvent, CardSample, Unknown
+from pytest_gpuserve.device.select import Device
 from pytest_gpuserve.device.telemetry import SamplerProcess
 from pytest_gpuserve.device.yardstick import measure_card
 from pytest_gpuserve.experiment.telemetry import NEEDED, NOT_SUPPORTED, RELEASE_NS
@@ -90,6 +93,21 @@ held = torch.ones(1 << 30, dtype=torch.uint8, device="cuda")
 torch.cuda.synchronize()
 print(flush=True)
 time.sleep(600)
+"""
+
+LITSERVE = """
+import torch
+from litserve import LitAPI, LitServer
+
+class Api(LitAPI):
+    def setup(self, device):
+        pass
+
+    def predict(self, x):
+        return x
+
+devices = LitServer(Api()).devices
+print(torch.ones(1, device=devices[0][0]).device, devices)
 """
 
 TOO_MUCH = """
@@ -218,6 +236,36 @@ def test_memory_is_given_back_after_a_kill(card: Card) -> None:
     print(f"{before} before, {held} held, {after} after {(time.perf_counter_ns() - began) / 1e6:.0f} ms")  # noqa: T201 -- as above
     assert None not in (before, held)
     assert held > before + (1 << 30)  # type: ignore[operator]  # the line above says that they are numbers
+
+
+@pytest.mark.gpu
+def test_a_kill_under_load_is_no_error_of_the_card(busy_card: tuple[Card, int]) -> None:
+    """A process that is killed while it computes leaves the card usable; an XID is one that a killed process may have.
+
+    Sources: the XID catalog; the list of those that NVIDIA's device plugin takes for errors of an application.
+    """
+    card, pid = busy_card
+    with SamplerProcess([card.uuid], log=Path(os.devnull)) as sampler:
+        sampler.seen_until(time.perf_counter_ns() + NS)
+        os.kill(pid, signal.SIGKILL)
+        seen = sampler.seen_until(time.perf_counter_ns() + 3 * NS)
+    print(seen.events)  # noqa: T201 -- as above
+    assert {event.kind for event in seen.events} <= {"xid"}
+    assert {event.number for event in seen.events} <= {13, 31, 43, 45, 68, 109}
+    with on_card(card, MULTIPLY) as process:
+        assert process.told  # type: ignore[attr-defined]
+
+
+@pytest.mark.gpu
+def test_litserve_takes_the_card(card: Card) -> None:
+    """LitServe's server that is told nothing takes the card that is measured, by the variables that a server gets."""
+    needs_cuda()
+    pytest.importorskip("litserve")
+    environment = {**os.environ, **Device(card.name, card, read_host()).environment()}
+    done = subprocess.run(
+        [sys.executable, "-c", LITSERVE], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stdout.startswith("cuda:0 "), done.stdout + done.stderr
 
 
 @pytest.mark.gpu
