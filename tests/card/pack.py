@@ -1,7 +1,6 @@
-"""``python -m tests.card.pack``: collects wheels for a machine that has a card and no network.
+"""``python -m tests.card.pack``: collects what a machine with a GPU and without a network lacks.
 
-Versions are those of the environment that this runs in, so they are what the tests ran with. Each wheel is written
-anew: compressed better, and without debug symbols.
+That is the last commit, and wheels in the versions of the environment that this runs in, compressed better.
 """
 
 from __future__ import annotations
@@ -14,139 +13,121 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from base64 import urlsafe_b64encode
-from collections import Counter, deque
-from dataclasses import dataclass, field
-from hashlib import sha256
+from collections import deque
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from packaging.markers import default_environment
 from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.process.command_line import refused, run_command
-from tests.card.groups import FOLDER, MANIFEST, ROOT, TORCH, groups
-from tests.card.records import read_records
+from tests.card.steps import MAIN, MANIFEST, PACK, REPOSITORY, ROOT, TRITON
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 MIB: Final = 1 << 20
 
-MOST_MIB: Final = 64.0
-"""What travels to a lent machine: the checkout and the pack together."""
+MOST_MIB: Final = 63.0
+"""What travels to a lent machine, the checkout and the pack together; a little is left for an archive's own records."""
 
-SPARE_MIB: Final = 1.0
-"""Left free for folders and the records of an archive."""
+EXTRAS: Final = {MAIN: ("mosec", "litserve", "suites"), TRITON: ("triton", "pytriton")}
+"""Of each environment; the first has the package's own requirements, too."""
 
-GLIBC_MINORS: Final = range(5, 40)
-"""Of the manylinux tags that a wheel may have; pip takes only those that are named."""
-
-ELF: Final = b"\x7fELF"
+NOT_PACKED: Final = ("pytest-gpuserve[", "torch", "gguf", "xllamacpp")
+"""They begin requirements that only name extras, that every such machine has, or that no step uses."""
 
 OF_PYTHON: Final = re.compile(r"python_backend_stubs/(\d+\.\d+)/|\.libs/libpython3-[0-9a-f]+(\.\d+)\.so")
 """In Triton's wheel: programs for one version of Python each, and the library of one of them."""
 
-There = dict[str, str | None]
-"""What the machine has: versions by name, None where any will do."""
-
-
-@dataclass
-class Pack:
-    """What is packed, and what is not, each with its reason."""
-
-    folder: Path
-    most_bytes: int
-    pythons: Sequence[str]
-    sizes: dict[str, int] = field(default_factory=dict)
-    by_group: Counter[str] = field(default_factory=Counter)
-    left_out: dict[str, str] = field(default_factory=dict)
-    pins: dict[str, dict[str, list[str]]] = field(default_factory=dict)
-
-    def add(self, group: str, python: str, wheel: Path) -> None:
-        """Write a wheel anew into the pack, where it fits, for a group and a Python."""
-        if wheel.name not in self.sizes and wheel.name not in self.left_out:
-            self._write(group, wheel)
-        if wheel.name in self.sizes:
-            name, version, *_ = parse_wheel_filename(wheel.name)
-            self.pins.setdefault(python, {}).setdefault(group, []).append(f"{name}=={version}")
-
-    def _write(self, group: str, wheel: Path) -> None:
-        packed = self.folder / wheel.name
-        shrink(wheel, packed, self.pythons)
-        size = packed.stat().st_size
-        if sum(self.sizes.values()) + size > self.most_bytes:
-            packed.unlink()
-            self.left_out[wheel.name] = f"its {size / MIB:.1f} MiB do not fit"
-        else:
-            self.sizes[wheel.name] = size
-            self.by_group[group] += size
-
 
 def main(arguments: Sequence[str]) -> int:
     """Collect, tell, and return the exit status."""
-    given = _parser().parse_args(arguments)
+    parser = argparse.ArgumentParser(prog="python -m tests.card.pack", description=__doc__)
+    parser.add_argument("--python", required=True, metavar="X.Y", help="the machine's version")
+    parser.add_argument("--there", type=Path, metavar="FILE", help="what the machine has: `pip freeze`, or names alone")
+    parser.add_argument("--into", type=Path, default=PACK, help=f"the pack's folder (default {PACK.name})")
+    given = parser.parse_args(arguments)
+    listed = [line.split("==") for line in given.there.read_text(encoding="utf-8").split()] if given.there else []
+    there: dict[str, str | None] = {canonicalize_name(name): (*version, None)[0] for name, *version in listed}
     try:
-        pack = make_pack(given.into, given.python or [_version()], _there(given.there), given.most_mib)
+        print(*make_pack(given.into, given.python, there), sep="\n")  # noqa: T201 -- a command
     except GpuserveError as problem:
         return refused(problem)
-    say = [f"{name}: {size / MIB:.1f} MiB" for name, size in pack.by_group.items()]
-    say += [f"left out: {name}: {why}" for name, why in pack.left_out.items()]
-    total = sum(pack.sizes.values()) / MIB
-    say.append(f"{given.into}: {len(pack.sizes)} wheels, {total:.1f} MiB of {pack.most_bytes / MIB:.1f} MiB")
-    print("\n".join(say))  # noqa: T201 -- a command
     return 0
 
 
-def make_pack(into: Path, pythons: Sequence[str], there: There, most_mib: float) -> Pack:
-    """Make a pack, in the place of an older one.
+def make_pack(into: Path, python: str, there: Mapping[str, str | None], most_mib: float = MOST_MIB) -> list[str]:
+    """Make a pack for a version of Python, in the place of an older one, and say what is in it.
 
-    Args:
-        into: Its folder.
-        pythons: Versions of the machine's Python that it may have, such as ``3.12``.
-        there: What the machine has beside torch.
-        most_mib: Of the checkout and the pack together.
+    ``there`` is what the machine has beside torch: versions by name, None where any will do.
 
     Raises:
-        UsageProblem: Nothing fits beside the checkout.
+        UsageProblem: The folder has other files, a wheel cannot be had, or it is too much beside the checkout.
     """
-    most = int((most_mib - SPARE_MIB) * MIB) - checkout_bytes(ROOT)
-    if most <= 0:
-        raise UsageProblem(f"beside the checkout nothing fits into {most_mib:g} MiB", remedies=["--most-mib=100"])
     if into.exists() and any(into.iterdir()) and not (into / MANIFEST).exists():
-        raise UsageProblem(f"{into} is no pack and not empty", remedies=["--into=FOLDER, a new one"])
+        raise UsageProblem(f"{into} is not a pack and not empty", remedies=["--into=FOLDER, a new one"])
     shutil.rmtree(into, ignore_errors=True)
     into.mkdir(parents=True)
-    pack = Pack(into, most, pythons)
+    pins = {name: needed(texts, python, there) for name, texts in requirements().items()}
+    (into / MANIFEST).write_text(json.dumps({"python": python, "pins": pins}, indent=1) + "\n", encoding="utf-8")
     with tempfile.TemporaryDirectory() as folder:
-        for group, requirements in groups().items():
-            for python in pythons:
-                pins = [f"{name}=={metadata.version(name)}" for name in needed(requirements, python, there)]
-                fetched = Path(folder) / group / python
-                pack.left_out.update(dict.fromkeys(download(pins, python, fetched), f"no wheel for Python {python}"))
-                # The small ones first: of what does not fit as little as possible is left out.
-                for wheel in sorted(fetched.glob("*.whl"), key=lambda path: path.stat().st_size):
-                    pack.add(group, python, wheel)
-    told = {"pythons": pack.pins, "left_out": pack.left_out}
-    (into / MANIFEST).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    return pack
+        for some in filter(None, pins.values()):
+            download(some, python, folder)
+        for wheel in Path(folder).glob("*.whl"):
+            shrink(wheel, into / wheel.name, python)
+    git(ROOT, "init", "--quiet", "--bare", "--template=", "--initial-branch=main", str(into / REPOSITORY))
+    git(into / REPOSITORY, "fetch", "--quiet", "--depth=1", ROOT.as_uri(), "HEAD:refs/heads/main")
+    sizes = {each.name: _bytes(each) for each in sorted(into.iterdir())}
+    names = git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate").split("\0")
+    most = most_mib - sum(_bytes(ROOT / name) for name in names if name and (ROOT / name).exists()) / MIB
+    total = sum(sizes.values()) / MIB
+    lines = [f"{size / MIB:5.1f} MiB  {name}" for name, size in sizes.items()]
+    lines.append(f"{total:5.1f} MiB of {most:.1f} MiB, {git(ROOT, 'log', '-1', '--format=commit %h: %s')}")
+    if total > most:
+        remedies = ["--there=FILE, what `pip freeze` prints on the machine"]
+        raise UsageProblem("the pack is too large", found="\n".join(lines), remedies=remedies)
+    return [*lines, "not in it: changes that are not committed"] if git(ROOT, "status", "--porcelain") else lines
 
 
-def needed(requirements: Iterable[str], python: str, there: Mapping[str, str | None]) -> list[str]:
-    """Names of the distributions that these requirements come to, by what is installed here, without what is there."""
-    machine = {**dict.fromkeys(_closure([TORCH], python, {})), **there}
-    return sorted(_closure(requirements, python, machine))
+def git(folder: Path, *arguments: str) -> str:
+    """Run git in a folder, and return what it prints."""
+    done = subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True)
+    return done.stdout.strip()
 
 
-def _closure(requirements: Iterable[str], python: str, there: Mapping[str, str | None]) -> dict[str, set[str]]:
+def _bytes(place: Path) -> int:
+    """Size of a file, or of all in a folder."""
+    return sum(path.lstat().st_size for path in (place, *place.rglob("*")) if not path.is_dir())
+
+
+def requirements() -> dict[str, list[str]]:
+    """Read what each environment needs from the project's own lists."""
+    import tomllib  # type: ignore[import-not-found]  # Python 3.11 has it, where packs are made
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    found = {name: [text for key in keys for text in extras[key]] for name, keys in EXTRAS.items()}
+    # Tests import it.
+    found[MAIN] += [*project["dependencies"], "hypothesis"]
+    return {name: [text for text in texts if not text.startswith(NOT_PACKED)] for name, texts in found.items()}
+
+
+def needed(texts: Iterable[str], python: str, there: Mapping[str, str | None]) -> list[str]:
+    """Distributions that requirements come to, by what is installed here, without what is there: ``name==version``."""
+    machine = {**dict.fromkeys(_closure(["torch"], python, {})), **there}
+    return [f"{name}=={metadata.version(name)}" for name in sorted(_closure(texts, python, machine))]
+
+
+def _closure(texts: Iterable[str], python: str, there: Mapping[str, str | None]) -> dict[str, set[str]]:
     """Distributions, each with the extras that are asked of it."""
     found: dict[str, set[str]] = {}
     environment: dict[str, str] = {name: str(value) for name, value in default_environment().items()}
     environment |= {"python_version": python, "python_full_version": f"{python}.0"}
-    todo = deque((Requirement(text), "") for text in requirements)
+    todo = deque((Requirement(text), "") for text in texts)
     while todo:
         requirement, extra = todo.popleft()
         if requirement.marker is not None and not requirement.marker.evaluate({**environment, "extra": extra}):
@@ -160,101 +141,27 @@ def _closure(requirements: Iterable[str], python: str, there: Mapping[str, str |
     return found
 
 
-def download(pins: Sequence[str], python: str, folder: Path) -> list[str]:
-    """Fetch wheels, all at once or else one by one; those that cannot be had."""
-    folder.mkdir(parents=True)
-    if not pins or _fetch(pins, python, folder):
-        return []
-    return [pin for pin in pins if not _fetch([pin], python, folder)]
-
-
-def _fetch(pins: Sequence[str], python: str, folder: Path) -> bool:
-    platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in GLIBC_MINORS]
-    platforms += [f"--platform=manylinux{year}_x86_64" for year in (1, 2010, 2014)]
+def download(pins: Sequence[str], python: str, folder: str) -> None:
+    """Fetch wheels. Raises `UsageProblem` where one cannot be had."""
+    # Pip takes only tags that are named.
+    tags = [*(f"_2_{minor}" for minor in range(5, 40)), "1", "2010", "2014"]
     options = ["--quiet", "--no-deps", "--only-binary=:all:", f"--python-version={python}", "--implementation=cp"]
-    command = [sys.executable, "-m", "pip", "download", *options, *platforms, "--dest", str(folder), *pins]
-    return subprocess.run(command, check=False, stderr=subprocess.DEVNULL).returncode == 0
+    options += [f"--platform=manylinux{tag}_x86_64" for tag in tags]
+    command = [sys.executable, "-m", "pip", "download", *options, "--dest", folder, *pins]
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    if done.returncode:
+        remedies = ["install another version of it here, and pack again"]
+        raise UsageProblem(f"a wheel for Python {python} cannot be had", found=done.stderr, remedies=remedies)
 
 
-def shrink(wheel: Path, into: Path, pythons: Sequence[str]) -> None:
-    """Write a wheel anew, smaller; its list of contents is that of what it holds then."""
-    rows: list[str] = []
-    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(into, "w", zipfile.ZIP_LZMA) as target:
-        (record,) = [name for name in source.namelist() if name.endswith(".dist-info/RECORD")]
+def shrink(wheel: Path, into: Path, python: str) -> None:
+    """Write a wheel anew, smaller, for one version of Python; pip does not ask for what its list has beside that."""
+    with zipfile.ZipFile(wheel) as source, zipfile.ZipFile(into, "w") as target:
         for info in source.infolist():
-            if info.filename == record or info.is_dir() or _is_of_another(info.filename, pythons):
-                continue
-            data = _stripped(source.read(info))
-            _put(target, info, data)
-            digest = urlsafe_b64encode(sha256(data).digest()).rstrip(b"=").decode()
-            rows.append(f"{info.filename},sha256={digest},{len(data)}")
-        _put(target, source.getinfo(record), "\n".join([*rows, f"{record},,", ""]).encode())
-
-
-def _put(target: zipfile.ZipFile, info: zipfile.ZipInfo, data: bytes) -> None:
-    new = zipfile.ZipInfo(info.filename, info.date_time)
-    # It says who may execute a program.
-    new.external_attr, new.compress_type = info.external_attr, zipfile.ZIP_LZMA
-    target.writestr(new, data)
-
-
-def _is_of_another(name: str, pythons: Sequence[str]) -> bool:
-    found = OF_PYTHON.search(name)
-    return found is not None and (found[1] or f"3{found[2]}") not in pythons
-
-
-def _stripped(data: bytes) -> bytes:
-    """An executable or library without its debug symbols; as it is where that makes it no smaller."""
-    if not data.startswith(ELF) or shutil.which("strip") is None:
-        return data
-    with tempfile.NamedTemporaryFile() as file:
-        file.write(data)
-        file.flush()
-        done = subprocess.run(["strip", "--strip-debug", file.name], check=False, stderr=subprocess.DEVNULL)
-        smaller = Path(file.name).read_bytes()
-    return smaller if done.returncode == 0 and len(smaller) < len(data) else data
-
-
-def checkout_bytes(root: Path) -> int:
-    """Size of what travels without being named: all files that git does not ignore."""
-    command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate"]
-    names = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
-    return sum((root / name).lstat().st_size for name in names if name and (root / name).exists())
-
-
-def _there(place: Path | None) -> There:
-    if place is None:
-        return {}
-    if place.is_dir():
-        return dict(_listed(read_records(place)[0].facts["installed"]))
-    return dict(_listed(place.read_text(encoding="utf-8").splitlines()))
-
-
-def _listed(lines: Iterable[str]) -> Iterator[tuple[str, str | None]]:
-    for line in lines:
-        name, _, version = line.strip().partition("==")
-        if name and not name.startswith(("#", "-")):
-            yield canonicalize_name(name.partition(" @ ")[0]), version or None
-
-
-def _version() -> str:
-    return f"{sys.version_info[0]}.{sys.version_info[1]}"
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.card.pack", description=__doc__)
-    parser.add_argument(
-        "--python",
-        action="append",
-        metavar="X.Y",
-        help="a version that the machine may have (default: this one); again",
-    )
-    parser.add_argument(
-        "--there", type=Path, metavar="PLACE", help="what the machine has: of `pip freeze`, or a run there"
-    )
-    parser.add_argument("--most-mib", type=float, default=MOST_MIB, help=f"checkout and pack (default {MOST_MIB:g})")
-    parser.add_argument("--into", type=Path, default=FOLDER, help=f"the pack's folder (default {FOLDER.name})")
-    return parser
+            of = OF_PYTHON.search(info.filename)
+            if not info.is_dir() and not (of and (of[1] or f"3{of[2]}") != python):
+                # Its entry goes on to say who may execute it.
+                target.writestr(info, source.read(info), zipfile.ZIP_LZMA)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""What a run brings back: a line of JSON for each step, all logs, and the files that the steps wrote.
+"""What a run brings back, wherever it is cut: each step's result and log, and the files that the steps wrote.
 
-They are three files, for a lent machine gives back no more than eight: `RESULTS`, `LOGS`, `FILES`; `RUNNING` is the log
-of the step that is under way. A step's log is written before its line, so a line never lacks its log.
+A lent machine gives back no more than eight files of 16 MiB. Standard library alone.
 """
 
 from __future__ import annotations
@@ -10,29 +9,27 @@ import io
 import json
 import os
 import tarfile
-from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 RESULTS: Final = "results.jsonl"
-LOGS: Final = "logs.txt"
-FILES: Final = "files.tar.gz"
+"""A record a line, as soon as its step has ended."""
+
 RUNNING: Final = "running.log"
+"""Of the step that is under way: a line with its name, and with how many records there were, and all it has printed."""
+
+FILES: Final = "files.tar.gz"
 
 MOST_LOG_BYTES: Final = 1 << 19
-"""Of a step; of a longer log the begin and the end are kept."""
-
-MOST_FILE_BYTES: Final = 1 << 20
-"""A file that is larger stays behind."""
+"""Of a step; of a longer log the end is kept."""
 
 MOST_FILES_BYTES: Final = 15 << 20
-"""Of all files, compressed."""
+"""Of all files, compressed; the largest ones stay behind."""
 
-TAIL_LINES: Final = 40
-
-Outcome = Literal["passed", "failed", "overran", "skipped"]
+PASSED: Final = "passed"
 
 
 @dataclass(frozen=True)
@@ -41,82 +38,91 @@ class Record:
 
     Args:
         name: Of the step.
-        outcome: ``overran`` is a step that was ended at its deadline.
+        outcome: ``passed``, ``failed``, ``skipped``, ``overran`` (it was ended), or ``cut`` (the run was).
         seconds: That it took.
         why: Of an outcome that is not ``passed``.
-        tail: The last lines of its log.
-        facts: What it found out, where that is more than an outcome.
+        log: What it printed.
     """
 
     name: str
-    outcome: Outcome
+    outcome: str
     seconds: float = 0.0
     why: str = ""
-    tail: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
+    log: str = ""
 
 
-class Writer:
-    """Writes records into a folder.
+class Records:
+    """Those in a folder, which is made, and to which more are written.
 
     Args:
-        folder: The folder, which is made.
-        kept: Where steps leave the files that are brought back.
+        folder: The folder; a step in which an earlier run was cut has its record there from now on.
+        kept: Where steps leave the files that are brought back; those of the folder are there from now on.
     """
 
     def __init__(self, folder: Path, kept: Path) -> None:
-        self._folder = folder
-        self._kept = kept
+        self.log = folder / RUNNING
+        self._folder, self._kept = folder, kept
+        self._packed: set[tuple[Path, int, int]] = set()
         folder.mkdir(parents=True, exist_ok=True)
+        kept.mkdir(parents=True)
+        unpack_files(folder, kept)
+        # Of a line that is not whole the rest would become part of the next one.
+        (folder / RESULTS).write_text("".join(f"{line}\n" for line in _whole_lines(folder)), encoding="utf-8")
+        if self.log.exists():
+            for record in list(read_records(folder).values())[-1:]:
+                self.add(record)
 
-    @property
-    def log(self) -> Path:
-        """Where the output of the step under way belongs."""
-        return self._folder / RUNNING
-
-    def tail(self) -> str:
-        """The last lines of that."""
-        try:
-            text = self.log.read_bytes()[-MOST_LOG_BYTES:].decode(errors="replace")
-        except FileNotFoundError:
-            return ""
-        return "\n".join(text.splitlines()[-TAIL_LINES:])
+    def begin(self, name: str) -> None:
+        """Say which step is under way."""
+        self.log.write_text(f"{name} {len(_whole_lines(self._folder))}\n", encoding="utf-8")
 
     def add(self, record: Record) -> None:
-        """Write what a step left, then its log, then its line, each whole."""
-        self._write_files()
-        log = self.log.read_bytes() if self.log.exists() else b""
-        if len(log) > MOST_LOG_BYTES:
-            log = log[: MOST_LOG_BYTES // 2] + b"\n[...]\n" + log[-MOST_LOG_BYTES // 2 :]
-        self._append(LOGS, f"===== {record.name}: {record.outcome} {record.why}\n".encode() + log + b"\n")
-        self._append(RESULTS, json.dumps(asdict(record)).encode() + b"\n")
-        self.log.unlink(missing_ok=True)
-
-    def _append(self, name: str, data: bytes) -> None:
-        with (self._folder / name).open("ab") as file:
-            file.write(data)
+        """Write what a step left, and then its line with its log, whole."""
+        self.save_files()
+        line = json.dumps(asdict(replace(record, log=_read_log(self.log)))).encode() + b"\n"
+        with (self._folder / RESULTS).open("ab") as file:
+            file.write(line)
             file.flush()
             os.fsync(file.fileno())
+        self.log.unlink(missing_ok=True)
 
-    def _write_files(self) -> None:
-        """Pack all files anew, the largest ones last and as far as there is room."""
-        paths = [path for path in self._kept.rglob("*") if path.is_file() and path.stat().st_size <= MOST_FILE_BYTES]
-        if not paths:
-            return
-        packed = io.BytesIO()
-        with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-            for path in sorted(paths, key=lambda each: (each.stat().st_size, each)):
-                if packed.tell() + path.stat().st_size <= MOST_FILES_BYTES:
-                    archive.add(path, path.relative_to(self._kept))
-        new = self._folder / f"{FILES}.new"
-        new.write_bytes(packed.getvalue())
-        new.replace(self._folder / FILES)
+    def save_files(self) -> None:
+        """Pack all files anew where one has changed, the small ones first."""
+        sized = [(path, path.stat()) for path in self._kept.rglob("*") if path.is_file()]
+        found = {(path, stat.st_size, stat.st_mtime_ns) for path, stat in sized}
+        if found != self._packed:
+            packed = io.BytesIO()
+            with tarfile.open(fileobj=packed, mode="w:gz") as archive:
+                for path, stat in sorted(sized, key=lambda each: each[1].st_size):
+                    if packed.tell() + stat.st_size <= MOST_FILES_BYTES:
+                        archive.add(path, path.relative_to(self._kept))
+            new = self._folder / f"{FILES}.new"
+            new.write_bytes(packed.getvalue())
+            new.replace(self._folder / FILES)
+            self._packed = found
 
 
-def read_records(folder: Path) -> list[Record]:
-    """Read the records of a run; a line that is not whole, of a run that was cut off, is left out."""
-    *lines, _ = (folder / RESULTS).read_text(encoding="utf-8").split("\n")
-    return [Record(**json.loads(line)) for line in lines]
+def _whole_lines(folder: Path) -> list[str]:
+    results = folder / RESULTS
+    return results.read_text(encoding="utf-8").split("\n")[:-1] if results.exists() else []
+
+
+def _read_log(log: Path) -> str:
+    return log.read_bytes()[-MOST_LOG_BYTES:].decode(errors="replace") if log.exists() else ""
+
+
+def read_records(folder: Path) -> dict[str, Record]:
+    """Read each step's last record, the newest one last; a step in which a run was cut has one, too."""
+    records = [Record(**json.loads(line)) for line in _whole_lines(folder)]
+    if (folder / RUNNING).exists():
+        name, _, after = (folder / RUNNING).read_text(errors="replace").partition("\n")[0].partition(" ")
+        if after == str(len(records)):
+            records.append(Record(name, "cut", 0.0, "the run was ended in it", _read_log(folder / RUNNING)))
+    found: dict[str, Record] = {}
+    for record in records:
+        found.pop(record.name, None)
+        found[record.name] = record
+    return found
 
 
 def unpack_files(folder: Path, into: Path) -> None:

@@ -1,158 +1,196 @@
-"""``python -m tests.card.run --minutes 9 --out FOLDER``: proves the package on the card of a strange machine.
+"""``python -m tests.card.run --out FOLDER``: proves the package on the GPU of a strange machine, in minutes.
 
-The machine's own Python begins: it looks at the machine, makes an environment with what the pack brings, and goes on in
-that. Each step's result is written as soon as it ends, so that whoever ends this loses nothing that was finished.
+The machine's own Python that has torch runs it. Each step's result is written as soon as it ends, and what a step has
+printed as it prints it, so that whoever ends this loses nothing. Run again with the same folder, or a copy of it, this
+goes on with the steps that have not passed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
-from dataclasses import replace
+from contextlib import ExitStack, suppress
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from tests.card.groups import CORE, EXTRAS, FOLDER, ROOT, TRITON, packed_groups
-from tests.card.machine import install, look, make_environment
-from tests.card.records import Record, Writer, read_records, unpack_files
-from tests.card.steps import ENVIRONMENT, STEPS
+from tests.card.records import PASSED, Record, Records, read_records
+from tests.card.steps import INSTALL_SECONDS, MAIN, MANIFEST, PACK, REPOSITORY, ROOT, SLOWED, STEPS, TRITON
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from tests.card.steps import Step
 
-INSTALL_SECONDS: Final = 120.0
-"""For all groups together."""
+END_SECONDS: Final = 8.0
+"""Left of the time for the end of the last step; with less than that for itself none is begun."""
 
-END_SECONDS: Final = 10.0
-"""Left of the time for the end of the last step."""
+SAVE_SECONDS: Final = 2.0
+"""So often files that the step under way has left are brought to where nothing is lost."""
 
-LEAST_SECONDS: Final = 10.0
-"""With less time no step is begun."""
+DMON: Final = ("nvidia-smi", "dmon", "-s", "pucvmet", "-o", "DT")
+"""Runs beside all steps: it keeps the driver loaded, and is a log of what the GPU did."""
+
+LAY: Final = """nvidia-smi; nvidia-smi -q; lscpu; free -m; df -h /tmp .; which -a git g++ nvcc podman docker
+set -e
+mkdir tree
+cp -R "$1" tree/.git
+git -C tree config core.bare false
+git -C tree reset --hard --quiet main
+cp -R tree slowed
+sed -i "s/$3/$4/" "slowed/$2"
+! git -C slowed diff --quiet"""
+"""Looks at the machine, and lays the packed commit and a build of it that is slower."""
+
+PIP: Final = ("-m", "pip", "install", "--no-index", "--no-deps", "--no-cache-dir", "--no-compile")
+
+VARIABLES: Final = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1", "COLUMNS": "120"}
+"""Of all steps: no plugins that the machine may have."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run, and return the exit status: 1 where a step did not pass."""
-    given = _parser().parse_args(arguments)
-    if given.work is None:
-        return _prepare(given)
-    writer = Writer(given.out, given.work / "kept")
-    pythons = {name: str(given.work / ("triton" if name == TRITON else "main") / "bin" / "python3") for name in EXTRAS}
-    lacking = {record.name: record.why for record in read_records(given.out) if record.outcome != "passed"}
-    earlier = read_records(given.after) if given.after else []
-    done = {record.name: record for record in earlier if record.outcome == "passed"}
-    for step in STEPS:
-        if given.steps and step.name not in given.steps:
-            continue
-        left = given.until - time.monotonic() - END_SECONDS
-        why = lacking.get(f"install {step.needs}")
-        if step.name in done:
-            record = done[step.name]
-        elif why is not None:
-            record = Record(step.name, "skipped", why=f"{step.needs} could not be installed: {why}")
-        elif step.changes_settings and not given.may_change_settings:
-            record = Record(step.name, "skipped", why="--may-change-settings was not given")
-        elif left < LEAST_SECONDS:
-            record = Record(step.name, "skipped", why="there was no time left")
-        else:
-            record = run_step(
-                step, writer, python=pythons[step.needs], gpu=given.gpu, work=given.work, left_seconds=left
-            )
-        _add(writer, record)
-    shutil.rmtree(given.work, ignore_errors=True)
-    return 0 if all(record.outcome == "passed" for record in read_records(given.out)) else 1
+    """Run, and return the exit status: 1 where a step that has to did not pass."""
+    parser = argparse.ArgumentParser(prog="python -m tests.card.run", description=__doc__)
+    parser.add_argument("--out", type=Path, required=True, help="a folder: empty, or of a run that goes on")
+    parser.add_argument("--minutes", type=float, default=9.0, help="after which all has ended (default 9)")
+    parser.add_argument("--pack", type=Path, default=PACK, help="of `tests.card.pack`")
+    parser.add_argument("--gpu", default="auto", help="as of the plugin: `cpu` rehearses on a machine without a GPU")
+    parser.add_argument("--factor", type=float, default=1.0, help="of each step's time, on a slow machine")
+    given = parser.parse_args(arguments)
+    work = given.pack.resolve() / "work"
+    shutil.rmtree(work, ignore_errors=True)
+    try:
+        run = Run(given.out.resolve(), work, given.gpu, given.factor, time.monotonic() + 60 * given.minutes)
+        return run.all(STEPS)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
 
 
-def run_step(step: Step, writer: Writer, *, python: str, gpu: str, work: Path, left_seconds: float) -> Record:
-    """Run a step, and end it with all that it started at its deadline, or when there is no more time."""
+class Run:
+    """A run in a folder, whose steps may take a factor of their time, until a time of the monotonic clock."""
+
+    def __init__(self, out: Path, work: Path, gpu: str, factor: float, until: float) -> None:
+        self._out, self._work, self._factor, self._until = out, work, factor, until
+        self._records = Records(out, work / "kept")
+        self._values = {"gpu": gpu, "kept": str(work / "kept")}
+        self._installed_until = time.monotonic() + INSTALL_SECONDS * factor
+
+    def all(self, steps: Sequence[Step]) -> int:
+        """Prepare, run those that have not passed, and return the exit status."""
+        self._laid = self._prepared("machine", self._look)
+        below = [place for place in sys.path if place.endswith("-packages")]
+        ready = [name for name in (MAIN, TRITON) if self._prepared(f"install-{name}", self._install, name, below)]
+        if MAIN not in ready:
+            return 1
+        # What the pack has brought is at hand from now on, in this process too.
+        sys.path[:0] = below
+        from pytest_gpuserve.process.child import Command, Process
+
+        with ExitStack() as stack:
+            if (program := shutil.which(DMON[0])) is not None:
+                dmon = Command((program, *DMON[1:]), os.environ, ROOT, self._out / "dmon.log")
+                stack.enter_context(Process.start(dmon))
+            for step in steps:
+                if not self._has_passed(step):
+                    self._add(self._tried(step, ready))
+        return int(not all(self._has_passed(step) for step in steps if not step.spare))
+
+    def _has_passed(self, step: Step) -> bool:
+        return any(each.name == step.name and each.outcome == PASSED for each in read_records(self._out).values())
+
+    def _add(self, record: Record) -> None:
+        self._records.add(record)
+        print(f"{record.name}: {record.outcome} in {record.seconds:.1f} s {record.why}".rstrip(), flush=True)  # noqa: T201 -- a command
+
+    def _prepared(self, name: str, prepare: Callable[..., str], *arguments: object) -> bool:
+        """Do what comes before all steps, which returns why it did not succeed, if so."""
+        began = time.monotonic()
+        self._records.begin(name)
+        why = prepare(*arguments)
+        self._add(Record(name, "failed" if why else PASSED, time.monotonic() - began, why))
+        return not why
+
+    def _look(self) -> str:
+        """Lay the trees that are measured; without git it is the checkout as it is."""
+        installed = sorted(f"{each.metadata['Name']}=={each.version}" for each in metadata.distributions())
+        (self._out / "installed.txt").write_text("\n".join(installed) + "\n", encoding="utf-8")
+        slower = SLOWED[1].replace('"0"', '"1.0"')
+        return self._call("sh", "-c", LAY, "lay", str(self._work.parent / REPOSITORY), *SLOWED, slower)
+
+    def _install(self, name: str, below: list[str]) -> str:
+        """Make an environment that has what the pack brings, and what is below it."""
+        version = ".".join(platform.python_version_tuple()[:2])
+        packed = json.loads((self._work.parent / MANIFEST).read_text(encoding="utf-8"))
+        if packed["python"] != version:
+            return f"the pack is of Python {packed['python']}, this is {version}"
+        if why := self._call(sys.executable, "-m", "venv", "--without-pip", name):
+            return why
+        (site,) = (self._work / name).glob("lib/python*/site-packages")
+        # An environment of a virtual environment has the packages of neither: they are named.
+        (site / "below.pth").write_text("\n".join(below) + "\n", encoding="utf-8")
+        below.insert(0, str(site))
+        # A server may have its program beside the Python that it is installed for.
+        for program in Path(sys.executable).parent.iterdir():
+            with suppress(FileExistsError):
+                (self._work / name / "bin" / program.name).symlink_to(program)
+        python = self._values[name] = str(self._work / name / "bin" / "python3")
+        pins = packed["pins"][name]
+        return self._call(python, *PIP, f"--find-links={self._work.parent}", *pins) if pins else ""
+
+    def _call(self, *command: str) -> str:
+        """Run a program, with its output in the log; returns why that did not succeed, which is empty where it did."""
+        left = max(1.0, min(self._until, self._installed_until) - time.monotonic())
+        # Whatever pip is configured to ask on this machine is not there.
+        variables = {**os.environ, "PIP_CONFIG_FILE": os.devnull}
+        with self._records.log.open("ab") as log:
+            try:
+                subprocess.run(command, cwd=self._work, env=variables, stdout=log, stderr=log, timeout=left, check=True)
+            except (OSError, subprocess.SubprocessError) as problem:
+                return str(problem)
+        return ""
+
+    def _tried(self, step: Step, ready: Sequence[str]) -> Record:
+        """Run a step, unless something is lacking for it."""
+        left = self._until - time.monotonic() - END_SECONDS
+        if step.needs not in ready:
+            return Record(step.name, "skipped", why=f"see install-{step.needs}")
+        if step.slowed and not self._laid:
+            return Record(step.name, "skipped", why="there is no tree of a slower build: see machine")
+        if left < END_SECONDS:
+            return Record(step.name, "skipped", why="there was no time left")
+        tree = ROOT if not self._laid else self._work / ("slowed" if step.slowed else "tree")
+        values = {**self._values, "python": self._values[step.needs]}
+        return run_step(step, values, tree, min(step.seconds * self._factor, left), self._records)
+
+
+def run_step(step: Step, values: Mapping[str, str], tree: Path, seconds: float, records: Records) -> Record:
+    """Run a step in a tree, and end it with all that it started after so long."""
     # Not before there is an environment that has what it imports.
-    from pytest_gpuserve.errors import ServerFailed
     from pytest_gpuserve.process.child import Command, Process
 
-    seconds = min(step.seconds, left_seconds)
-    environment = {"PATH": os.defpath, "HOME": str(work), **os.environ, **ENVIRONMENT, **step.environment}
-    command = Command(step.argv(python=python, gpu=gpu, kept=work / "kept"), environment, ROOT, writer.log)
+    records.begin(step.name)
+    environment = {"PATH": os.defpath, "HOME": str(tree), **os.environ, **VARIABLES}
+    argv = tuple(word.format_map(values) for word in step.command)
     began = time.monotonic()
-    try:
-        with Process.start(command, after=step.after) as process:
-            status = process.wait(seconds)
-            ended = process.describe_exit()
-    except ServerFailed as problem:
-        return Record(step.name, "failed", time.monotonic() - began, str(problem), writer.tail())
-    took = time.monotonic() - began
+    with Process.start(Command(argv, environment, tree, records.log)) as process:
+        while process.wait(SAVE_SECONDS) is None and time.monotonic() < began + seconds:
+            with suppress(OSError):  # of a file that is being written
+                records.save_files()
+        status, ended = process.exit_status(), process.describe_exit()
+    took, log = time.monotonic() - began, records.log.read_text(encoding="utf-8", errors="replace")
     if status is None:
-        return Record(step.name, "overran", took, f"it was ended after {seconds:.0f} s", writer.tail())
+        return Record(step.name, "overran", took, f"it was ended after {seconds:.0f} s")
     if status != step.status:
-        return Record(step.name, "failed", took, f"{ended}, not exit code {step.status}", writer.tail())
-    if step.told and step.told not in writer.log.read_text(encoding="utf-8", errors="replace"):
-        return Record(step.name, "failed", took, f"its log does not say {step.told!r}", writer.tail())
-    return Record(step.name, "passed", took, tail=writer.tail())
-
-
-def _prepare(given: argparse.Namespace) -> int:
-    """Look at the machine, make environments, and go on in the first one, in this very process."""
-    until = time.monotonic() + 60 * given.minutes
-    if given.out.exists() and any(given.out.iterdir()):
-        sys.stderr.write(f"{given.out} is not empty; name another folder: --out=FOLDER\n")
-        return 2
-    work = Path(tempfile.mkdtemp(prefix="gpuserve-card-"))
-    (work / "kept").mkdir()
-    if given.after:
-        unpack_files(given.after, work / "kept")
-    writer = Writer(given.out, work / "kept")
-    _add(writer, Record("machine", "passed", facts=look()))
-    try:
-        python = make_environment(work / "main", [sys.executable])
-        pythons = dict.fromkeys(EXTRAS, python) | {TRITON: make_environment(work / "triton", [python])}
-    except subprocess.SubprocessError as problem:
-        said = getattr(problem, "stderr", b"") or b""
-        _add(writer, Record("environment", "failed", why=str(problem), tail=said.decode(errors="replace")))
-        return 1
-    end = min(until, time.monotonic() + INSTALL_SECONDS)
-    for name, pins in packed_groups(given.pack, ".".join(platform.python_version_tuple()[:2])).items():
-        began = time.monotonic()
-        why = install(pythons[name], pins, given.pack, writer.log, end - began)
-        record = Record(f"install {name}", "failed", time.monotonic() - began, why, writer.tail())
-        _add(writer, record if why else replace(record, outcome="passed"))
-        if why and name == CORE:
-            return 1
-    sys.stdout.flush()
-    os.execv(python, [python, "-m", "tests.card.run", *sys.argv[1:], f"--work={work}", f"--until={until}"])
-    raise AssertionError("unreachable: this process has become another")
-
-
-def _add(writer: Writer, record: Record) -> None:
-    writer.add(record)
-    print(f"{record.name}: {record.outcome} in {record.seconds:.1f} s {record.why}".rstrip(), flush=True)  # noqa: T201 -- a command
-
-
-def _path(text: str) -> Path:
-    return Path(text).resolve()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m tests.card.run", description=__doc__)
-    parser.add_argument("--minutes", type=float, required=True, help="after which all has ended")
-    parser.add_argument("--out", type=_path, required=True, help="an empty folder")
-    parser.add_argument("--pack", type=_path, default=FOLDER, help="of `tests.card.pack`")
-    parser.add_argument("--gpu", default="auto", help="as of the plugin: `cpu` rehearses on a machine without a card")
-    parser.add_argument(
-        "--step", dest="steps", action="append", choices=[each.name for each in STEPS], help="only this"
-    )
-    parser.add_argument(
-        "--after", type=_path, metavar="FOLDER", help="of an earlier run, whose passed steps are taken over"
-    )
-    parser.add_argument("--may-change-settings", action="store_true", help="also steps that lock the card's clocks")
-    parser.add_argument("--work", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)
-    return parser
+        return Record(step.name, "failed", took, f"{ended}, not exit code {step.status}")
+    if step.told not in log:
+        return Record(step.name, "skipped" if " skipped" in log else "failed", took, f"nothing{step.told}")
+    return Record(step.name, PASSED, took)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,37 @@
-"""What is run on a machine with a card, in the order of its worth."""
+"""What is run on a machine with a GPU, in the order of its worth, and where the pack lies; standard library alone."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
-from tests.card.groups import CORE, ROOT, TRITON
+ROOT: Final = Path(__file__).resolve().parents[2]
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from pathlib import Path
+PACK: Final = ROOT / ".card"
+"""Where the pack lies; git ignores it."""
+
+MANIFEST: Final = "pack.json"
+
+REPOSITORY: Final = "repository.git"
+"""In the pack: the commit whose tree is measured."""
+
+MAIN: Final = "main"
+
+TRITON: Final = "triton"
+"""An environment on top of `MAIN`, for what needs numpy 1."""
+
+INSTALL_SECONDS: Final = 60.0
+"""Most time for looking at the machine and making both environments."""
+
+SLOWED: Final = ("suites/distilbert/apps/distilbert_options.py", '"DISTILBERT_SLOWDOWN", "0"')
+"""A file, and a text in it: with 1.0 in the place of 0 a build whose batches take twice as long."""
+
+PYTEST: Final = ("{python}", "-m", "pytest", "-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider", "-vsrs")
+"""Prints each outcome as it comes; without xdist."""
+
+PASSED: Final = " passed"
+"""What pytest says where not all tests were skipped."""
 
 
 @dataclass(frozen=True)
@@ -20,100 +42,55 @@ class Step:
         name: Of letters, digits and ``-``.
         seconds: It is ended after so long.
         command: Program and arguments; ``{python}``, ``{gpu}`` and ``{kept}`` are filled in.
-        needs: The group of `tests.card.groups` without which it is not tried.
-        environment: Variables on top of the machine's.
+        needs: The environment.
         status: The exit status that is the right one.
         told: What its log has to say then.
-        after: Commands that follow it however it ends.
-        changes_settings: Whether it changes settings of the card, which only its owner may.
+        slowed: Whether it runs in the tree of the slower build.
+        spare: Whether it is run only in the time that all others leave.
     """
 
     name: str
     seconds: float
     command: tuple[str, ...]
-    needs: str = CORE
-    environment: Mapping[str, str] = field(default_factory=dict)
+    needs: str = MAIN
     status: int = 0
     told: str = ""
-    after: tuple[tuple[str, ...], ...] = ()
-    changes_settings: bool = False
-
-    def argv(self, *, python: str, gpu: str, kept: Path) -> tuple[str, ...]:
-        """Its command on this machine, with which files are left in the folder ``kept``."""
-        return tuple(word.format(python=python, gpu=gpu, kept=kept) for word in self.command)
+    slowed: bool = False
+    spare: bool = False
 
 
-PYTEST: Final = ("{python}", "-m", "pytest", "-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider", "-rA")
-"""Without plugins that the machine may have, and without xdist."""
-
-PASSED: Final = " passed"
-"""What pytest says where not all tests were skipped."""
-
-ENVIRONMENT: Final = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONUNBUFFERED": "1"}
-"""Of all steps."""
-
-SUITES: Final = {"distilbert": "mosec", "resnet": "suites", "catdog": "litserve", "codegen": TRITON, "tft": TRITON}
-"""Suites in the order of their worth, and what each needs."""
+def on_gpu(name: str, seconds: float, file: str, only: str, *, spare: bool = False) -> Step:
+    """Tests of a file that need a GPU, by words of their names."""
+    return Step(name, seconds, (*PYTEST, "-m", "gpu", "-k", only, file), told=PASSED, spare=spare)
 
 
-def on_card(name: str, seconds: float, only: str, *files: str, **more: object) -> Step:
-    """Tests that need a card: those with a word in their names, of all files that have such tests or of some."""
-    everywhere = sorted(path for path in (ROOT / "tests").rglob("test_*.py") if "pytest.mark.gpu\n" in path.read_text())
-    names = files or [str(path.relative_to(ROOT)) for path in everywhere]
-    return Step(name, seconds, (*PYTEST, "-m", "gpu", "-k", only, *names), told=PASSED, **more)  # type: ignore[arg-type]
+def suite(name: str, seconds: float, *arguments: str, **more: object) -> Step:
+    """Tests of a suite, whose results and baselines are kept."""
+    kept = (f"--gpuserve-json={{kept}}/{name}.json", f"--gpuserve-markdown={{kept}}/{name}.md")
+    places = ("--gpu={gpu}", "--baseline-dir={kept}/baselines", "--gpuserve-artifacts={kept}/artifacts")
+    return Step(name, seconds, (*PYTEST, *places, *kept, *arguments), **{"told": PASSED, **more})  # type: ignore[arg-type]
 
 
-def suite(name: str, seconds: float, *arguments: str, needs: str, **more: object) -> Step:
-    """A suite, whose results and baselines are kept."""
-    kept = (f"--gpuserve-json={{kept}}/{name}.json", f"--gpuserve-report={{kept}}/{name}.html")
-    places = ("--baseline-dir={kept}/baselines", "--gpuserve-artifacts={kept}/artifacts")
-    command = (*PYTEST, "--gpu={gpu}", *kept, *places, *arguments)
-    return Step(name, seconds, command, needs=needs, **{"told": PASSED, **more})  # type: ignore[arg-type]
-
-
-RECORD: Final = "record"
-"""Begins the name of a step that records baselines."""
-
+_DEVICE: Final = "tests/device/test_on_card.py"
+_WORKER: Final = "tests/servers/test_torch_worker.py"
 _MOSEC: Final = ("suites/distilbert/test_distilbert_mosec.py", "-k", "workers1-connections50")
+_SLOWER: Final = {"slowed": True, "status": 1, "told": "REGRESSED"}
 
 STEPS: Final = (
-    Step("doctor", 30, ("{python}", "-m", "pytest_gpuserve.doctor")),
-    on_card("nvml", 30, "nvml", "tests/device/test_on_card.py"),
-    on_card("sampler", 90, "sampler"),
-    on_card("tests", 120, "not nvml and not sampler and not yardstick and not clocks"),
-    # One session shows that it works; what it records is weaker than what `record-resnet` does, and not brought back.
-    suite(
-        "worker",
-        120,
-        "suites/resnet/test_resnet_steady.py",
-        *("-k", "batch1-", "-o", "gpuserve_sessions=1", "--baseline-update", "--baseline-dir={kept}/worker"),
-        needs="suites",
-    ),
-    *(suite(f"smoke-{name}", 60, f"suites/{name}", "-m", "smoke", needs=needs) for name, needs in SUITES.items()),
-    suite(f"{RECORD}-mosec", 150, *_MOSEC, "--baseline-update", needs="mosec"),
-    suite(
-        "gate-slower",
-        90,
-        *_MOSEC,
-        "--no-confirm",
-        "--gpuserve-budget=60",
-        needs="mosec",
-        environment={"DISTILBERT_SLOWDOWN": "0.1"},
-        status=1,
-        told="REGRESSED",
-    ),
-    suite("gate-same", 90, *_MOSEC, "--no-confirm", "--gpuserve-budget=60", needs="mosec"),
-    on_card("yardstick", 60, "yardstick"),
-    on_card(
-        "clocks",
-        60,
-        "clocks",
-        changes_settings=True,
-        environment={"GPUSERVE_MAY_SET_CLOCKS": "1"},
-        after=(("nvidia-smi", "--reset-gpu-clocks"),),
-    ),
+    Step("doctor", 15, ("{python}", "-m", "pytest_gpuserve.doctor")),
+    on_gpu("nvml", 15, _DEVICE, "nvml"),
+    on_gpu("device", 50, _DEVICE, "not nvml and not yardstick and not clocks and not litserve and not under_load"),
+    on_gpu("servers", 30, _DEVICE, "litserve or under_load"),
+    suite("record-mosec", 110, *_MOSEC, "--baseline-update", "-o", "gpuserve_sessions=2"),
+    suite("slower", 90, *_MOSEC, "--against=HEAD", "--gpuserve-budget=60", **_SLOWER),
+    on_gpu("worker-eager", 25, _WORKER, "on_a_card and not compile"),
+    on_gpu("worker-graphs", 45, _WORKER, "on_a_card and overhead"),
+    suite("smoke-tft", 25, "suites/tft", "-m", "smoke", needs=TRITON),
+    suite("smoke-codegen", 30, "suites/codegen", "-m", "smoke", needs=TRITON),
+    suite("smoke-resnet", 35, "suites/resnet", "-m", "smoke"),
+    on_gpu("worker", 120, _WORKER, "two_on_a_card or sampler or compile", spare=True),
     *(
-        suite(f"{RECORD}-{name}", 240, f"suites/{name}", "--baseline-update-new", needs=needs)
-        for name, needs in SUITES.items()
+        suite(f"record-{name}", 240, f"suites/{name}", "--baseline-update-new", needs=needs, spare=True)
+        for name, needs in (("resnet", MAIN), ("catdog", MAIN), ("codegen", TRITON), ("tft", TRITON))
     ),
 )

@@ -1,0 +1,142 @@
+"""The run on a strange machine, without one: what is recorded, wherever it is cut, and what is made of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from pytest_gpuserve.store.baseline import read, write
+from tests.card.read import read_run
+from tests.card.records import MOST_LOG_BYTES, RESULTS, RUNNING, Record, Records, read_records
+from tests.card.run import run_step
+from tests.card.steps import INSTALL_SECONDS, MANIFEST, PASSED, ROOT, STEPS, Step
+from tests.fakes.children.toolkit import eventually
+from tests.fakes.nvml.cards import H100_PCIE, Script
+from tests.fakes.nvml.cards import write as write_script
+from tests.support.builders import entry, session
+
+NETLESS = ("unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
+
+THREE = """
+import os
+from tests.card import run
+from tests.card.steps import Step
+leave = 'import sys, pathlib; pathlib.Path(sys.argv[1], sys.argv[2]).open("a").write("ran "); print("at it")'
+codes = {"a": leave, "b": leave + f"; import time; time.sleep({os.environ['OF_B']})", "c": "raise SystemExit(1)"}
+run.STEPS = tuple(Step(n, 60, ("{python}", "-uc", code, "{kept}", n)) for n, code in codes.items())
+raise SystemExit(run.main())
+"""
+
+
+def empty_pack(folder: Path) -> Path:
+    """A pack of nothing, for a machine whose Python is this one."""
+    folder.mkdir()
+    version = ".".join(platform.python_version_tuple()[:2])
+    (folder / MANIFEST).write_text(json.dumps({"python": version, "pins": {"main": [], "triton": []}}))
+    return folder
+
+
+def test_a_cut_run_loses_nothing_and_is_gone_on_with(tmp_path: Path) -> None:
+    """After SIGKILL in step b all of a and what b has printed is there; a second run begins with b.
+
+    That holds on a machine that has a package named tests of its own. What nvidia-smi tells beside is kept.
+    """
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "__init__.py").touch()
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho asked for $1\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    out = tmp_path / "out"
+    command = [sys.executable, "-c", THREE, f"--out={out}", f"--pack={empty_pack(tmp_path / 'pack')}"]
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path), "PATH": f"{tmp_path}:{os.environ['PATH']}", "OF_B": "60"}
+    with subprocess.Popen(command, cwd=ROOT, env=variables) as process:
+        running = out / RUNNING
+        # A file that is removed meanwhile is empty.
+        look = ["sh", "-c", f"head -c1 {running}; grep -c 'at it' {running}"]
+        eventually(lambda: subprocess.run(look, check=False, capture_output=True).stdout == b"b1\n", "b runs", 30)
+        process.kill()
+    cut = read_records(out)
+    assert [(cut[name].outcome, cut[name].log[-6:]) for name in "ab"] == [("passed", "at it\n"), ("cut", "at it\n")]
+    assert (out / "dmon.log").read_text() == "asked for dmon\n"
+    variables["OF_B"] = "0"
+    assert subprocess.run(command, cwd=ROOT, env=variables, check=False).returncode == 1
+    lines = [json.loads(line) for line in (out / RESULTS).read_text().splitlines()]
+    told = [f"{line['name']} {line['outcome']}" for line in lines if line["name"] in "abc"]
+    assert told == ["a passed", "b cut", "b passed", "c failed"]
+    assert len(list(out.iterdir())) <= 8
+    assert not (tmp_path / "pack" / "work").exists()
+
+
+def test_steps_fit_into_nine_minutes() -> None:
+    """Each has a name of its own; those that are no spare ones have ended by then, whatever they do."""
+    assert len({step.name for step in STEPS}) == len(STEPS)
+    assert INSTALL_SECONDS + sum(step.seconds for step in STEPS if not step.spare) <= 540
+
+
+@pytest.mark.parametrize(
+    ("code", "seconds", "told", "outcome"),
+    [
+        ("print('REGRESSED'); raise SystemExit(1)", 30, "REGRESSED", "passed"),
+        ("print('MISSING'); raise SystemExit(1)", 30, "REGRESSED", "failed"),
+        ("print('REGRESSED')", 30, "REGRESSED", "failed"),
+        ("print('9 skipped'); raise SystemExit(1)", 30, PASSED, "skipped"),
+        ("import subprocess; subprocess.run(['sleep', '600'])", 1, "", "overran"),
+    ],
+)
+def test_a_step_passes_by_what_it_says(tmp_path: Path, code: str, seconds: float, told: str, outcome: str) -> None:
+    """What is slower passes by that verdict alone, and tests not by being skipped; nothing that is ended is left."""
+    step = Step("gate", 30, ("{python}", "-c", code), status=1, told=told)
+    records = Records(tmp_path / "out", tmp_path / "kept")
+    assert run_step(step, {"python": sys.executable}, tmp_path, seconds, records).outcome == outcome
+
+
+def test_whole_lines_are_read(tmp_path: Path) -> None:
+    """Wherever the file of results ends, all whole lines are read, and a run that goes on writes whole ones."""
+    for name in ("one", "two"):
+        Records(tmp_path, tmp_path / name).add(Record(name, "passed"))
+    data = (tmp_path / RESULTS).read_bytes()
+    for end in range(len(data)):
+        (tmp_path / RESULTS).write_bytes(data[:end])
+        whole = ["one"] if b"\n" in data[:end] else []
+        assert list(read_records(tmp_path)) == whole
+        Records(tmp_path, tmp_path / f"again{end}").add(Record("three", "passed"))
+        assert list(read_records(tmp_path)) == [*whole, "three"]
+
+
+def test_what_was_recorded_takes_the_place_of_what_is_there(tmp_path: Path) -> None:
+    """Tables are printed, and of a step that failed the end of its log, of which a long one keeps its end."""
+    records, file = Records(tmp_path / "out", tmp_path / "kept"), Path("cpu", "x", "test_y.json")
+    old, new = (entry(session(at=f"2025-01-0{day}T03:04:05+00:00")) for day in (1, 2))
+    write(tmp_path / "baselines" / file, {"test_z": old, "other": old})
+    write(tmp_path / "kept" / "baselines" / file, {"test_z": new})
+    (tmp_path / "kept" / "record.md").write_text("| a table |")
+    records.begin("record")
+    records.log.write_text(f"{'x' * 2 * MOST_LOG_BYTES}\nthe last line")
+    records.add(Record("record", "failed", why="exit code 1"))
+    lines = read_run(tmp_path / "out", tmp_path / "baselines")
+    stored = {name: each.entry for name, each in read(tmp_path / "baselines" / file).items()}
+    assert stored == {"test_z": new, "other": old}
+    assert lines[1:3] == ["\nrecord\n| a table |", "record: failed in 0.0 s exit code 1"]
+    assert lines[4] == "    the last line"
+    assert (tmp_path / "out" / RESULTS).stat().st_size < 1.1 * MOST_LOG_BYTES
+
+
+@pytest.mark.slow
+def test_the_whole_run(tmp_path: Path, library: Path) -> None:
+    """Without a network, on top of this environment, nothing fails but for what a pack of nothing lacks."""
+    if subprocess.run([*NETLESS, "true"], check=False, capture_output=True).returncode:
+        pytest.skip("no network namespace can be made here: unshare -rn")
+    options = [f"--out={tmp_path / 'out'}", f"--pack={empty_pack(tmp_path / 'pack')}", "--gpu=cpu", "--factor=3"]
+    with tempfile.TemporaryDirectory(dir="/tmp") as temp:  # the paths of Unix sockets must be short
+        variables = {**write_script(Script((H100_PCIE,)), tmp_path, library=library), "TMPDIR": temp}
+        command = [*NETLESS, sys.executable, "-m", "tests.card.run", *options]
+        subprocess.run(command, cwd=ROOT, env=variables, check=False)
+    outcomes = {name: record.outcome for name, record in read_records(tmp_path / "out").items()}
+    assert {step.name for step in STEPS} <= set(outcomes)
+    assert {name for name, outcome in outcomes.items() if outcome not in {"passed", "skipped"}} <= {"machine"}, outcomes
