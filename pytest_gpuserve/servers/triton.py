@@ -285,6 +285,8 @@ class Triton:
             *(f"--{name}-address={site.host}" for name in self.ports),
             *(f"--{name}-port={site.ports[name]}" for name in self.ports),
             f"--exit-timeout-secs={EXIT_SECONDS}",
+            # Triton's wheel carries an old DCGM for them, and the session's own sampler reads the GPU.
+            "--allow-gpu-metrics=false",
             *self._flags(),
         ]
 

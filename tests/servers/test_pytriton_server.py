@@ -120,6 +120,8 @@ def test_two_models_are_counted(project: Project) -> None:
         assert not settings["max_queue_delay_us"].differs
         assert list(instance.cold_start_parts) == ["import", "triton"]
         assert instance.process is not None
+        commands = [" ".join(process.cmdline()) for process in instance.process.tree()]
+        assert any("--allow-gpu-metrics False" in command for command in commands)
         expected = {("127.0.0.1", port) for port in instance.site.ports.values()}
         assert listening(instance.process.tree()) == expected
         token = json.loads((instance.site.folder / "pytriton" / "server.json").read_text())["token"]

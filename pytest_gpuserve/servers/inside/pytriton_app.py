@@ -76,7 +76,8 @@ def prepare(triton: Any, *, host: str, ports: dict[str, int], folder: Path, bega
     @functools.wraps(init)
     def moved_init(server: Any, *, config: Any = None, workspace: Any = None, **more: Any) -> None:  # noqa: ANN401
         began_triton = time.perf_counter()
-        options: dict[str, object] = {"exit_timeout_secs": EXIT_SECONDS}
+        # Triton's wheel carries an old DCGM for its GPU metrics, and the session's own sampler reads the GPU.
+        options: dict[str, object] = {"exit_timeout_secs": EXIT_SECONDS, "allow_gpu_metrics": False}
         for name, port in ports.items():
             options |= {f"allow_{name}": True, f"{name}_address": host, f"{name}_port": port}
         if workspace is None or isinstance(workspace, (str, Path)):
