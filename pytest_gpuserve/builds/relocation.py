@@ -35,11 +35,10 @@ _ENDS = re.compile(r"""[\s:,;"'(){}<>|\[\]]|$""")
 class Relocation:
     """From this checkout and interpreter to another checkout, another interpreter, or both.
 
-    What git does not track (weights, data, a virtual environment) is not in the other checkout. A path of that kind
-    stays as it is: data is the same for both. That goes for code too: Python files imported from an untracked folder
-    are imported by both servers, so a change in them is not seen; a new file beside tracked ones is a change of this
-    checkout alone. Nor does the other checkout have what is built into the first one, such as compiled extensions: a
-    server that needs them does not start there.
+    What git ignores (weights, data, ``.env``) is linked into the other checkout, and is the same for both; what is not
+    there, such as a virtual environment, stays where it is. Python files that git ignores are imported by both servers,
+    so a change in them is not seen. What is built into the first checkout, such as compiled extensions, the other one
+    does not have: a server that needs them does not start there.
 
     Args:
         checkout: Top folder of the project's checkout.
@@ -71,7 +70,8 @@ class Relocation:
         if self.worktree is None or inside is None:
             return path
         moved = self.worktree / inside
-        if not moved.is_file():
+        # What is linked there, because git ignores it, is this checkout's.
+        if not moved.is_file() or moved.resolve().is_relative_to(self.checkout.resolve()):
             raise NotInRevision(
                 f"{self.revision} has no {inside.as_posix()}",
                 looked=[str(moved)],

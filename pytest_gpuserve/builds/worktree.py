@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.builds.base import find_base
 from pytest_gpuserve.builds.checkout import checkout_of
 from pytest_gpuserve.builds.git import FULL_HISTORY, GitOutput, ask_git, git_environment, git_text
+from pytest_gpuserve.builds.ignored import LinkedFiles, Rules
 from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.process.child import Command, Process
@@ -54,10 +55,13 @@ class ReferenceBuilds:
 
     Args:
         root: A folder of the checkout.
+        rules: What of the files that git ignores they share with the checkout.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, rules: Rules | None = None) -> None:
         self._root = root
+        self._rules = rules or Rules()
+        self._linked: list[LinkedFiles] = []
         self._stack = ExitStack()
         self._worktrees: dict[str, Path] = {}
 
@@ -119,14 +123,21 @@ class ReferenceBuilds:
         """
         return find_base(checkout_of(self._root), path, is_same)
 
+    def remarks(self) -> list[str]:
+        """What a report says of the files that they share with the checkout, a line each."""
+        return list(dict.fromkeys(line for linked in self._linked for line in linked.remarks()))
+
     def close(self) -> None:
         """Remove the worktrees."""
         self._worktrees.clear()
+        self._linked.clear()
         self._stack.close()
 
     def _worktree(self, commit: str) -> Path:
         if commit not in self._worktrees:
-            self._worktrees[commit] = self._stack.enter_context(Worktree(self._root, commit)).path
+            worktree = self._stack.enter_context(Worktree(self._root, commit))
+            self._linked.append(LinkedFiles(worktree.checkout, worktree.path, self._rules))
+            self._worktrees[commit] = worktree.path
         return self._worktrees[commit]
 
 

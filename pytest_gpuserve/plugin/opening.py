@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.builds.checkout import read_revision
+from pytest_gpuserve.builds.ignored import Rules
 from pytest_gpuserve.builds.worktree import ReferenceBuilds, resolve_revision
 from pytest_gpuserve.comparison.baseline_store import BaselineStore
 from pytest_gpuserve.device import DeviceLock, read_software
@@ -211,7 +212,7 @@ def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) 
         UsageProblem: git does not know the revision to compare with, or what is to make the loads cannot.
     """
     devices = find_devices(settings)
-    reference_builds = ReferenceBuilds(settings.root)
+    reference_builds = ReferenceBuilds(settings.root, Rules(settings.base_files))
     # Before a device is waited for, and long before the first test: git may not know the revision.
     against_name = (
         reference_builds.name_of(revision=settings.against, python=settings.against_python) if measuring else ""

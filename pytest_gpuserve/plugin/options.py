@@ -55,6 +55,7 @@ class Settings:
         against: The git revision that every comparison with ``baseline`` is paired against; None for none.
         against_python: Absolute path of the interpreter whose packages it is paired against; None for none.
         confirm: Whether a paired run settles what the stored baseline leaves open.
+        base_files: As in `Rules`.
     """
 
     gpu: str
@@ -74,6 +75,7 @@ class Settings:
     against: str | None = None
     against_python: str | None = None
     confirm: bool = True
+    base_files: tuple[str, ...] = ()
     artifacts_dir: Path | None = None
     full: bool = False
     load_engine: EngineChoice = "local"
@@ -168,6 +170,12 @@ def add_options(parser: pytest.Parser) -> None:
         ("gpuserve_lock_wait", "600", "seconds to wait for another session that measures on the same device"),
     ):
         parser.addini(name, text, default=default)
+    parser.addini(
+        "gpuserve_base_files",
+        "patterns, a line each, of files that git ignores and the base of a comparison has too; !PATTERN leaves out",
+        type="linelist",
+        default=[],
+    )
     parser.addini("no_confirm", "like --no-confirm", type="bool", default=False)
 
 
@@ -205,6 +213,7 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         ci=ci,
         against=against,
         against_python=against_python,
+        base_files=tuple(config.getini("gpuserve_base_files")),
         confirm=not (config.getini("no_confirm") if config.getoption("--no-confirm") is None else True),
         artifacts_dir=artifacts_dir,
         full=config.getoption("--gpuserve-full"),

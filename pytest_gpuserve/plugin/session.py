@@ -492,6 +492,8 @@ class GateSession:
         self._settle_undecided(session)
         try:
             self._settle_unused(session)
+            for line in self._opened.reference_builds.remarks():
+                self._note(line)
             closing = self.closing()
             stopped = self._cut_short or session.shouldfail or session.shouldstop
             if not stopped and not is_worker(session.config):

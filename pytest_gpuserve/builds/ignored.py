@@ -1,0 +1,260 @@
+"""What git ignores in the checkout is linked into the base's folder, but for what is built or cached."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.builds.git import git_text
+from pytest_gpuserve.errors import GpuserveError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+COMPILED: Final = ("*.so", "*.so.*", "*.pyd", "*.dylib")
+"""Names of compiled artefacts, which are the candidate's."""
+
+LEFT_OUT: Final = (
+    *(".git", "__pycache__", "*.pyc", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox"),
+    *(".eggs", ".ipynb_checkpoints", ".coverage", ".coverage.*", "htmlcov", "node_modules"),
+    *("build/", "dist/", "target/", "cmake-build-*/", "*.egg-info", "*.o", *COMPILED),
+)
+"""What is not linked, beside virtual environments: what is built from the candidate's code, and caches of tools."""
+
+ENVIRONMENTS: Final = ("pyvenv.cfg", "conda-meta")
+"""What a virtual environment has in it; it is not moved, so that both builds run the same one."""
+
+MOST_LOOKED_AT: Final = 5_000
+"""Files of a linked folder of which is known whether they changed; of a larger folder nothing is said."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Which ignored files are linked: the last pattern that matches a path, or else a folder that it is in, says so.
+
+    Args:
+        patterns: Of the ini setting ``gpuserve_base_files``, after `LEFT_OUT`. ``!PATTERN`` leaves out. A pattern with
+            a slash is of the path from the top of the checkout, any other of a name; a slash at its end is of folders.
+    """
+
+    patterns: tuple[str, ...] = ()
+
+    def wants(self, top: Path, name: str) -> bool:
+        """Whether a path is linked.
+
+        Args:
+            top: Top folder of the checkout.
+            name: The path relative to it, which exists.
+        """
+        wanted = True
+        parts = name.split("/")
+        for depth in range(1, len(parts) + 1):
+            path = "/".join(parts[:depth])
+            said = self._said(path, is_folder=depth < len(parts) or (top / path).is_dir())
+            if said is None and _is_environment(top / path):
+                said = False
+            wanted = wanted if said is None else said
+        return wanted
+
+    def reaches_below(self, name: str) -> bool:
+        """Whether a pattern is of something in a folder, so that it cannot be linked, or left out, as a whole."""
+        depth = name.count("/") + 1
+        for pattern in self.patterns:
+            parts = pattern.removeprefix("!").strip("/").split("/")
+            if len(parts) > depth and fnmatchcase(name, "/".join(parts[:depth])):
+                return True
+        return False
+
+    def _said(self, path: str, *, is_folder: bool) -> bool | None:
+        for pattern in reversed(self.patterns):
+            if _matches(pattern.removeprefix("!"), path, is_folder=is_folder):
+                return not pattern.startswith("!")
+        return False if any(_matches(pattern, path, is_folder=is_folder) for pattern in LEFT_OUT) else None
+
+
+def _matches(pattern: str, path: str, *, is_folder: bool) -> bool:
+    if pattern.endswith("/") and not is_folder:
+        return False
+    pattern = pattern.rstrip("/")
+    return fnmatchcase(path, pattern.lstrip("/")) if "/" in pattern else fnmatchcase(path.rpartition("/")[2], pattern)
+
+
+@lru_cache(maxsize=4096)
+def _is_environment(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ENVIRONMENTS)
+
+
+class LinkedFiles:
+    """Links from a base's folder to what git ignores in the checkout, and its empty folders, which git does not keep.
+
+    A folder that is ignored as a whole is one link. What the base has itself stays its own. A folder that only the
+    candidate has files in is the candidate's, with all that is ignored in it.
+
+    Args:
+        top: Top folder of the checkout.
+        base: Top folder of the base, with the files of its commit.
+        rules: What is linked.
+
+    Attributes:
+        names: Of the links, relative to the top.
+        compiled: What is compiled among the app's own files, and is not linked.
+
+    Raises:
+        GpuserveError: A link cannot be made.
+    """
+
+    def __init__(self, top: Path, base: Path, rules: Rules) -> None:
+        self._top = top
+        self._base = base
+        self._rules = rules
+        self.names: list[str] = []
+        self.compiled: list[str] = []
+        untracked, ignored = _status(top)
+        self._candidates = _folders_of([*_listed(top, "ls-files", "-z"), *untracked])
+        try:
+            for name in ignored:
+                self._add(name)
+            for name in _listed(top, "ls-files", "--others", "--exclude-standard", "--directory", "-z"):
+                if name.endswith("/"):
+                    self._add_empty(name.rstrip("/"))
+        except OSError as problem:
+            raise GpuserveError(
+                "what git ignores could not be linked into the base's folder", found=str(problem), looked=[str(base)]
+            ) from problem
+        self._before = {name: _state(top / name) for name in self.names}
+
+    def remarks(self) -> Iterator[str]:
+        """What a report says of them: what is not linked though a server may need it, and what changed meanwhile."""
+        if self.compiled:
+            yield (
+                f"the base does not have {_some(self.compiled)}, which git ignores because it is compiled;"
+                " `gpuserve_base_files = *.so` lets both builds run the candidate's, --against-python=EXE compares"
+                " builds that are installed"
+            )
+        shared = [file for state in self._before.values() for file in state.compiled]
+        if shared:
+            yield f"both builds run {_some(shared)}, which git ignores: a change in it is not seen"
+        changed = [name for name in self.names if _state(self._top / name) != self._before[name]]
+        if changed:
+            yield (
+                f"{_some(changed)} changed during the run, and both builds share it, because git ignores it; a server"
+                " that writes there needs another place, or `gpuserve_base_files = !"
+                f"{changed[0]}` keeps it from the base"
+            )
+
+    def _add(self, name: str) -> None:
+        source, place = self._top / name, self._base / name
+        wanted = self._rules.wants(self._top, name)
+        is_folder = source.is_dir() and not source.is_symlink()
+        if is_folder and (self._rules.reaches_below(name) or (wanted and _is_folder(place))):
+            for entry in sorted(source.iterdir()):
+                self._add(f"{name}/{entry.name}")
+            return
+        # A base that is made inside of an ignored folder must not hold itself.
+        if os.path.lexists(place) or self._base.is_relative_to(source.resolve()):
+            return
+        if wanted and self._has_parent(name):
+            place.symlink_to(source)
+            self.names.append(name)
+        elif not wanted and _is_compiled(name) and self._is_among_others(name):
+            self.compiled.append(name)
+
+    def _is_among_others(self, name: str) -> bool:
+        """Whether a file is in a folder that the base has, and not in one that is built."""
+        folder = name.rpartition("/")[0] or "."
+        return _is_folder(self._base / folder) and self._rules.wants(self._top, folder)
+
+    def _add_empty(self, name: str) -> None:
+        for folder, _, files in os.walk(self._top / name):
+            if files:
+                return
+            # Emptied of its ignored files it would be empty too, but those are linked by themselves.
+            below = Path(folder).relative_to(self._top).as_posix()
+            if not os.path.lexists(self._base / below) and self._has_parent(below):
+                (self._base / below).mkdir()
+
+    def _has_parent(self, name: str) -> bool:
+        """Whether the base has the folder of a path, or gets it: one that is new in the candidate it does not."""
+        place = self._base
+        parts = name.split("/")[:-1]
+        for depth, part in enumerate(parts, start=1):
+            place /= part
+            if _is_folder(place):
+                continue
+            if os.path.lexists(place) or "/".join(parts[:depth]) in self._candidates:
+                return False
+            place.mkdir()
+        return True
+
+
+def _status(top: Path) -> tuple[list[str], list[str]]:
+    """What is untracked, and what is ignored; of a folder that is ignored as a whole only that."""
+    kinds = ("--no-renames", "--untracked-files=all", "--ignored=matching", "--ignore-submodules=all")
+    listed = _listed(top, "status", "--porcelain", "-z", *kinds)
+    untracked = [line[3:] for line in listed if line.startswith("?? ")]
+    return untracked, [line[3:].rstrip("/") for line in listed if line.startswith("!! ")]
+
+
+def _listed(top: Path, *arguments: str) -> list[str]:
+    return [each for each in (git_text(top, *arguments) or "").split("\0") if each]
+
+
+def _folders_of(names: Iterable[str]) -> set[str]:
+    """All folders that these files are in."""
+    found: set[str] = set()
+    for name in names:
+        folder = name.rstrip("/").rpartition("/")[0]
+        while folder and folder not in found:
+            found.add(folder)
+            folder = folder.rpartition("/")[0]
+    return found
+
+
+def _is_folder(place: Path) -> bool:
+    """Whether it is a folder itself, and not a link to one, through which nothing may be made."""
+    return place.is_dir() and not place.is_symlink()
+
+
+def _is_compiled(name: str) -> bool:
+    return any(fnmatchcase(name.rpartition("/")[2], pattern) for pattern in COMPILED)
+
+
+def _some(names: list[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
+
+
+@dataclass(frozen=True, slots=True)
+class _State:
+    """Of a linked file or folder: when anything of it changed last, how many files it has, and what is compiled."""
+
+    newest_ns: int
+    count: int
+    compiled: tuple[str, ...] = ()
+
+
+def _state(source: Path) -> _State:
+    newest, count, compiled = 0, 0, []
+    for path in _below(source):
+        count += 1
+        if count > MOST_LOOKED_AT:
+            return _State(0, 0)
+        try:
+            newest = max(newest, path.lstat().st_mtime_ns)
+        except OSError:
+            continue
+        if _is_compiled(path.name):
+            compiled.append(str(path))
+    return _State(newest, count, tuple(compiled))
+
+
+def _below(source: Path) -> Iterator[Path]:
+    if not _is_folder(source):
+        yield source
+    for folder, folders, files in os.walk(source):
+        # What Python makes of the sources is no change of them.
+        folders[:] = [name for name in folders if name != "__pycache__"]
+        yield from (Path(folder, name) for name in files)

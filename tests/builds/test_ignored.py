@@ -1,0 +1,189 @@
+"""What git ignores and the base has all the same: linked, and never written or removed through the links."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.builds.ignored import MOST_LOOKED_AT, Rules
+from pytest_gpuserve.builds.worktree import ReferenceBuilds
+from tests.support.plain_git import git, only_below
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+IGNORED = ".env\n*.bin\n*.so\n/weights/\n.venv/\nbuild/\n*.log\n"
+
+
+@pytest.fixture(autouse=True)
+def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No configuration of the machine, and a folder for temporary files of its own."""
+    only_below(tmp_path, monkeypatch)
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A repository with an app, some folders with tracked files, and what git ignores beside them."""
+    root = tmp_path / "project"
+    root.mkdir()
+    (root / ".gitignore").write_text(IGNORED)
+    write(root, "app/server.py", "app/_fast.so", "models/ens/config.pbtxt", ".env", "app/weights.bin")
+    write(root, "weights/a.safetensors", "weights/deep/b", "data/only/w.bin", "build/lib/app.py", "build/lib/x.so")
+    write(root, ".venv/pyvenv.cfg", ".venv/bin/python", "app/__pycache__/server.pyc")
+    (root / "models" / "ens" / "1").mkdir()
+    git(root, "init", "--quiet", "--initial-branch=main")
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message=first")
+    return root
+
+
+def write(root: Path, *names: str) -> None:
+    """Write files, each with its name as its content."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(name)
+
+
+class Base:
+    """The base's folder of a checkout.
+
+    Args:
+        root: The checkout.
+        patterns: Of the ini setting.
+    """
+
+    def __init__(self, root: Path, *patterns: str, revision: str = "HEAD") -> None:
+        self.builds = ReferenceBuilds(root, Rules(patterns))
+        place = self.builds.find(revision=revision, python=None).relocation.worktree
+        assert place is not None
+        self.place = place
+
+    def links(self) -> dict[str, Path]:
+        """All links in it, with where they lead."""
+        return {path.relative_to(self.place).as_posix(): path.readlink() for path in self._walk() if path.is_symlink()}
+
+    def _walk(self) -> Iterator[Path]:
+        for folder, folders, files in os.walk(self.place):
+            yield from (Path(folder, name) for name in (*folders, *files))
+
+
+def linked(root: Path, *patterns: str, revision: str = "HEAD") -> set[str]:
+    """The names of what is linked."""
+    base = Base(root, *patterns, revision=revision)
+    with closing(base.builds):
+        links = base.links()
+        assert all(target == root / name for name, target in links.items())
+        return set(links)
+
+
+def test_what_an_app_reads_is_linked_and_what_is_built_is_not(root: Path) -> None:
+    """Settings, weights and data; a folder that is ignored as a whole is one link; environments and caches are not."""
+    assert linked(root) == {".env", "app/weights.bin", "weights", "data/only/w.bin"}
+
+
+def test_empty_folders_are_there(root: Path) -> None:
+    """Git holds none, and an ensemble of Triton has an empty version folder."""
+    base = Base(root)
+    with closing(base.builds):
+        assert (base.place / "models" / "ens" / "1").is_dir()
+
+
+def test_what_is_untracked_is_the_candidates(root: Path) -> None:
+    """What is new and not ignored belongs to the candidate alone, with all that is ignored or empty in its folder."""
+    write(root, "new.py", "models/new/config.pbtxt", "models/new/1/w.bin")
+    (root / "models" / "new" / "2").mkdir()
+    base = Base(root)
+    with closing(base.builds):
+        assert not (base.place / "new.py").exists()
+        assert not (base.place / "models" / "new").exists()
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message=second")
+    assert "models/new/1/w.bin" not in linked(root, revision="HEAD~1")
+
+
+def test_what_the_base_has_stays_its_own(root: Path, tmp_path: Path) -> None:
+    """A file that the base tracks is not replaced, and through a link that it tracks nothing is made outside."""
+    git(root, "add", "--force", "weights/a.safetensors", ".env")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (root / "data" / "only" / "w.bin").unlink()
+    (root / "data" / "only").rmdir()
+    (root / "data" / "only").symlink_to(outside)
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message=tracked")
+    git(root, "rm", "--quiet", "--cached", "weights/a.safetensors", ".env", "data/only")
+    (root / "data" / "only").unlink()
+    write(root, "data/only/w.bin")
+    git(root, "commit", "--quiet", "--message=ignored")
+    base = Base(root, revision="HEAD~1")
+    with closing(base.builds):
+        links = base.links()
+    assert links.pop("data/only") == outside
+    assert links.keys() == {"app/weights.bin", "weights/deep"}
+    assert list(outside.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("patterns", "more", "less"),
+    [
+        (["!.env"], set(), {".env"}),
+        (["!weights/"], set(), {"weights"}),
+        (["!weights/deep"], {"weights/a.safetensors"}, {"weights"}),
+        (["!data/*"], set(), {"data/only/w.bin"}),
+        (["*.so"], {"app/_fast.so"}, set()),
+        (["build/lib/x.so"], {"build/lib/x.so"}, set()),
+        (["*.bin", "!app/*.bin"], set(), {"app/weights.bin"}),
+        ([".venv/"], {".venv"}, set()),
+    ],
+)
+def test_patterns_add_and_leave_out(root: Path, patterns: list[str], more: set[str], less: set[str]) -> None:
+    """The last pattern that matches decides, also inside of a folder that is ignored as a whole."""
+    assert linked(root, *patterns) == (linked(root) | more) - less
+
+
+def test_nothing_is_removed_through_a_link(root: Path) -> None:
+    """The base's folder ends, and what its links lead to stays as it was."""
+    with closing(Base(root).builds):
+        pass
+    assert (root / "weights" / "deep" / "b").read_text() == "weights/deep/b"
+    assert (root / ".env").read_text() == ".env"
+
+
+def test_what_changed_meanwhile_is_told(root: Path) -> None:
+    """Both builds share what is linked: a file that was written there is named, with how to keep it apart."""
+    base = Base(root)
+    with closing(base.builds):
+        told = base.builds.remarks()
+        assert len(told) == 1, "only that something compiled was left out"
+        write(root, "weights/__pycache__/m.pyc")
+        assert base.builds.remarks() == told
+        (base.place / "weights" / "cache").write_text("written by a server")
+        (_, changed) = base.builds.remarks()
+    assert changed.startswith("weights changed during the run, and both builds share it")
+    assert "gpuserve_base_files = !weights" in changed
+
+
+def test_of_a_large_folder_nothing_is_said(root: Path) -> None:
+    """To look at all files of a data set would take longer than the test."""
+    write(root, *[f"weights/{number}" for number in range(MOST_LOOKED_AT + 1)])
+    base = Base(root, "!*.so")
+    with closing(base.builds):
+        (base.place / "weights" / "more").write_text("")
+        assert not any("changed" in line for line in base.builds.remarks())
+
+
+def test_what_is_compiled_is_told(root: Path) -> None:
+    """Left out among the app's own it is named with what helps; shared it is said that no change of it is seen."""
+    for patterns, words in (([], "the base does not have app/_fast.so"), (["*.so"], "both builds run ")):
+        base = Base(root, *patterns)
+        with closing(base.builds):
+            (line,) = base.builds.remarks()
+        assert words in line
+        assert "_fast.so" in line
