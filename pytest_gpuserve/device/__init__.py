@@ -2,8 +2,8 @@
 
 from pytest_gpuserve.device.card import AUTO, CPU, RESERVED_NAMES, Card, NvmlAnswer, device_name, list_cards
 from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS, HOST_VARIABLE, Host, read_host, read_software
-from pytest_gpuserve.device.lock import DeviceLock, Holder, lease
-from pytest_gpuserve.device.select import Device, select_devices, visible_cards
+from pytest_gpuserve.device.lock import DeviceLock, Holder
+from pytest_gpuserve.device.select import Device, select_device, visible_cards
 
 __all__ = [
     "AUTO",
@@ -18,10 +18,9 @@ __all__ = [
     "Host",
     "NvmlAnswer",
     "device_name",
-    "lease",
     "list_cards",
     "read_host",
     "read_software",
-    "select_devices",
+    "select_device",
     "visible_cards",
 ]

@@ -1,7 +1,4 @@
-"""One session at a time measures on a device: two at once would each call the other's load a regression.
-
-``lease`` takes any one of several devices that would do.
-"""
+"""One session at a time measures on a device: two at once would each call the other's load a regression."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from pytest_gpuserve.process.secrets import masked, without_secret_values
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from types import TracebackType
 
 _SHARED_MODE = 0o666
@@ -103,10 +100,25 @@ class DeviceLock:
             DeviceProblem: It is still taken after that time, or its lock file cannot be used.
             UsageProblem: ``wait_seconds`` is no duration.
         """
-        return lease([self], wait_seconds=wait_seconds, on_wait=lambda holders, seconds: on_wait(holders[0], seconds))
+        if not math.isfinite(wait_seconds) or wait_seconds < 0:
+            raise UsageProblem(
+                "The longest wait for a device must be a number of seconds, 0 or more.",
+                found=str(wait_seconds),
+                remedies=("set the ini option gpuserve_lock_wait to a number such as 600",),
+            )
+        began = time.monotonic()
+        told = False
+        while not self._try_acquire():
+            waited_seconds = time.monotonic() - began
+            if waited_seconds >= wait_seconds:
+                raise self._taken(waited_seconds)
+            if not told:
+                on_wait(self.holder(), wait_seconds)
+                told = True
+            time.sleep(min(_POLL_SECONDS, wait_seconds - waited_seconds))
+        return self
 
-    def try_acquire(self) -> bool:
-        """Take the device if nobody has it, and say whether it is ours. Raises `DeviceProblem`."""
+    def _try_acquire(self) -> bool:
         # Anybody may create files in the folder: a link there would have us open a file of somebody else's choice.
         if self.path.is_symlink():
             raise self._unusable("it is a symbolic link")
@@ -145,6 +157,21 @@ class DeviceLock:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.release()
+
+    def _taken(self, waited_seconds: float) -> DeviceProblem:
+        holder = self.holder()
+        end_it = f"end that session: kill {holder.pid}" if holder.pid else f"find that session: fuser -v {self.path}"
+        return DeviceProblem(
+            f"Device {self.key} is in use by another session, and two measurements at once would spoil each other.",
+            found=f"{holder}; waited {format_seconds(waited_seconds)}",
+            looked=(str(self.path),),
+            remedies=(
+                "wait until that session ends",
+                end_it,
+                "measure on another GPU: CUDA_VISIBLE_DEVICES",
+                "wait longer: ini option gpuserve_lock_wait = SECONDS",
+            ),
+        )
 
     def _unusable(self, reason: str) -> DeviceProblem:
         return DeviceProblem(
@@ -187,57 +214,6 @@ class DeviceLock:
         except OSError:
             with suppress(OSError):
                 os.close(self._open_record())
-
-
-def lease(
-    locks: Sequence[DeviceLock], *, wait_seconds: float, on_wait: Callable[[Sequence[Holder], float], None]
-) -> DeviceLock:
-    """Take one of several devices, the first that is free; wait for whichever is given back if none is.
-
-    Args:
-        wait_seconds: The longest wait; 0 tries each once.
-        on_wait: Called once, with who holds each device and ``wait_seconds``, when a wait begins.
-
-    Raises:
-        DeviceProblem: All are still taken after that time, or a lock file cannot be used.
-        UsageProblem: ``wait_seconds`` is no duration.
-    """
-    if not math.isfinite(wait_seconds) or wait_seconds < 0:
-        raise UsageProblem(
-            "The longest wait for a device must be a number of seconds, 0 or more.",
-            found=str(wait_seconds),
-            remedies=("set the ini option gpuserve_lock_wait to a number such as 600",),
-        )
-    began = time.monotonic()
-    told = False
-    while True:
-        for lock in locks:
-            if lock.try_acquire():
-                return lock
-        waited_seconds = time.monotonic() - began
-        if waited_seconds >= wait_seconds:
-            raise _all_taken(locks, waited_seconds)
-        if not told:
-            on_wait([lock.holder() for lock in locks], wait_seconds)
-            told = True
-        time.sleep(min(_POLL_SECONDS, wait_seconds - waited_seconds))
-
-
-def _all_taken(locks: Sequence[DeviceLock], waited_seconds: float) -> DeviceProblem:
-    holders = [lock.holder() for lock in locks]
-    summary = f"Device {locks[0].key} is in use by another session"
-    if len(locks) > 1:
-        summary = f"Each of the devices {', '.join(lock.key for lock in locks)} is in use by another session"
-    end_it = [
-        f"end that session: kill {holder.pid}" if holder.pid else f"find that session: fuser -v {lock.path}"
-        for holder, lock in zip(holders, locks, strict=True)
-    ]
-    return DeviceProblem(
-        f"{summary}, and two measurements at once would spoil each other.",
-        found=f"{'; '.join(map(str, holders))}; waited {format_seconds(waited_seconds)}",
-        looked=tuple(str(lock.path) for lock in locks),
-        remedies=("wait until that session ends", *end_it, "wait longer: ini option gpuserve_lock_wait = SECONDS"),
-    )
 
 
 def _machine_folder() -> Path:

@@ -53,10 +53,10 @@ class Device:
         return {"CUDA_VISIBLE_DEVICES": self.card.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 
 
-def select_devices(
+def select_device(
     asked: str, *, known_names: Sequence[str], answer: NvmlAnswer, host: Host, visible: str | None
-) -> tuple[Device, ...]:
-    """Find the devices of the kind that was asked for: any of them will do.
+) -> Device:
+    """Find the device that was asked for; of several alike the first visible one.
 
     ``auto`` is the kind of the first visible card, and ``cpu`` only where there certainly is none or where
     CUDA_VISIBLE_DEVICES hides all of them on purpose. ``cpu`` is always ``cpu``. Any other name must be the ``name`` of
@@ -66,22 +66,19 @@ def select_devices(
         visible: CUDA_VISIBLE_DEVICES of the calling environment, None if it is not set. Indices are taken in the order
             of the PCI bus.
 
-    Returns:
-        At least one, in the order of the visible cards.
-
     Raises:
         DeviceProblem: The card is not there or is hidden, or ``auto`` cannot be decided.
     """
     if asked == CPU:
-        return (Device(CPU, None, host),)
+        return Device(CPU, None, host)
     cards = visible_cards(answer.cards, visible)
     name = _automatic(cards, answer, visible) if asked == AUTO else asked
     if name == CPU:
-        return (Device(CPU, None, host),)
-    devices = tuple(Device(card.name, card, host) for card in cards if card.name == name)
-    if not devices:
+        return Device(CPU, None, host)
+    card = next((card for card in cards if card.name == name), None)
+    if card is None:
         raise _refusal(asked, known_names, cards, answer, visible)
-    return devices
+    return Device(card.name, card, host)
 
 
 def visible_cards(cards: Sequence[Card], visible: str | None) -> tuple[Card, ...]:

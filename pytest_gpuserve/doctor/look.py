@@ -26,7 +26,7 @@ from pytest_gpuserve.device.cpu import cores_taken_by_others, cores_used, read_c
 from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS, is_virtual, read_boost, read_core_limit, read_host
 from pytest_gpuserve.device.lock import DeviceLock
 from pytest_gpuserve.device.sample import Unknown
-from pytest_gpuserve.device.select import select_devices, visible_cards
+from pytest_gpuserve.device.select import select_device, visible_cards
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.container import examine
 from pytest_gpuserve.process.logs import printable
@@ -470,8 +470,8 @@ def look(asked: str | None, environ: Mapping[str, str]) -> MachineState:
     refused = ("", "")
     if asked is not None and host.host is not None:
         try:
-            chosen = select_devices(asked, known_names=(), answer=answer, host=host.host, visible=visible)
-            devices = tuple(device.lock_key for device in chosen)
+            chosen = select_device(asked, known_names=(), answer=answer, host=host.host, visible=visible)
+            devices = (chosen.lock_key,)
         except GpuserveError as problem:
             devices, refused = (), words(problem)
     return MachineState(

@@ -23,7 +23,6 @@ from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_be
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import COMPILING, Client, Window
 from pytest_gpuserve.measure.work import unsteady_cache
-from pytest_gpuserve.process.tree import run_processes
 from pytest_gpuserve.units import format_fraction, format_seconds
 
 if TYPE_CHECKING:
@@ -363,13 +362,13 @@ def client_of(totals: Totals, ceiling: float | None) -> Client:
 def our_processes(beyond: Iterable[int] = ()) -> list[psutil.Process]:
     """This process and all below it: the engines, the supervisors, and through them the servers.
 
-    So are the workers that a cluster's node runs for us on this host. Under pytest-xdist they are those of the other
-    workers too: that these share the host is what was asked for.
+    So are the workers that a cluster's node runs for us on this host.
 
     Args:
         beyond: Pids of servers that are below somebody else; see ``Instance.members``.
     """
-    found = {process.pid: process for process in run_processes()}
+    own = psutil.Process()
+    found = {process.pid: process for process in (own, *own.children(recursive=True))}
     for pid in (*beyond, *helper_pids()):
         with contextlib.suppress(psutil.Error):
             found.setdefault(pid, psutil.Process(pid))

@@ -13,7 +13,7 @@ import pytest
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.plugin import hookspecs
 from pytest_gpuserve.plugin.callers import located
-from pytest_gpuserve.plugin.collection import COLLECTED, NODEID, measures, needs_device
+from pytest_gpuserve.plugin.collection import COLLECTED, is_worker, measures, needs_device
 from pytest_gpuserve.plugin.fixtures import (
     SESSION_NAME,
     _gpuserve_engine,
@@ -38,24 +38,13 @@ from pytest_gpuserve.plugin.fixtures import (
     torch_worker,
     triton_server,
 )
-from pytest_gpuserve.plugin.markers import FULL_HELP, MARKER_HELP, PublishedSizes, check_markers
-from pytest_gpuserve.plugin.options import Update, add_options, read_settings
+from pytest_gpuserve.plugin.markers import FULL_HELP, MARKER, MARKER_HELP, PublishedSizes, check_markers
+from pytest_gpuserve.plugin.options import add_options, read_settings
 from pytest_gpuserve.plugin.outputs import clear_outputs
-from pytest_gpuserve.plugin.xdist import (
-    XdistController,
-    XdistWorker,
-    controller_pid,
-    each_runs_all,
-    hand_problem,
-    is_worker,
-    worker_count,
-)
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
 
-    from pytest_gpuserve.device import Device
-    from pytest_gpuserve.plugin.options import Settings
 
 __all__ = [
     "_gpuserve_engine",
@@ -92,7 +81,12 @@ TELLS_ONLY: Final = ("collectonly", "help", "markers", "showfixtures", "show_fix
 """pytest's options with which no test is run."""
 
 REFUSED: Final = pytest.StashKey[str]()
-"""Of a worker of pytest-xdist: why it may not measure; empty if it may."""
+"""Of a worker of pytest-xdist: a user's mistake that it has found. Raised there, it would look like a crash."""
+
+UNDER_XDIST: Final = (
+    "a measuring test cannot run under pytest-xdist, whose workers would measure each other: run it with -n0, and one"
+    " job on each GPU (CUDA_VISIBLE_DEVICES)"
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -131,8 +125,6 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     if not any(getattr(config.option, name, False) for name in TELLS_ONLY):
         clear_outputs(settings.outputs)
-    if worker_count(config):
-        config.pluginmanager.register(XdistController(config, settings))
 
 
 @pytest.hookimpl(trylast=True)
@@ -142,23 +134,16 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if is_worker(config) or config.option.collectonly:
         return
     settings = read_settings(config)
-    to_measure = worker_count(config) and _is_to_measure(config, settings)
-    if settings.gpu not in NO_NAME or to_measure:
-        from pytest_gpuserve.plugin.devices import find_devices
+    if settings.gpu not in NO_NAME:
+        from pytest_gpuserve.plugin.opening import find_device
 
-        devices = _or_usage_error(lambda: find_devices(settings))
-        if to_measure:
-            refused = _workers_refused(config, devices)
-            if refused:
-                raise pytest.UsageError(refused)
+        _or_usage_error(lambda: find_device(settings))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Remember what there was before any selection, for what a deselected test uses is not unused, and by which ids."""
+    """Remember what there was before any selection, for what a deselected test uses is not unused."""
     config.stash[COLLECTED] = {item.nodeid for item in items}
-    for item in items:
-        item.stash[NODEID] = item.nodeid
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -167,9 +152,9 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     try:
         _make_session(session)
     except pytest.UsageError as problem:
-        if is_worker(session.config):
-            hand_problem(session.config, str(problem))
-        raise
+        if not is_worker(session.config):
+            raise
+        session.config.stash[REFUSED] = str(problem)
 
 
 def _make_session(session: pytest.Session) -> None:
@@ -183,32 +168,25 @@ def _make_session(session: pytest.Session) -> None:
     from pytest_gpuserve.plugin.session import GateSession
 
     settings = read_settings(config)
-    measuring = any(map(measures, ours))
-    if is_worker(config):
-        from pytest_gpuserve.plugin.devices import find_devices
-        from pytest_gpuserve.process.tree import belong_to
-
-        belong_to(controller_pid(config))
-        config.stash[REFUSED] = _workers_refused(config, _or_usage_error(lambda: find_devices(settings)))
-        measuring = measuring and not config.stash[REFUSED]
+    measuring = any(map(measures, ours)) and not is_worker(config)
     made = _or_usage_error(lambda: GateSession(session, settings, measuring=measuring))
     config.pluginmanager.register(made, SESSION_NAME)
-    if is_worker(config):
-        # A worker reports of the test under way alone, so each of its tests is decided before the next one begins.
-        config.pluginmanager.register(XdistWorker(config, made.closing))
-    else:
-        config.pluginmanager.register(made.laps, LAPS_NAME)
+    config.pluginmanager.register(made.laps, LAPS_NAME)
 
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_runtest_setup")
 def pytest_gpuserve_refuse(item: pytest.Item) -> None:
-    """Refuse to measure beside other workers of pytest-xdist where they would measure each other.
+    """Refuse to measure beside other workers of pytest-xdist; tests that do not measure run there.
 
     Apart from the wrapper, in which no error may arise before the other wrappers have begun.
     """
-    refused = item.config.stash.get(REFUSED, "")
-    if refused and measures(item):
-        pytest.fail(refused, pytrace=False)
+    if not is_worker(item.config):
+        return
+    mistake = item.config.stash.get(REFUSED, "")
+    if mistake and (needs_device(item) or item.get_closest_marker(MARKER)):
+        pytest.fail(mistake, pytrace=False)
+    if measures(item):
+        pytest.fail(UNDER_XDIST, pytrace=False)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -238,15 +216,3 @@ def _or_usage_error(call: Any) -> Any:  # noqa: ANN401 -- passes through whateve
         return call()
     except UsageProblem as problem:
         raise pytest.UsageError(str(problem)) from None
-
-
-def _is_to_measure(config: pytest.Config, settings: Settings) -> bool:
-    """Whether the options alone tell that this run is there to measure, and not only to run a project's other tests."""
-    named = config.getoption("--gpu") is not None and settings.gpu not in NO_NAME
-    return named or settings.side_by_side or settings.update is not Update.NOTHING
-
-
-def _workers_refused(config: pytest.Config, devices: Sequence[Device]) -> str:
-    from pytest_gpuserve.plugin.devices import workers_refused
-
-    return workers_refused(devices, worker_count(config), each=each_runs_all(config))

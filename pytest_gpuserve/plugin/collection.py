@@ -88,11 +88,7 @@ def all_was_run(session: pytest.Session) -> bool:
     """Whether an entry that nothing asked for is really unused: nothing was selected, failed or cut short.
 
     What the device is spared does not count as a selection of the user's; see `asking_tests`.
-
-    A worker of pytest-xdist has run only some of the tests that it collected.
     """
-    if hasattr(session.config, "workerinput"):
-        return False
     kept = {item.nodeid for item in asking_tests(session)}
     selected = session.config.stash.get(COLLECTED, set()) - kept or any("::" in t for t in session.config.args)
     return not selected and not session.testsfailed and not session.shouldstop
@@ -126,8 +122,8 @@ def settle_unused(
             used.setdefault(measurement.baseline_key.path, set()).add(measurement.baseline_key.entry)
     # A test that was skipped before it measured, or left out, leaves its file undecided.
     for item in items:
-        if measures(item) and not measurements.get(plain_id(item)):
-            used.pop(baseline_store.key_of(plain_id(item), "").path, None)
+        if measures(item) and not measurements.get(item.nodeid):
+            used.pop(baseline_store.key_of(item.nodeid, "").path, None)
     for path, keys in used.items():
         for key in baseline_store.unused(path, keys):
             if remove:
@@ -143,9 +139,6 @@ COLLECTED: Final = pytest.StashKey[set[str]]()
 LEFT_OUT: Final = pytest.StashKey[tuple[pytest.Item, ...]]()
 """The tests that we have deselected ourselves, for the device is to be spared them."""
 
-NODEID: Final = pytest.StashKey[str]()
-"""Of a test, its id as it was before pytest-xdist's workers appended the name of a group; see `plain_id`."""
-
 TIMES: Final = frozenset(metric.times for metric in METRICS.values() if metric.times)
 """Of which a test may compare quantiles."""
 
@@ -157,9 +150,9 @@ NEEDS_DEVICE: Final = "_gpuserve_session"
 """The same for fixtures that need to know the device."""
 
 
-def plain_id(item: pytest.Item) -> str:
-    """A test's id as it is without pytest-xdist, and as it can be typed: ``--dist=loadgroup`` appends ``@GROUP``."""
-    return item.stash.get(NODEID, item.nodeid)
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this process is a worker of pytest-xdist."""
+    return hasattr(config, "workerinput")
 
 
 def measures(item: pytest.Item) -> bool:
@@ -174,4 +167,4 @@ def needs_device(item: pytest.Item) -> bool:
 
 def measuring_ids(items: Iterable[pytest.Item]) -> Iterator[str]:
     """The ids of those that measure."""
-    return (plain_id(item) for item in items if measures(item))
+    return (item.nodeid for item in items if measures(item))

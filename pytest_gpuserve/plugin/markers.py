@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from pytest_gpuserve.errors import DeviceProblem
 from pytest_gpuserve.gate.metric import METRICS, Metric, metric_by_option
-from pytest_gpuserve.plugin.collection import LEFT_OUT, plain_id
+from pytest_gpuserve.plugin.collection import LEFT_OUT
 from pytest_gpuserve.plugin.options import read_settings
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def _in_order(item: pytest.Item) -> list[tuple[str, str | None, dict[str, object
     found: list[tuple[int, bool, str, str | None, dict[str, object]]] = []
     places: dict[object, int] = {}
     for node, marker in item.iter_markers_with_node(MARKER):
-        where = f"{plain_id(item)}: @pytest.mark.{MARKER}"
+        where = f"{item.nodeid}: @pytest.mark.{MARKER}"
         if marker.args:
             raise pytest.UsageError(f"{where} takes only names such as throughput=0.05, not {marker.args[0]!r}")
         arguments = dict(marker.kwargs)
@@ -139,10 +139,6 @@ def _tolerance(where: str, metric: Metric, value: object) -> float:
     return float(value)
 
 
-HANDED: Final = "gpuserve_left_out"
-"""What a worker of pytest-xdist tells its controller, which collects nothing, among its ``workeroutput``."""
-
-
 class PublishedSizes:
     """A plugin that deselects what is marked `FULL_MARKER` where it is not to be measured.
 
@@ -152,7 +148,6 @@ class PublishedSizes:
 
     def __init__(self) -> None:
         self._line = ""
-        self._told = False
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -167,25 +162,10 @@ class PublishedSizes:
         # Who asked for a test by its name, or gets none at all, has to hear why; with -q nobody else has to.
         if config.get_verbosity() >= 0 or not kept or any("::" in argument for argument in config.args):
             self._line = _line(len(marked))
-            of_worker = getattr(config, "workeroutput", None)
-            if of_worker is not None:
-                of_worker[HANDED] = self._line
 
     def pytest_report_collectionfinish(self) -> list[str]:
         """Say how many there are, beside pytest's own count."""
-        self._told = bool(self._line)
         return [self._line] if self._line else []
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:  # noqa: ANN401 -- pytest-xdist need not be installed
-        """Take the line of a worker: each has collected all tests."""
-        # A worker that crashed has none.
-        self._line = (getattr(node, "workeroutput", None) or {}).get(HANDED, self._line)
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Say what workers have left out, which nobody has been told yet."""
-        if self._line and not self._told:
-            terminalreporter.write_line(self._line)
 
 
 def _spares(settings: Settings) -> bool:
@@ -194,10 +174,10 @@ def _spares(settings: Settings) -> bool:
         return False
     if settings.gpu != "auto":
         return settings.gpu == "cpu"
-    from pytest_gpuserve.plugin.devices import find_devices  # noqa: PLC0415 -- who marks nothing looks for no device
+    from pytest_gpuserve.plugin.opening import find_device  # noqa: PLC0415 -- who marks nothing looks for no device
 
     try:
-        return not find_devices(settings)[0].is_gpu
+        return not find_device(settings).is_gpu
     except DeviceProblem:
         # It is told where a test needs the device; to list tests takes none.
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -13,7 +14,7 @@ from pytest_gpuserve.builds.checkout import read_revision
 from pytest_gpuserve.builds.ignored import Rules
 from pytest_gpuserve.builds.worktree import ReferenceBuilds, resolve_revision
 from pytest_gpuserve.comparison.baseline_store import BaselineStore
-from pytest_gpuserve.device import DeviceLock, read_software
+from pytest_gpuserve.device import DeviceLock, list_cards, read_host, read_software, select_device
 from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.device.telemetry import SamplerProcess
 from pytest_gpuserve.experiment.environment import RunEnvironment
@@ -21,7 +22,6 @@ from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.load.ray.address import ClusterAddress
 from pytest_gpuserve.load.ray.source import RayEngine
 from pytest_gpuserve.load.source import LOCAL
-from pytest_gpuserve.plugin.devices import find_devices, take_device, waiting
 from pytest_gpuserve.plugin.options import ENGINE_OPTION
 from pytest_gpuserve.plugin.progress import say
 from pytest_gpuserve.process.command_line import module_command
@@ -29,10 +29,11 @@ from pytest_gpuserve.process.secrets import secret_headers
 from pytest_gpuserve.servers.app import words
 from pytest_gpuserve.servers.instance import Instance, started
 from pytest_gpuserve.servers.remote import RemoteServer, reached
-from pytest_gpuserve.units import utc_now
+from pytest_gpuserve.store.published import FOLDER as PUBLISHED
+from pytest_gpuserve.units import format_seconds, utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -211,7 +212,7 @@ def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) 
         DeviceProblem: The device is not there, or another session kept it too long.
         UsageProblem: git does not know the revision to compare with, or what is to make the loads cannot.
     """
-    devices = find_devices(settings)
+    device = find_device(settings)
     reference_builds = ReferenceBuilds(settings.root, Rules(settings.base_files))
     # Before a device is waited for, and long before the first test: git may not know the revision.
     against_name = (
@@ -219,7 +220,9 @@ def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) 
     )
     engine = _engine_on_ray(settings, measuring=measuring)
     software, revision = read_software(known_distributions(config)), read_revision(settings.root, settings.baseline_dir)
-    device, lock = _taken(devices, config, settings, measuring=measuring)
+    lock = DeviceLock(device.lock_key, command=shlex.join(sys.argv))
+    if measuring:
+        take(lock, config, settings)
     here = RunEnvironment(device, software, revision, occasion=utc_now())
     return Opened(
         settings=settings,
@@ -265,19 +268,37 @@ def _engine_on_ray(settings: Settings, *, measuring: bool) -> RayEngine | None:
     return engine
 
 
-def _taken(
-    devices: Sequence[Device], config: pytest.Config, settings: Settings, *, measuring: bool
-) -> tuple[Device, DeviceLock]:
-    """Of devices alike a free one, for us alone; without taking its lock if we do not measure."""
-    if not measuring:
-        return devices[0], DeviceLock(devices[0].lock_key, command=shlex.join(sys.argv))
+def find_device(settings: Settings) -> Device:
+    """Find the device that was asked for; of several alike the first.
 
-    def say_waiting(holders: Sequence[Holder], wait_seconds: float) -> None:
-        say(config, waiting(holders, wait_seconds))
-
-    return take_device(
-        devices,
-        wait_seconds=settings.lock_wait_seconds,
-        on_wait=say_waiting,
-        command=getattr(config, "workerinput", {}).get("mainargv", sys.argv),
+    Raises:
+        DeviceProblem: It is not there, or cannot be told.
+    """
+    folder = settings.baseline_dir
+    known = sorted(path.name for path in folder.iterdir() if _has_baselines(path)) if folder.is_dir() else []
+    return select_device(
+        settings.gpu,
+        known_names=known,
+        answer=list_cards(),
+        host=read_host(),
+        visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )
+
+
+def _has_baselines(folder: Path) -> bool:
+    """Whether a folder of a device holds more than what others published."""
+    return folder.is_dir() and any(path.name != PUBLISHED for path in folder.iterdir())
+
+
+def take(lock: DeviceLock, config: pytest.Config, settings: Settings) -> None:
+    """Take a device for us alone, and say for whom it is waited.
+
+    Raises:
+        DeviceProblem: Another session kept it for longer than settings allow.
+    """
+
+    def say_waiting(holder: Holder, wait_seconds: float) -> None:
+        limit = f"giving up after {format_seconds(wait_seconds)} (ini gpuserve_lock_wait)"
+        say(config, f"gpuserve: waiting for the device: {holder} measures on it; {limit}")
+
+    lock.acquire(wait_seconds=settings.lock_wait_seconds, on_wait=say_waiting)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, cast
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.plugin.collection import is_worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -77,8 +78,8 @@ def read_outputs(config: pytest.Config, environment: Mapping[str, str]) -> tuple
     Raises:
         pytest.UsageError: A file cannot be written, or two of them are one.
     """
-    # Of pytest-xdist's workers none writes: the controller, who may run elsewhere, writes one result for all.
-    if hasattr(config, "workerinput"):
+    # A worker of pytest-xdist measures nothing.
+    if is_worker(config):
         return ()
     found = []
     for name, form, _ in _FILES:

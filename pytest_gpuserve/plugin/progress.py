@@ -49,12 +49,7 @@ goes on in the next row scrolls the screen, and the cursor's place is lost."""
 
 
 def say(config: pytest.Config, line: str) -> None:
-    """Tell a line at once: on pytest's terminal, or from a worker of pytest-xdist, without one, as an error message."""
-    if hasattr(config, "workerinput"):
-        with _uncaptured(config):
-            sys.stderr.write(f"[{config.workerinput['workerid']}] {line}\n")
-            sys.stderr.flush()
-        return
+    """Tell a line at once on pytest's terminal."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     if reporter is not None:
         reporter.write_line(line)
@@ -65,7 +60,7 @@ class ProgressLine:
 
     On a terminal it writes behind what pytest has written of the present line, and leaves the cursor where pytest left
     it. Elsewhere, and where others write to the terminal while a test runs, it writes lines of their own. Where pytest
-    is quiet or has no terminal, as in a worker of pytest-xdist, it writes nothing.
+    is quiet or has no terminal it writes nothing.
 
     Args:
         rewrites: Whether a line may be rewritten: a log of CI keeps them all.

@@ -24,7 +24,6 @@ from pytest_gpuserve.plugin.collection import (
     compared_metrics,
     measures,
     measuring_ids,
-    plain_id,
     planned_comparisons,
     settle_unused,
 )
@@ -36,7 +35,6 @@ from pytest_gpuserve.plugin.outcomes import Outcomes
 from pytest_gpuserve.plugin.outputs import Written
 from pytest_gpuserve.plugin.progress import ExpectedDurations, ProgressLine
 from pytest_gpuserve.plugin.terminal import print_closing, write_results
-from pytest_gpuserve.plugin.xdist import is_worker
 from pytest_gpuserve.process.secrets import masked
 from pytest_gpuserve.report.explain import explain, headline
 from pytest_gpuserve.report.junit import PROBLEM, properties
@@ -127,10 +125,7 @@ class Account:
             what,
             budget_seconds=settings.budget_seconds,
             comparisons=planned_comparisons(self._session.items),
-            # Workers take the tests at the same time, and nobody knows which of them.
-            takes=""
-            if is_worker(self._session.config)
-            else self._expected.text(list(measuring_ids(self._session.items))),
+            takes=self._expected.text(list(measuring_ids(self._session.items))),
             stock=""
             if opened.against_name or not self._measuring
             else str(stock_of(settings.baseline_dir / device.name)),
@@ -211,7 +206,7 @@ class TestGates:
 
     def begin(self, item: pytest.Item) -> TestGate:
         """Make the judge of a test; one that is run again goes on with the sessions that it has."""
-        nodeid = plain_id(item)
+        nodeid = item.nodeid
         self._progress.begin(nodeid)
         set_by_markers = tolerances(item, self._here.device.name)
         judge = TestGate(
@@ -315,8 +310,6 @@ class GateSession:
         mode = "against" if settings.side_by_side else settings.update.name.lower()
         self._expected = ExpectedDurations(self.folders.remembered(), mode)
         self._account = Account(session, self._opened, self.folders, self._expected, measuring=measuring)
-        # A worker of pytest-xdist collects all tests too, so that it reckons with the comparisons of all workers. What
-        # others have upheld it does not know: its claims need be surer than they had to be, never less sure.
         self._claims = HolmCorrection(planned_comparisons(session.items))
         self.laps = Laps(session, end_starts=self._starts.end, settled=self._settled)
         try:
@@ -367,7 +360,7 @@ class GateSession:
         return self.gates.unjudged_problems(judge)
 
     def _settled(self, item: pytest.Item) -> None:
-        judge = self.gates.find(plain_id(item))
+        judge = self.gates.find(item.nodeid)
         if judge is not None:
             judge.waits = False
 
@@ -389,7 +382,7 @@ class GateSession:
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """Know whose servers are started from here on."""
-        self._outcomes.begin(plain_id(item))
+        self._outcomes.begin(item.nodeid)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(
@@ -418,9 +411,9 @@ class GateSession:
             pytest.skip("not decided yet: it goes on when its servers are started again")
         except pytest.skip.Exception:
             # What the test has found until then must not hide behind what it lacks.
-            _fail_unheld(self.gates.find(plain_id(pyfuncitem)))
+            _fail_unheld(self.gates.find(pyfuncitem.nodeid))
             raise
-        judge = self.gates.find(plain_id(pyfuncitem))
+        judge = self.gates.find(pyfuncitem.nodeid)
         if judge is None or judge.waits:
             return result
         _fail_unheld(judge)
@@ -451,7 +444,7 @@ class GateSession:
         report = yield
         if not measures(item):
             return report
-        nodeid = plain_id(item)
+        nodeid = item.nodeid
         self._expected.add(nodeid, call.duration)
         self._outcomes.keep(nodeid, report)
         report.user_properties += properties(
@@ -496,7 +489,7 @@ class GateSession:
                 self._note(line)
             closing = self.closing()
             stopped = self._cut_short or session.shouldfail or session.shouldstop
-            if not stopped and not is_worker(session.config):
+            if not stopped:
                 self._expected.save([nodeid for nodeid, loads in self.gates.measurements().items() if _took(loads)])
             self._written = write_results(session, self.settings.outputs, closing)
         finally:

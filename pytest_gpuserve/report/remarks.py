@@ -85,15 +85,6 @@ def header_line(
     return printable(f"{device} ({product}), {mode}{there}{made}, {budget}, {planned}")
 
 
-def of_workers(header: str, workers: int) -> str:
-    """The line for several workers of pytest-xdist, each of which has the same: each collects all tests.
-
-    Args:
-        header: That of a worker; of one that has none nothing is said.
-    """
-    return f"{header}, {workers} worker{'s' if workers != 1 else ''}" if header else ""
-
-
 def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False, verbose: bool = True) -> list[str]:
     """Why verdicts are what they are: each reason once, with the tests that it is of, those of the worst row first.
 

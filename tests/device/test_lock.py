@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from pytest_gpuserve.device import DeviceLock, Holder, lease
+from pytest_gpuserve.device import DeviceLock, Holder
 from pytest_gpuserve.errors import DeviceProblem, UsageProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_SECONDS = 60.0
@@ -311,43 +311,3 @@ def test_a_record_tells_everybody_no_secret(
     monkeypatch.setenv("HF_TOKEN", secret)
     with take(DeviceLock("GPU-1", command=command, folder=tmp_path)) as lock:
         assert json.loads(lock.record_path.read_bytes())["command"] == shown
-
-
-# -- any one of several devices
-
-
-def two_locks(folder: Path) -> list[DeviceLock]:
-    """On two devices, of which the first is that of `session`."""
-    return [our_lock(folder), our_lock(folder, "GPU-2")]
-
-
-def test_the_first_free_one_of_several_is_taken(tmp_path: Path) -> None:
-    """All free: the first; one taken: the next, at once and without a word; and only that one is held."""
-    with lease(two_locks(tmp_path), wait_seconds=0, on_wait=unexpected_wait) as got:
-        assert got.key == "GPU-1"
-    with holding(tmp_path):
-        locks = two_locks(tmp_path)
-        with lease(locks, wait_seconds=60, on_wait=unexpected_wait) as got:
-            assert got is locks[1]
-            assert [lock.held for lock in locks] == [False, True]
-    take(our_lock(tmp_path, "GPU-2")).release()
-
-
-def test_where_all_are_taken_whichever_is_given_back_is_taken(tmp_path: Path) -> None:
-    """One notice names all holders, and a refusal after the wait names each device and its holder, and holds none."""
-    notices: list[Sequence[Holder]] = []
-    locks, second = two_locks(tmp_path), our_lock(tmp_path, "GPU-2")
-    with holding(tmp_path) as other, take(second):
-        with pytest.raises(DeviceProblem) as caught:
-            lease(locks, wait_seconds=0.3, on_wait=lambda *notice: None)
-        for part in ("GPU-1, GPU-2", f"kill {other.pid}", f"process {os.getpid()} of", "gpuserve_lock_wait"):
-            assert part in str(caught.value)
-        assert not any(lock.held for lock in locks)
-
-        def give_back(holders: Sequence[Holder], seconds: float) -> None:
-            notices.append(holders)
-            second.release()
-
-        with lease(locks, wait_seconds=60, on_wait=give_back) as got:
-            assert got.key == "GPU-2"
-    assert [[holder.pid for holder in holders] for holders in notices] == [[other.pid, os.getpid()]]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_gpuserve.device import Card, Device, Host, NvmlAnswer, select_devices, visible_cards
+from pytest_gpuserve.device import Card, Device, Host, NvmlAnswer, select_device, visible_cards
 from pytest_gpuserve.errors import DeviceProblem
 
 HOST = Host(id="pool", cpu="AMD EPYC", cores=2, memory_bytes=2**34, kernel="6.1", system="Debian GNU/Linux 12")
@@ -40,7 +40,7 @@ ONE_LOST = NvmlAnswer((H200,), "card 0: its name cannot be read; NVML said: GPU 
 
 def select(asked: str, answer: NvmlAnswer = ALL, visible: str | None = None) -> Device:
     """Select with two baseline sets known."""
-    return select_devices(asked, known_names=["T4", "cpu"], answer=answer, host=HOST, visible=visible)[0]
+    return select_device(asked, known_names=["T4", "cpu"], answer=answer, host=HOST, visible=visible)
 
 
 def refusal(asked: str, answer: NvmlAnswer = ALL, visible: str | None = None) -> str:
@@ -148,11 +148,10 @@ def test_a_server_sees_only_its_device() -> None:
 
 
 @pytest.mark.parametrize("asked", ["T4", "auto"])
-def test_all_cards_of_the_kind_will_do(asked: str) -> None:
-    """Of several alike each may be taken, in the order of the visible cards; those of another kind may not."""
-    for visible, expected in ((None, [T4, SECOND_T4]), ("2,1,0", [SECOND_T4, T4]), ("0,1", [T4])):
-        devices = select_devices(asked, known_names=[], answer=ALL, host=HOST, visible=visible)
-        assert [device.card for device in devices] == expected
+def test_of_several_alike_the_first_visible_one_is_taken(asked: str) -> None:
+    """CUDA_VISIBLE_DEVICES gives each job a card of its own."""
+    for visible, expected in ((None, T4), ("2,1,0", SECOND_T4), ("0,1", T4)):
+        assert select_device(asked, known_names=[], answer=ALL, host=HOST, visible=visible).card == expected
 
 
 # -- instances of a divided card
@@ -168,7 +167,7 @@ DIVIDED = NvmlAnswer((*SLICES, H200), "")
 
 def test_an_instance_is_given_by_its_own_uuid() -> None:
     """Servers see the instance alone, and each has its own lock; the whole card is refused, its instances offered."""
-    devices = select_devices("A100-MIG-1g.10gb", known_names=[], answer=DIVIDED, host=HOST, visible=None)
+    devices = [select("A100-MIG-1g.10gb", DIVIDED, visible) for visible in ("MIG-0", "MIG-1")]
     assert [device.environment()["CUDA_VISIBLE_DEVICES"] for device in devices] == ["MIG-0", "MIG-1"]
     assert len({device.lock_key for device in devices}) == 2
     assert "--gpu=A100-MIG-1g.10gb" in refusal("A100", DIVIDED)

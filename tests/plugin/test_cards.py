@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from contextlib import ExitStack
 from dataclasses import replace
 
 import pytest
@@ -98,38 +96,3 @@ def test_an_instance_has_baselines_of_its_own(machine: Machine) -> None:
     result.stdout.fnmatch_lines(["*SEES MIG-33333333-*"])
     path = project.path / "baselines" / "A100-SXM4-80GB-MIG-3g.40gb" / "perf" / "test_perf.json"
     assert '"mig_profile": "3g.40gb"' in path.read_text()
-
-
-# -- several cards
-
-MEETING = """
-import os, pathlib, time
-
-def test_meeting(load, device):
-    folder = pathlib.Path(os.environ["MEETING"])
-    (folder / str(os.getpid())).write_text(device.environment()["CUDA_VISIBLE_DEVICES"])
-    until = time.monotonic() + 60
-    while len(list(folder.iterdir())) < 2:
-        assert time.monotonic() < until, "nobody came"
-        time.sleep(0.05)
-"""
-
-
-@pytest.mark.parametrize("taken", [1, 2])
-def test_a_free_card_is_taken_and_a_taken_kind_waited_for(machine: Machine, taken: int) -> None:
-    """Of two T4s the free one at once; with both taken a run says who has them, waits as long as it says, and ends."""
-    fakes = (cards.T4, SECOND_T4)
-    machine.script(*fakes, cards.H200)
-    machine.project.ini(gpuserve_lock_wait="0.25")
-    with ExitStack() as stack:
-        for fake in fakes[:taken]:
-            stack.enter_context(machine.lock(fake).acquire(wait_seconds=0, on_wait=lambda *notice: None))
-        result = machine.project.run("--gpu=T4", "--baseline-update")
-    if taken == 1:
-        assert result.ret == 0
-        assert "waiting for" not in text_of(result)
-        return
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert says_no_traceback(result)
-    assert f"waiting for one of 2 devices: process {os.getpid()} of" in text_of(result)
-    assert all(fake.uuid in text_of(result) for fake in fakes)

@@ -8,12 +8,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.plugin.conftest import text_of
-
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.plugin.conftest import Machine, Project
+    from tests.plugin.conftest import Project
 
 SUITE = """
 import pytest
@@ -118,20 +116,3 @@ def test_each_test_case_says_what_was_measured(project: Project, recorded: Path,
     assert first == second
     assert first["gpuserve.throughput.reference_kind"] == "limit"
     assert [properties_of(case) for name in ("test_not_at_all", "test_plain") for case in cases[name]] == [{}, {}]
-
-
-def test_properties_come_from_workers_too(machine: Machine) -> None:
-    """They travel with a test's reports, of which the controller writes the file."""
-    project = machine.project
-    project.environment["A_TOKEN"] = "load-hunter22"
-    project.write("assert run.throughput >= 1e9")
-    project.test_file.write_text(
-        project.test_file.read_text().replace("concurrency=8", "concurrency=8, name='load-hunter22'")
-    )
-    result = project.run("-p", "xdist.plugin", "-n1", "--gpu=T4", "--junitxml=junit.xml")
-    result.assert_outcomes(failed=1)
-    (case,) = read(project.path / "junit.xml")["test_it"]
-    assert outcome_of(case) == ["failure"], text_of(result)
-    found = properties_of(case)
-    assert float(found["gpuserve.<A_TOKEN>.throughput.value"]) == pytest.approx(1600, rel=0.05)
-    assert found["gpuserve.<A_TOKEN>.throughput.verdict"] == "REGRESSED"

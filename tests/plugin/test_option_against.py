@@ -52,15 +52,6 @@ def test_what_is_no_revision_or_python_is_exit_4(project: Project, option: str, 
     assert says_no_traceback(result)
 
 
-def test_xdist_is_exit_4(real_project: Project) -> None:
-    """On `cpu` workers of pytest-xdist would measure each other; without workers it is no matter."""
-    result = real_project.run("-p", "xdist.plugin", "-n2", "--against=HEAD")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "run it with -n0" in text_of(result)
-    assert says_no_traceback(result)
-    assert real_project.run("-p", "xdist.plugin", "-n0", "--collect-only", "--against=HEAD").ret == pytest.ExitCode.OK
-
-
 def test_values_by_option_and_ini(pytester: pytest.Pytester) -> None:
     """The command line wins over the ini file; an interpreter is absolute, relative to where it was written."""
     settings = read_settings(pytester.parseconfig())

@@ -86,15 +86,6 @@ def test_who_names_one_is_told(project: Project) -> None:
     assert "test_it[16]" in text_of(project.run("--collect-only", "--gpu=T4"))
 
 
-def test_workers_leave_out_alike(real_project: Project) -> None:
-    """Workers of pytest-xdist deselect the same ones, and the controller tells it once."""
-    pytest.importorskip("xdist")
-    real_project.test_file.write_text(SIZES.format(wanted=False))
-    result = real_project.run("-p", "xdist.plugin", "-n2")
-    result.assert_outcomes(passed=2)
-    assert text_of(result).count(ONE) == 1
-
-
 def test_its_baselines_are_not_unused(project: Project) -> None:
     """A file that holds baselines of left out points keeps them; of other files unused entries are told as ever."""
     other = project.test_file.with_name("test_other.py")

@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.process.ports import free_port
-from tests.fakes.nvml import cards
 from tests.fakes.ray_nodes import folder_of_ray
 from tests.plugin.conftest import busy_machine, says_no_traceback, text_of
-from tests.plugin.test_cards import SECOND_T4
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.plugin.conftest import Machine, Project
+    from tests.plugin.conftest import Project
 
 STARTED = """
 import pytest
@@ -93,13 +91,6 @@ def test_the_engine_is_named_in_header_and_result(project: Project, recorded: Pa
     local = project.run("--gpuserve-json=out.json")
     assert "loads made by" not in text_of(local)
     assert "engine" not in project.result()["run"]["load"]
-
-
-def test_workers_of_xdist_tell_it_once(machine: Machine) -> None:
-    """Each looks at the cluster, and the controller tells what they found, with exit code 4."""
-    machine.script(cards.T4, SECOND_T4)
-    told = refused(machine.project, "-p", "xdist.plugin", "-n2", f"--load-engine=127.0.0.1:{free_port()}")
-    assert told.count("could not be joined") == 1
 
 
 @pytest.mark.slow

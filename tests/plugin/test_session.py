@@ -1,4 +1,4 @@
-"""What the plugin is to a session: cheap when unused, alone on its device, under xdist on cards alone."""
+"""What the plugin is to a session: cheap when unused, alone on its device, and without workers."""
 
 from __future__ import annotations
 
@@ -45,22 +45,33 @@ def test_an_unused_plugin_imports_little(real_project: Project) -> None:
     assert len(ours.split(", ")) <= IMPORTED, ours
 
 
-def test_measuring_on_the_cpu_under_xdist_is_refused(real_project: Project) -> None:
+def test_measuring_under_xdist_is_refused(real_project: Project) -> None:
     """A measuring test fails with what to do instead, others run, with fixtures of our names too; none records."""
-    real_project.test_file.write_text(real_project.test_file.read_text() + "\n\ndef test_plain():\n    pass\n")
+    real_project.test_file.write_text(real_project.test_file.read_text() + "\n\ndef test_device(device):\n    pass\n")
     real_project.test_file.with_name("test_own.py").write_text(
         "import pytest\n\n"
         "@pytest.fixture\ndef load():\n    return 1\n\n"
         "@pytest.fixture\ndef device():\n    return 2\n\n"
         "def test_own(load, device):\n    assert load + device == 3\n"
     )
-    result = real_project.run("-p", "xdist.plugin", "-n1")
+    result = real_project.run("-p", "xdist.plugin", "-n2", "--baseline-update", "--gpuserve-json=out.json")
     result.assert_outcomes(passed=2, errors=1)
-    assert "cannot run under pytest-xdist" in text_of(result)
-    assert "-n0" in text_of(result)
-    result = real_project.run("-p", "xdist.plugin", "-n1", "--baseline-update")
+    assert text_of(result).count("run it with -n0, and one job on each GPU (CUDA_VISIBLE_DEVICES)") == 1
+    assert not real_project.baseline.exists()
+    assert not (real_project.path / "out.json").exists()
+    assert says_no_traceback(result)
+
+
+def test_a_mistake_under_xdist_is_no_crash(real_project: Project) -> None:
+    """A worker that finds a wrong marker, or no such device, fails its tests that need one; others run."""
+    real_project.write(marker="@pytest.mark.gpuserve(p98=0.1)")
+    real_project.test_file.write_text(real_project.test_file.read_text() + "\n\ndef test_plain():\n    pass\n")
+    result = real_project.run("-p", "xdist.plugin", "-n1")
+    result.assert_outcomes(passed=1, errors=1)
+    assert "does not know p98" in text_of(result)
+    assert says_no_traceback(result)
+    result = real_project.run("-p", "xdist.plugin", "-n1", "--gpu=H9000")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert "-n0" in text_of(result)
     assert says_no_traceback(result)
 
 

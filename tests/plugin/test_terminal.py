@@ -13,16 +13,14 @@ import pytest
 from pytest_gpuserve.plugin import progress
 from pytest_gpuserve.store.baseline import render
 from pytest_gpuserve.store.schema import Entry
-from tests.fakes.nvml import cards
 from tests.fakes.scripted_sessions import Script
 from tests.fakes.terminal import RESTORE, SAVE, Screen
 from tests.plugin.conftest import says_no_traceback, text_of
-from tests.plugin.test_cards import SECOND_T4
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.plugin.conftest import Checkout, Machine, Project
+    from tests.plugin.conftest import Checkout, Project
 
 EAGER = """
 from pytest_gpuserve.plugin import progress
@@ -189,15 +187,6 @@ def test_the_estimate_so_far_is_told(project: Project, checkout: Checkout, recor
         estimate = re.match(r"throughput [+-]\d+\.\d % \([+-]\d+\.\d % \.\. [+-]\d+\.\d %\)  \S+/s  ", rest)
         assert (estimate is None) is (look == "session 1 of 6")
         assert re.search(r"  budget: [45] min.* left$", rest)
-
-
-@pytest.mark.slow
-def test_workers_say_nothing_meanwhile(machine: Machine) -> None:
-    """What workers of pytest-xdist wrote would stand in the middle of the controller's lines."""
-    machine.script(cards.T4, SECOND_T4)
-    result = eager(machine.project).run("-p", "xdist.plugin", "-n2", "--gpu=T4")
-    result.assert_outcomes(passed=3)
-    assert "session 1 of" not in text_of(result)
 
 
 # -- before and after

@@ -33,12 +33,8 @@ IMPORTED: Final = (
     "pytest_gpuserve.servers.mosec",
     "pytest_gpuserve.plugin.session",
     "pytest_gpuserve.comparison.assertions",
-    "pytest_gpuserve.plugin.xdist",
 )
 """Modules that are not imported anew. The plugins' own are: pytest rewrites their assertions."""
-
-SPARE_WORKERS: Final = 2
-"""So many workers that are killed can be replaced."""
 
 
 class Run:
@@ -169,7 +165,7 @@ def _fork_workers(arguments: Sequence[str]) -> None:
     from execnet import gateway_base, gateway_io
 
     workers: list[_Worker] = []
-    for _ in range(counts[-1] + SPARE_WORKERS):
+    for _ in range(counts[-1]):
         workers.append(_Worker(workers))
 
     def taken(self: Any, args: object, execmodel: Any) -> None:  # noqa: ANN401 -- execnet's
