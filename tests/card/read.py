@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.command_line import refused, run_command
 from pytest_gpuserve.store.baseline import read, write
-from tests.card.records import PASSED, read_records, unpack_files
+from tests.card.records import PASSED, read_files, read_records
 from tests.card.steps import ROOT
 
 if TYPE_CHECKING:
@@ -31,15 +31,15 @@ def main(arguments: Sequence[str]) -> int:
 
 def read_run(folder: Path, baselines: Path) -> list[str]:
     """Put what was recorded in the place of what is there of the same tests, and return what there is to say."""
-    lines = []
-    with tempfile.TemporaryDirectory() as name:
-        unpack_files(folder, Path(name))
-        for path in sorted(Path(name).glob("baselines/*/*/*.json")):
-            into = baselines / path.relative_to(Path(name) / "baselines")
-            new = read(path)
-            write(into, {key: stored.entry for key, stored in {**read(into), **new}.items()})
-            lines += [f"recorded: {into}: {key}" for key in new]
-        lines += [f"\n{path.stem}\n{path.read_text(encoding='utf-8')}" for path in sorted(Path(name).glob("*.md"))]
+    lines, files = [], read_files(folder)
+    for name in sorted(name for name in files if name.startswith("baselines/")):
+        into = baselines / name.partition("/")[2]
+        with tempfile.TemporaryDirectory() as place:
+            Path(place, into.name).write_text(files[name], encoding="utf-8")
+            new = read(Path(place, into.name))
+        write(into, {key: stored.entry for key, stored in {**read(into), **new}.items()})
+        lines += [f"recorded: {into}: {key}" for key in new]
+    lines += [f"\n{name}\n{files[name]}" for name in sorted(files) if name.endswith(".md")]
     for record in read_records(folder).values():
         lines.append(f"{record.name}: {record.outcome} in {record.seconds:.1f} s {record.why}".rstrip())
         lines += [f"    {line}" for line in record.log.splitlines()[-LINES:] if record.outcome != PASSED]

@@ -5,29 +5,22 @@ A lent machine gives back no more than eight files of 16 MiB. Standard library a
 
 from __future__ import annotations
 
-import io
 import json
 import os
-import tarfile
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 RESULTS: Final = "results.jsonl"
-"""A record a line, as soon as its step has ended."""
+"""A record a line, as soon as its step has ended, and a file a line, as soon as it is seen; of each the last counts."""
 
 RUNNING: Final = "running.log"
 """Of the step that is under way: a line with its name, and with how many records there were, and all it has printed."""
 
-FILES: Final = "files.tar.gz"
-
-MOST_LOG_BYTES: Final = 1 << 19
-"""Of a step; of a longer log the end is kept."""
-
-MOST_FILES_BYTES: Final = 15 << 20
-"""Of all files, compressed; the largest ones stay behind."""
+MOST_BYTES: Final = 1 << 19
+"""Of a longer log the end is kept; a larger file stays behind."""
 
 PASSED: Final = "passed"
 
@@ -62,58 +55,60 @@ class Records:
     def __init__(self, folder: Path, kept: Path) -> None:
         self.log = folder / RUNNING
         self._folder, self._kept = folder, kept
-        self._packed: set[tuple[Path, int, int]] = set()
         folder.mkdir(parents=True, exist_ok=True)
         kept.mkdir(parents=True)
-        unpack_files(folder, kept)
         # Of a line that is not whole the rest would become part of the next one.
-        (folder / RESULTS).write_text("".join(f"{line}\n" for line in _whole_lines(folder)), encoding="utf-8")
+        (folder / RESULTS).write_text("".join(f"{json.dumps(line)}\n" for line in _lines(folder)), encoding="utf-8")
+        for name, text in read_files(folder).items():
+            (kept / name).parent.mkdir(parents=True, exist_ok=True)
+            (kept / name).write_text(text, encoding="utf-8")
+        self._seen = self._states()
         if self.log.exists():
             for record in list(read_records(folder).values())[-1:]:
                 self.add(record)
 
     def begin(self, name: str) -> None:
         """Say which step is under way."""
-        self.log.write_text(f"{name} {len(_whole_lines(self._folder))}\n", encoding="utf-8")
+        self.log.write_text(f"{name} {sum('name' in line for line in _lines(self._folder))}\n", encoding="utf-8")
 
     def add(self, record: Record) -> None:
         """Write what a step left, and then its line with its log, whole."""
         self.save_files()
-        line = json.dumps(asdict(replace(record, log=_read_log(self.log)))).encode() + b"\n"
-        with (self._folder / RESULTS).open("ab") as file:
-            file.write(line)
-            file.flush()
-            os.fsync(file.fileno())
+        self._append(asdict(replace(record, log=_read_log(self.log))))
         self.log.unlink(missing_ok=True)
 
     def save_files(self) -> None:
-        """Pack all files anew where one has changed, the small ones first."""
-        sized = [(path, path.stat()) for path in self._kept.rglob("*") if path.is_file()]
-        found = {(path, stat.st_size, stat.st_mtime_ns) for path, stat in sized}
-        if found != self._packed:
-            packed = io.BytesIO()
-            with tarfile.open(fileobj=packed, mode="w:gz") as archive:
-                for path, stat in sorted(sized, key=lambda each: each[1].st_size):
-                    if packed.tell() + stat.st_size <= MOST_FILES_BYTES:
-                        archive.add(path, path.relative_to(self._kept))
-            new = self._folder / f"{FILES}.new"
-            new.write_bytes(packed.getvalue())
-            new.replace(self._folder / FILES)
-            self._packed = found
+        """Write files that have changed since the last time."""
+        states = self._states()
+        for path, state in states.items() - self._seen.items():
+            if state[0] <= MOST_BYTES:
+                name = str(path.relative_to(self._kept))
+                self._append({"file": name, "text": path.read_text(encoding="utf-8", errors="replace")})
+        self._seen = states
+
+    def _states(self) -> dict[Path, tuple[int, int]]:
+        paths = [path for path in self._kept.rglob("*") if path.is_file()]
+        return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in paths}
+
+    def _append(self, line: dict[str, Any]) -> None:
+        with (self._folder / RESULTS).open("ab") as file:
+            file.write(json.dumps(line).encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
 
 
-def _whole_lines(folder: Path) -> list[str]:
+def _lines(folder: Path) -> list[dict[str, Any]]:
     results = folder / RESULTS
-    return results.read_text(encoding="utf-8").split("\n")[:-1] if results.exists() else []
+    return [json.loads(line) for line in results.read_text("utf-8").split("\n")[:-1]] if results.exists() else []
 
 
 def _read_log(log: Path) -> str:
-    return log.read_bytes()[-MOST_LOG_BYTES:].decode(errors="replace") if log.exists() else ""
+    return log.read_bytes()[-MOST_BYTES:].decode(errors="replace") if log.exists() else ""
 
 
 def read_records(folder: Path) -> dict[str, Record]:
     """Read each step's last record, the newest one last; a step in which a run was cut has one, too."""
-    records = [Record(**json.loads(line)) for line in _whole_lines(folder)]
+    records = [Record(**line) for line in _lines(folder) if "name" in line]
     if (folder / RUNNING).exists():
         name, _, after = (folder / RUNNING).read_text(errors="replace").partition("\n")[0].partition(" ")
         if after == str(len(records)):
@@ -125,8 +120,6 @@ def read_records(folder: Path) -> dict[str, Record]:
     return found
 
 
-def unpack_files(folder: Path, into: Path) -> None:
-    """Unpack what the steps wrote; nothing where no step did."""
-    if (folder / FILES).exists():
-        with tarfile.open(folder / FILES) as archive:
-            archive.extractall(into, filter="data")
+def read_files(folder: Path) -> dict[str, str]:
+    """Read the text of each file that the steps wrote."""
+    return {line["file"]: line["text"] for line in _lines(folder) if "file" in line}

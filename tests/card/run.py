@@ -37,7 +37,8 @@ SAVE_SECONDS: Final = 2.0
 DMON: Final = ("nvidia-smi", "dmon", "-s", "pucvmet", "-o", "DT")
 """Runs beside all steps: it keeps the driver loaded, and is a log of what the GPU did."""
 
-LAY: Final = """nvidia-smi; nvidia-smi -q; lscpu; free -m; df -h /tmp .; which -a git g++ nvcc podman docker
+LAY: Final = """timeout 9 nvidia-smi; timeout 9 nvidia-smi -q; lscpu; free -m; df -h /tmp .
+which -a git g++ nvcc podman docker
 set -e
 mkdir tree
 cp -R "$1" tree/.git
@@ -117,7 +118,7 @@ class Run:
         return not why
 
     def _look(self) -> str:
-        """Lay the trees that are measured; without git it is the checkout as it is."""
+        """Look, and lay the trees that are measured; without git it is the checkout as it is."""
         installed = sorted(f"{each.metadata['Name']}=={each.version}" for each in metadata.distributions())
         (self._out / "installed.txt").write_text("\n".join(installed) + "\n", encoding="utf-8")
         slower = SLOWED[1].replace('"0"', '"1.0"')
@@ -151,8 +152,10 @@ class Run:
         with self._records.log.open("ab") as log:
             try:
                 subprocess.run(command, cwd=self._work, env=variables, stdout=log, stderr=log, timeout=left, check=True)
-            except (OSError, subprocess.SubprocessError) as problem:
-                return str(problem)
+            except subprocess.CalledProcessError as problem:
+                return f"{command[0]} ended with {problem.returncode}"
+            except (OSError, subprocess.TimeoutExpired) as problem:
+                return f"{command[0]}: {type(problem).__name__}"
         return ""
 
     def _tried(self, step: Step, ready: Sequence[str]) -> Record:

@@ -81,7 +81,7 @@ STEPS: Final = (
     on_gpu("nvml", 15, _DEVICE, "nvml"),
     on_gpu("device", 50, _DEVICE, "not nvml and not yardstick and not clocks and not litserve and not under_load"),
     on_gpu("servers", 30, _DEVICE, "litserve or under_load"),
-    suite("record-mosec", 110, *_MOSEC, "--baseline-update", "-o", "gpuserve_sessions=2"),
+    suite("record-mosec", 120, *_MOSEC, "--baseline-update", "-o", "gpuserve_sessions=2"),
     suite("slower", 90, *_MOSEC, "--against=HEAD", "--gpuserve-budget=60", **_SLOWER),
     on_gpu("worker-eager", 25, _WORKER, "on_a_card and not compile"),
     on_gpu("worker-graphs", 45, _WORKER, "on_a_card and overhead"),
