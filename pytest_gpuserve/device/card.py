@@ -353,7 +353,10 @@ def _read_application_clocks(reader: Reader, handle: object) -> tuple[int | None
         reader.unknown.pop("application_clocks_set", None)
         return clock, memory_clock, True
     if any(None in pair for pair in pairs):
-        reader.unknown.setdefault("application_clocks_set", "it follows from the application clocks")
+        # The comparison is as unknown as the clock that it lacks; new drivers have given both up.
+        unknown = reader.unknown
+        why = unknown.get("application_clock_mhz") or unknown.get("application_memory_clock_mhz", "")
+        unknown.setdefault("application_clocks_set", why)
         return clock, memory_clock, None
     return clock, memory_clock, False
 

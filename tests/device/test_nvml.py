@@ -233,7 +233,7 @@ def test_each_function_may_fail(
             assert error.function == "nvmlShutdown" or any(words[error.code] in why for why in reasons), error
 
 
-@pytest.mark.parametrize("code", [cards.NOT_SUPPORTED, cards.FUNCTION_NOT_FOUND])
+@pytest.mark.parametrize("code", [cards.NOT_SUPPORTED, cards.FUNCTION_NOT_FOUND, cards.DEPRECATED])
 def test_each_function_may_be_unsupported(library: Path, tmp_path: Path, code: int) -> None:
     """By card or driver: only what names a card refuses it; all else is unknown, which is no failure."""
     errors = [Error(function, code) for function in called_functions(library, tmp_path, cards.T4)]
@@ -242,7 +242,7 @@ def test_each_function_may_be_unsupported(library: Path, tmp_path: Path, code: i
         assert (answer["cards"] == []) is (error.function in needed), error
         for card in answer["cards"]:
             assert answer["problem"] == "", error
-            assert set(card["unknown"].values()) <= {UNSUPPORTED, "it follows from the application clocks"}, error
+            assert set(card["unknown"].values()) <= {UNSUPPORTED}, error
             assert all(card[fact] is None for fact in card["unknown"]), error
 
 
