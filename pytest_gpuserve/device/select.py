@@ -26,11 +26,13 @@ class Device:
     Attributes:
         name: ``cpu``, or the card's name; also the folder under ``baselines/``.
         card: None on ``cpu``.
+        by_index: Whether CUDA counts this machine's GPUs as NVML does: NVML reads all of them, and none is divided.
     """
 
     name: str
     card: Card | None
     host: Host
+    by_index: bool = True
 
     @property
     def is_gpu(self) -> bool:
@@ -42,15 +44,25 @@ class Device:
         """What a session must own alone: the card's uuid, or ``cpu``."""
         return CPU if self.card is None else self.card.uuid
 
-    def environment(self) -> dict[str, str]:
-        """Environment variables with which a server can use this device and no other card.
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs by which a container engine gives a server this device; empty on ``cpu``."""
+        return () if self.card is None else (self.card.uuid,)
 
-        On ``cpu`` they hide every card, so that a server which prefers one cannot make the numbers those of a GPU.
+    def environment(self) -> dict[str, str]:
+        """Environment variables with which a server outside containers can use this device and no other GPU.
+
+        On ``cpu`` they hide every GPU, so that a server which prefers one cannot make the numbers those of a GPU.
         """
         if self.card is None:
             return {"CUDA_VISIBLE_DEVICES": ""}
-        # With the bus order a server that logs or monitors "device 0" by NVML means the same card as CUDA does.
-        return {"CUDA_VISIBLE_DEVICES": self.card.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        # LitServe looks for the value among the indices that `nvidia-smi -L` prints, and vLLM up to 0.22 wants a
+        # number. CUDA takes an index in NVML's order only with PCI_BUS_ID, and an instance by its UUID alone.
+        whole = self.by_index and self.card.mig_profile is None
+        return {
+            "CUDA_VISIBLE_DEVICES": str(self.card.index) if whole else self.card.uuid,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        }
 
 
 def select_device(
@@ -78,7 +90,7 @@ def select_device(
     card = next((card for card in cards if card.name == name), None)
     if card is None:
         raise _refusal(asked, known_names, cards, answer, visible)
-    return Device(card.name, card, host)
+    return Device(card.name, card, host, by_index=not answer.problem and not any(each.mig for each in answer.cards))
 
 
 def visible_cards(cards: Sequence[Card], visible: str | None) -> tuple[Card, ...]:

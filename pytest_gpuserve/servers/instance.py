@@ -21,7 +21,7 @@ from pytest_gpuserve.process.logs import SHOWN_CHARACTERS, excerpt
 from pytest_gpuserve.process.ports import claimed_ports, port_owner
 from pytest_gpuserve.process.ready import HttpRequest, Probe, all_of, http_probe, owned_port_probe, socket_probe, wait
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
-from pytest_gpuserve.servers.base import Launch, Site, inherited_environment
+from pytest_gpuserve.servers.base import ContainerLaunch, Launch, Site, inherited_environment
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
     from pytest_gpuserve.process.child import SupervisorProcess
-    from pytest_gpuserve.servers.base import Ask, ContainerLaunch, ServerKind
+    from pytest_gpuserve.process.container import Container
+    from pytest_gpuserve.servers.base import Ask, ServerKind
 
 if TYPE_CHECKING:
     from typing import TypeVar
@@ -157,9 +158,6 @@ QUEUE_CHARACTERS = 1000
 FAILING_SECONDS = 10.0
 """How long a model may answer with status 500 and nothing else before it is taken for broken, not for starting."""
 
-VISIBLE_CARDS = "CUDA_VISIBLE_DEVICES"
-"""The variable of the device that names its cards, by UUID."""
-
 _STILL_STARTING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
@@ -228,6 +226,7 @@ def started(
     ask: Ask,
     *,
     environment: Mapping[str, str],
+    gpus: tuple[str, ...] = (),
     log: Path,
     start_timeout_seconds: float,
     launched: Callable[[Mapping[str, str]], None] = lambda _: None,
@@ -239,6 +238,7 @@ def started(
         kind: The server.
         ask: The request that must be answered with a 2xx status.
         environment: Variables that every server on this device gets, such as CUDA_VISIBLE_DEVICES.
+        gpus: UUIDs of the device's GPUs, for a server in a container.
         log: Where its output goes.
         start_timeout_seconds: One deadline for all waits.
         launched: Told all the variables of its process, right before that is started.
@@ -252,6 +252,8 @@ def started(
     with owned_folder("gpuserve-", log=log) as (folder, supervisor), claimed_ports(len(kind.ports)) as ports:
         site = Site(folder, dict(zip(kind.ports, ports, strict=True)))
         launch = kind.launch(site)
+        if isinstance(launch, ContainerLaunch):
+            launch = replace(launch, container=on_device(launch.container, environment, gpus))
         _check_ports(kind, site)
         began = time.monotonic()
         process, members = _start(launch, site, environment, supervisor, launched)
@@ -296,6 +298,17 @@ def _check_ports(kind: ServerKind, site: Site) -> None:
             )
 
 
+def on_device(container: Container, environment: Mapping[str, str], gpus: tuple[str, ...]) -> Container:
+    """Give a container the device's GPUs and variables.
+
+    Args:
+        environment: As for `started`; a container counts its GPUs from 0, so that an index in it would be wrong there.
+        gpus: UUIDs.
+    """
+    visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
+    return replace(container, env={**environment, **visible, **container.env}, gpus=gpus)
+
+
 def _start(
     launch: Launch | ContainerLaunch,
     site: Site,
@@ -309,9 +322,7 @@ def _start(
         env = {**inherited, **environment, **launch.environment}
         launched(env)
         return Process.start(Command(launch.argv, env, launch.cwd, supervisor.log), supervisor=supervisor), frozenset
-    cards = tuple(card for card in environment.get(VISIBLE_CARDS, "").split(",") if card)
-    container = replace(launch.container, env={**environment, **launch.container.env}, gpus=cards)
-    run = container_command(launch.engine, container, client_env=inherited)
+    run = container_command(launch.engine, launch.container, client_env=inherited)
     launched(run.env)
     process = Process.start(
         Command(run.argv, run.env, site.folder, supervisor.log), after=run.after, supervisor=supervisor

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from pytest_gpuserve.device import Card, Device, Host, NvmlAnswer, select_device, visible_cards
 from pytest_gpuserve.errors import DeviceProblem
+from pytest_gpuserve.process.container import Container
+from pytest_gpuserve.servers.instance import on_device
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 HOST = Host(id="pool", cpu="AMD EPYC", cores=2, memory_bytes=2**34, kernel="6.1", system="Debian GNU/Linux 12")
 
@@ -75,7 +82,7 @@ def test_the_device_that_is_meant(asked: str, answer: NvmlAnswer, visible: str |
     On purpose is an empty CUDA_VISIBLE_DEVICES, or what schedulers write for it.
     """
     device = select(asked, answer, visible)
-    assert device == Device(chosen.name if chosen else "cpu", chosen, HOST)
+    assert (device.name, device.card) == (chosen.name if chosen else "cpu", chosen)
     assert device.is_gpu is (chosen is not None)
 
 
@@ -140,11 +147,44 @@ def test_visible_cards_are_those_that_cuda_would_show(visible: str | None, expec
 
 
 def test_a_server_sees_only_its_device() -> None:
-    """A card by uuid, on `cpu` none, so that a server cannot prefer one; each card has its own lock, `cpu` one."""
-    assert Device("T4", T4, HOST).environment()["CUDA_VISIBLE_DEVICES"] == T4.uuid
+    """A GPU by its index, on `cpu` none, so that a server cannot prefer one; each GPU has its own lock, `cpu` one."""
+    assert Device("H200", H200, HOST).environment() == {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert Device("cpu", None, HOST).environment() == {"CUDA_VISIBLE_DEVICES": ""}
     assert Device("T4", T4, HOST).lock_key != Device("T4", SECOND_T4, HOST).lock_key
     assert Device("cpu", None, HOST).lock_key == "cpu"
+
+
+@pytest.mark.parametrize("visible", [None, "1", H200.uuid, "1,0"])
+def test_litserve_finds_the_gpu(visible: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LitServe's own function counts one GPU for the variables that a server gets, however the session names it."""
+    connector = pytest.importorskip("litserve.connector")
+    listed = "\n".join(f"GPU {card.index}: {card.product} (UUID: {card.uuid})" for card in ALL.cards)
+    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho '{listed}'\n")
+    (tmp_path / "nvidia-smi").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    for name, value in select("H200", visible=visible).environment().items():
+        monkeypatch.setenv(name, value)
+    connector.check_cuda_with_nvidia_smi.cache_clear()
+    found = connector._Connector(accelerator="gpu")
+    connector.check_cuda_with_nvidia_smi.cache_clear()
+    assert (found.accelerator, found.devices) == ("cuda", 1)
+
+
+@pytest.mark.parametrize("answer", [ONE_LOST, NvmlAnswer((replace(T4, mig=True, mig_profile="1g"), H200), "")])
+def test_where_cuda_may_count_otherwise_a_gpu_goes_by_its_uuid(answer: NvmlAnswer) -> None:
+    """Beside a GPU that NVML cannot read, or that is divided, NVML's index may be another GPU to CUDA."""
+    assert select("H200", answer).environment()["CUDA_VISIBLE_DEVICES"] == H200.uuid
+
+
+def test_a_container_gets_the_gpu_by_its_uuid() -> None:
+    """Within a container the index of this machine would be another GPU, or none; on `cpu` it gets no GPU."""
+    device = Device("H200", H200, HOST)
+    given = on_device(Container("image", env={"A": "b"}), device.environment(), device.gpus)
+    assert given.gpus == (H200.uuid,)
+    assert given.env == {"CUDA_VISIBLE_DEVICES": H200.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "A": "b"}
+    nothing = Device("cpu", None, HOST)
+    given = on_device(Container("image"), nothing.environment(), nothing.gpus)
+    assert (given.gpus, given.env) == ((), {"CUDA_VISIBLE_DEVICES": ""})
 
 
 @pytest.mark.parametrize("asked", ["T4", "auto"])

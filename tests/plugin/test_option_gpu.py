@@ -58,7 +58,7 @@ def test_absent_card_is_exit_4(project: Project, library: Path) -> None:
         (
             ("NVIDIA H200", "Tesla T4"),
             ("--gpu=T4",),
-            ["*DEVICE T4 True*CUDA_VISIBLE_DEVICES*GPU-*"],
+            ["*DEVICE T4 True*'CUDA_VISIBLE_DEVICES': '1'*"],
         ),
         (
             ("NVIDIA A100-SXM4-80GB",),
@@ -72,7 +72,7 @@ def test_absent_card_is_exit_4(project: Project, library: Path) -> None:
 def test_servers_get_the_device(
     project: Project, library: Path, products: tuple[str, ...], options: tuple[str, ...], lines: list[str]
 ) -> None:
-    """The card that is named among several, by its UUID; the one there is; or the CPU, where servers see no card."""
+    """The card that is named among several, by its index; the one there is; or the CPU, where servers see no card."""
     with_cards(project, library, *products)
     result = project.run("-s", *options)
     result.assert_outcomes(passed=1)
