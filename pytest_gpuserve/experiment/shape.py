@@ -39,14 +39,15 @@ def windows_wanted(windows: Sequence[Window], shape: LoadShape) -> int:
         wanted = doubled if wanted < doubled else shape.most_windows
     kept = windows[cut.discard :]
     requests = sum(window.requests for window in kept)
-    if 0 < requests < shape.requests_wanted:
+    if not requests:
+        # A slow server's first answers are still to come; those that never come end the load by their timeout.
+        return len(windows) + 1
+    if requests < shape.requests_wanted:
         missing = (shape.requests_wanted - requests) / (requests / len(kept))
         wanted = max(wanted, len(windows) + math.ceil(missing))
-    if requests:
-        mean_seconds = sum(window.latency.sum_seconds for window in kept) / requests
-        # On top of what was cut off: the law is asked of the rest.
-        wanted = max(wanted, cut.discard + math.ceil(LATENCIES_LONG * mean_seconds / WINDOW_SECONDS))
-    return wanted
+    mean_seconds = sum(window.latency.sum_seconds for window in kept) / requests
+    # On top of what was cut off: the law is asked of the rest.
+    return max(wanted, cut.discard + math.ceil(LATENCIES_LONG * mean_seconds / WINDOW_SECONDS))
 
 
 TICK_SECONDS: Final = 0.1

@@ -154,11 +154,10 @@ def _ask(handle: ServerHandle, app: RecognisedApp, given: RequestOptions) -> Sam
 
 def _ask_triton(handle: ServerHandle, given: RequestOptions) -> SampleExchange:
     with handle.get("/v2/health/ready").started() as running:
-        host, port = running.site.host, running.site.port
         # A server of several models, none of which is an ensemble, has no default.
-        model = handle.kind.default_model or choose_roles(read_configs(host, port), model=None, asked=None).asked
+        model = handle.kind.default_model or choose_roles(read_configs(running.site), model=None, asked=None).asked
         if given.body is None:
-            default = triton_question(model, ask_triton(host, port, model_path(model)))
+            default = triton_question(model, ask_triton(running.site, model_path(model)))
         else:
             default = SampleRequest("POST", f"{model_path(model)}/infer")
         question = given.over(default)

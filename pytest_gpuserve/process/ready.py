@@ -1,13 +1,14 @@
 """Waits until a server is up: probes that look once and report what they saw, and the wait that calls them.
 
-A probe is any ``() -> NotReady | None``. It looks once, briefly (it is not told the deadline, so its own timeout is
-how late the wait can become), returns None when all is well, and raises `ServerFailed` when waiting cannot help.
+A probe is any ``() -> NotReady | None``. It looks once, returns None when all is well, and raises `ServerFailed` when
+waiting cannot help.
 """
 
 from __future__ import annotations
 
 import http.client
 import os
+import select
 import socket
 import ssl
 import time
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import psutil
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
+from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.ports import port_owner
 from pytest_gpuserve.process.secrets import secret_headers
@@ -30,11 +32,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.process.child import Process
-    from pytest_gpuserve.process.deadline import Deadline
 
 _FIRST_PAUSE_SECONDS = 0.02
 _LONGEST_PAUSE_SECONDS = 0.25
 _MOST_BODY_BYTES = 1 << 20
+_LEAST_ANSWER_SECONDS = 5.0
+_LAST_ANSWER_SECONDS = 0.05  # so that the last look is one
+_ALIVE_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
@@ -58,44 +62,88 @@ class HttpRequest:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-def status_200(status: int, body: bytes) -> str | None:  # noqa: ARG001 - the signature of an `accept`
+Accept: TypeAlias = Callable[[int, bytes, str], str | None]
+"""Judges an answer: gets status, body and where it redirects to; returns None if it is right, else what is wrong."""
+
+
+def status_200(status: int, body: bytes, location: str) -> str | None:  # noqa: ARG001 -- the signature of `Accept`
     """Accept any answer with status 200."""
-    return None if status == http.client.OK else "status 200 is needed"
+    return None if status == http.client.OK else "status 200 is needed" + redirected(location)
+
+
+def redirected(location: str) -> str:
+    """What an answer with a header ``Location`` adds to its status, as part of a sentence; empty without one."""
+    return f", it redirects to {location}" if location else ""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long a probe waits for one answer.
+
+    Half of what is left until the deadline: an answer that takes long is waited for, and a request that got lost while
+    the server was starting is sent again.
+
+    Args:
+        deadline: End of the wait.
+        alive: Whether the server is still there; its end ends the wait.
+    """
+
+    deadline: Deadline
+    alive: Callable[[], bool] = lambda: True
+
+    def seconds(self) -> float:
+        """How long one answer may take that is asked for now."""
+        left = self.deadline.remaining()
+        return max(left / 2, min(left, _LEAST_ANSWER_SECONDS), _LAST_ANSWER_SECONDS)
+
+    def await_bytes(self, link: socket.socket, seconds: float) -> None:
+        """Wait for the begin of an answer.
+
+        Raises:
+            TimeoutError: It did not come in time.
+            ConnectionError: The server has ended.
+        """
+        end = Deadline.after(seconds)
+        while not select.select([link], [], [], min(_ALIVE_SECONDS, end.remaining()))[0]:
+            end.allowed()
+            if not self.alive():
+                raise ConnectionAbortedError("it has ended")
 
 
 def http_probe(
     host: str,
     port: int,
     request: HttpRequest,
-    accept: Callable[[int, bytes], str | None] = status_200,
+    accept: Accept = status_200,
     *,
-    timeout_seconds: float = 2.0,
+    patience: Patience,
     tls: ssl.SSLContext | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Probe:
     """Make a probe that is content when the server answers a request as it should.
 
     Args:
-        accept: Gets status and body; returns None if they are right, else what is wrong with them.
-        timeout_seconds: For each step of one try (connect, each read). The deadline of the wait does not cut it, so
-            keep it small; but an inference asked for here must fit into it.
+        accept: Judges the answer.
+        patience: How long to wait for it.
         tls: What checks the certificate of a server that speaks TLS.
         environment: The server's variables; what is secret of them, or of the headers, is not shown of an answer.
     """
     asked = f"{request.method} http{'s' if tls else ''}://{host}:{port}{request.path}"
 
     def probe() -> NotReady | None:
+        seconds = patience.seconds()
         connection = (
-            http.client.HTTPConnection(host, port, timeout=timeout_seconds)
+            http.client.HTTPConnection(host, port, timeout=seconds)
             if tls is None
-            else http.client.HTTPSConnection(host, port, timeout=timeout_seconds, context=tls)
+            else http.client.HTTPSConnection(host, port, timeout=seconds, context=tls)
         )
         try:
             connection.request(request.method, request.path, request.body or None, dict(request.headers))
+            patience.await_bytes(connection.sock, seconds)
             response = connection.getresponse()
             status, body = response.status, response.read(_MOST_BODY_BYTES)
         except TimeoutError:
-            return NotReady(f"{asked} was not answered in {format_seconds(timeout_seconds)}")
+            return NotReady(f"{asked} was not answered in {format_seconds(seconds)}")
         except ssl.SSLCertVerificationError as error:
             raise ServerFailed(
                 f"{asked}: the server's certificate is not to be trusted",
@@ -106,7 +154,7 @@ def http_probe(
             return NotReady(f"{asked} failed: {type(error).__name__}: {error}")
         finally:
             connection.close()
-        wrong = accept(status, body)
+        wrong = accept(status, body, response.headers.get("Location", ""))
         if wrong is None:
             return None
         shown = excerpt(repr(body), {**environment, **secret_headers(request.headers)})
@@ -118,27 +166,32 @@ def http_probe(
 def socket_probe(
     path: Path,
     request: HttpRequest,
-    accept: Callable[[int, bytes], str | None],
+    accept: Accept,
     *,
-    timeout_seconds: float = 2.0,
+    patience: Patience,
 ) -> Probe:
-    """Make a probe that is content when a worker on a Unix socket answers a request as it should."""
+    """Make a probe that is content when a worker on a Unix socket answers a request as it should.
+
+    It asks once: a first request that compiles the model takes long, and a second one would queue behind it.
+    """
 
     def probe() -> NotReady | None:
-        connection = UnixConnection(path, timeout_seconds)
+        seconds = max(patience.deadline.remaining(), _LAST_ANSWER_SECONDS)
+        connection = UnixConnection(path, seconds)
         try:
             # Who refuses a request may hang up before it is sent to its end, and has answered.
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(request.method, request.path, request.body, dict(request.headers))
+            patience.await_bytes(connection.sock, seconds)
             response = connection.getresponse()
             status, body = response.status, response.read(_MOST_BODY_BYTES)
         except TimeoutError:
-            return NotReady(f"a request to its socket was not answered in {format_seconds(timeout_seconds)}")
+            return NotReady(f"a request to its socket was not answered in {format_seconds(seconds)}")
         except (OSError, http.client.HTTPException) as error:
             return NotReady(f"it does not answer at {path}: {type(error).__name__}: {error}")
         finally:
             connection.close()
-        wrong = accept(status, body)
+        wrong = accept(status, body, "")
         return None if wrong is None else NotReady(f"a request to its socket was answered: {wrong}")
 
     return probe

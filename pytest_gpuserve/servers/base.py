@@ -38,18 +38,25 @@ class Site:
         host: Its address; not the loopback's only where somebody else runs it.
         tls: Whether it is spoken to over TLS, with its certificate checked.
         ca_file: Certificates to trust instead of the system's; empty for those.
+        start_timeout_seconds: How long its start may take; what else it is asked may take a share of that.
     """
 
     folder: Path
-    ports: Mapping[str, int] = field(default_factory=dict)
+    ports: Mapping[str, int] = field(default_factory=dict, hash=False)
     host: str = HOST
     tls: bool = False
     ca_file: str = ""
+    start_timeout_seconds: float = 120.0
 
     @property
     def port(self) -> int:
         """The port that requests go to: the first; 0 where there is none."""
         return next(iter(self.ports.values()), 0)
+
+    def url(self, path: str) -> str:
+        """A path of its HTTP port as people write it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http{'s' if self.tls else ''}://{host}:{self.port}{path}"
 
     @property
     def queue(self) -> Path:

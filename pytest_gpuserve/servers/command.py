@@ -91,13 +91,11 @@ class CommandServer(TellsNothing):
 
     def read_counters(self, site: Site) -> Counters | None:
         """See ``ServerKind``; by the names that were given, None where there were none."""
-        if self.counters is None:
-            return None
-        return self.counters.fetch(site.port)
+        return None if self.counters is None else self.counters.fetch(site)
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``; its models, where it is said where they are listed."""
-        return {} if self.counters is None else self.counters.read_models(site.port)
+        return {} if self.counters is None else self.counters.read_models(site)
 
     def workload(self) -> Mapping[str, str]:
         """See ``ServerKind``."""

@@ -19,7 +19,17 @@ from pytest_gpuserve.process.container import container_command, member_pids
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import SHOWN_CHARACTERS, excerpt
 from pytest_gpuserve.process.ports import claimed_ports, port_owner
-from pytest_gpuserve.process.ready import HttpRequest, Probe, all_of, http_probe, owned_port_probe, socket_probe, wait
+from pytest_gpuserve.process.ready import (
+    HttpRequest,
+    Patience,
+    Probe,
+    all_of,
+    http_probe,
+    owned_port_probe,
+    redirected,
+    socket_probe,
+    wait,
+)
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.servers.base import ContainerLaunch, Launch, Site, inherited_environment
 from pytest_gpuserve.units import format_seconds
@@ -147,16 +157,13 @@ def check_length(path: Path, longest: int, summary: str) -> None:
         )
 
 
-PROBE_SECONDS = 5.0
-"""How long one readiness request may take before it is sent again."""
-
 DEATH_POLL_SECONDS = 0.02
 
 QUEUE_CHARACTERS = 1000
 """Of what a worker says of a request that it refuses, which is as a rule a traceback."""
 
-FAILING_SECONDS = 10.0
-"""How long a model may answer with status 500 and nothing else before it is taken for broken, not for starting."""
+FAILING_SHARE = 1 / 12
+"""Share of the start timeout in which a model may answer with status 500 and nothing else, before it is broken."""
 
 _STILL_STARTING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
@@ -250,7 +257,7 @@ def started(
     """
     deadline = Deadline.after(start_timeout_seconds)
     with owned_folder("gpuserve-", log=log) as (folder, supervisor), claimed_ports(len(kind.ports)) as ports:
-        site = Site(folder, dict(zip(kind.ports, ports, strict=True)))
+        site = Site(folder, dict(zip(kind.ports, ports, strict=True)), start_timeout_seconds=start_timeout_seconds)
         launch = kind.launch(site)
         if isinstance(launch, ContainerLaunch):
             launch = replace(launch, container=on_device(launch.container, environment, gpus))
@@ -263,7 +270,7 @@ def started(
                 # What the other one took is not this one's.
                 deadline = Deadline.after(start_timeout_seconds)
             try:
-                probe = _probe(site, _Accept(kind, ask, process), members, start_timeout_seconds)
+                probe = _probe(site, _Accept(kind, ask, process, start_timeout_seconds), members, deadline)
                 wait(probe, process, deadline, what=f"the {kind.name} server's answer to {ask.method} {ask.path}")
                 cold_start_seconds = time.monotonic() - began
                 _check_addresses(kind, process)
@@ -348,21 +355,17 @@ def _is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def _probe(site: Site, accept: _Accept, members: Callable[[], Collection[int]], timeout_seconds: float) -> Probe:
+def _probe(site: Site, accept: _Accept, members: Callable[[], Collection[int]], deadline: Deadline) -> Probe:
     """What tells that all of it is up: its ports, its health, and at last an answer of its model."""
-    kind, ask = accept.kind, accept.ask
+    kind, ask, process = accept.kind, accept.ask, accept.process
+    patience = Patience(deadline, lambda: process.exit_status() is None)
+    request = HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers)
     if kind.transport == "queue":
-        # Asked once only: a first request that compiles the model takes long, and a second one would queue behind it.
-        request = HttpRequest(ask.path, ask.method, ask.body, ask.headers)
-        return socket_probe(site.queue, request, accept.queued, timeout_seconds=timeout_seconds)
-    probes = [owned_port_probe(accept.process, port, also=members) for port in site.ports.values()]
-    timeout_seconds = min(PROBE_SECONDS, timeout_seconds)
-    probe = partial(
-        http_probe, site.host, site.port, timeout_seconds=timeout_seconds, environment=accept.process.command.env
-    )
+        return socket_probe(site.queue, request, accept.queued, patience=patience)
+    probes = [owned_port_probe(process, port, also=members) for port in site.ports.values()]
+    probe = partial(http_probe, site.host, site.port, patience=patience, environment=process.command.env)
     if kind.health:
         probes.append(probe(HttpRequest(kind.health)))
-    request = HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers)
     probes.append(probe(request, accept.http_status))
     return all_of(*probes)
 
@@ -373,6 +376,7 @@ def verdict_on_status(
     status: int,
     body: bytes,
     *,
+    location: str = "",
     log_tail: str = "",
     environment: Mapping[str, str] = os.environ,
 ) -> str | None:
@@ -383,6 +387,7 @@ def verdict_on_status(
         ask: The request.
         status: Of the answer.
         body: Of the answer.
+        location: Where it redirects to; empty for nowhere.
         log_tail: The end of the server's log.
         environment: The server's variables, of which it may have repeated a secret.
 
@@ -391,13 +396,17 @@ def verdict_on_status(
     """
     if 200 <= status < 300:
         return None
-    said = f"status {status}: {_shown(repr(body), ask, environment)}"
+    said = f"status {status}{redirected(location)}: {_shown(repr(body), ask, environment)}"
     if status in _STILL_STARTING:
         return said
     raise ServerFailed(
         f"the {name} server is up, but refuses {ask.method} {ask.path}",
         found=said,
-        remedies=["check path, body and headers of the request in the test, and the routes of the app"],
+        remedies=[
+            f"a load does not follow redirects: name {location} in the test"
+            if location
+            else "check path, body and headers of the request in the test, and the routes of the app"
+        ],
         log_tail=log_tail,
     )
 
@@ -413,29 +422,40 @@ class _Accept:
     kind: ServerKind
     ask: Ask
     process: Process
+    start_timeout_seconds: float
     failing: list[float] = field(default_factory=list)
 
-    def http_status(self, status: int, body: bytes) -> str | None:
+    def http_status(self, status: int, body: bytes, location: str) -> str | None:
         """Accept 2xx, wait at what a starting server says, refuse the rest, and at last a model that only fails."""
         environment = self.process.command.env
+        seconds = FAILING_SHARE * self.start_timeout_seconds
         if status != http.client.INTERNAL_SERVER_ERROR:
             self.failing.clear()
-        elif self.failing and time.monotonic() - self.failing[0] > FAILING_SECONDS:
+        elif self.failing and time.monotonic() - self.failing[0] > seconds:
             raise ServerFailed(
                 f"the {self.kind.name} server is up, but its model fails at {self.ask.method} {self.ask.path}",
-                found=f"status {status} for {format_seconds(FAILING_SECONDS)}:"
-                f" {_shown(repr(body), self.ask, environment)}",
-                remedies=["see the end of its log for why; a server that is only starting answers 503"],
+                found=f"status {status} for {format_seconds(seconds)}: {_shown(repr(body), self.ask, environment)}",
+                remedies=[
+                    "see the end of its log for why; a server that is only starting answers 503",
+                    f"if this one only needs longer, allow more: start_timeout={2 * self.start_timeout_seconds:g}",
+                ],
                 log_tail=self.process.tail(),
             )
         else:
             self.failing.append(time.monotonic())
         return verdict_on_status(
-            self.kind.name, self.ask, status, body, log_tail=self.process.tail(), environment=environment
+            self.kind.name,
+            self.ask,
+            status,
+            body,
+            location=location,
+            log_tail=self.process.tail(),
+            environment=environment,
         )
 
-    def queued(self, status: int, body: bytes) -> str | None:
+    def queued(self, status: int, body: bytes, location: str) -> str | None:
         """Accept what is no error; a worker listens when its model is there, so an error is one of the request."""
+        del location
         if status == http.client.OK:
             return None
         raise ServerFailed(

@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import math
 import os
+import re
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Final
@@ -17,86 +18,75 @@ from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, PER_REQUEST, QUEUE, SERVER, TALLIES
 from pytest_gpuserve.process.logs import excerpt
-from pytest_gpuserve.servers.base import HOST
+from pytest_gpuserve.servers.query import query
 
 if TYPE_CHECKING:
-    import ssl
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-TIMEOUT_SECONDS = 2.0
-
-_FREE = frozenset({"gauge", "summary"})
-"""Types of metrics that may have any value: below zero, or none as the quantiles of a summary that saw nothing."""
+    from pytest_gpuserve.servers.base import Site
 
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
-    """One line of a scrape."""
+    """One line of a metrics page."""
 
     name: str
     labels: dict[str, str]
     value: float
 
 
-def scrape(
-    port: int, path: str = "/metrics", *, host: str = "127.0.0.1", tls: ssl.SSLContext | None = None
-) -> list[MetricSample]:
-    """Fetch and parse a metrics page.
+def scrape(site: Site, path: str = "/metrics") -> str:
+    """Fetch a metrics page.
+
+    Raises:
+        ServerFailed: There is no answer, or no 200.
+    """
+    failed = f"the counters at {site.url(path)} could not be read"
+    reply = query(site, path, what=failed)
+    if reply.status != http.client.OK:
+        raise ServerFailed(failed, found=reply.refusal())
+    return reply.body.decode(errors="replace")
+
+
+_HELP: Final = ("say where and what they are: counters=MetricNames(..., path=...)", "or leave out counters=...")
+
+_NAME: Final = re.compile(r'\s*\{?\s*"?([^\s{"]+)')
+"""The metric that a line is of: ``name 1``, ``name{label="x"} 1``, ``{"name",label="x"} 1``."""
+
+
+def read_samples(page: str, wanted: Callable[[str], bool]) -> list[MetricSample]:
+    """Read the samples of some metrics; lines of others may hold anything.
 
     Args:
-        port: Where it is.
-        path: What it is called there.
-        host: Whose it is.
-        tls: What checks the certificate of a server that speaks TLS.
+        page: A metrics page in Prometheus' text format.
+        wanted: Which metrics.
 
     Raises:
-        ServerFailed: There is no answer, no 200, or no Prometheus text; or a count is negative or not a number.
+        ServerFailed: A line of one of these cannot be read.
     """
-    where = f"http{'s' if tls else ''}://{host}:{port}{path}"
+    return [sample for line in _lines(page, wanted) for sample in _parsed(line)]
+
+
+def _lines(page: str, wanted: Callable[[str], bool]) -> Iterator[str]:
+    for line in page.split("\n"):
+        name = _NAME.match(line)
+        if name and not name[1].startswith("#") and wanted(name[1]):
+            yield line
+
+
+def _parsed(line: str) -> list[MetricSample]:
     try:
-        status, body = _get(port, path, host, tls)
-    except (OSError, http.client.HTTPException) as problem:
-        raise ServerFailed(f"the counters at {where} could not be read", found=str(problem) or repr(problem)) from None
-    if status != http.client.OK:
-        raise ServerFailed(f"the counters at {where} could not be read", found=f"status {status}")
-    try:
-        return read_samples(body.decode())
-    except ValueError as problem:
-        raise ServerFailed(
-            f"the counters at {where} are not Prometheus text", found=str(problem) or repr(problem)
-        ) from None
-
-
-def _get(port: int, path: str, host: str, tls: ssl.SSLContext | None) -> tuple[int, bytes]:
-    connection = (
-        http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
-        if tls is None
-        else http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS, context=tls)
-    )
-    with contextlib.closing(connection):
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read()
-
-
-def read_samples(text: str) -> list[MetricSample]:
-    """Parse a metrics page.
-
-    Raises:
-        ValueError: It is no Prometheus text; or a count is negative or not a number.
-    """
-    try:
-        families = list(text_string_to_metric_families(text))
-    except LookupError as problem:
+        return [
+            MetricSample(sample.name, dict(sample.labels), sample.value)
+            for family in text_string_to_metric_families(line)
+            for sample in family.samples
+        ]
+    except (ValueError, LookupError) as problem:
         # The parser looks at the first letter of a name before it knows that there is one.
-        raise ValueError(f"a name is missing ({problem})") from None
-    for family in families:
-        for sample in family.samples:
-            if family.type not in _FREE and not is_count(sample.value):
-                raise ValueError(f"{sample.name}{sample.labels} is {sample.value}")
-    return [
-        MetricSample(sample.name, dict(sample.labels), sample.value) for family in families for sample in family.samples
-    ]
+        raise ServerFailed(
+            "a line of the metrics page is not Prometheus text",
+            found=f"{excerpt(line, os.environ)}: {problem!r}",
+        ) from None
 
 
 def is_count(value: float) -> bool:
@@ -104,11 +94,24 @@ def is_count(value: float) -> bool:
     return math.isfinite(value) and value >= 0
 
 
+def check_counts(samples: Iterable[MetricSample]) -> None:
+    """See that these can be counts or times.
+
+    Raises:
+        ServerFailed: One is negative, infinite or not a number.
+    """
+    for sample in samples:
+        if not is_count(sample.value):
+            raise ServerFailed(
+                f"the metric {sample.name} is not a count or a time",
+                found=_listed([f"{sample.name}{sample.labels or ''} {sample.value}"]),
+                remedies=_HELP,
+            )
+
+
 _STAGES: Final = (SERVER, QUEUE, FORMATION, COMPUTE)
 
 _LIST_CHARACTERS: Final = 1000
-
-_HELP: Final = ("say where and what they are: counters=MetricNames(..., path=...)", "or leave out counters=...")
 
 
 @dataclass(frozen=True)
@@ -185,75 +188,68 @@ class MetricNames:
             if not isinstance(text, str):
                 raise UsageProblem(f"MetricNames takes names and labels as text, not {text!r}")
 
-    def fetch(self, port: int, *, host: str = HOST, tls: ssl.SSLContext | None = None) -> Counters:
+    def fetch(self, site: Site) -> Counters:
         """Scrape a server and make counters of that.
-
-        Args:
-            port: Where its metrics are.
-            host: Whose they are.
-            tls: What checks the certificate of a server that speaks TLS.
 
         Raises:
             ServerFailed: They cannot be read, or as for `read`.
         """
         try:
-            samples = scrape(port, self.path, host=host, tls=tls)
+            page = scrape(site, self.path)
         except ServerFailed as problem:
             problem.remedies = (*problem.remedies, *_HELP)
             raise
-        return self.read(samples)
+        return self.read(page)
 
-    def read(self, samples: Iterable[MetricSample]) -> Counters:
-        """Make counters of a scrape.
+    def read(self, page: str) -> Counters:
+        """Make counters of a metrics page; lines of metrics that are not named may hold anything.
 
         Raises:
-            ServerFailed: A metric is not there, although it is counted from the start, or is no count.
+            ServerFailed: A metric is not there, although it is counted from the start, or is not a count.
         """
-        ours = [sample for sample in samples if self.labels.items() <= sample.labels.items()]
         items, batches = (
             (f"{self.batch_size}_sum", f"{self.batch_size}_count") if self.batch_size else (self.items, self.batches)
         )
+        sizes = f"{self.batch_size}_bucket"
+        times = [f"{name}_{part}" for name in self.stages.values() for part in ("sum", "count")]
+        listed = [name for names in self.tallies.values() for name in names]
+        named = {
+            spelling
+            for name in (items, batches, self.requests, self.pending, *times, *listed)
+            if name
+            for spelling in _spellings(name)
+        }
+        samples = read_samples(page, lambda name: name in named or name == sizes)
+        ours = _Page(self, page, [sample for sample in samples if self.labels.items() <= sample.labels.items()])
         return Counters(
-            items=self._count(ours, items) if items else 0,
-            batches=self._count(ours, batches) if batches else 0,
-            batch_sizes=self._sizes(ours),
+            items=ours.count(items) if items else 0,
+            batches=ours.count(batches) if batches else 0,
+            batch_sizes=bucket_counts(sample for sample in ours.samples if sample.name == sizes),
             stages={
-                stage: StageTime(self._sum(ours, f"{name}_sum"), self._count(ours, f"{name}_count"))
+                stage: StageTime(ours.sum(f"{name}_sum"), ours.count(f"{name}_count"))
                 for stage, name in sorted(self.stages.items())
             },
-            requests=self._count(ours, self.requests) if self.requests else None,
-            pending=self._count(ours, self.pending) if self.pending else None,
+            requests=ours.count(self.requests) if self.requests else None,
+            pending=ours.count(self.pending) if self.pending else None,
             counts_batches=bool(items),
             tallies={
-                tally: sum(self._count(ours, name) for name in names)
+                tally: sum(map(ours.count, names))
                 for tally, names in sorted(self.tallies.items())
-                if all(self._values(ours, name) for name in names)
+                if all(map(ours.of, names))
             },
         )
 
-    def read_models(
-        self, port: int, *, host: str = HOST, tls: ssl.SSLContext | None = None
-    ) -> dict[str, ServerSetting]:
+    def read_models(self, site: Site) -> dict[str, ServerSetting]:
         """Read which models a server has, as settings; empty where it does not list them, or not to everybody.
-
-        Args:
-            port: Where it is.
-            host: Whose it is.
-            tls: What checks the certificate of a server that speaks TLS.
 
         Raises:
             ServerFailed: It does not answer.
         """
         if not self.models:
             return {}
+        reply = query(site, self.models, what=f"the list of models at {site.url(self.models)} could not be read")
         try:
-            status, body = _get(port, self.models, host, tls)
-        except (OSError, http.client.HTTPException) as problem:
-            raise ServerFailed(
-                f"the list of models at {self.models} could not be read", found=str(problem) or repr(problem)
-            ) from None
-        try:
-            models = _read_models(body).data if status == http.client.OK else []
+            models = _read_models(reply.body).data if reply.status == http.client.OK else []
         except msgspec.DecodeError:
             models = []
         found = {
@@ -262,49 +258,56 @@ class MetricNames:
         }
         return {name: ServerSetting(", ".join(each)) for name, each in found.items() if each}
 
-    @staticmethod
-    def _values(samples: list[MetricSample], name: str) -> list[float]:
-        """A metric's values; none where it is not there."""
-        # A counter may be shown with or without its suffix, by the version of the library that shows it.
-        for written in (name, f"{name}_total", name.removesuffix("_total")):
-            values = [sample.value for sample in samples if sample.name == written]
-            if values:
-                return values
-        return []
 
-    def _sum(self, samples: list[MetricSample], name: str) -> float:
-        values = self._values(samples, name)
-        if not values:
-            known = sorted({sample.name for sample in samples})
-            raise ServerFailed(
-                f"the server has no metric {name}" + (f" with {dict(self.labels)}" if self.labels else ""),
-                found=f"{len(known)} others: {_listed(known)}" if known else "no metric with these labels",
-                looked=[self.path],
-                remedies=["correct the names or labels in counters=MetricNames(...)"],
-            )
-        if not all(map(is_count, values)):
-            raise ServerFailed(
-                f"the metric {name} is no count and no time",
-                found=_listed(map(str, values)),
-                looked=[self.path],
-                remedies=_HELP,
-            )
-        return math.fsum(values)
+def _spellings(name: str) -> tuple[str, ...]:
+    """A counter may be shown with or without its suffix, by the version of the library that shows it."""
+    return name, f"{name}_total", name.removesuffix("_total")
 
-    def _count(self, samples: list[MetricSample], name: str) -> int:
-        value = self._sum(samples, name)
+
+@dataclass(frozen=True)
+class _Page:
+    """The samples of a page that names and labels choose."""
+
+    names: MetricNames
+    text: str
+    samples: list[MetricSample]
+
+    def of(self, name: str) -> list[MetricSample]:
+        """A metric's samples; none where it is not there."""
+        found = ([each for each in self.samples if each.name == written] for written in _spellings(name))
+        return next(filter(None, found), [])
+
+    def sum(self, name: str) -> float:
+        samples = self.of(name)
+        if not samples:
+            raise self._absent(name)
+        check_counts(samples)
+        return math.fsum(sample.value for sample in samples)
+
+    def count(self, name: str) -> int:
+        value = self.sum(name)
         if value != round(value):
             raise ServerFailed(
                 f"the metric {name} counts, and yet is {value}",
-                looked=[self.path],
-                remedies=["name a counter, no time or average, in counters=MetricNames(...)"],
+                looked=[self.names.path],
+                remedies=["name a counter, not a time or an average, in counters=MetricNames(...)"],
             )
         return round(value)
 
-    def _sizes(self, samples: list[MetricSample]) -> dict[str, int]:
-        if not self.batch_size:
-            return {}
-        return bucket_counts(sample for sample in samples if sample.name == f"{self.batch_size}_bucket")
+    def _absent(self, name: str) -> ServerFailed:
+        labels = dict(self.names.labels)
+        shown: list[MetricSample] = []
+        for line in _lines(self.text, lambda _: True):
+            with contextlib.suppress(ServerFailed):
+                shown += _parsed(line)
+        known = sorted({each.name for each in shown if labels.items() <= each.labels.items()})
+        nothing = "no metric with these labels" if shown else f"no metrics: {excerpt(self.text, os.environ)}"
+        return ServerFailed(
+            f"the server has no metric {name}" + (f" with {labels}" if labels else ""),
+            found=f"{len(known)} others: {_listed(known)}" if known else nothing,
+            looked=[self.names.path],
+            remedies=["correct the names or labels in counters=MetricNames(...)"],
+        )
 
 
 class _Meta(msgspec.Struct):
@@ -344,7 +347,7 @@ def bucket_counts(buckets: Iterable[MetricSample]) -> dict[str, int]:
     """Turn Prometheus' cumulative buckets into counts of their own by upper edge, empty ones left out.
 
     Raises:
-        ServerFailed: A bucket has no edge, or its edge is no number.
+        ServerFailed: A bucket has no edge, or its edge or its count is not one.
     """
     cumulative: dict[float, int] = {}
     for sample in buckets:
@@ -354,6 +357,7 @@ def bucket_counts(buckets: Iterable[MetricSample]) -> dict[str, int]:
             raise ServerFailed(
                 "a histogram of batch sizes makes no sense", found=f"a bucket labelled {sample.labels}"
             ) from None
+        check_counts([sample])
         cumulative[edge] = cumulative.get(edge, 0) + round(sample.value)
     sizes = {}
     below = 0

@@ -14,7 +14,14 @@ from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SE
 from pytest_gpuserve.servers.app import AppServer
 from pytest_gpuserve.servers.base import Launch
 from pytest_gpuserve.servers.instance import check_length
-from pytest_gpuserve.servers.metric_names import MetricSample, bucket_counts, is_count, scrape
+from pytest_gpuserve.servers.metric_names import (
+    MetricSample,
+    bucket_counts,
+    check_counts,
+    is_count,
+    read_samples,
+    scrape,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +32,9 @@ if TYPE_CHECKING:
 NAMESPACE = "mosec_service"
 TOTAL = "total"
 """What mosec names the stage in which it times whole requests."""
+
+WAITING = f"{NAMESPACE}_remaining_task"
+"""The gauge of tasks under way."""
 
 OURS = frozenset({"address", "port", "path", "namespace"})
 """mosec's own arguments that the fixture sets itself."""
@@ -91,7 +101,7 @@ class Mosec(AppServer):
 
     def read_counters(self, site: Site) -> Counters:
         """See ``ServerKind``; zero before the first batch, because mosec shows a stage only after it."""
-        samples = scrape(site.port)
+        samples = mosec_samples(scrape(site))
         counters = batch_counters(samples, self.stage)
         if counters.batches:
             return counters
@@ -178,6 +188,17 @@ def _read_config(file: Path) -> _Config:
         raise ServerFailed("mosec's settings cannot be read", found=str(problem), looked=[str(file)]) from None
 
 
+def mosec_samples(page: str) -> list[MetricSample]:
+    """Read mosec's own metrics; an app may show others beside them, which may hold anything.
+
+    Raises:
+        ServerFailed: One cannot be read, or is not a count.
+    """
+    samples = read_samples(page, lambda name: name.startswith(f"{NAMESPACE}_"))
+    check_counts(sample for sample in samples if sample.name != WAITING)
+    return samples
+
+
 def batch_counters(samples: list[MetricSample], stage: str | None) -> Counters:
     """Read items, batches, batch sizes and times of a stage from mosec's histograms, over all its workers.
 
@@ -194,7 +215,7 @@ def batch_counters(samples: list[MetricSample], stage: str | None) -> Counters:
         raise ServerFailed(f"mosec counts no batches of stage {stage!r}", found=f"stages that batch: {stages}")
     counted = stage or stages[-1]
     ours = [sample for sample in samples if sample.labels.get("stage") == counted]
-    pending = [sample.value for sample in samples if sample.name == f"{NAMESPACE}_remaining_task"]
+    pending = [sample.value for sample in samples if sample.name == WAITING]
     return Counters(
         items=round(sum(sample.value for sample in ours if sample.name == f"{name}_sum")),
         batches=round(sum(sample.value for sample in ours if sample.name == f"{name}_count")),

@@ -141,7 +141,7 @@ def _ask(site: Site, path: str) -> Any:  # noqa: ANN401 - whatever JSON it is
     Raises:
         ServerFailed: It did not answer, not with 200, or not in JSON.
     """
-    return ask_triton(site.host, site.port, path, headers=_owner_headers(site))
+    return ask_triton(site, path, headers=_owner_headers(site))
 
 
 def _owner_headers(site: Site) -> dict[str, str]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import is_here, listeners
-from pytest_gpuserve.process.ready import HttpRequest, http_probe, verified_tls, wait_for
+from pytest_gpuserve.process.ready import HttpRequest, Patience, http_probe, verified_tls, wait_for
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.servers.base import Site, TellsNothing
 from pytest_gpuserve.servers.instance import Instance, verdict_on_status
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.process.ready import Probe
     from pytest_gpuserve.servers.base import Ask, Transport
     from pytest_gpuserve.servers.metric_names import MetricNames
-
-
-PROBE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -97,17 +94,14 @@ class RemoteServer(TellsNothing):
         """See ``ServerKind``."""
         if self.counters is None:
             return None
-        # Metrics at a port of their own are as a rule inside, without TLS.
-        tls = verified_tls(self.ca_file) if self.tls and not self.metrics_port else None
-        return self.counters.fetch(self.metrics_port or site.port, host=self.host, tls=tls)
+        if self.metrics_port:
+            # Metrics at a port of their own are as a rule inside, without TLS.
+            site = replace(site, ports={"http": self.metrics_port}, tls=False)
+        return self.counters.fetch(site)
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``; its models, where it is said where they are listed."""
-        if self.counters is None:
-            return {}
-        return self.counters.read_models(
-            site.port, host=self.host, tls=verified_tls(self.ca_file) if self.tls else None
-        )
+        return {} if self.counters is None else self.counters.read_models(site)
 
     def workload(self) -> Mapping[str, str]:
         """See ``ServerKind``; its address is no part of it, so that a server may move."""
@@ -146,34 +140,36 @@ def reached(
     """
     if beside is not None:
         beside()
-    probe = _probe(kind, ask, timeout_seconds)
+    deadline = Deadline.after(timeout_seconds)
+    probe = _probe(kind, ask, deadline)
     try:
-        wait_for(probe, Deadline.after(timeout_seconds), what=f"an answer of {kind.address} to {ask.path}")
+        wait_for(probe, deadline, what=f"an answer of {kind.address} to {ask.path}")
     except ServerFailed as problem:
         # What was seen last may be an answer that repeats the request.
         problem.found = without_secrets(problem.found, {**os.environ, **secret_headers(ask.headers)})
         raise
     # Where it runs on this machine, what it computes is no disturbance of the measurement.
     here = is_here(kind.host)
+    site = replace(kind.site(), start_timeout_seconds=timeout_seconds)
     yield Instance(
         kind,
-        kind.site(),
+        site,
         None,
         None,
-        settings=kind.read_settings(kind.site()),
+        settings=kind.read_settings(site),
         members=lambda: listeners(kind.port) if here else frozenset(),
     )
 
 
-def _probe(server: RemoteServer, ask: Ask, timeout_seconds: float) -> Probe:
-    def accept(status: int, body: bytes) -> str | None:
-        return verdict_on_status(server.name, ask, status, body)
+def _probe(server: RemoteServer, ask: Ask, deadline: Deadline) -> Probe:
+    def accept(status: int, body: bytes, location: str) -> str | None:
+        return verdict_on_status(server.name, ask, status, body, location=location)
 
     return http_probe(
         server.host,
         server.port,
         HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers),
         accept,
-        timeout_seconds=min(PROBE_SECONDS, timeout_seconds),
+        patience=Patience(deadline),
         tls=verified_tls(server.ca_file) if server.tls else None,
     )

@@ -164,7 +164,7 @@ class Triton:
 
     def read_counters(self, site: Site) -> Counters:
         """See ``ServerKind``; one request for the statistics of all models."""
-        return counters_of(ask_triton(site.host, site.port, STATISTICS), self._roles(site))
+        return counters_of(ask_triton(site, STATISTICS), self._roles(site))
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``; ``asked`` is what each model's ``config.pbtxt`` says.
@@ -176,9 +176,9 @@ class Triton:
             self._roles(site)
         except UsageProblem as problem:
             raise ServerFailed(problem.summary, found=problem.found, remedies=problem.remedies) from None
-        server = ask_triton(site.host, site.port, "/v2")
+        server = ask_triton(site, "/v2")
         settings = {"triton": ServerSetting(str(server.get("version")) if isinstance(server, dict) else None)}
-        for name, config in read_configs(site.host, site.port).items():
+        for name, config in read_configs(site).items():
             try:
                 used = used_settings(config)
             except (LookupError, TypeError, ValueError) as problem:
@@ -322,4 +322,4 @@ class Triton:
         return [*flags, *self.extra]
 
     def _roles(self, site: Site) -> Roles:
-        return roles_of(site.folder, site.host, site.port, model=self.model, asked=self.asked)
+        return roles_of(site, model=self.model, asked=self.asked)

@@ -24,11 +24,10 @@ from pytest_gpuserve.measure.counters import Counters, StageTime, added
 from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.secrets import secret_headers
+from pytest_gpuserve.servers.query import query
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
-TIMEOUT_SECONDS: Final = 5.0
+    from pytest_gpuserve.servers.base import Site
 
 READY: Final = "READY"
 
@@ -51,14 +50,11 @@ class Roles:
     pipeline: tuple[str, ...]
 
 
-def ask_triton(
-    host: str, port: int, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
-) -> Any:  # noqa: ANN401 -- whatever JSON it is
+def ask_triton(site: Site, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 -- whatever JSON it is
     """Ask Triton something that it answers in JSON.
 
     Args:
-        host: Its address.
-        port: Of its HTTP API.
+        site: Where it is.
         path: What is asked.
         method: How.
         headers: Sent along, such as a token.
@@ -66,37 +62,29 @@ def ask_triton(
     Raises:
         ServerFailed: It did not answer, not with 200, or not in JSON.
     """
-    asked = f"{method} http://{host}:{port}{path}"
+    asked = f"{method} {site.url(path)}"
     secrets = {**os.environ, **secret_headers(headers or {})}
-    connection = http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
+    reply = query(site, path, what=f"Triton does not answer {asked}", method=method, headers=headers)
+    if reply.status != http.client.OK:
+        said = excerpt(reply.body.decode(errors="replace"), secrets)
+        raise ServerFailed(f"Triton does not answer {asked}", found=f"{reply.refusal()}: {said}")
     try:
-        connection.request(method, path, headers=dict(headers or {}))
-        answer = connection.getresponse()
-        status, body = answer.status, answer.read()
-    except (OSError, http.client.HTTPException) as problem:
-        raise ServerFailed(f"Triton does not answer {asked}", found=str(problem) or repr(problem)) from None
-    finally:
-        connection.close()
-    if status != http.client.OK:
-        found = f"status {status}: {excerpt(body.decode(errors='replace'), secrets)}"
-        raise ServerFailed(f"Triton does not answer {asked}", found=found)
-    try:
-        return json.loads(body)
+        return json.loads(reply.body)
     except ValueError:
-        raise ServerFailed(f"Triton's answer to {asked} is no JSON", found=excerpt(repr(body), secrets)) from None
+        raise ServerFailed(f"Triton's answer to {asked} is no JSON", found=excerpt(repr(reply.body), secrets)) from None
 
 
-def read_configs(host: str, port: int) -> dict[str, Config]:
+def read_configs(site: Site) -> dict[str, Config]:
     """The configuration of every loaded model, by name.
 
     Raises:
         ServerFailed: Triton does not answer, or not as it should.
     """
-    index = ask_triton(host, port, "/v2/repository/index", method="POST")
+    index = ask_triton(site, "/v2/repository/index", method="POST")
     if not isinstance(index, list) or not all(isinstance(entry, dict) and "name" in entry for entry in index):
         raise ServerFailed("Triton's list of models makes no sense", found=excerpt(repr(index), os.environ))
     names = sorted({str(entry["name"]) for entry in index if entry.get("state") == READY})
-    configs = {name: ask_triton(host, port, f"/v2/models/{quote(name, safe='')}/config") for name in names}
+    configs = {name: ask_triton(site, f"/v2/models/{quote(name, safe='')}/config") for name in names}
     for name, config in configs.items():
         if not isinstance(config, dict):
             found = excerpt(repr(config), os.environ)
@@ -105,15 +93,14 @@ def read_configs(host: str, port: int) -> dict[str, Config]:
 
 
 @lru_cache(maxsize=8)
-def roles_of(folder: Path, host: str, port: int, *, model: str | None, asked: str | None) -> Roles:
-    """What is counted of a running server; asked once for each start, which its folder names.
+def roles_of(site: Site, *, model: str | None, asked: str | None) -> Roles:
+    """What is counted of a running server; asked once for each start.
 
     Raises:
         ServerFailed: Triton does not answer, or not as it should.
         UsageProblem: It cannot be told which model is to be counted.
     """
-    del folder
-    return choose_roles(read_configs(host, port), model=model, asked=asked)
+    return choose_roles(read_configs(site), model=model, asked=asked)
 
 
 def choose_roles(configs: Mapping[str, Config], *, model: str | None, asked: str | None) -> Roles:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.process.child import Command, Process
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port
-from pytest_gpuserve.process.ready import HttpRequest, all_of, http_probe, owned_port_probe, wait
+from pytest_gpuserve.process.ready import HttpRequest, Patience, all_of, http_probe, owned_port_probe, wait
 from tests.benchmarks.peers import debian
 
 if TYPE_CHECKING:
@@ -97,6 +97,7 @@ def up(
     """Run a server for the block, from when it answers on its port."""
     command = Command(argv, {**os.environ, **(env or {})}, log.parent, log)
     with Process.start(command) as process:
-        probe = all_of(owned_port_probe(process, port), http_probe("127.0.0.1", port, HttpRequest(path)))
-        wait(probe, process, Deadline.after(UP_SECONDS), what=what)
+        deadline = Deadline.after(UP_SECONDS)
+        answers = http_probe("127.0.0.1", port, HttpRequest(path), patience=Patience(deadline))
+        wait(all_of(owned_port_probe(process, port), answers), process, deadline, what=what)
         yield process

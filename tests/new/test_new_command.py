@@ -189,7 +189,7 @@ def test_a_mistake_is_told_and_leaves_nothing(
     project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: list[str], said: str
 ) -> None:
     """One error without a traceback, with what helps, and exit status 2; no file is written."""
-    monkeypatch.setattr(instance, "FAILING_SECONDS", 0.3)
+    monkeypatch.setattr(instance, "FAILING_SHARE", 0.002)
     (project / "suites").mkdir()
     # A file where a folder belongs is not taken for a file of the suite that is there already.
     (project / "suites" / "taken").touch()

@@ -13,16 +13,21 @@ from pytest_gpuserve.process import ready
 from pytest_gpuserve.process.child import Process
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port, free_ports
-from pytest_gpuserve.process.ready import HttpRequest, NotReady
+from pytest_gpuserve.process.ready import HttpRequest, NotReady, Patience
 from tests.fakes.children.toolkit import SAFETY_SECONDS, child, eventually, program
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+def patience() -> Patience:
+    """More than any of these answers takes."""
+    return Patience(Deadline.after(SAFETY_SECONDS))
+
+
 def unanswered() -> ready.Probe:
     """A probe of a port where nobody listens."""
-    return ready.http_probe("127.0.0.1", free_port(), HttpRequest("/"))
+    return ready.http_probe("127.0.0.1", free_port(), HttpRequest("/"), patience=patience())
 
 
 def test_a_server_is_ready_when_its_own_tree_answers_as_it_should(tmp_path: Path) -> None:
@@ -30,14 +35,15 @@ def test_a_server_is_ready_when_its_own_tree_answers_as_it_should(tmp_path: Path
     port = free_port()
     refused = []
 
-    def accept(status: int, body: bytes) -> str | None:
+    def accept(status: int, body: bytes, _: str) -> str | None:
         refused.append(status)
         return None if status == 200 and body == b"ready POST hello" else "the model is not loaded"
 
     request = HttpRequest("/inference", method="POST", body=b"hello", headers={"Content-Type": "text/plain"})
     with Process.start(child("web", port, 3, folder=tmp_path)) as process:
         probe = ready.all_of(
-            ready.owned_port_probe(process, port), ready.http_probe("127.0.0.1", port, request, accept)
+            ready.owned_port_probe(process, port),
+            ready.http_probe("127.0.0.1", port, request, accept, patience=patience()),
         )
         ready.wait(probe, process, Deadline.after(SAFETY_SECONDS), what="echo server")
     assert refused == [503, 503, 503, 200]
@@ -67,7 +73,7 @@ def test_a_passed_deadline_tells_the_last_reason_and_the_remedy(tmp_path: Path) 
     port = free_port()
     with Process.start(child("web", port, 10**6, 1024, folder=tmp_path)) as process:
         eventually(lambda: port in process.listening_ports(), "the server listens")
-        probe = ready.http_probe("127.0.0.1", port, HttpRequest("/health?full=1"))
+        probe = ready.http_probe("127.0.0.1", port, HttpRequest("/health?full=1"), patience=patience())
         with pytest.raises(ServerFailed) as failure:
             ready.wait(probe, process, Deadline.after(0.5), what="slow server")
         assert process.exit_status() is None
@@ -86,7 +92,8 @@ def test_a_foreign_server_on_the_port_is_refused_by_name(tmp_path: Path) -> None
     with Process.start(stranger) as foreign, Process.start(program("sleep", "600", folder=tmp_path)) as process:
         eventually(lambda: port in foreign.listening_ports(), "the stranger listens")
         probe = ready.all_of(
-            ready.owned_port_probe(process, port), ready.http_probe("127.0.0.1", port, HttpRequest("/"))
+            ready.owned_port_probe(process, port),
+            ready.http_probe("127.0.0.1", port, HttpRequest("/"), patience=patience()),
         )
         with pytest.raises(ServerFailed, match=f"a foreign server answers on port {port}") as failure:
             ready.wait(probe, process, Deadline.after(600), what="server")
@@ -104,10 +111,10 @@ def test_a_port_that_a_grandchild_holds_is_the_servers_own(tmp_path: Path) -> No
 
 
 def test_a_silent_server_is_not_ready_and_holds_nobody_up() -> None:
-    """A connection that is accepted but never answered counts as not ready after the probe's own timeout."""
+    """A connection that is accepted but never answered counts as not ready after the wait's deadline."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
-        seen = ready.http_probe("127.0.0.1", port, HttpRequest("/"), timeout_seconds=0.1)()
+        seen = ready.http_probe("127.0.0.1", port, HttpRequest("/"), patience=Patience(Deadline.after(0.1)))()
     assert seen == NotReady(f"GET http://127.0.0.1:{port}/ was not answered in 100 ms")
 
 
@@ -132,7 +139,7 @@ def test_a_port_without_a_server_is_not_ready(tmp_path: Path) -> None:
         seen = ready.owned_port_probe(process, port, also=also)()
         assert seen == NotReady(f"it does not listen on port {port} yet")
         ready.wait(lambda: None, process, Deadline.after(0), what="server")
-    seen = ready.http_probe("127.0.0.1", port, HttpRequest("/"))()
+    seen = ready.http_probe("127.0.0.1", port, HttpRequest("/"), patience=patience())()
     assert seen is not None
     assert "Connection refused" in seen.reason
 
@@ -145,3 +152,23 @@ def test_probes_are_asked_in_order_until_one_is_not_content() -> None:
 
     assert ready.all_of(lambda: None, lambda: NotReady("b is not up"), never)() == NotReady("b is not up")
     assert ready.all_of()() is None
+
+
+def test_half_of_what_is_left_is_for_one_answer() -> None:
+    """An answer may take long, and a lost request is sent again; short waits are not cut into many tries."""
+    for left, seconds in ((120.0, 60.0), (8.0, 5.0), (3.0, 3.0), (0.0, 0.05)):
+        assert Patience(Deadline.after(left)).seconds() == pytest.approx(seconds, abs=0.01)
+
+
+def test_a_server_that_ends_is_not_waited_for() -> None:
+    """Its end is seen while its answer is waited for, also where a process that it left behind holds the socket."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        alive = iter([True, False])
+        began = time.monotonic()
+        seen = ready.http_probe(
+            "127.0.0.1", port, HttpRequest("/"), patience=Patience(Deadline.after(600), lambda: next(alive))
+        )()
+    assert seen is not None
+    assert "it has ended" in seen.reason
+    assert time.monotonic() - began < SAFETY_SECONDS

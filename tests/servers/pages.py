@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pytest_gpuserve.servers.base import Site
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +22,8 @@ class Pages(ThreadingHTTPServer):
         pages: These; with them any other path is unknown.
         token: A header that has to have this value for statistics.
         close_early: Hang up instead.
+        seconds: That each answer takes.
+        location: Where each answer redirects to.
         asked: The paths that were asked for.
     """
 
@@ -28,12 +34,18 @@ class Pages(ThreadingHTTPServer):
         self.pages: Mapping[str, bytes] = {}
         self.token: tuple[str, str] | None = None
         self.close_early = False
+        self.seconds = 0.0
+        self.location = ""
         self.asked: list[str] = []
 
     @property
     def port(self) -> int:
         """Where it listens."""
         return self.server_port
+
+    def site(self, start_timeout_seconds: float = 120.0) -> Site:
+        """The same, as a server's adapter knows it."""
+        return Site(Path(), {"http": self.server_port}, start_timeout_seconds=start_timeout_seconds)
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -45,6 +57,7 @@ class Handler(BaseHTTPRequestHandler):
         """Answer, or hang up."""
         shown = self.server
         shown.asked.append(self.path)
+        time.sleep(shown.seconds)
         if shown.close_early:
             self.close_connection = True
             return
@@ -55,6 +68,8 @@ class Handler(BaseHTTPRequestHandler):
             status, body = 403, b""
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
+        if shown.location:
+            self.send_header("Location", shown.location)
         self.end_headers()
         self.wfile.write(body)
 

@@ -51,7 +51,7 @@ SECRET = "hf_abcdefghijkl"
         ("command", {"cwd": "nowhere"}, "there is no folder"),
         ("command", {"env": {"PORT": 8000}}, "'PORT' is no text"),
         ("remote", {"url": "127.0.0.1:8000"}, "help: http://HOST:PORT"),
-        ("remote", {"url": None}, "remote_server(None) is no URL"),
+        ("remote", {"url": None}, "takes a URL as text, not a NoneType"),
         *(("remote", {"url": url}, url) for url in ("http://h/path", "grpc://h:1/a/b", "nonsense")),
         ("remote", {"ca_file": "ca.pem"}, "without TLS"),
         ("remote", {"grpc_port": "8001"}, "not '8001'"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,16 +16,16 @@ from pytest_gpuserve.load import prompts
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import CACHED_TOKENS, PREEMPTIONS, PROMPT_TOKENS
 from pytest_gpuserve.process.ports import free_port
+from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.language_models import ENGINES
-from pytest_gpuserve.servers.metric_names import MetricNames, read_samples
+from pytest_gpuserve.servers.metric_names import MetricNames
 from tests.fakes import chat_server
 from tests.servers.deployments import Starts, loaded
 from tests.servers.somebody import FACTORY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 
 def histogram(name: str, labels: str, total: float, count: int) -> str:
@@ -68,7 +69,7 @@ PAGES = {
 @pytest.mark.parametrize("engine", ENGINES)
 def test_counters_by_the_name_of_the_engine(engine: str) -> None:
     """Of a page as the engine shows it: what it counts, and of tallies only those that this version of it shows."""
-    counters = ENGINES[engine].read(read_samples(PAGES[engine]))
+    counters = ENGINES[engine].read(PAGES[engine])
     counted = engine in {"vllm", "llama.cpp", "tgi"}
     assert (counters.items, counters.batches, counters.counts_batches) == (
         (640, 40, True) if counted else (0, 0, False)
@@ -121,14 +122,14 @@ def listing(status: int, body: bytes) -> Iterator[int]:
 def test_models_are_settings(status: int, body: bytes, settings: dict[str, str]) -> None:
     """As vLLM and llama.cpp list them; where they are not listed, or not to everybody, nothing is known of them."""
     with listing(status, body) as port:
-        found = MetricNames(requests="r", models="/v1/models").read_models(port)
+        found = MetricNames(requests="r", models="/v1/models").read_models(Site(Path(), {"http": port}))
     assert found == {name: ServerSetting(used) for name, used in settings.items()}
 
 
 def test_a_server_that_does_not_list_its_models_in_time_is_told() -> None:
     """By the path."""
     with pytest.raises(ServerFailed, match="/v1/models"):
-        ENGINES["vllm"].read_models(free_port())
+        ENGINES["vllm"].read_models(Site(Path(), {"http": free_port()}))
 
 
 def test_a_load_of_prompts(tmp_path: Path) -> None:

@@ -113,15 +113,33 @@ def test_a_program_is_found_in_its_own_folder(make: Callable[..., Target], start
     assert not running(family)
 
 
-def test_a_model_that_only_fails_is_not_waited_for(
-    make: Callable[..., Target], starts: Starts, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server that is up and answers 500 for a while is broken; its deadline is for servers that are starting."""
-    monkeypatch.setattr(instance_module, "FAILING_SECONDS", 0.5)
-    starts.timeout_seconds = 1000.0
+def test_a_model_that_only_fails_is_not_waited_for(make: Callable[..., Target], starts: Starts) -> None:
+    """A server that is up and answers 500 for a twelfth of its start timeout is broken."""
+    starts.timeout_seconds = 24.0
+    began = time.monotonic()
     problem = failure(make("broken"))
+    assert time.monotonic() - began < 20.0
     assert "its model fails at POST /infer" in problem.summary
+    assert "start_timeout=48" in str(problem)
     assert "boom" in problem.found
+
+
+def test_a_redirect_is_told_with_its_place(make: Callable[..., Target]) -> None:
+    """A load does not follow it, and the test has to name that path."""
+    problem = failure(make("moved=/v2/infer/"))
+    assert "status 307, it redirects to /v2/infer/" in problem.found
+    assert "name /v2/infer/ in the test" in str(problem)
+
+
+@pytest.mark.slow
+def test_a_server_is_as_slow_as_its_start_timeout_allows(make: Callable[..., Target], starts: Starts) -> None:
+    """Health, model and counters each take 6 s; the first request is sent once, so that its cold start is its own."""
+    starts.timeout_seconds = 40.0
+    with make("slow=6", counters=COUNTERS).started() as instance:
+        assert instance.cold_start_seconds == pytest.approx(12.0, abs=2.0)
+        counters = instance.counters()
+    assert counters is not None
+    assert counters.requests == 1
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import Counters, StageTime, counted_between
 from pytest_gpuserve.measure.window import COMPUTE
 from pytest_gpuserve.process.ports import free_port
-from pytest_gpuserve.servers.metric_names import MetricNames, read_samples
+from pytest_gpuserve.servers.base import Site
+from pytest_gpuserve.servers.metric_names import MetricNames
+from tests.fakes.threads import in_a_thread
+from tests.servers.pages import Pages
 
 PAGE = """
 # TYPE go_gc_duration_seconds summary
@@ -45,7 +52,7 @@ broken{model="a"} NaN
 
 def read(names: MetricNames) -> Counters:
     """What is made of the page."""
-    return names.read(read_samples(PAGE))
+    return names.read(PAGE)
 
 
 def test_counters_are_found_by_their_names() -> None:
@@ -60,17 +67,16 @@ def test_counters_are_found_by_their_names() -> None:
 
 
 def test_the_exact_name_goes_first() -> None:
-    """A gauge beside the counter of its name is not added to it; what is not named may have any value."""
+    """A gauge beside the counter of its name is not added to it."""
     assert read(MetricNames(items="items", batches="runs")).items == 7
     assert read(MetricNames(items="items_total", batches="runs")).items == 45
-    assert {sample.name for sample in read_samples(PAGE)} >= {"go_gc_duration_seconds", "process_limit"}
 
 
 @pytest.mark.parametrize(
     ("name", "said", "help_"),
     [
-        ("broken", "metric broken is no count", ""),
-        ("process_limit", "metric process_limit is no count", ""),
+        ("broken", "metric broken is not a count", ""),
+        ("process_limit", "metric process_limit is not a count", ""),
         ("took_sum", r"metric took_sum counts, and yet is 1\.5", "name a counter"),
     ],
 )
@@ -107,9 +113,101 @@ def test_names_that_tell_nothing_are_told(given: dict[str, Any]) -> None:
         MetricNames(**given)
 
 
-def test_counters_that_cannot_be_read_are_told_with_what_helps() -> None:
-    """Where nobody answers, the argument that says where they are is named."""
+@pytest.mark.parametrize(
+    "line",
+    [
+        "x_bytes -8.58914944e+08",
+        "# TYPE x_bytes untyped\nx_bytes NaN",
+        'size_of_drift_bucket{le="-5"} 3\nsize_of_drift_sum -40',
+        "# TYPE sizes histogram\nsizes_sum -Inf",
+        "itemss_total oops",
+        "<b>1</b>",
+        '{"käse.total",a="b"} -3',
+        "{",
+        "# TYPE x",
+        "# HELP items_total \\x\n# TYPE 7x counter",
+        "x_bytes{a=b} 1",
+        'x_bytes{a="\x85items_total -1"} 1',
+        "\ufffd\x00",
+    ],
+)
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_lines_of_other_metrics_may_hold_anything(line: str, end: str) -> None:
+    """Negative, not a number or not Prometheus text at all: what is named is read as without them."""
+    names = MetricNames(batch_size="size", requests="items_total", labels={"model": "a"})
+    page = f"{line}\n{PAGE}{line}\n".replace("\n", end)
+    assert names.read(page) == names.read(PAGE)
+
+
+def test_the_same_metric_of_another_model_may_hold_anything() -> None:
+    """Labels choose what is judged."""
+    names = MetricNames(items="items", batches="runs", labels={"model": "a"})
+    page = 'items{model="b"} -1\nitems{model="a"} 4\nruns{model="a"} 2\nruns{model="b"} NaN\n'
+    assert names.read(page) == Counters(items=4, batches=2)
+
+
+@pytest.mark.parametrize("line", ["items oops", "items{", "items", "items -1", "items NaN", 'items{a="b"'])
+def test_a_line_of_a_named_metric_has_to_be_right(line: str) -> None:
+    """It is told with the metric, not passed over."""
+    with pytest.raises(ServerFailed, match="items") as caught:
+        MetricNames(items="items", batches="runs").read(f"runs 1\n{line}\n")
+    assert "Traceback" not in str(caught.value)
+
+
+@pytest.mark.parametrize("bucket", ['{le="1"} -1', '{le="1"} NaN', '{le="x"} 1', "{} 1"])
+def test_a_bucket_has_to_be_right(bucket: str) -> None:
+    """A named histogram's buckets are counts with edges."""
+    with pytest.raises(ServerFailed, match="size"):
+        MetricNames(batch_size="size").read(f"size_sum 4\nsize_count 2\nsize_bucket{bucket}\n")
+
+
+@pytest.mark.parametrize("page", ["<html><body>Not here</body></html>", "", "garbage"])
+def test_a_page_without_metrics_is_shown(page: str) -> None:
+    """Its begin says what answered in place of a metrics page."""
+    with pytest.raises(ServerFailed, match="no metric items") as caught:
+        MetricNames(items="items", batches="runs").read(page)
+    assert page[:20] in caught.value.found
+
+
+@settings(deadline=None, max_examples=300)
+@given(text=st.text(st.sampled_from('abc_{}",=# \\\n\t01.e+-N\x00é'), max_size=40))
+def test_no_page_is_a_crash(text: str) -> None:
+    """Any text is counts, or a failure that is told."""
+    names = MetricNames(items="a", batches="b", batch_size="")
+    with suppress(ServerFailed):
+        assert names.read(f"{text}\na 3\nb 2\n").items >= 0
+
+
+def refusal(page: Pages, start_timeout_seconds: float = 120.0) -> ServerFailed:
+    """What is said of a page that cannot be read."""
+    with pytest.raises(ServerFailed, match=rf"127\.0\.0\.1:{page.port}/metrics could not be read") as caught:
+        MetricNames(batch_size="size").fetch(page.site(start_timeout_seconds))
+    return caught.value
+
+
+def test_what_is_no_answer_is_refused() -> None:
+    """Only 200 counts, whatever the page says; a closed connection and a refused one are named, with what helps."""
+    with in_a_thread(Pages()) as web:
+        web.body = PAGE.encode() + b"\xff"
+        for web.status in (204, 302, 404, 500):
+            assert refusal(web).found == f"status {web.status}"
+        web.status, web.location = 307, "https://elsewhere/metrics/"
+        assert refusal(web).found == "status 307, it redirects to https://elsewhere/metrics/"
+        web.close_early = True
+        assert refusal(web).found
     with pytest.raises(ServerFailed, match="could not be read") as caught:
-        MetricNames(batch_size="size").fetch(free_port())
+        MetricNames(batch_size="size").fetch(Site(Path(), {"http": free_port()}))
     assert "path=" in str(caught.value)
     assert "leave out counters" in str(caught.value)
+
+
+def test_a_slow_page_is_waited_for_by_the_start_timeout() -> None:
+    """A quarter of it; the message names it, and a value that helps does help."""
+    with in_a_thread(Pages()) as web:
+        web.body, web.seconds = PAGE.encode(), 0.4
+        problem = refusal(web, 1.0)
+        assert (problem.found, problem.remedies[0]) == (
+            "no answer in 250 ms, a quarter of the start timeout",
+            "if it only needs longer, allow more: start_timeout=2",
+        )
+        assert MetricNames(requests="items").fetch(web.site(2.0)).requests == 7

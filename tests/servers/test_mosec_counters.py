@@ -6,17 +6,13 @@ import json
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER
-from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site
-from pytest_gpuserve.servers.metric_names import MetricSample, read_samples, scrape
-from pytest_gpuserve.servers.mosec import Mosec, batch_counters
+from pytest_gpuserve.servers.mosec import Mosec, batch_counters, mosec_samples
 from tests.fakes.threads import in_a_thread
 from tests.servers.pages import Pages
 
@@ -80,7 +76,7 @@ def web() -> Iterator[Pages]:
 
 def counters(page: str, stage: str | None = None) -> Counters:
     """The counters of a page."""
-    return batch_counters(read_samples(page), stage)
+    return batch_counters(mosec_samples(page), stage)
 
 
 @pytest.mark.parametrize(
@@ -176,60 +172,10 @@ def test_a_page_is_fetched_from_the_loopback(
         assert found.stages[COMPUTE] == StageTime(0.12, 12)
 
 
-def test_labels_and_values_are_read(web: Pages) -> None:
-    """A sample keeps its name, its labels and its value; comments and blank lines are none."""
-    web.body = b'# a comment\n\na{b="c d",e="\\"f\\""} 1.5\nb 2e3\n'
-    assert scrape(web.port) == [MetricSample("a", {"b": "c d", "e": '"f"'}, 1.5), MetricSample("b", {}, 2000.0)]
-
-
-@pytest.mark.parametrize(
-    ("body", "found"),
-    [
-        (b"<html><body>Not here</body></html>", "metric name"),
-        (b"garbage", "garbage"),
-        (b"\xff\xfe\x00", "decode"),
-        (b'a{b="c"', "could not convert"),
-        (b"a -1\n", "is -1"),
-        (b'a{b="c"} NaN\n', "is nan"),
-        (b"a +Inf\n", "is inf"),
-        (b"# TYPE", ""),
-        (b"{, =00", "a name is missing"),
-    ],
-    ids=["html", "word", "bytes", "cut", "negative", "NaN", "infinite", "half a comment", "no name"],
-)
-def test_a_page_that_makes_no_sense_is_refused(web: Pages, body: bytes, found: str) -> None:
-    """Nothing is counted from what is no Prometheus text, or holds a value that no counter has."""
-    web.body = body
-    with pytest.raises(ServerFailed, match="are not Prometheus text") as caught:
-        scrape(web.port)
-    assert f"http://127.0.0.1:{web.port}/metrics" in str(caught.value)
-    assert found in caught.value.found
-    assert caught.value.found
-
-
-@settings(deadline=None, max_examples=300)
-@given(text=st.text(st.sampled_from('abc_{}",=# \\\n\t01.e+-N\x00é'), max_size=40))
-def test_no_page_is_a_crash(text: str) -> None:
-    """Any text is samples or a ValueError, which a scrape turns into a refusal."""
-    try:
-        found = read_samples(text)
-    except ValueError:
-        return
-    assert all(sample.value >= 0 for sample in found)
-
-
-def test_what_is_no_answer_is_refused(web: Pages) -> None:
-    """Only 200 counts, whatever the page says, readable or not; a closed connection and a refused one are named."""
-    for status in (204, 302, 404, 500):
-        web.status, web.body = status, b"" if status == 204 else TWO_WORKERS.encode() + b"\xff"
-        assert refusal(web.port) == f"status {status}"
-    web.close_early = True
-    assert refusal(web.port)
-    assert "refused" in refusal(free_port())
-
-
-def refusal(port: int) -> str:
-    """What is said of a page that cannot be read."""
-    with pytest.raises(ServerFailed, match=rf"127\.0\.0\.1:{port}/metrics could not be read") as caught:
-        scrape(port)
-    return caught.value.found
+@pytest.mark.parametrize("value", ["-1", "NaN", "+Inf", "many"])
+def test_a_count_that_is_none_is_refused(web: Pages, tmp_path: Path, value: str) -> None:
+    """Nothing is counted from a value that no counter has, while an app's own metrics beside it may have any."""
+    page = TWO_WORKERS + f'app_score{{kind="a"}} {value}\napp_{value}\n'
+    assert read(tmp_path, web, page).items == 65
+    with pytest.raises(ServerFailed, match=r"is not (a count|Prometheus text)"):
+        counters(page + f'{NAME}_count{{stage="Inference_1",connection="9"}} {value}\n')

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.process.ready import HttpRequest, http_probe
+from pytest_gpuserve.process.deadline import Deadline
+from pytest_gpuserve.process.ready import HttpRequest, Patience, http_probe
 from pytest_gpuserve.servers.base import Ask
-from pytest_gpuserve.servers.instance import FAILING_SECONDS, QUEUE_CHARACTERS, _Accept, verdict_on_status
-from pytest_gpuserve.servers.metric_names import MetricNames, MetricSample
+from pytest_gpuserve.servers.instance import QUEUE_CHARACTERS, _Accept, verdict_on_status
+from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.triton_api import ask_triton, read_configs
 from tests.fakes.threads import in_a_thread
 from tests.servers.pages import Pages
@@ -60,7 +61,7 @@ def accept(ask: Ask, environment: dict[str, str]) -> _Accept:
     """Who judges the answers of a server with these variables; its model has only failed for long enough."""
     process: Any = SimpleNamespace(command=SimpleNamespace(env=environment), tail=lambda: "")
     kind: Any = SimpleNamespace(name="mosec")
-    return _Accept(kind, ask, process, [time.monotonic() - 2 * FAILING_SECONDS])
+    return _Accept(kind, ask, process, 1.0, [time.monotonic() - 1.0])
 
 
 @pytest.mark.parametrize("headers", [HEADERS, {}], ids=["of the request", "of the server"])
@@ -68,7 +69,8 @@ def test_a_probe_that_is_not_content_tells_no_secret(page: Pages, headers: dict[
     """Neither one that it sent, nor one of the server's variables; a short answer is shown whole."""
     page.status = 503
     known = {} if headers else {"HF_TOKEN": PHRASE}
-    probe = http_probe("127.0.0.1", page.port, HttpRequest("/", headers=headers), environment=known)
+    patience = Patience(Deadline.after(10.0))
+    probe = http_probe("127.0.0.1", page.port, HttpRequest("/", headers=headers), patience=patience, environment=known)
     for page.body in bodies(200, SECRET if headers else PHRASE):
         seen = probe()
         assert seen is not None
@@ -91,12 +93,12 @@ def test_a_status_is_told_without_secrets(ask: Ask, known: dict[str, str]) -> No
             verdict_on_status("mosec", ask, 404, body, environment=known)
         for status in (500, 404):
             with unsaid():
-                accept(ask, known).http_status(status, body)
-        assert "hf_" not in str(accept(ask, known).http_status(503, body))
+                accept(ask, known).http_status(status, body, "")
+        assert "hf_" not in str(accept(ask, known).http_status(503, body, ""))
     # A worker's error may be a long one: a traceback.
     for body in bodies(QUEUE_CHARACTERS):
         with unsaid():
-            accept(ask, known).queued(500, body)
+            accept(ask, known).queued(500, body, "")
 
 
 def test_a_status_is_told_without_the_secrets_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,11 +119,11 @@ def test_triton_s_answer_is_told_without_secrets(
         for page.status in (500, 200):
             page.body = body
             with unsaid():
-                ask_triton("127.0.0.1", page.port, "/v2", headers=headers)
+                ask_triton(page.site(), "/v2", headers=headers)
         if headers is None:
             page.body = b'["%s"]' % body
             with unsaid():
-                read_configs("127.0.0.1", page.port)
+                read_configs(page.site())
 
 
 def test_the_names_of_metrics_are_listed_whole(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +131,7 @@ def test_the_names_of_metrics_are_listed_whole(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("A_TOKEN", "metric_0012_of_many")
     names = [f"metric_{number:04}_of_many" for number in range(100)]
     with pytest.raises(ServerFailed) as caught:
-        MetricNames(items="items", batches="runs").read([MetricSample(name, {}, 1.0) for name in names])
+        MetricNames(items="items", batches="runs").read("".join(f"{name} 1\n" for name in names))
     listed = caught.value.found.removeprefix("100 others: ")
     assert listed.endswith(", …")
     shown = listed.removesuffix(", …").split(", ")

@@ -240,8 +240,8 @@ def test_it_listens_on_the_loopback_only(chain: Served) -> None:
 def test_only_what_is_asked_for_is_loaded(chain: Served) -> None:
     """A broken model beside the ensemble is not even tried; to count it is an error that names what is there."""
     site, kind = chain.instance.site, chain.instance.kind
-    assert sorted(read_configs(site.host, site.port)) == ["chain", "core", "pre"]
-    assert {"name": "broken"} in ask_triton(site.host, site.port, "/v2/repository/index", method="POST")
+    assert sorted(read_configs(site)) == ["chain", "core", "pre"]
+    assert {"name": "broken"} in ask_triton(site, "/v2/repository/index", method="POST")
     assert isinstance(kind, Triton)
     with pytest.raises(ServerFailed, match=r"model='broken' is none of the loaded models\n  found: chain, core, pre"):
         replace(kind, model="broken").read_settings(site)

@@ -5,8 +5,9 @@ Habits: ``never`` (always 503, with what it knows), ``exit=CODE`` (before it lis
 ``immortal`` (ignores SIGTERM), ``breed`` (workers in sessions of their own that ignore SIGTERM), ``die=N`` (kills
 itself at request N), ``hollow=N`` (healthy, but fails every request from number N on), ``broken`` (its model fails with
 status 500), ``wide`` (listens on all addresses), ``segment`` (leaves a segment of shared memory), ``says=TEXT``,
-``ms=N`` (how long an answer takes), ``alone`` (requests one after the other), ``wrong=N`` (every so many answers are
-wrong), ``worked=FILE`` (gets a line when an answer begins, by the monotonic clock), ``memory=LINK`` (of those that
+``ms=N`` (how long an answer takes), ``slow=SECONDS`` (how long any page takes besides), ``moved=URL`` (a post is
+redirected there), ``alone`` (requests one after the other), ``wrong=N`` (every so many answers are wrong),
+``worked=FILE`` (gets a line when an answer begins, by the monotonic clock), ``memory=LINK`` (of those that
 share it only one can live).
 """
 
@@ -53,6 +54,9 @@ class Handler(BaseHTTPRequestHandler):
             number = counts["all"]
         if number == int(habits.get("die", -1)):
             os.kill(os.getpid(), signal.SIGKILL)
+        if "moved" in habits:
+            self.tell(307, b"")
+            return
         if "broken" in habits:
             self.tell(500, b"ValueError: boom")
             return
@@ -69,7 +73,10 @@ class Handler(BaseHTTPRequestHandler):
 
     def tell(self, status: int, body: bytes) -> None:
         """Send an answer in one piece."""
+        time.sleep(float(habits.get("slow", 0)))
         self.send_response(status)
+        if status == 307:
+            self.send_header("Location", habits["moved"])
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)

@@ -1,0 +1,65 @@
+"""Asking a running server something beside its inferences: metrics, statistics, settings."""
+
+from __future__ import annotations
+
+import http.client
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.process.ready import redirected, verified_tls
+from pytest_gpuserve.units import format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pytest_gpuserve.servers.base import Site
+
+START_SHARE: Final = 0.25
+"""Share of the start timeout that one such answer may take."""
+
+
+class Reply(NamedTuple):
+    """What a server answered."""
+
+    status: int
+    body: bytes
+    location: str
+
+    def refusal(self) -> str:
+        """What to say of an answer with another status than 200."""
+        return f"status {self.status}{redirected(self.location)}"
+
+
+def query(site: Site, path: str, *, what: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> Reply:
+    """Ask a server something; any status is an answer.
+
+    Args:
+        site: Where it is; how long it may take is a quarter of its start timeout.
+        path: What is asked.
+        what: What did not work if there is no answer, for the message.
+        method: How.
+        headers: Sent along, such as a token.
+
+    Raises:
+        ServerFailed: There is no whole answer in time.
+    """
+    seconds = START_SHARE * site.start_timeout_seconds
+    connection = (
+        http.client.HTTPSConnection(site.host, site.port, timeout=seconds, context=verified_tls(site.ca_file))
+        if site.tls
+        else http.client.HTTPConnection(site.host, site.port, timeout=seconds)
+    )
+    try:
+        connection.request(method, path, headers=dict(headers or {}))
+        answer = connection.getresponse()
+        return Reply(answer.status, answer.read(), answer.headers.get("Location", ""))
+    except TimeoutError:
+        raise ServerFailed(
+            what,
+            found=f"no answer in {format_seconds(seconds)}, a quarter of the start timeout",
+            remedies=[f"if it only needs longer, allow more: start_timeout={2 * site.start_timeout_seconds:g}"],
+        ) from None
+    except (OSError, http.client.HTTPException) as problem:
+        raise ServerFailed(what, found=str(problem) or repr(problem)) from None
+    finally:
+        connection.close()
