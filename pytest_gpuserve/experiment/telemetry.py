@@ -129,6 +129,7 @@ class TelemetryMonitor:
     free_ns: int | None = None
     _memory_before: Mapping[str, int | None] = field(default_factory=dict)
     _up_ns: int | None = None
+    _measured_ns: int = 0
     _server_pids: tuple[int, ...] = ()
     _reported: set[tuple[ReasonKind, str]] = field(default_factory=set)
     _problems: list[Reason] = field(default_factory=list)
@@ -177,6 +178,7 @@ class TelemetryMonitor:
         """
         if not self.uuids:
             return [WindowCondition()] * len(windows)
+        self._measured_ns = windows[-1].end_ns if windows else self._measured_ns
         seen = self.sampler.seen_until(windows[-1].end_ns) if wait and windows else self.sampler.seen()
         self._check(seen)
         last_ns = seen.samples[-1].at_ns if seen.samples else self.since_ns
@@ -242,7 +244,11 @@ class TelemetryMonitor:
     def _check(self, seen: SamplerOutput) -> None:
         """Look for what makes the run invalid, in all that was seen of it so far."""
         parts = [
-            judge_events([event for event in seen.events if event.at_ns >= self.since_ns], self.uuids),
+            judge_events(
+                [event for event in seen.events if event.at_ns >= self.since_ns],
+                self.uuids,
+                load_ns=(self._up_ns or 0, self._measured_ns),
+            ),
             self._ecc(seen.samples),
             self._processes(seen.samples),
             *([self._known(seen.samples)] if seen.samples else []),

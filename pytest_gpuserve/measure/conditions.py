@@ -52,6 +52,10 @@ makes it draw more for the same work is a regression to be found. Where the cap 
 the clock itself says so.
 """
 
+APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
+"""XIDs that say nothing of the GPU's health: the list that NVIDIA's device plugin ignores. The driver logs 45, and
+sometimes another of them, of a server that works while pytest-gpuserve ends it."""
+
 _COOL: Final = "let it cool, see to its fans, its airflow and its power supply (`nvidia-smi -q -d PERFORMANCE`)"
 
 _LOCK: Final = "lock the clocks: `nvidia-smi --lock-gpu-clocks=MHZ`, and record the baseline with them"
@@ -297,12 +301,18 @@ def judge_memory(
     return RunCondition((Reason(ReasonKind.MEMORY_NOT_GIVEN_BACK, text, about=uuid),))
 
 
-def judge_events(events: Iterable[CardEvent], uuids: Iterable[str]) -> RunCondition:
-    """Judge events of the cards: errors that the driver reports (XID), or their loss."""
+def judge_events(events: Iterable[CardEvent], uuids: Iterable[str], *, load_ns: tuple[int, int]) -> RunCondition:
+    """Judge events of the GPUs: errors that the driver reports (XID), or their loss.
+
+    Args:
+        load_ns: From when to when a load is measured; the XIDs of an application count only then.
+    """
     wanted = set(uuids)
+    begin_ns, end_ns = load_ns
     invalid: Counter[Reason] = Counter()
     for event in events:
-        if event.uuid not in wanted:
+        elsewhen = event.number in APPLICATION_XIDS and not begin_ns <= event.at_ns <= end_ns
+        if event.uuid not in wanted or elsewhen:
             continue
         if event.kind == "lost":
             about = f"{event.uuid} lost"

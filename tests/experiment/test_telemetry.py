@@ -273,12 +273,17 @@ def test_what_spoils_a_run_makes_it_invalid_at_once(
     assert "telemetry unknown: NVML: Driver Not Loaded" in server.notes
 
 
-@pytest.mark.parametrize(("at_seconds", "befell"), [(-1, []), (1, [f"XID 79 on {UUID}"])])
-def test_errors_of_the_card_make_a_run_invalid(server: Alone, at_seconds: int, befell: list[str]) -> None:
-    """Those of the time of this start; older ones befell another."""
-    server.eyes.events = [CardEvent(at_seconds * NS, UUID, "xid", 79)]
-    _, problems = server.measure()
-    assert [(problem.kind, problem.about) for problem in problems] == [(ReasonKind.CARD_ERROR, each) for each in befell]
+@pytest.mark.parametrize(
+    ("at_seconds", "number", "befell"),
+    [(-1, 79, False), (1, 79, True), (6, 79, True), (1, 45, False), (4, 45, True), (6, 45, False)],
+)
+def test_errors_of_the_card_make_a_run_invalid(server: Alone, at_seconds: int, number: int, *, befell: bool) -> None:
+    """Those of the time of this start, and of an application's only those under load: its end at 6 s logs them, too."""
+    server.eyes.events = [CardEvent(at_seconds * NS, UUID, "xid", number)]
+    measured, problems = server.measure()
+    assert befell or 4 < measured.windows[-1].end_ns / NS < 6
+    expected = [(ReasonKind.CARD_ERROR, f"XID {number} on {UUID}")] * befell
+    assert [(problem.kind, problem.about) for problem in problems] == expected
 
 
 def test_whose_processes_are_there_may_be_unknown(server: Alone) -> None:

@@ -264,11 +264,20 @@ def test_memory_is_told_in_numbers_or_unknown() -> None:
 def test_an_event_is_told_with_its_meaning(event: CardEvent, begin: str, words: str) -> None:
     """Or where to find that; of a hundred alike once, with their number; those of other cards are left out."""
     for times in (1, 100):
-        (reason,) = judge_events([event] * times + [CardEvent(1, "GPU-2", "lost")], [UUID]).invalid
+        (reason,) = judge_events([event] * times + [CardEvent(1, "GPU-2", "lost")], [UUID], load_ns=(0, 9)).invalid
         assert reason.text.startswith(begin)
         assert words in reason.text
         assert reason.text.endswith("(100 times)") is (times == 100)
-    assert judge_events([], [UUID]) == RunCondition()
+    assert judge_events([], [UUID], load_ns=(0, 9)) == RunCondition()
+
+
+@pytest.mark.parametrize(("number", "counted"), [(45, (5, 9)), (31, (5, 9)), (79, (4, 5, 9, 10))])
+def test_xids_of_an_application_count_under_load_alone(number: int, counted: tuple[int, ...]) -> None:
+    """The end of a server that works logs them, too; an error of the GPU itself counts whenever it comes."""
+    invalid = [
+        at for at in (4, 5, 9, 10) if judge_events([CardEvent(at, UUID, "xid", number)], [UUID], load_ns=(5, 9)).invalid
+    ]
+    assert tuple(invalid) == counted
 
 
 def test_ecc_errors_are_those_that_came_meanwhile() -> None:
