@@ -139,6 +139,15 @@ def opened(pynvml: ModuleType) -> Iterator[None]:
             pynvml.nvmlShutdown()
 
 
+def is_unsupported(pynvml: ModuleType, error: Exception) -> bool:
+    """Whether NVML will never answer: an older driver lacks the function, and a newer one has given it up."""
+    return getattr(error, "value", None) in {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_DEPRECATED,
+    }
+
+
 @final
 class Reader:
     """Calls functions of the binding, and keeps why one gave nothing."""
@@ -159,7 +168,7 @@ class Reader:
         try:
             return read(*arguments)
         except (self.pynvml.NVMLError, UnicodeDecodeError) as error:
-            if self._is_unsupported(error):
+            if is_unsupported(self.pynvml, error):
                 return None
             raise Unreadable(f"{what} cannot be read; {self.said(error)}") from error
 
@@ -168,7 +177,7 @@ class Reader:
         try:
             return read(*arguments)
         except (self.pynvml.NVMLError, UnicodeDecodeError) as error:
-            self.unknown[field] = UNSUPPORTED if self._is_unsupported(error) else self.said(error)
+            self.unknown[field] = UNSUPPORTED if is_unsupported(self.pynvml, error) else self.said(error)
             return None
 
     def said(self, error: Exception) -> str:
@@ -181,14 +190,6 @@ class Reader:
             return f"NVML said: {self.pynvml.nvmlErrorString(code)}"
         except (self.pynvml.NVMLError, UnicodeDecodeError):
             return f"NVML said: {error}"
-
-    def _is_unsupported(self, error: Exception) -> bool:
-        # An older driver lacks the function altogether, and a newer one has given it up: the same for who asks.
-        return getattr(error, "value", None) in {
-            self.pynvml.NVML_ERROR_NOT_SUPPORTED,
-            self.pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-            self.pynvml.NVML_ERROR_DEPRECATED,
-        }
 
 
 def list_cards() -> NvmlAnswer:

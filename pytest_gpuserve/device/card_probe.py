@@ -1,4 +1,4 @@
-"""One card, read repeatedly by handles that are kept; what NVML refuses is reported once and then unknown."""
+"""One GPU, read repeatedly by handles that are kept; a value that NVML refuses is reported once and then unknown."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psutil
 
-from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess, Unknown
+from pytest_gpuserve.device.card import is_unsupported
+from pytest_gpuserve.device.sample import MOST_FAILURES, CardEvent, CardSample, DeviceProcess, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,6 +29,7 @@ class CardProbe:
     Args:
         tell: Called with each event, and once with each value that cannot be known.
         is_ours: Whether a pid is of the session.
+        patience: After so many failures in a row a value is given up; at once where NVML does not support it.
     """
 
     def __init__(
@@ -37,18 +39,18 @@ class CardProbe:
         *,
         tell: Callable[[CardEvent | Unknown], None],
         is_ours: Callable[[int], bool],
+        patience: int = MOST_FAILURES,
     ) -> None:
         self._nvml = nvml
         self._uuid = uuid
         self._tell = tell
         self._is_ours = is_ours
-        self._unknown: set[str] = set()
+        self._patience = patience
+        self._failures: dict[str, int] = {}
         self._lost = False
-        self._own: Any = self._ask("the card", nvml.nvmlDeviceGetHandleByUUID, uuid)
-        self._card: Any = self._own
-        if self._own is not None and uuid.startswith("MIG-"):
-            self._card = self._ask("the card", nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle, self._own)
-        self._events: Any = None if self._card is None else self._ask("XID events", self._registered)
+        self._own: Any = None
+        self._card: Any = None
+        self._events: Any = None
         # Their older names are all that an older driver has.
         self._reasons = _Either(
             nvml, "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
@@ -59,6 +61,8 @@ class CardProbe:
 
     def read(self, *, slow: bool) -> CardSample:
         """Read the fast values of the card, and where asked for the slow ones."""
+        if self._card is None:
+            self._own, self._card = self._ask("the card", self._found) or (None, None)
         nvml, card, ask = self._nvml, self._card, self._ask
         if self._lost or card is None:
             return CardSample(self._uuid)
@@ -109,14 +113,26 @@ class CardProbe:
             name = None
         return DeviceProcess(pid, name, info.usedGpuMemory, self._is_ours(pid))
 
+    def _found(self) -> tuple[object, object]:
+        """The handles of the card or instance, and of its whole card."""
+        nvml = self._nvml
+        own = nvml.nvmlDeviceGetHandleByUUID(self._uuid)
+        return own, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(own) if self._uuid.startswith("MIG-") else own
+
     def _registered(self) -> object:
         """Make a set of events and have this card's XIDs put there; each card has its own, so none is confused."""
         nvml = self._nvml
         events = nvml.nvmlEventSetCreate()
-        nvml.nvmlDeviceRegisterEvents(self._card, nvml.nvmlEventTypeXidCriticalError, events)
+        try:
+            nvml.nvmlDeviceRegisterEvents(self._card, nvml.nvmlEventTypeXidCriticalError, events)
+        except nvml.NVMLError:
+            nvml.nvmlEventSetFree(events)
+            raise
         return events
 
     def _hear(self) -> None:
+        if self._events is None:
+            self._events = self._ask("XID events", self._registered)
         for _ in range(MOST_EVENTS):
             event = None if self._events is None else self._ask("XID events", self._next_event)
             if event is None:
@@ -131,18 +147,22 @@ class CardProbe:
             return None
 
     def _ask(self, what: str, read: Callable[..., _T], *arguments: object) -> _T | None:
-        if self._lost or what in self._unknown:
+        failures = self._failures.get(what, 0)
+        if self._lost or failures >= self._patience:
             return None
         try:
-            return read(*arguments)
+            answer = read(*arguments)
         except self._nvml.NVMLError as error:
             if getattr(error, "value", None) == self._nvml.NVML_ERROR_GPU_IS_LOST:
                 self._lost = True
                 self._tell(CardEvent(time.perf_counter_ns(), self._uuid, "lost"))
-            else:
-                self._unknown.add(what)
+                return None
+            self._failures[what] = self._patience if is_unsupported(self._nvml, error) else failures + 1
+            if self._failures[what] >= self._patience:
                 self._tell(Unknown(self._uuid, what, str(error)))
             return None
+        self._failures.pop(what, None)
+        return answer
 
 
 class _Either:

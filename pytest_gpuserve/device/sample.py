@@ -16,6 +16,10 @@ SLOW_EVERY: Final = 10
 """Of so many samples one has the slow values too: PCIe (NVML itself counts for 20 ms), ECC, processes, the host."""
 
 
+MOST_FAILURES: Final = 5
+"""So many failures in a row and a value is given up; fewer are the driver's mood, and the next sample has it again."""
+
+
 class DeviceProcess(msgspec.Struct, frozen=True):
     """A process that computes on a card.
 

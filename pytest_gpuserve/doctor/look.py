@@ -271,7 +271,7 @@ class _Watched:
             self._probe = attempt(
                 self.unknown,
                 "the card",
-                lambda: CardProbe(nvml, self.card.uuid, tell=self._hear, is_ours=lambda _: False),
+                lambda: CardProbe(nvml, self.card.uuid, tell=self._hear, is_ours=lambda _: False, patience=1),
             )
 
     def look(self) -> None:

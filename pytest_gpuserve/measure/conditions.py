@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.device.sample import CardSample
+from pytest_gpuserve.device.sample import MOST_FAILURES, CardSample
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.measure.telemetry import describe_xid
 from pytest_gpuserve.units import format_fraction
@@ -200,13 +201,18 @@ def judge_known(samples: Iterable[TelemetrySample], uuids: Iterable[str], *, nee
                 " hot or shared; see that `nvidia-smi -q` shows it, and `python -m pytest_gpuserve.doctor`"
             )
             invalid.append(Reason(ReasonKind.CARD_UNKNOWN, text, about=uuid))
-        elif needs_clock and any(card.sm_clock_mhz is None for card in seen):
+        elif needs_clock and _longest_gap(card.sm_clock_mhz for card in seen) >= MOST_FAILURES:
             text = (
                 f"SM clock of {uuid} unknown: the baseline has one, and whether this card was a slower one cannot be"
                 " said; see that `nvidia-smi -q -d CLOCK` shows it, or record a baseline without: --baseline-update"
             )
             invalid.append(Reason(ReasonKind.CARD_UNKNOWN, text, about=f"SM clock of {uuid}"))
     return RunCondition(tuple(invalid))
+
+
+def _longest_gap(values: Iterable[object]) -> int:
+    """How many values in a row are not known, at most."""
+    return max((len(list(run)) for unknown, run in groupby(values, lambda value: value is None) if unknown), default=0)
 
 
 def judge_processes(

@@ -23,7 +23,7 @@ from pytest_gpuserve.device.sampler import SAMPLES
 from pytest_gpuserve.device.telemetry import SamplerOutput, SamplerProcess
 from pytest_gpuserve.measure.conditions import judge_window, judge_windows
 from pytest_gpuserve.measure.telemetry import between, telemetry_between
-from tests.fakes.children.toolkit import ROOT, busy, eventually
+from tests.fakes.children.toolkit import ROOT, busy, eventually, printed
 from tests.fakes.nvml.cards import (
     DIVIDED_A100,
     FUNCTION_NOT_FOUND,
@@ -234,17 +234,15 @@ def _least_slow(seen: SamplerOutput, uuids: list[str]) -> int:
     )
 
 
-@pytest.mark.parametrize(("code", "call"), [(NOT_SUPPORTED, 1), (999, 2)], ids=["unsupported", "later"])
-def test_a_function_that_fails_costs_its_value_and_no_more(code: int, call: int, library: Path, tmp_path: Path) -> None:
-    """Each function in turn, on a card of its own: its value is None from then on, told once; all else is there."""
+def test_a_function_that_is_not_supported_costs_its_value_and_no_more(library: Path, tmp_path: Path) -> None:
+    """Each function in turn, on a card of its own: its value is None, told once; all else is there."""
     functions = list(OF_FUNCTION)
     cards = tuple(replace(T4, uuid=f"GPU-{index:08}", pci=None) for index, _ in enumerate(functions))
-    moment = Moment(call=call)
-    errors = tuple(Error(function, code, index, moment) for index, function in enumerate(functions))
+    errors = tuple(Error(function, NOT_SUPPORTED, index) for index, function in enumerate(functions))
     # An older driver that has no newer name has the older one; here it has neither.
-    errors += (Error("nvmlDeviceGetCurrentClocksThrottleReasons", code, functions.index(REASONS), moment),)
+    errors += (Error("nvmlDeviceGetCurrentClocksThrottleReasons", NOT_SUPPORTED, functions.index(REASONS)),)
     uuids = [card.uuid for card in cards]
-    seen = sample_script(Script(cards, errors), tmp_path, library, uuids, lambda seen: _least_slow(seen, uuids) >= call)
+    seen = sample_script(Script(cards, errors), tmp_path, library, uuids, lambda seen: _least_slow(seen, uuids) >= 1)
     assert seen.problem == ""
     assert seen.events == ()
     # Two values of one answer are told as one.
@@ -253,37 +251,68 @@ def test_a_function_that_fails_costs_its_value_and_no_more(code: int, call: int,
     for uuid, function in zip(uuids, functions, strict=True):
         looks = of_card(seen, uuid)
         for name in FAST:
-            known = [getattr(look, name) is not None for look in looks]
-            assert known == ([False] * len(looks) if name in OF_FUNCTION[function] and call == 1 else known)
-            if name not in OF_FUNCTION[function]:
-                assert all(known), f"{function} cost {name}"
-            else:
-                assert known == sorted(known, reverse=True), f"{name} came back"
-                assert not known[-1]
+            assert {getattr(look, name) is None for look in looks} == {name in OF_FUNCTION[function]}, (function, name)
         for name in SLOW:
-            assert (sum(getattr(look, name) is not None for look in looks) < call) == (name in OF_FUNCTION[function])
+            assert all(getattr(look, name) is None for look in looks) == (name in OF_FUNCTION[function])
+
+
+PROBE = """
+import sys, msgspec, pynvml
+from pytest_gpuserve.device.card_probe import CardProbe
+from pytest_gpuserve.device.sample import Unknown
+pynvml.nvmlInit()
+for uuid in sys.argv[1:]:
+    told = []
+    probe = CardProbe(pynvml, uuid, tell=told.append, is_ours=lambda _: False)
+    looks = [probe.read(slow=True) for _ in range(12)]
+    unknown = [each.what for each in told if isinstance(each, Unknown)]
+    print(msgspec.json.encode((looks, unknown, len(told) - len(unknown))).decode())
+"""
+
+
+@pytest.mark.parametrize("lasts", [False, True], ids=["once", "for good"])
+def test_a_value_is_given_up_after_several_failures_in_a_row(library: Path, tmp_path: Path, *, lasts: bool) -> None:
+    """One error of the driver costs one look; one that lasts is told once, and NVML is asked no more."""
+    functions = [name for name in OF_FUNCTION if name != REASONS]
+    everywhere = ("nvmlDeviceGetHandleByUUID", "nvmlEventSetCreate", "nvmlEventSetWait_v2")
+    cards = tuple(replace(T4, uuid=f"GPU-{index:08}", pci=None) for index, _ in enumerate(functions))
+    once = Moment(call=3, only=not lasts)
+    errors = [Error(name, 999, index, once) for index, name in enumerate(functions)]
+    # Without a card in the script these are the calls of all of them: only the first GPU meets an error that passes.
+    errors += [Error(name, 999, None, Moment(call=1, only=True)) for name in everywhere]
+    trace = tmp_path / "trace"
+    environment = write(Script(cards, tuple(errors)), tmp_path, library=library) | {"FAKE_NVML_TRACE": str(trace)}
+    lines = printed(PROBE, *(card.uuid for card in cards), env=environment).splitlines()
+    answer = msgspec.json.Decoder(tuple[list[CardSample], list[str], int])
+    for index, (name, line) in enumerate(zip(functions, lines, strict=True)):
+        looks, unknown, events = answer.decode(line)
+        looks = looks if index else looks[1:]  # whose handle was not found at once
+        lost = [value for value in OF_FUNCTION[name] if getattr(looks[-1], value) is None]
+        assert (bool(lost), bool(unknown), events) == (lasts, lasts, 0), name
+        assert {each for each in (*SLOW, *FAST) if getattr(looks[-1], each) is None} == set(lost)
+        failed = sum(any(getattr(look, value) is None for value in OF_FUNCTION[name]) for look in looks)
+        assert failed == 1 or lasts, name
+    calls = Counter(trace.read_text().split())
+    assert calls["nvmlDeviceGetPowerUsage"] == 12 * len(cards) - 1 - (12 - 2 - 5) * lasts
 
 
 def test_what_cannot_be_had_is_unknown_and_the_rest_still_comes(library: Path, tmp_path: Path) -> None:
-    """No set, no registration and no waiting each cost one card its events; a uuid that NVML does not know has nothing.
+    """No registration costs a card its events alone; a uuid that NVML does not know has nothing.
 
     Of an older driver clock-event reasons are asked by their older name, throttle reasons.
     """
-    cards = tuple(replace(T4, uuid=f"GPU-{index}", pci=None) for index in range(4))
-    last = replace(cards[3], events=(Event(31, Moment(from_ms=200)),), clock_reasons=HW_THERMAL)
-    errors = (
-        Error("nvmlDeviceRegisterEvents", NOT_SUPPORTED, 0),
-        Error("nvmlEventSetCreate", 999, None, Moment(call=2, only=True)),
-        Error("nvmlEventSetWait_v2", 999, None, Moment(call=1, only=True)),
-        Error(REASONS, FUNCTION_NOT_FOUND),
-    )
+    cards = tuple(replace(T4, uuid=f"GPU-{index}", pci=None) for index in range(2))
+    last = replace(cards[1], events=(Event(31, Moment(from_ms=200)),), clock_reasons=HW_THERMAL)
+    errors = (Error("nvmlDeviceRegisterEvents", NOT_SUPPORTED, 0), Error(REASONS, FUNCTION_NOT_FOUND))
     uuids = [*(card.uuid for card in cards), "GPU-none"]
-    script = Script((*cards[:3], last), errors)
-    seen = sample_script(script, tmp_path, library, uuids, lambda seen: bool(seen.events))
+    script = Script((cards[0], last), errors)
+    seen = sample_script(
+        script, tmp_path, library, uuids, lambda seen: bool(seen.events) and len(seen.unknown) >= len(uuids) - 1
+    )
     told = sorted((unknown.uuid, unknown.what) for unknown in seen.unknown)
-    assert told == [*((uuid, "XID events") for uuid in uuids[:3]), ("GPU-none", "the card")]
-    assert [(event.uuid, event.number) for event in seen.events] == [("GPU-3", 31)]
-    assert {look.clock_reasons for look in of_card(seen, "GPU-3")} == {HW_THERMAL}
+    assert told == [("GPU-0", "XID events"), ("GPU-none", "the card")]
+    assert [(event.uuid, event.number) for event in seen.events] == [("GPU-1", 31)]
+    assert {look.clock_reasons for look in of_card(seen, "GPU-1")} == {HW_THERMAL}
     assert set(of_card(seen, "GPU-none")) == {CardSample("GPU-none")}
 
 
