@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.comparison.assertions import Duel, Run
     from pytest_gpuserve.comparison.judging import TestGate
-    from pytest_gpuserve.comparison.numbers import Published
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
     from pytest_gpuserve.load.schedule import Schedule
@@ -170,23 +169,3 @@ class MakeDuel:
             source=self._engine,
         )
         return self._gate.duel(target.watched_by(self._telemetry), opponent, shape, name)
-
-
-class FindPublished(Protocol):
-    """What the ``published`` fixture is."""
-
-    def __call__(self, suite: str | None = None, **keys: str | float) -> Published:
-        """Find the numbers that were published of one measurement on this device.
-
-        ``assert run.throughput >= published(system="mosec", concurrency=50).throughput`` passes where the run is not
-        worse than what was printed by more than the metric's tolerance. The test is skipped where nothing was published
-        for this device.
-
-        Args:
-            suite: Whose numbers; by default those of the folder below ``suites/`` that the test's file is in.
-            keys: What narrows them down to one, such as ``system``, ``batch``, ``concurrency`` and ``workers``.
-
-        Raises:
-            UsageProblem: There is no such suite or keyword, or several entries are left.
-            BaselineUnusable: A file cannot be read or trusted.
-        """

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.observed import Observed
 from pytest_gpuserve.gate.metric import GOODPUT, METRICS, OUTPUT_TOKENS, Metric
 from pytest_gpuserve.measure.points import pooled_value
-from pytest_gpuserve.roofline import peak_of, share_of_peak
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.gate.metric import Metric
-    from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind
+    from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.window import Session
-    from pytest_gpuserve.roofline import Peak, Work
-    from pytest_gpuserve.store.published import PublishedEntry
 
 T = TypeVar("T")
 
@@ -165,24 +161,23 @@ class Quantiles(Generic[T]):
         _no_such_metric(self._times, name)
 
 
-def example(metric: Metric, owner: str = "baseline") -> str:
-    """Tell how a comparison of a metric with its owner's is written."""
+def example(metric: Metric) -> str:
+    """Tell how a comparison of a metric with the baseline's is written."""
     operator = ">=" if metric.higher_is_better else "<="
-    return f"write `assert run.{metric.name} {operator} {owner}.{metric.name}`"
+    return f"write `assert run.{metric.name} {operator} baseline.{metric.name}`"
 
 
-def no_truth(what: str, metric: str, owner: str = "baseline") -> NoReturn:
+def no_truth(what: str, metric: str) -> NoReturn:
     """Refuse to say whether something is true that would have to be compared first.
 
     Args:
         what: What was asked for its truth.
         metric: The name of a metric that could be compared.
-        owner: With whose.
 
     Raises:
         UsageProblem: Always.
     """
-    raise UsageProblem(f"{what} is neither true nor false", remedies=[example(METRICS[metric], owner)])
+    raise UsageProblem(f"{what} is neither true nor false", remedies=[example(METRICS[metric])])
 
 
 def _no_such_metric(owner: str, name: str) -> NoReturn:
@@ -276,9 +271,6 @@ class Judge(Protocol):
     def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """Compare with a number in the metric's unit."""
 
-    def against_published(self, run: Run, metric: Metric, entry: PublishedEntry) -> Comparison:
-        """Compare with a number that others printed."""
-
     def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """Compare the ratio of a duel's first server to its second with a limit, measuring until it is decided."""
 
@@ -301,16 +293,11 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """A metric of something that a run is compared with; the baseline's has a value only within that comparison.
+    """A metric of the baseline, which has a value only where a run is compared with it.
 
     Args:
         metric: Which metric.
-
-    Attributes:
-        kind: What it is compared with.
     """
-
-    kind: ClassVar[ReferenceKind] = "baseline"
 
     metric: Metric
 
@@ -323,19 +310,15 @@ class Reference:
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        return f"{self.kind}.{self.metric.name}"
+        return f"baseline.{self.metric.name}"
 
     def __bool__(self) -> NoReturn:
-        no_truth(f"{self.kind}.{self.metric.name}", self.metric.name, self.kind)
-
-    def compared(self, run: Run) -> Comparison:
-        """Let the run's judge compare the run with it."""
-        return run.judge.against_baseline(run, self.metric)
+        no_truth(repr(self), self.metric.name)
 
     def _refuse(self, operator: str) -> NoReturn:
         raise UsageProblem(
-            f"`{self.kind}.{self.metric.name} {operator} ...` gates nothing",
-            remedies=[example(self.metric, self.kind)],
+            f"`{self!r} {operator} ...` gates nothing",
+            remedies=[example(self.metric)],
         )
 
 
@@ -353,7 +336,6 @@ class Run(Sides["Measured"], Observed):
         label: Tells apart several loads of one test; empty for the first.
         judge: Who reaches the verdicts on it.
         sessions: What was measured so far, the first look first; a comparison may add to it.
-        card: On which its server ran; None where there was none, or nobody knows, as of a remote server.
         schedule: When its requests were sent.
     """
 
@@ -362,38 +344,12 @@ class Run(Sides["Measured"], Observed):
         label: str,
         judge: Judge,
         sessions: list[Session],
-        card: Card | None = None,
         schedule: Schedule | None = None,
     ) -> None:
         Sides.__init__(self, lambda metric: Measured(self, metric))
         Observed.__init__(self, sessions, schedule)
         self.label = label
         self.judge = judge
-        self.card = card
-
-    def share_of_peak(self, work: Work, precision: str | None = None, *, peak: Peak | None = None) -> float:
-        """The throughput's share, from 0 to 1, of what the card could do at most.
-
-        Args:
-            work: What a request costs, as the fixture ``count_flops`` counts it.
-            precision: In which the model runs, one of `PRECISIONS`; the card's peak is that of its data sheet.
-            peak: Instead of ``precision``, of a card that is not in the table.
-
-        Raises:
-            NotMeasured: No request was answered.
-            UsageProblem: There is no card, its peak is not known, it has no units for the precision, or the share is
-                above 1.
-        """
-        if (precision is None) is (peak is None):
-            raise UsageProblem(
-                "run.share_of_peak(work, ...) needs a precision or a peak, not both",
-                remedies=['run.share_of_peak(work, precision="fp16")'],
-            )
-        if peak is None and precision is not None:
-            product, profile = (None, None) if self.card is None else (self.card.product, self.card.mig_profile)
-            peak = peak_of(product, precision, mig_profile=profile)
-        assert peak is not None
-        return share_of_peak(self.throughput.value, work, peak)
 
 
 @dataclass(frozen=True, eq=False)
@@ -449,11 +405,11 @@ class Measured:
         if isinstance(other, Reference):
             if other.metric != self.metric:
                 raise UsageProblem(
-                    f"{self.metric.name} can only be compared with a {other.kind} value of the same metric,"
+                    f"{self.metric.name} can only be compared with a baseline value of the same metric,"
                     f" not with {other.metric.name}",
-                    remedies=[example(self.metric, other.kind)],
+                    remedies=[example(self.metric)],
                 )
-            return other.compared(self.run)
+            return self.run.judge.against_baseline(self.run, self.metric)
         # Every metric is above 0, so a limit of 0 or below holds for all of them, or for none.
         if isinstance(other, (int, float)) and not isinstance(other, bool) and math.isfinite(other) and other > 0:
             return self.run.judge.against_limit(self.run, self.metric, float(other))
@@ -465,14 +421,13 @@ class Measured:
 
     def _refuse(self, operator: str, other: object) -> NoReturn:
         good, gate = ("higher", ">=") if self.metric.higher_is_better else ("lower", "<=")
-        owner = other.kind if isinstance(other, Reference) else "baseline"
-        shown = owner if isinstance(other, Reference) else repr(other)
+        shown = "baseline" if isinstance(other, Reference) else repr(other)
         why = f"a gate is written {gate}" if gate.startswith(operator) else f"{good} is better"
         limit = isinstance(other, (int, float)) and not isinstance(other, bool)
         raise UsageProblem(
             f"`{self.metric.name} {operator} {shown}` gates nothing: {why}",
             remedies=[
-                example(self.metric, owner),
+                example(self.metric),
                 *([f"or, as a limit, `{self.metric.name} {gate} {other}`"] if limit else []),
             ],
         )

@@ -297,13 +297,12 @@ class ComparisonContext:
         """Tell that a look is about to be taken, with what the last one said."""
         self.on_look(Look(following.unit, following.number, following.most, judgement, self.left_seconds))
 
-    def tell(self, measurement: Measurement, judgement: Judgement, *, row: str = "") -> None:
+    def tell(self, measurement: Measurement, judgement: Judgement) -> None:
         """Keep a judgement of a load for reports, and pass it on.
 
         Args:
             measurement: What was judged.
-            judgement: What came of it; it takes the place of an earlier one in its row.
-            row: Of the metric; each kind of reference has one by itself.
+            judgement: What came of it; it takes the place of an earlier one of its metric and kind of reference.
         """
-        measurement.judgements[judgement.metric.name, row or judgement.reference_kind] = judgement
+        measurement.judgements[judgement.metric.name, judgement.reference_kind] = judgement
         self.on_verdict(measurement.run.label, judgement)

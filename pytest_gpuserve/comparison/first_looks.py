@@ -14,7 +14,6 @@ from pytest_gpuserve.comparison.stored import next_session
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.servers.remote import RemoteServer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -102,10 +101,8 @@ class FirstLooks:
                 f"two loads of this test are called {label!r}, and would share one baseline",
                 remedies=["give each its own: load(..., name='...')"],
             )
-        # The card of a server that somebody else started is not known.
-        card = None if isinstance(first.server.kind, RemoteServer) else paired_runner.here.device.card
         measurement = Measurement(
-            Run(label, self._judge, [], card, shape.schedule),
+            Run(label, self._judge, [], shape.schedule),
             first,
             shape,
             _workload_of(targets, shape),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.comparison.assertions import Comparison, Duel, Run
@@ -14,7 +13,7 @@ from pytest_gpuserve.comparison.context import (
     waits_for_nobody,
 )
 from pytest_gpuserve.comparison.first_looks import FirstLooks
-from pytest_gpuserve.comparison.numbers import judge_limit, judge_published
+from pytest_gpuserve.comparison.numbers import judge_limit
 from pytest_gpuserve.comparison.paired import PairedComparison
 from pytest_gpuserve.comparison.recording import Recorder
 from pytest_gpuserve.comparison.stored import StoredComparison
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
-    from pytest_gpuserve.store.published import PublishedEntry
 
 
 class TestGate:
@@ -188,22 +186,11 @@ class TestGate:
 
     def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
-        return self._against_number(run, metric, partial(judge_limit, limit=limit))
-
-    def against_published(self, run: Run, metric: Metric, entry: PublishedEntry) -> Comparison:
-        """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
-        # A test may compare one metric with several numbers: each has a row.
-        row = f"published {entry.record.line}"
-        return self._against_number(run, metric, partial(judge_published, entry=entry), row=row)
-
-    def _against_number(
-        self, run: Run, metric: Metric, judge: Callable[..., Judgement], *, row: str = ""
-    ) -> Comparison:
         measurement = self._loads.of(run)
         self._stored.measure_alone(measurement)
         tolerance, rounds = self._case.tolerance_of(metric), self._loads.rounds_of(measurement)
-        judgement = judge(measurement, metric, tolerance=tolerance, rounds=rounds)
-        self._answer(measurement, judgement, judgement.reference_kind, row=row)
+        judgement = judge_limit(measurement, metric, limit, tolerance=tolerance, rounds=rounds)
+        self._answer(measurement, judgement, "limit")
         return self._comparison(judgement, holds=judgement.verdict.passes)
 
     def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
@@ -234,10 +221,10 @@ class TestGate:
             self._unheld.append(judgement)
         return Comparison(judgement, holds=holds)
 
-    def _answer(self, measurement: Measurement, judgement: Judgement, asked: ReferenceKind, *, row: str = "") -> None:
+    def _answer(self, measurement: Measurement, judgement: Judgement, asked: ReferenceKind) -> None:
         """Keep an answer, and tell it."""
         measurement.answers[judgement.metric.name, asked] = judgement
-        self._case.tell(measurement, judgement, row=row)
+        self._case.tell(measurement, judgement)
 
     # -- telling what came of it
 

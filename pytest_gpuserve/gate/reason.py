@@ -67,7 +67,6 @@ class ReasonKind(str, Enum):
     COMMIT_UNKNOWN = "commit-unknown"
     NOT_COMMITTED = "not-committed"
     SHARED_CHANGES = "shared-changes"
-    PUBLISHED = "published"
     RECORDING = "recording"
     NEEDS_REASON = "needs-reason"
     REMARK = "remark"

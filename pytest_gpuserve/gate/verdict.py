@@ -17,7 +17,7 @@ from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.student import t_quantile, t_upper_tail
 from pytest_gpuserve.units import format_fraction
 
-ReferenceKind = Literal["baseline", "against", "published", "duel", "limit"]
+ReferenceKind = Literal["baseline", "against", "duel", "limit"]
 """What a value was compared with: a stored baseline, another revision or interpreter, a printed number, the
 other server of a duel, or a plain limit in the test."""
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 import pytest
 
-from pytest_gpuserve.plugin.options import read_settings
 from pytest_gpuserve.process.secrets import masked
 
 if TYPE_CHECKING:
@@ -16,15 +15,13 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.comparison.assertions import Baseline
     from pytest_gpuserve.comparison.judging import TestGate
-    from pytest_gpuserve.comparison.numbers import Published
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.handle import ServerHandle
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
-    from pytest_gpuserve.fixture_types import FindPublished, Load, MakeDuel
+    from pytest_gpuserve.fixture_types import Load, MakeDuel
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.plugin.server_factory import ServerFactory
     from pytest_gpuserve.plugin.session import GateSession
-    from pytest_gpuserve.roofline import Work
 
 
 SESSION_NAME: Final = "gpuserve-session"
@@ -125,23 +122,6 @@ def baseline() -> Baseline:
     return Baseline()
 
 
-@pytest.fixture
-def published(request: pytest.FixtureRequest, _gpuserve_session: GateSession) -> FindPublished:
-    """Find numbers that others published; see ``FindPublished``."""
-    from pytest_gpuserve.comparison.numbers import Published, find_published
-
-    def find(suite: str | None = None, **keys: str | float) -> Published:
-        folder = read_settings(request.config).baseline_dir
-        root, path, name = request.config.rootpath, request.path, _gpuserve_session.here.device.name
-        file = path.relative_to(root) if path.is_relative_to(root) else path
-        found = find_published(folder, name, suite, file, keys)
-        if not isinstance(found, Published):
-            pytest.skip(found.reason)
-        return found
-
-    return find
-
-
 @pytest.fixture(scope="session")
 def gpuserve_servers(
     _gpuserve_session: GateSession, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
@@ -195,9 +175,3 @@ def command_server(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandl
 def remote_server(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
     """Factory of handles of servers that somebody else runs; see ``ServerFactory.remote``."""
     return gpuserve_servers.remote
-
-
-@pytest.fixture(scope="session")
-def count_flops(gpuserve_servers: ServerFactory) -> Callable[..., Work]:
-    """Counter of what a request to a torch model costs; see ``ServerFactory.count_flops``."""
-    return gpuserve_servers.count_flops

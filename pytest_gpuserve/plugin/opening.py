@@ -29,7 +29,7 @@ from pytest_gpuserve.process.secrets import secret_headers
 from pytest_gpuserve.servers.app import words
 from pytest_gpuserve.servers.instance import Instance, started
 from pytest_gpuserve.servers.remote import RemoteServer, reached
-from pytest_gpuserve.store.published import FOLDER as PUBLISHED
+from pytest_gpuserve.store.files import stock_of
 from pytest_gpuserve.units import format_seconds, utc_now
 
 if TYPE_CHECKING:
@@ -276,7 +276,7 @@ def find_device(settings: Settings) -> Device:
         DeviceProblem: It is not there, or cannot be told.
     """
     folder = settings.baseline_dir
-    known = sorted(path.name for path in folder.iterdir() if _has_baselines(path)) if folder.is_dir() else []
+    known = sorted(path.name for path in folder.iterdir() if stock_of(path).entries) if folder.is_dir() else []
     return select_device(
         settings.gpu,
         known_names=known,
@@ -284,11 +284,6 @@ def find_device(settings: Settings) -> Device:
         host=read_host(),
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )
-
-
-def _has_baselines(folder: Path) -> bool:
-    """Whether a folder of a device holds more than what others published."""
-    return folder.is_dir() and any(path.name != PUBLISHED for path in folder.iterdir())
 
 
 def take(lock: DeviceLock, config: pytest.Config, settings: Settings) -> None:

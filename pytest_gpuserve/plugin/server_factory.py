@@ -16,7 +16,6 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.load.url import endpoint_of
 from pytest_gpuserve.plugin.callers import calling_file
-from pytest_gpuserve.roofline import count_flops
 from pytest_gpuserve.servers.app import App, like_named, metric_names, named_arguments, seconds, variables, words
 from pytest_gpuserve.servers.base import ServerKind
 from pytest_gpuserve.servers.command import CommandServer
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.handle import Starter
     from pytest_gpuserve.load.wire import Endpoint
-    from pytest_gpuserve.roofline import Work
     from pytest_gpuserve.servers.base import Argument
     from pytest_gpuserve.servers.language_models import Engine
     from pytest_gpuserve.servers.metric_names import MetricNames
@@ -360,27 +358,6 @@ class ServerFactory:
             default_model=model,
         )
         return self.deploy(kind, start_timeout)
-
-    def count_flops(
-        self,
-        model: str,
-        inputs: Mapping[str, Sequence[int]],
-        *,
-        dtypes: Mapping[str, str] | None = None,
-        args: Mapping[str, Argument] | None = None,
-        python: str | None = None,
-        env: Mapping[str, str] | None = None,
-    ) -> Work:
-        """What one request to a torch model costs; see `pytest_gpuserve.roofline.count_flops`."""
-        return count_flops(
-            model,
-            inputs,
-            folder=self.place("."),
-            dtypes=dtypes,
-            args=args,
-            python=self.interpreter(python),
-            env=None if env is None else variables("count_flops", env),
-        )
 
     def deploy(self, kind: ServerKind, start_timeout: float = 120.0) -> ServerHandle:
         """Describe a deployment of a server of any kind.

@@ -69,7 +69,7 @@ def explained(left: object, right: object, *, gpu: str, stored: bool, before: st
     assert isinstance(judge, TestGate)
     kind: ReferenceKind = "duel" if isinstance(left, Ratio) else "limit"
     if isinstance(right, Reference):
-        kind = right.kind
+        kind = "baseline"
     judgement = judge.judgement(left.run, left.metric, kind)
     compared = judge.compared(left.run, judgement)
     by_stored = kind == "baseline" and stored

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 REFERENCE_WORDS = {
     "baseline": "baseline",
     "against": "base",
-    "published": "published",
     "duel": "opponent",
     "limit": "limit",
 }

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PROBLEM: Final = "gpuserve.problem"
 """Why the test did not pass, where what pytest writes of it was cut for a terminal."""
 
-_KINDS: Final = ("baseline", "against", "duel", "limit", "published")
+_KINDS: Final = ("baseline", "against", "duel", "limit")
 """Kinds of references: of those that decide something the first one has the plain name."""
 
 

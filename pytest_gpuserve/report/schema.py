@@ -40,7 +40,7 @@ class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
         value: What was measured, in `unit`.
         unit: Unit of `value` and `reference`.
         reference: What it was compared with, in `unit`.
-        reference_kind: ``baseline``, ``against``, ``published``, ``duel`` or ``limit``.
+        reference_kind: ``baseline``, ``against``, ``duel`` or ``limit``.
         change: Change of the value, as a fraction with the value's own sign.
         interval: Both ends of the interval of `change`.
         tolerance: How much worse the value may be, as a fraction.

@@ -12,7 +12,6 @@ import msgspec
 from pytest_gpuserve.device import DeviceLock
 from pytest_gpuserve.errors import BaselineUnusable, DeviceProblem
 from pytest_gpuserve.store.baseline import Stored, read, write
-from pytest_gpuserve.store.published import FOLDER
 from pytest_gpuserve.store.schema import (
     Entry,
     Moment,
@@ -104,18 +103,21 @@ class _Entry(msgspec.Struct):
 
 
 class _FileOutline(msgspec.Struct):
-    entries: dict[str, _Entry]
+    entries: msgspec.Raw = msgspec.Raw(b"{}")
+    summary: msgspec.Raw = msgspec.Raw()
 
 
 def stock_of(folder: Path) -> Stock:
-    """Count the baselines in ``baselines/<device>``, which may not exist; published numbers below it are none."""
+    """Count the baselines in ``baselines/<device>``, which may not exist; files of another kind are none."""
     entries = unreadable = 0
     newest, commit = "", None
     for path in sorted(folder.rglob("*.json")):
-        if path.relative_to(folder).parts[0] == FOLDER:
-            continue
         try:
-            found = msgspec.json.decode(path.read_bytes(), type=_FileOutline).entries.values()
+            outline = msgspec.json.decode(path.read_bytes(), type=_FileOutline)
+            if not bytes(outline.summary):
+                # A baseline file always has one.
+                continue
+            found = msgspec.json.decode(outline.entries, type=dict[str, _Entry]).values()
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             unreadable += 1
             continue

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
 GIGA_MACS: Final = 4.4548
 """Multiply-adds of ConvNeXt-tiny with two labels for one picture of 224 x 224, in 1e9."""
@@ -19,6 +19,23 @@ PUBLISHED_TFLOPS: Final = {"fp32": 8.1, "fp16": 65.1}
 
 FLOPS_PER_MAC: Final = 2
 """A multiply-add is a multiplication and an addition; peak rates count both."""
+
+
+PEAK_TFLOPS: Final[Mapping[str, Mapping[str, float]]] = {
+    "Tesla V100-SXM2-32GB": {"fp32": 15.7, "fp16": 125},
+    "Tesla T4": {"fp32": 8.1, "fp16": 65},
+    "NVIDIA A30": {"fp32": 10.3, "fp16": 165, "bf16": 165},
+    "NVIDIA A100-SXM4-80GB": {"fp32": 19.5, "fp16": 312, "bf16": 312},
+    "NVIDIA L4": {"fp32": 30.3, "fp16": 121, "bf16": 121},
+    "NVIDIA H100 80GB HBM3": {"fp32": 67, "fp16": 989.5, "bf16": 989.5},
+    "NVIDIA H200": {"fp32": 67, "fp16": 989.5, "bf16": 989.5},
+}
+"""Dense rates of NVIDIA's data sheets in 1e12 operations a second, by NVML's name and by precision."""
+
+
+def peak_tflops(product: str, precision: str, *, mig_profile: str | None = None) -> float | None:
+    """The peak rate of a GPU; None where it is not known, as of a part of one or of a precision without units."""
+    return None if mig_profile else PEAK_TFLOPS.get(product, {}).get(precision)
 
 
 def ceiling_per_second(peak_tflops: float, giga_macs: float) -> float:

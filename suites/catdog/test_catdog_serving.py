@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import pytest
 
-from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.measure.window import COMPUTE
-from pytest_gpuserve.roofline import Work, peak_of, share_of_peak
-from suites.catdog.ceilings import GIGA_MACS, ceiling_of_timeout, efficiency
+from suites.catdog.ceilings import GIGA_MACS, ceiling_of_timeout, ceiling_per_second, efficiency, peak_tflops
 from suites.catdog.experiments import BATCH_SIZES, CONCURRENCIES, EXPERIMENTS, VARIANTS, Experiment, Settings
 from suites.catdog.reference import PICTURES, expected_predictions, request_body
+from suites.published import LEAST, published
 from suites.sweep import Sweep
 from suites.tolerances import CPU_TOLERANCES
 
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.comparison.assertions import Baseline, Run
-    from pytest_gpuserve.comparison.numbers import Published
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.handle import Target
 
@@ -56,9 +54,6 @@ POINTS = [
     for how in ("as_published", *(["as_stated"] if name in STATED_ELSE else []))
     for users in CONCURRENCIES
 ]
-
-WORK = Work.of_macs(GIGA_MACS * 1e9)
-"""Of one picture, by the model of published size."""
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +107,6 @@ def test_experiment(
     requests_to: Callable[[Settings], Target],
     load: Callable[..., Run],
     baseline: Baseline,
-    published: Callable[..., Published],
     rows: Sweep,
     device: Device,
     name: str,
@@ -143,8 +137,15 @@ def test_experiment(
         assert run.batching_ratio >= baseline.batching_ratio
     # Asked elsewhere it would skip a point that was gated already.
     if device.name == PUBLISHED_DEVICE and how == "as_published":
-        entry = published(record_kind="api", experiment=experiment.number, run=experiment.run, concurrency=users)
-        assert run.throughput >= entry.throughput
+        printed = published(
+            device.name,
+            "catdog",
+            record_kind="api",
+            experiment=experiment.number,
+            run=experiment.run,
+            concurrency=users,
+        )
+        assert run.throughput >= LEAST * printed["throughput"]
 
 
 def columns(
@@ -173,13 +174,8 @@ def share(run: Run, settings: Settings, device: Device) -> float | None:
     There is none for bf16 on a card without units for it, such as a T4.
     """
     card = device.card
-    if card is None:
-        return None
-    try:
-        peak = peak_of(card.product, settings.precision, mig_profile=card.mig_profile)
-    except UsageProblem:
-        return None
-    return share_of_peak(run.throughput.value, WORK, peak)
+    peak = None if card is None else peak_tflops(card.product, settings.precision, mig_profile=card.mig_profile)
+    return None if peak is None else run.throughput.value / ceiling_per_second(peak, GIGA_MACS)
 
 
 def check_settings(run: Run, settings: Settings) -> None:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.comparison.assertions import Baseline, Duel, Ratio, Run
-from pytest_gpuserve.comparison.numbers import Published
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.gate.paired import Prior
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
-from tests.comparison.vocabulary import ALL, COMPARISONS, Listener, entry, good, mirrored, side
+from tests.comparison.vocabulary import ALL, COMPARISONS, Listener, good, mirrored, side
 from tests.fakes.scripted_pairing import Build, ScriptedPairing, a_comparison
 
 if TYPE_CHECKING:
@@ -77,7 +76,7 @@ def test_what_gates_nothing_is_refused(metric: Metric) -> None:
     with pytest.raises(TypeError):
         hash(ratio(metric))
     with pytest.raises(UsageProblem, match="ratio of two servers"):
-        good(metric)(ratio(metric, judge), side(Published(entry(values=dict.fromkeys(METRICS, 0.5))), metric))
+        good(metric)(ratio(metric, judge), side(Baseline(), metric))
     assert judge.asked == []
 
 

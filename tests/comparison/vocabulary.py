@@ -6,22 +6,17 @@ import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
 from pytest_gpuserve.comparison.assertions import Comparison, Run
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.store.published import PublishedEntry, Record, SourceDocument
 from tests.support.builders import judgement, session
-from tests.support.published_files import record
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from pytest_gpuserve.device.card import Card
 
-DOCUMENT = SourceDocument("someone/bench", "results/bert.md", "ab" * 32)
 ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 COMPARISONS = (operator.ge, operator.le, operator.gt, operator.lt, operator.eq, operator.ne)
 
@@ -46,10 +41,6 @@ class Listener:
         """See ``Judge``."""
         return self._noted(metric, limit)
 
-    def against_published(self, run: Run, metric: Metric, entry: PublishedEntry) -> Comparison:
-        """See ``Judge``."""
-        return self._noted(metric, entry)
-
     def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """See ``Judge``."""
         return self._noted(metric, limit)
@@ -59,12 +50,12 @@ class Listener:
         return Comparison(judgement(self.verdict, metric.name), holds=self.verdict.passes)
 
 
-def a_run(judge: Listener | None = None, card: Card | None = None) -> Run:
+def a_run(judge: Listener | None = None) -> Run:
     """A run of two sessions, one of which went wrong."""
-    return Run("", judge or Listener(), [session(), session(problems=("it died",))], card)
+    return Run("", judge or Listener(), [session(), session(problems=("it died",))])
 
 
-def side(owner: object, metric: Metric) -> Any:  # noqa: ANN401 -- of a run, a baseline, a published entry or a duel
+def side(owner: object, metric: Metric) -> Any:  # noqa: ANN401 -- of a run, a baseline or a duel
     """``owner.throughput``, ``owner.latency.p99`` ... by the metric's name."""
     return operator.attrgetter(metric.name)(owner)
 
@@ -77,11 +68,3 @@ def good(metric: Metric) -> Callable[[Any, Any], Any]:
 def mirrored(metric: Metric) -> Callable[[Any, Any], Any]:
     """The one that gates where the sides are exchanged, and gates nothing where they are not."""
     return operator.le if metric.higher_is_better else operator.ge
-
-
-def entry(**changes: Any) -> PublishedEntry:  # noqa: ANN401 -- fields of a record
-    """A number published for a T4: 20 requests/s at 10 ms, unless said otherwise."""
-    plain = record(
-        values={"throughput": 20.0, "latency.p50": 0.010}, printed={"throughput": 20.0, "unit": "requests/s"}
-    )
-    return PublishedEntry("T4", DOCUMENT, msgspec.convert({**plain, **changes}, Record), "NVIDIA T4")

@@ -10,7 +10,7 @@ import re
 import textwrap
 from typing import TYPE_CHECKING, Any
 
-from pytest_gpuserve.fixture_types import FindPublished, Load, MakeDuel
+from pytest_gpuserve.fixture_types import Load, MakeDuel
 from pytest_gpuserve.gate.metric import METRICS, OUTPUT_TOKENS
 from pytest_gpuserve.plugin import fixtures
 from pytest_gpuserve.plugin.options import add_options
@@ -85,7 +85,6 @@ def called() -> str:
     shown: dict[str, Any] = {
         "load": Load.__call__,
         "duel": MakeDuel.__call__,
-        "published": FindPublished.__call__,
     }
     return "\n\n".join(_described(name, function) for name, function in shown.items())
 
@@ -100,7 +99,6 @@ def servers() -> str:
         "torch_worker": ServerFactory.torch_worker,
         "command_server": ServerFactory.command,
         "remote_server": ServerFactory.remote,
-        "count_flops": ServerFactory.count_flops,
         "gpuserve_servers.deploy": ServerFactory.deploy,
         "gpuserve_servers.app": ServerFactory.app,
     }

@@ -28,7 +28,6 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("comparison",),
     ("asking",),
     ("experiment",),
-    ("roofline",),
     ("servers", "load", "store", "report"),
     ("builds",),
     ("measure",),

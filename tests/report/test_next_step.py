@@ -108,7 +108,6 @@ STEPS: dict[str, tuple[SessionResult, str]] = {
     ),
     "a limit is not recorded": (one(judgement(kind="limit")), MENDED),
     "a duel is not recorded": (one(judgement(kind="duel")), MENDED),
-    "a published number is not recorded": (one(judgement(kind="published")), MENDED),
     "another revision is compared with again": (
         one(judgement(kind="against"), base=("--against=origin/main", "--against-python=/an old/python"), stored=False),
         f"{MENDED} --against=origin/main --against-python='/an old/python'",
@@ -141,7 +140,6 @@ STEPS: dict[str, tuple[SessionResult, str]] = {
         one(judgement(Verdict.MISSING, kind="against"), stored=False),
         "",
     ),
-    "nor what was not published": (one(judgement(Verdict.MISSING, kind="published")), ""),
     "after the last look no time helps; the code before, side by side, may": (
         one(LAST_LOOK),
         f"look closer, beside the code before: {TYPED} --against='HEAD~1'",

@@ -171,18 +171,18 @@ def test_entries_are_counted_and_the_newest_is_known(tmp_path: Path) -> None:
     assert str(found) == "3 entries, the newest of 2025-05-06 at fedcba987654"
 
 
-def test_published_numbers_are_no_baselines(tmp_path: Path) -> None:
+def test_files_of_another_kind_are_no_baselines(tmp_path: Path) -> None:
     """They lie below the same folder, in a form of their own; an entry from outside of git has a date alone."""
     assert str(stock_of(tmp_path / "T4")) == "no entries"
     folder = tmp_path / "published"
     folder.mkdir()
-    (folder / "shop.json").write_text("{}")
+    (folder / "shop.json").write_text('{"schema": 1, "entries": []}')
     assert stock_of(tmp_path) == Stock()
     write(tmp_path / "a.json", {"test_a": entry(commit=None)})
     assert str(stock_of(tmp_path)) == "1 entry, the newest of 2025-01-02"
 
 
-@pytest.mark.parametrize("damage", ["", "{", "[]", "\xff", '{"entries": {"a": {}}}', "[" * 5000])
+@pytest.mark.parametrize("damage", ["", "{", "[]", "\xff", '{"summary": {}, "entries": {"a": {}}}', "[" * 5000])
 def test_what_cannot_be_read_is_said(tmp_path: Path, damage: str) -> None:
     """It is neither nothing nor an end of the run: the test that needs it fails and says why."""
     write(tmp_path / "a.json", {"test_a": entry()})

@@ -12,6 +12,7 @@ import pytest
 
 from suites.catdog.apps import catdog_settings
 from suites.catdog.apps.catdog_settings import LABELS, PRECISIONS, SIZES
+from suites.catdog.ceilings import FLOPS_PER_MAC, GIGA_MACS
 from suites.catdog.reference import BODY_BYTES, PICTURES, TOLERANCE, Prediction, expected_predictions, request_body
 
 if TYPE_CHECKING:
@@ -54,6 +55,17 @@ def test_published_size_is_the_default_of_transformers() -> None:
     shapes = [{name: value.shape for name, value in model.state_dict().items()} for model in (ours, theirs)]
     assert shapes[0] == shapes[1]
     assert sum(parameter.numel() for parameter in ours.parameters()) == 27_821_666
+
+
+def test_cost_of_a_picture() -> None:
+    """The published architecture costs 4.4548 GMAC for a picture, by the shapes alone."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    pixels = torch.empty(1, 3, SIZES["tiny"].resolution, SIZES["tiny"].resolution, device="meta")
+    with torch.device("meta"), torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        _model("tiny")(pixels)
+    assert counter.get_total_flops() == pytest.approx(FLOPS_PER_MAC * GIGA_MACS * 1e9, rel=1e-4)
 
 
 def test_every_block_counts_for_the_answer() -> None:

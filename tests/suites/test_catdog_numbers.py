@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from pytest_gpuserve.roofline import Work, peak_of
-from pytest_gpuserve.roofline import ceiling_per_second as ceiling_of_card
 from suites.catdog.ceilings import (
     GIGA_MACS,
     PUBLISHED_GIGA_MACS,
@@ -17,10 +15,9 @@ from suites.catdog.ceilings import (
     ceiling_of_timeout,
     ceiling_per_second,
     efficiency,
+    peak_tflops,
 )
 from suites.catdog.experiments import BATCH_SIZES, CONCURRENCIES, EXPERIMENTS, VARIANTS, Settings
-
-T4_TFLOPS = {"fp32": 8.1, "fp16": 65.0}
 
 MODEL = {  # pictures a second by batch size, in the document's order
     "1a": (181.62, 297.16, 295.98, 276.82, 280.78, 280.83),
@@ -52,13 +49,14 @@ def test_published_ceilings_are_reproduced(precision: str, printed: float) -> No
 def test_right_ceilings_are_half_of_them(precision: str, rough: int, exact: int) -> None:
     """By operations a T4 does 910 and 7303 pictures a second of 4.45 GMAC, 909 and 7296 of the 4.4548 that it has.
 
-    The suite's formula and the plugin's, with the plugin's table of cards, give one number.
+    A part of a GPU, a precision without units and an unknown GPU have no ceiling.
     """
-    assert int(ceiling_per_second(T4_TFLOPS[precision], PUBLISHED_GIGA_MACS)) == rough
-    ours = ceiling_per_second(T4_TFLOPS[precision], GIGA_MACS)
-    assert round(ours) == exact
-    theirs = ceiling_of_card(Work.of_macs(GIGA_MACS * 1e9), peak_of("Tesla T4", precision))
-    assert ours == pytest.approx(theirs, rel=1e-12)
+    peak = peak_tflops("Tesla T4", precision)
+    assert peak is not None
+    assert int(ceiling_per_second(peak, PUBLISHED_GIGA_MACS)) == rough
+    assert round(ceiling_per_second(peak, GIGA_MACS)) == exact
+    assert peak_tflops("NVIDIA A30", precision, mig_profile="1g.6gb") is None
+    assert peak_tflops("Tesla T4", "bf16") is peak_tflops("Tesla T40", precision) is None
 
 
 def test_model_alone_reaches_a_third_of_the_peak() -> None:

@@ -18,7 +18,7 @@ from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.summary import Summary
 from pytest_gpuserve.servers.triton_config import asked_settings, read_config
-from pytest_gpuserve.store.published import read_published
+from suites.published import records_of
 from suites.tft import published_rules as rules
 from suites.tft.accuracy import check_risks, q_risk, risks
 from suites.tft.apps.tft.contract import (
@@ -225,14 +225,14 @@ def test_a_row_that_does_not_add_up_is_found() -> None:
 
 def test_published_rows_add_up_and_throughputs_are_low() -> None:
     """All 688: components within 0.3 ms; offline by Little's law within 5 %, online as low as 0.72."""
-    entries = read_published(REPOSITORY / "baselines", "tft")
-    assert len(entries) == 688
+    records = [record for each in records_of("tft").values() for record in each]
+    assert len(records) == 688
     worst = {"offline": 1.0, "online": 1.0}
-    for entry in entries:
-        record = entry.record
-        assert abs(math.fsum(record.breakdown.values()) - record.values["latency.mean"]) <= 0.3e-3 + 1e-9
-        share = record.values["throughput"] * record.values["latency.mean"] / int(record.keys["concurrency"])
-        scenario = str(record.keys["scenario"])
+    for record in records:
+        values, keys = record["values"], record["keys"]
+        assert abs(math.fsum(record["breakdown"].values()) - values["latency.mean"]) <= 0.3e-3 + 1e-9
+        share = values["throughput"] * values["latency.mean"] / keys["concurrency"]
+        scenario = keys["scenario"]
         worst[scenario] = min(worst[scenario], share)
     assert worst["offline"] > 0.95
     assert worst["online"] == pytest.approx(0.72, abs=0.01)
@@ -326,11 +326,9 @@ def test_knees_of_the_published_tables(
     keys = {"dataset": "electricity", "backend": backend, "scenario": scenario}
     swept = "batch" if scenario == "offline" else "concurrency"
     points = [
-        Point(int(keys_of[swept]), int(keys_of["batch"]) * values["throughput"], values["latency.p99"])
-        for entry in read_published(REPOSITORY / "baselines", "tft")
-        if entry.device == device
-        and keys.items() <= (keys_of := entry.record.keys).items()
-        and (values := entry.record.values)
+        Point(record["keys"][swept], record["keys"]["batch"] * values["throughput"], values["latency.p99"])
+        for record in records_of("tft")[device]
+        if keys.items() <= record["keys"].items() and (values := record["values"])
     ]
     assert len(points) == (11 if scenario == "offline" else 32)
     best = knee(points, budget_ms / 1e3)

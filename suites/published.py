@@ -1,0 +1,51 @@
+"""Numbers that others printed of the suites' systems: ``baselines/<device>/published/<suite>.json``.
+
+A record has its document and line, the throughput as printed, and its values in a baseline's units (requests a second,
+seconds, bytes, shares). What was not printed is not there. It is one value without samples, so that a test compares it
+as a limit, with a share by which another host, driver and package may differ.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+BASELINES: Final = Path(__file__).parents[1] / "baselines"
+
+LEAST: Final = 0.9
+"""Of a printed value of which more is better."""
+
+MOST: Final = 1.1
+"""Of a printed value of which less is better."""
+
+NAMELESS: Final = "unnamed"
+"""Folder of what was printed of a device that nobody named."""
+
+
+def records_of(suite: str) -> dict[str, list[dict[str, Any]]]:
+    """Read a suite's records, by the devices that they are of."""
+    files = sorted(BASELINES.glob(f"*/published/{suite}.json"))
+    return {file.parents[1].name: json.loads(file.read_text(encoding="utf-8"))["entries"] for file in files}
+
+
+def published(device: str, suite: str, **keys: str | float) -> dict[str, float]:
+    """The values of the one record that keywords describe; the test is skipped where this device has none.
+
+    Raises:
+        ValueError: No record has such a keyword, or several records are left.
+    """
+    records = records_of(suite)
+    unknown = keys.keys() - {name for each in records.values() for record in each for name in record["keys"]}
+    if unknown:
+        raise ValueError(f"no record of {suite} has {', '.join(sorted(unknown))}")
+    here = [] if device == NAMELESS else records.get(device, [])
+    found = [record.get("values", {}) for record in here if keys.items() <= record["keys"].items()]
+    if not found:
+        pytest.skip(f"no number was published for {device} in {suite} with {keys}")
+    if len(found) > 1:
+        raise ValueError(f"{keys} describes {len(found)} records of {suite} for {device}")
+    values: dict[str, float] = found[0]
+    return values
