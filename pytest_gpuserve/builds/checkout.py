@@ -94,16 +94,13 @@ def read_revision(root: Path, baseline_dir: Path) -> Revision:
     top = git_text(root, "rev-parse", "--show-toplevel")
     if commit is None or top is None:
         return Revision(None, clean=False, code=None)
-    paths = [":(top)"]
-    checkout, baselines = Path(top).resolve(), baseline_dir.resolve()
-    apart = ""
-    if baselines != checkout and baselines.is_relative_to(checkout):
-        apart = baselines.relative_to(checkout).as_posix()
-        paths.append(f":(top,exclude,literal){apart}")
+    checkout = Path(top).resolve()
+    apart = _apart(checkout, baseline_dir)
+    paths = [":(top)", *([f":(top,exclude,literal){apart}"] if apart else [])]
     # All is asked for by name, because a user's configuration may hide some of it.
     kinds = ("--no-renames", "--untracked-files=all", "--ignore-submodules=none")
     changes = git_text(root, "status", "--porcelain", "-z", *kinds, "--", *paths)
-    committed = _committed(checkout, apart)
+    committed = _committed(checkout, apart, "HEAD")
     return Revision(
         commit,
         clean=changes == "",
@@ -113,9 +110,30 @@ def read_revision(root: Path, baseline_dir: Path) -> Revision:
     )
 
 
-def _committed(checkout: Path, apart: str) -> dict[str, str] | None:
+def content_of(root: Path, baseline_dir: Path | None, commit: str) -> str | None:
+    """The `Revision.content` of a checkout of a commit, unchanged; None without git.
+
+    Args:
+        root: A folder of the checkout.
+        baseline_dir: As in `read_revision`; None where there is none.
+        commit: As git knows it.
+    """
+    checkout = checkout_of(root).resolve()
+    files = _committed(checkout, "" if baseline_dir is None else _apart(checkout, baseline_dir), commit)
+    return None if files is None else _hash_of(files[path] for path in sorted(files))
+
+
+def _apart(checkout: Path, baseline_dir: Path) -> str:
+    """The folder of the baselines as git names it; empty where it is not a part of the checkout."""
+    baselines = baseline_dir.resolve()
+    if baselines == checkout or not baselines.is_relative_to(checkout):
+        return ""
+    return baselines.relative_to(checkout).as_posix()
+
+
+def _committed(checkout: Path, apart: str, commit: str) -> dict[str, str] | None:
     """Names, modes and contents of all committed files but those in one folder, each as git lists it."""
-    listing = git_text(checkout, "ls-tree", "-r", "-z", "--full-tree", "HEAD")
+    listing = git_text(checkout, "ls-tree", "-r", "-z", "--full-tree", commit)
     if listing is None:
         return None
     # Each is `mode type hash TAB path`, ended by a NUL.

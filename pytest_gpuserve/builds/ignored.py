@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 COMPILED: Final = ("*.so", "*.so.*", "*.pyd", "*.dylib")
 """Names of compiled artefacts, which are the candidate's."""
 
-LEFT_OUT: Final = (
+CACHES: Final = (
     *(".git", "__pycache__", "*.pyc", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox"),
     *(".eggs", ".ipynb_checkpoints", ".coverage", ".coverage.*", "htmlcov", "node_modules"),
-    *("build/", "dist/", "target/", "cmake-build-*/", "*.egg-info", "*.o", *COMPILED),
 )
-"""What is not linked, beside virtual environments: what is built from the candidate's code, and caches of tools."""
+"""What is not linked, because no server needs it, or makes it anew."""
+
+BUILT: Final = ("build/", "dist/", "target/", "cmake-build-*/", "*.egg-info", "*.o", *COMPILED)
+"""What is not linked, because it is built from the candidate's code."""
 
 ENVIRONMENTS: Final = ("pyvenv.cfg", "conda-meta")
 """What a virtual environment has in it; it is not moved, so that both builds run the same one."""
@@ -37,8 +39,9 @@ class Rules:
     """Which ignored files are linked: the last pattern that matches a path, or else a folder that it is in, says so.
 
     Args:
-        patterns: Of the ini setting ``gpuserve_base_files``, after `LEFT_OUT`. ``!PATTERN`` leaves out. A pattern with
-            a slash is of the path from the top of the checkout, any other of a name; a slash at its end is of folders.
+        patterns: Of the ini setting ``gpuserve_base_files``, after `CACHES` and `BUILT`. ``!PATTERN`` leaves out. A
+            pattern with a slash is of the path from the top of the checkout, any other of a name; a slash at its end is
+            of folders.
     """
 
     patterns: tuple[str, ...] = ()
@@ -73,7 +76,7 @@ class Rules:
         for pattern in reversed(self.patterns):
             if _matches(pattern.removeprefix("!"), path, is_folder=is_folder):
                 return not pattern.startswith("!")
-        return False if any(_matches(pattern, path, is_folder=is_folder) for pattern in LEFT_OUT) else None
+        return False if any(_matches(pattern, path, is_folder=is_folder) for pattern in (*CACHES, *BUILT)) else None
 
 
 def _matches(pattern: str, path: str, *, is_folder: bool) -> bool:
@@ -101,6 +104,7 @@ class LinkedFiles:
 
     Attributes:
         names: Of the links, relative to the top.
+        left_out: What is ignored and not linked, beside caches and virtual environments.
         compiled: What is compiled among the app's own files, and is not linked.
 
     Raises:
@@ -112,6 +116,7 @@ class LinkedFiles:
         self._base = base
         self._rules = rules
         self.names: list[str] = []
+        self.left_out: list[str] = []
         self.compiled: list[str] = []
         untracked, ignored = _status(top)
         self._candidates = _folders_of([*_listed(top, "ls-files", "-z"), *untracked])
@@ -160,8 +165,17 @@ class LinkedFiles:
         if wanted and self._has_parent(name):
             place.symlink_to(source)
             self.names.append(name)
-        elif not wanted and _is_compiled(name) and self._is_among_others(name):
-            self.compiled.append(name)
+        elif not wanted and not self._is_cache(name):
+            self.left_out.append(name)
+            if _is_compiled(name) and self._is_among_others(name):
+                self.compiled.append(name)
+
+    def _is_cache(self, name: str) -> bool:
+        """Whether it is, or is in, what no server needs of a checkout, or runs from its place."""
+        folders = [name, *map(str, Path(name).parents)]
+        return any(_is_environment(self._top / each) for each in folders[:-1]) or any(
+            fnmatchcase(part, pattern) for part in name.split("/") for pattern in CACHES
+        )
 
     def _is_among_others(self, name: str) -> bool:
         """Whether a file is in a folder that the base has, and not in one that is built."""

@@ -8,11 +8,12 @@ import tempfile
 import uuid
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.builds.base import find_base
-from pytest_gpuserve.builds.checkout import checkout_of
+from pytest_gpuserve.builds.checkout import checkout_of, content_of
 from pytest_gpuserve.builds.git import FULL_HISTORY, GitOutput, ask_git, git_environment, git_text
 from pytest_gpuserve.builds.ignored import LinkedFiles, Rules
 from pytest_gpuserve.builds.relocation import Relocation
@@ -42,12 +43,16 @@ class ReferenceBuild:
         identity: Tells it apart from any other: its commit and interpreter.
         relocation: Moves a server to it.
         options: What compares with it again, on the command line.
+        content: As in `Revision`; None where that is not known, or its packages are others.
+        left_out: What git ignores in the checkout, and it does not have.
     """
 
     name: str
     identity: str
     relocation: Relocation
     options: tuple[str, ...] = ()
+    content: str | None = None
+    left_out: tuple[str, ...] = ()
 
 
 class ReferenceBuilds:
@@ -56,12 +61,14 @@ class ReferenceBuilds:
     Args:
         root: A folder of the checkout.
         rules: What of the files that git ignores they share with the checkout.
+        baselines: The folder of the baselines, which make no other build.
     """
 
-    def __init__(self, root: Path, rules: Rules | None = None) -> None:
+    def __init__(self, root: Path, rules: Rules | None = None, baselines: Path | None = None) -> None:
         self._root = root
         self._rules = rules or Rules()
-        self._linked: list[LinkedFiles] = []
+        self._linked: dict[str, LinkedFiles] = {}
+        self._content_of = lru_cache(partial(content_of, root, baselines))
         self._stack = ExitStack()
         self._worktrees: dict[str, Path] = {}
 
@@ -108,7 +115,15 @@ class ReferenceBuilds:
         by_hash = called or not _MOVES.isdisjoint(revision or "")
         options = [] if commit is None else [f"--against={commit[:SHOWN_DIGITS] if by_hash else revision}"]
         options += [] if python is None else [f"--against-python={python}"]
-        return ReferenceBuild(name, f"{commit or 'this checkout'} {python or ''}".strip(), relocation, tuple(options))
+        linked = None if commit is None else self._linked[commit]
+        return ReferenceBuild(
+            name,
+            f"{commit or 'this checkout'} {python or ''}".strip(),
+            relocation,
+            tuple(options),
+            content=None if commit is None or python is not None else self._content_of(commit),
+            left_out=() if linked is None else tuple(linked.left_out),
+        )
 
     def base_of(self, path: Path, is_same: Callable[[bytes], bool]) -> str:
         """Find the commit that brought an entry of a baseline file as it is now; its full hash.
@@ -125,7 +140,7 @@ class ReferenceBuilds:
 
     def remarks(self) -> list[str]:
         """What a report says of the files that they share with the checkout, a line each."""
-        return list(dict.fromkeys(line for linked in self._linked for line in linked.remarks()))
+        return list(dict.fromkeys(line for linked in self._linked.values() for line in linked.remarks()))
 
     def close(self) -> None:
         """Remove the worktrees."""
@@ -136,7 +151,7 @@ class ReferenceBuilds:
     def _worktree(self, commit: str) -> Path:
         if commit not in self._worktrees:
             worktree = self._stack.enter_context(Worktree(self._root, commit))
-            self._linked.append(LinkedFiles(worktree.checkout, worktree.path, self._rules))
+            self._linked[commit] = LinkedFiles(worktree.checkout, worktree.path, self._rules)
             self._worktrees[commit] = worktree.path
         return self._worktrees[commit]
 

@@ -142,7 +142,7 @@ def settled(stored: Judgement, paired: Judgement, changed: tuple[str, ...], *, d
         # There is no other evidence: what the pair leaves open is open, and what of it cannot be trusted is INVALID.
         how = "settled" if is_settled else "looked at"
         return paired.because(*stored.reasons, side_by_side(f"{how} side by side {name}"), *_shared(changed))
-    if paired.verdict is Verdict.INVALID and stored.verdict.passes:
+    if paired.verdict is Verdict.INVALID and (stored.verdict.passes or paired.has(ReasonKind.OUTSIDE_GIT)):
         # What showed beside its commit is of this build too: it must not pass by a number from before.
         return paired.because(side_by_side(f"the stored baseline alone says {stored.verdict}"))
     if is_settled and is_missing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_gpuserve.comparison.one_build import OneBuild
 from pytest_gpuserve.comparison.side_by_side import KEPT_IN_RUN, Memory, SideBySide
 from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.shape import Terms
@@ -114,6 +115,8 @@ class PairedRunner:
             spec, base, kind="against", name=reference_build.name, identity=reference_build.identity
         )
         paired.options = reference_build.options
+        if reference_build.content is not None and reference_build.content == self.here.revision.content:
+            paired.compare_one_build(OneBuild(reference_build.relocation, reference_build.left_out))
         return paired
 
     def compare_servers(self, spec: PairedSpec, base: Target) -> SideBySide:

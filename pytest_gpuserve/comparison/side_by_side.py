@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuserve.comparison.holm import HolmCorrection
+    from pytest_gpuserve.comparison.one_build import OneBuild
     from pytest_gpuserve.experiment.pairing import Pairing
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.gate.paired import Prior
@@ -274,7 +275,13 @@ class SideBySide:
         self._late = memory.late
         self._last_seconds = 0.0
         self._round_seconds = memory.round_seconds
+        self._one_build: OneBuild | None = None
         self._sequences = {name: LookSequence.of(kept) for name, kept in memory.metrics.items()}
+
+    def compare_one_build(self, one_build: OneBuild) -> None:
+        """Say that both servers are one build, so that neither can be worse or better."""
+        self._one_build = one_build
+        self._pairing.on_measured = one_build.look
 
     # -- measuring
 
@@ -408,7 +415,10 @@ class SideBySide:
             return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reasons=(problem.reason,))
         except NotMeasured as problem:
             return Judgement.invalid(metric, self._kind, problem.reason)
-        return self._judged(metric, points, rounds, sequence, look).because(*self._unknown_work(metric))
+        judgement = self._judged(metric, points, rounds, sequence, look)
+        if self._one_build is not None:
+            judgement = self._one_build.judged(judgement)
+        return judgement.because(*self._unknown_work(metric))
 
     def judge_limit(self, metric: Metric, limit: float) -> Judgement:
         """Judge whether the ratio of the candidate's value to the base's is shown to hold a limit, or to miss it.
@@ -551,6 +561,11 @@ class SideBySide:
         sound = list(takewhile(lambda measured: not measured.problems, self.rounds))
         if self._unlike_work() is not None:
             # It is of no round by itself.
+            sound = []
+        if self._one_build is not None and any(
+            each.decision is not None and each.decision.is_claim for each in self._sequences.values()
+        ):
+            # What it came of is outside of git, and may be another the next time.
             sound = []
         if sound or self._memory.rounds:
             self._memory.save(

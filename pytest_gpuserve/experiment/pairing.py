@@ -28,7 +28,7 @@ from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.units import utc_now
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import Terms
@@ -258,6 +258,7 @@ class Pairing:
         rounds: What was measured, the newest last; it may still grow.
         by_turns: Whether only one server runs at a time, from the beginning or since two did not fit.
         on_late_trouble: Called when trouble has shown at the end of the servers, after the round was full.
+        on_measured: Called with the pids of both servers while they run, after each block.
     """
 
     def __init__(
@@ -281,6 +282,7 @@ class Pairing:
         self._open: _Open | None = None
         self._dropped: _Dropped | None = None
         self.on_late_trouble: Callable[[], None] = lambda: None
+        self.on_measured: Callable[[Mapping[Arm, Collection[int]]], None] = lambda _: None
 
     @property
     def blocks_of_open_round(self) -> int:
@@ -557,6 +559,7 @@ class Pairing:
             return
         opened.foreign_cores = max(opened.foreign_cores, taken)
         opened.blocks.append(Block(order, tuple(windows)))
+        self.on_measured({arm: server_arm.members() for arm, server_arm in opened.server_arms.items()})
 
     def _drifts(self, blocks: list[Block]) -> bool:
         """Whether one server changes beside the other: their common drift is the machine's, and cancels."""

@@ -66,6 +66,7 @@ class ReasonKind(str, Enum):
     NOT_SIDE_BY_SIDE = "not-side-by-side"
     COMMIT_UNKNOWN = "commit-unknown"
     NOT_COMMITTED = "not-committed"
+    OUTSIDE_GIT = "outside-git"
     SHARED_CHANGES = "shared-changes"
     RECORDING = "recording"
     NEEDS_REASON = "needs-reason"

@@ -214,7 +214,7 @@ def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) 
         UsageProblem: git does not know the revision to compare with, or what is to make the loads cannot.
     """
     device = find_device(settings)
-    reference_builds = ReferenceBuilds(settings.root, Rules(settings.base_files))
+    reference_builds = ReferenceBuilds(settings.root, Rules(settings.base_files), settings.baseline_dir)
     # Before a device is waited for, and long before the first test: git may not know the revision.
     against_name = (
         reference_builds.name_of(revision=settings.against, python=settings.against_python) if measuring else ""

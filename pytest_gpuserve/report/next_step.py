@@ -146,6 +146,7 @@ MENDED_BY: Final[Mapping[ReasonKind, str]] = {
     ReasonKind.HOST_SHARED: _QUIET,
     ReasonKind.COMMIT_UNKNOWN: "fetch the history that is missing",
     ReasonKind.NOT_COMMITTED: "commit the baseline, with the code that it belongs to",
+    ReasonKind.OUTSIDE_GIT: "let both builds have what its reason names",
     ReasonKind.FOREIGN_PROCESS: "let nobody else use the card",
     ReasonKind.THROTTLED: "cool the card, or lower its clocks",
     ReasonKind.WRONG_ANSWERS: "mend the server's answers",
