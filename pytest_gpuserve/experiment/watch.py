@@ -14,7 +14,6 @@ from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.errors import LoadFailed, ServerFailed
 from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.load.driver import helper_pids
 from pytest_gpuserve.load.run import answer_reasons, lost_in_mid_load
 from pytest_gpuserve.load.totals import RunningTotals, packed, shares, total
 from pytest_gpuserve.load.validity import DISTURBANCES, SATURATED_SHARE, disturbances, one_line, reasons, share_reasons
@@ -362,14 +361,12 @@ def client_of(totals: Totals, ceiling: float | None) -> Client:
 def our_processes(beyond: Iterable[int] = ()) -> list[psutil.Process]:
     """This process and all below it: the engines, the supervisors, and through them the servers.
 
-    So are the workers that a cluster's node runs for us on this host.
-
     Args:
         beyond: Pids of servers that are below somebody else; see ``Instance.members``.
     """
     own = psutil.Process()
     found = {process.pid: process for process in (own, *own.children(recursive=True))}
-    for pid in (*beyond, *helper_pids()):
+    for pid in beyond:
         with contextlib.suppress(psutil.Error):
             found.setdefault(pid, psutil.Process(pid))
     return list(found.values())

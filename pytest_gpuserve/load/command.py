@@ -11,8 +11,6 @@ import math
 import os
 import ssl
 import sys
-import tempfile
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,11 +23,9 @@ from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.ceiling import load_ceiling
 from pytest_gpuserve.load.progress import progress_line
-from pytest_gpuserve.load.ray.address import ClusterAddress, parse_engine
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import LEAST, MOST, Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
-from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.summary import summary_json, summary_text
 from pytest_gpuserve.load.url import endpoint_of
 from pytest_gpuserve.load.wire import Endpoint, Plan
@@ -37,11 +33,10 @@ from pytest_gpuserve.process.command_line import INTERRUPTED, failed, refused, r
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.run import LoadOutcome
-    from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
 
@@ -78,13 +73,6 @@ def make_parser() -> argparse.ArgumentParser:
     when.add_argument("--duration", type=_above_zero, metavar="SECONDS", help="end after so long (default: 10)")
     when.add_argument("--warmup", type=_from_zero, default=0.0, metavar="SECONDS", help="of the load, not counted")
     when.add_argument("--processes", type=_count, metavar="N", help="engines that share the load (default: 1)")
-    when.add_argument(
-        "--engine",
-        default="local",
-        help="where they run: local (default), ray (a Ray cluster for this load), or the address of one that is there:"
-        " ray://HOST:PORT or HOST:PORT",
-    )
-    when.add_argument("--workers", type=_count, metavar="N", help="the same as --processes, of an engine on Ray")
     what = parser.add_argument_group("what is sent")
     what.add_argument("--method", metavar="METHOD", help="default: GET, or POST with a body")
     what.add_argument("--body", metavar="TEXT", action="append", default=[], help="several rotate")
@@ -400,51 +388,6 @@ def _end_ns(arguments: argparse.Namespace) -> int | None:
     return None if ends else round(DEFAULT_SECONDS * 1e9)
 
 
-ENGINE: Final = "--engine"
-
-
-def workers_of(arguments: argparse.Namespace) -> tuple[str, int]:
-    """How many engines share the load, and which option says so.
-
-    Raises:
-        UsageProblem: Two say so, or one that says nothing of this engine.
-    """
-    local = arguments.engine == "local"
-    if arguments.workers is None:
-        return ("--processes", arguments.processes or 1)
-    if arguments.processes is not None:
-        raise UsageProblem("--processes and --workers contradict each other")
-    if local:
-        raise UsageProblem(
-            "--workers means something only with --engine ray or the address of a cluster",
-            remedies=[f"--processes {arguments.workers}, of this host"],
-        )
-    return ("--workers", arguments.workers)
-
-
-@contextmanager
-def chosen_engine(arguments: argparse.Namespace) -> Iterator[EngineSource]:
-    """Have what makes the load ready, and end with the block what was started for it.
-
-    Raises:
-        UsageProblem: There is no such engine, Ray is not installed, or the cluster cannot be joined.
-        LoadFailed: A cluster of its own does not start.
-    """
-    choice = parse_engine(arguments.engine, ENGINE)
-    if choice == "local":
-        yield LOCAL
-        return
-    from pytest_gpuserve.load.ray.source import RayEngine  # noqa: PLC0415 -- of no use to most loads
-
-    address = choice if isinstance(choice, ClusterAddress) else None
-    with (
-        RayEngine(address, ENGINE) as engine,
-        tempfile.NamedTemporaryFile(prefix="gpuserve-ray-", suffix=".log") as log,
-    ):
-        engine.check()
-        yield engine.source(Path(log.name))
-
-
 QUIET_SECONDS: Final = 2.0
 """A load as short as this needs no progress line."""
 
@@ -511,27 +454,24 @@ def _load(arguments: argparse.Namespace) -> int:
     # A wrong GPUSERVE_HOST is told before the load, not after it.
     cores = read_host().cores
     show, clear = progress_on_terminal(length_ns(plan))
-    option, workers = workers_of(arguments)
-    with chosen_engine(arguments) as engine:
-        try:
-            outcome = run_load(
-                plan,
-                processes=workers,
-                warmup_ns=not_counted_ns,
-                check=check,
-                allowed_errors=arguments.allowed_errors,
-                # What this host has and reaches says nothing of others.
-                cores=cores if engine.is_here else None,
-                ceiling=partial(load_ceiling, plan, workers) if engine.is_here else None,
-                on_tick=show,
-                source=engine,
-            )
-        except UsageProblem as problem:
-            # Too many connections for the limit on open files, or too few for the processes.
-            remedies = [remedy.replace("processes=", f"{option} ") for remedy in problem.remedies]
-            raise of_option(option, problem, remedies=remedies) from problem
-        finally:
-            clear()
+    workers = arguments.processes or 1
+    try:
+        outcome = run_load(
+            plan,
+            processes=workers,
+            warmup_ns=not_counted_ns,
+            check=check,
+            allowed_errors=arguments.allowed_errors,
+            cores=cores,
+            ceiling=partial(load_ceiling, plan, workers),
+            on_tick=show,
+        )
+    except UsageProblem as problem:
+        # Too many connections for the limit on open files, or too few for the processes.
+        remedies = [remedy.replace("processes=", "--processes ") for remedy in problem.remedies]
+        raise of_option("--processes", problem, remedies=remedies) from problem
+    finally:
+        clear()
     outcome = _fit_to_show(outcome, headers_of(arguments.header))
     about = _About(
         schedule=plan.schedule,
@@ -541,12 +481,10 @@ def _load(arguments: argparse.Namespace) -> int:
         ceiling_per_second=outcome.ceiling_per_second,
     )
     if arguments.json:
-        values = {**summary_json(outcome.totals, **about), "engine": engine.name}
+        values = summary_json(outcome.totals, **about)
         text = msgspec.json.format(msgspec.json.encode(values), indent=2).decode()
     else:
         text = summary_text(outcome.totals, **about)
-        if engine is not LOCAL:
-            text = f"Engine: {engine.name}; {workers} worker{'s' if workers > 1 else ''}\n\n{text}"
     print(text)  # noqa: T201 -- a command
     if outcome.interrupted:
         return INTERRUPTED

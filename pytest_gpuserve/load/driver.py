@@ -11,12 +11,10 @@ import subprocess
 import tempfile
 import time
 from contextlib import ExitStack, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pytest_gpuserve.device.cpu import parse_stat
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.engine.http2_codec import check_endpoint
 from pytest_gpuserve.load.engine.loop import OWN_FILES
@@ -28,7 +26,6 @@ from pytest_gpuserve.load.wire import (
     MAX_MESSAGE_BYTES,
     Again,
     Begin,
-    HostProcess,
     Order,
     Plan,
     Ready,
@@ -38,7 +35,7 @@ from pytest_gpuserve.load.wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -46,35 +43,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.wire import Plan
-
-_helpers: Final[dict[int, tuple[HostProcess, ...]]] = {}
-"""Processes of this host that make a load for us and are not below us: workers that a cluster's node here runs. By the
-pid of our process that they work for."""
-
-
-def host_process(pid: int) -> HostProcess | None:
-    """Return the process that has this pid now; None where none is visible."""
-    try:
-        return HostProcess(pid, parse_stat(Path(f"/proc/{pid}/stat").read_bytes()).began_ticks)
-    except OSError:
-        return None
-
-
-def note_helpers(owner: int, processes: Iterable[HostProcess]) -> None:
-    """Note which processes work for one of ours, in place of those that were noted before."""
-    _helpers[owner] = tuple(processes)
-
-
-def forget_helpers(owner: int) -> None:
-    """Note that one of our processes has ended, and what worked for it works for us no more."""
-    _helpers.pop(owner, None)
-
-
-def helper_pids(owner: int | None = None) -> list[int]:
-    """Pids of the helpers of one of our processes, or of all, that are still the same processes."""
-    noted = list(_helpers.values()) if owner is None else [_helpers.get(owner, ())]
-    return [process.pid for each in noted for process in each if host_process(process.pid) == process]
-
 
 SILENCE_SECONDS: Final = 20.0
 """An engine that reports nothing for so long (its ticks are 0.1 s) is stuck, or the machine is."""
@@ -152,10 +120,8 @@ class EngineProcess:
         Raises:
             LoadFailed: It died, or fell silent.
         """
-        report = self._next(seconds)
-        if not isinstance(report, Ready):
+        if not isinstance(self._next(seconds), Ready):
             raise self._garbled("a tick before it was ready")
-        note_helpers(self.pid, report.processes)
 
     def wait_ready_again(self, seconds: float) -> None:
         """Discard the ticks that it wrote before it read the order to begin anew.
@@ -163,9 +129,8 @@ class EngineProcess:
         Raises:
             LoadFailed: It died, or fell silent.
         """
-        while not isinstance(report := self._next(seconds), Ready):
+        while not isinstance(self._next(seconds), Ready):
             pass
-        note_helpers(self.pid, report.processes)
         self.ended = False
 
     def next_tick(self) -> Tick:
@@ -184,7 +149,6 @@ class EngineProcess:
         """End the process; it ends by itself when its input is closed."""
         if self._log.closed:
             return
-        forget_helpers(self.pid)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._selector.close()
@@ -285,9 +249,8 @@ class Engines:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The processes on this host, our own first: of workers on a cluster those that its nodes run here too."""
-        own = [engine.pid for engine in self._engines]
-        return tuple(dict.fromkeys([*own, *(pid for owner in own for pid in helper_pids(owner))]))
+        """The engine processes on this host."""
+        return tuple(engine.pid for engine in self._engines)
 
     def next_tick(self) -> Tick:
         """Wait for the next report of all engines together; not to be called after the last one.

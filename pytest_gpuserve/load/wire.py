@@ -126,22 +126,8 @@ def unwritten(byte_size: int) -> bytes:
     return (UNWRITTEN * (byte_size // len(UNWRITTEN) + 1))[:byte_size]
 
 
-class HostProcess(msgspec.Struct, frozen=True):
-    """A process on the receiver's host.
-
-    Args:
-        pid: Its number.
-        began_ticks: When it began, in clock ticks since the host's start (``/proc/PID/stat``): numbers are given again.
-    """
-
-    pid: int
-    began_ticks: int
-
-
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The engine can begin; ``processes`` make its load on its owner's host, below the owner or not."""
-
-    processes: tuple[HostProcess, ...] = ()
+    """The engine can begin."""
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):

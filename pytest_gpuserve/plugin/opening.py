@@ -19,8 +19,7 @@ from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.device.telemetry import SamplerProcess
 from pytest_gpuserve.experiment.environment import RunEnvironment
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
-from pytest_gpuserve.load.ray.address import ClusterAddress
-from pytest_gpuserve.load.ray.source import RayEngine
+from pytest_gpuserve.load.ray import RayEngine
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.plugin.options import ENGINE_OPTION
 from pytest_gpuserve.plugin.progress import say
@@ -260,10 +259,9 @@ def known_distributions(config: pytest.Config) -> tuple[str, ...]:
 
 def _engine_on_ray(settings: Settings, *, measuring: bool) -> RayEngine | None:
     """What makes the loads on Ray, if something is to; checked, if there will be loads."""
-    choice = settings.load_engine
-    if choice == "local":
+    if settings.load_engine == "local":
         return None
-    engine = RayEngine(choice if isinstance(choice, ClusterAddress) else None, ENGINE_OPTION)
+    engine = RayEngine(settings.load_engine, ENGINE_OPTION)
     if measuring:
         engine.check()
     return engine

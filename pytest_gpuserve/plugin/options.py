@@ -17,7 +17,6 @@ from pytest_gpuserve.plugin.outputs import add_output_options, read_outputs
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_gpuserve.load.ray.address import EngineChoice
     from pytest_gpuserve.plugin.outputs import Output
 
 
@@ -78,7 +77,7 @@ class Settings:
     base_files: tuple[str, ...] = ()
     artifacts_dir: Path | None = None
     full: bool = False
-    load_engine: EngineChoice = "local"
+    load_engine: str = "local"
 
     @property
     def side_by_side(self) -> bool:
@@ -276,16 +275,16 @@ def _check_comparing(config: pytest.Config, update: Update) -> None:
         )
 
 
-def _load_engine(config: pytest.Config) -> EngineChoice:
+def _load_engine(config: pytest.Config) -> str:
     """What makes the loads; whether a cluster can be joined is seen when something is to be measured."""
     typed = config.getoption(ENGINE_OPTION)
     text = str(config.getini("gpuserve_load_engine") if typed is None else typed).strip()
     if text == "local":
         return "local"
-    from pytest_gpuserve.load.ray.address import parse_engine  # noqa: PLC0415 -- of no use to most projects
+    from pytest_gpuserve.load.ray import check_engine  # noqa: PLC0415 -- of no use to most projects
 
     try:
-        return parse_engine(text, ENGINE_OPTION if typed is not None else "gpuserve_load_engine")
+        return check_engine(text, ENGINE_OPTION if typed is not None else "gpuserve_load_engine")
     except UsageProblem as problem:
         raise pytest.UsageError(str(problem)) from None
 

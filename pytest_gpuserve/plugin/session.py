@@ -129,7 +129,7 @@ class Account:
             stock=""
             if opened.against_name or not self._measuring
             else str(stock_of(settings.baseline_dir / device.name)),
-            engine="" if opened.engine is None else str(opened.engine),
+            engine="" if opened.engine is None else opened.engine.name,
         )
 
     def result(self, tests: tuple[TestResult, ...], notes: Iterable[str], *, among: int) -> SessionResult:

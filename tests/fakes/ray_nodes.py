@@ -20,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import psutil
 
-from pytest_gpuserve.load.ray.cluster import TOKEN_FILE
+from pytest_gpuserve.load.ray import TOKEN_FILE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
 ROOT: Final = Path(__file__).parents[2]
 
@@ -77,13 +77,12 @@ class RayNodes:
 
 
 @contextmanager
-def ray_nodes(*cpus: int, host: str = "127.0.0.1", within: Sequence[str] = ()) -> Iterator[RayNodes]:
+def ray_nodes(*cpus: int, host: str = "127.0.0.1") -> Iterator[RayNodes]:
     """Run a cluster for a test.
 
     Args:
         cpus: Of each node; more can be added.
         host: The address of its head, on which it listens.
-        within: How a command is begun that is to run where the nodes run: ``("ip", "netns", "exec", NAME)``.
     """
     # Below it are Unix sockets, whose paths may not be long.
     folder = Path(tempfile.mkdtemp(prefix="nodes-", dir="/tmp"))
@@ -96,7 +95,7 @@ def ray_nodes(*cpus: int, host: str = "127.0.0.1", within: Sequence[str] = ()) -
         "RAY_memory_monitor_refresh_ms": "0",
     }
     process = subprocess.Popen(
-        [*within, sys.executable, str(Path(__file__)), host],
+        [sys.executable, str(Path(__file__)), host],
         env=environment,
         cwd="/",
         stdin=subprocess.PIPE,

@@ -69,7 +69,7 @@ class Mutant:
 def main() -> None:
     """Write a line for each survivor, and the count."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
-    parser.add_argument("room", help="a folder of the package that has one of its name in the tests: gate, load/ray")
+    parser.add_argument("room", help="a folder of the package that has one of its name in the tests: gate")
     parser.add_argument("--sample", type=int, default=200, help="how many mutants (200)")
     parser.add_argument("--seed", type=int, default=1, help="of the draw (1): one seed draws the same of the same code")
     parser.add_argument("--jobs", type=int, default=2, help="how many mutants at a time (2)")

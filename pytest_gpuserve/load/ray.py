@@ -1,0 +1,529 @@
+"""Loads from the nodes of a Ray cluster: one of this run's own, or one that is there.
+
+The pytest process does not load Ray. It starts ``python -m pytest_gpuserve.load.ray OWNER ADDRESS`` for each load. To
+its owner that coordinator is one engine (``load.wire``): it places a worker for each part of the load, spread over the
+nodes, begins them at one instant, and adds up their ticks. A worker that is lost, or says nothing, ends the load; the
+last line on standard error says which one and why.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import queue
+import re
+import secrets
+import socket
+import sys
+import tempfile
+import threading
+import time
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+import pytest_gpuserve
+from pytest_gpuserve.errors import GpuserveError, LoadFailed, UsageProblem
+from pytest_gpuserve.load.engine.pipes import read_order, read_plan
+from pytest_gpuserve.load.ray_worker import RayWorker, WorkerAnswer, files_of_this_host, in_one_line
+from pytest_gpuserve.load.source import EngineLaunch
+from pytest_gpuserve.load.totals import together
+from pytest_gpuserve.load.validity import one_line
+from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, Begin, Ready, frame
+from pytest_gpuserve.process.child import Command, Process, SupervisorProcess
+from pytest_gpuserve.process.command_line import module_command
+from pytest_gpuserve.process.deadline import Deadline
+from pytest_gpuserve.process.ports import free_port
+from pytest_gpuserve.units import format_bytes, format_seconds
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pytest_gpuserve.load.source import EngineSource
+    from pytest_gpuserve.load.wire import Order, Plan, Report, Tick
+
+_CLIENT: Final = "ray://"
+_ADDRESS: Final = re.compile(
+    rf"(?:{_CLIENT})?(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9][A-Za-z0-9._-]{{0,252}}):(?P<port>[0-9]{{1,5}})"
+)
+
+_QUIET: Final = {
+    # No usage statistics are sent.
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Under `uv run` Ray would send the working folder to the cluster.
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    # A load does not survive a broken connection; without this, its workers would for half a minute.
+    "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "0",
+}
+"""Environment of every process of ours that uses Ray."""
+
+_OWN: Final = {
+    **_QUIET,
+    # Else Ray takes 127.0.0.1 for the address by which other hosts see this one.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # Whoever may connect to a cluster can run anything in it, as its user: on a shared host not everybody may.
+    "RAY_AUTH_MODE": "token",
+    # No process is begun that nobody has asked for, and the memory of a server is no reason to kill a worker.
+    "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+    "RAY_memory_monitor_refresh_ms": "0",
+}
+"""Environment of all processes of this run's own cluster, and of what joins it."""
+
+TOKEN_FILE: Final = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 -- the name of a variable
+"""Variable: the file with the secret of a cluster."""
+
+_LEAST: Final = (2, 52)
+"""An older Ray knows no tokens, and lets everybody in."""
+
+_START_SECONDS: Final = 90.0
+"""Longest wait for a cluster of this run's own, on a busy machine; some 5 s are usual."""
+
+_END_SECONDS: Final = 0.5
+"""From the request to end to SIGKILL: a node would drain for half a minute, and nothing in it is worth that."""
+
+_LOGICAL_CPUS: Final = 1024
+"""Most workers at a time, two loads side by side; whether the host keeps up with them is for the load itself to see."""
+
+_LONGEST_FOLDER: Final = 39
+"""Below it Ray makes Unix sockets, whose paths may have 107 bytes, of which it takes 68."""
+
+
+def check_engine(text: str, option: str) -> str:
+    """Return what makes the loads: ``local``, ``ray`` or the address of a cluster.
+
+    Args:
+        text: As it was typed.
+        option: Which option it is the value of, for messages.
+
+    Raises:
+        UsageProblem: It is none of these.
+    """
+    found = _ADDRESS.fullmatch(text)
+    if text in {"local", "ray"} or (found and 1 <= int(found["port"]) <= 65535):
+        return text
+    raise UsageProblem(
+        f"{option} is neither the name of a load engine nor the address of a Ray cluster",
+        # What stands before an @ may be a password.
+        found="a user's name before the host" if "@" in text else repr(text[:200]),
+        remedies=[
+            f"{option}=local, processes of this host, the default",
+            f"{option}=ray, engines on a Ray cluster that this run begins and ends",
+            f"{option}=ray://HOST:PORT, engines on a cluster that is there (most listen at port 10001)",
+            f"{option}=HOST:PORT, the same from one of its own nodes (most listen at port 6379)",
+        ],
+    )
+
+
+class RayEngine:
+    """Makes the loads of a run on Ray; an ``EngineSource``.
+
+    A cluster of this run's own is started when the first load needs it. One that is there is never ended.
+
+    Args:
+        choice: ``ray``, or the address of a cluster that is there.
+        option: Which option says so, for messages.
+    """
+
+    def __init__(self, choice: str, option: str) -> None:
+        self._address = "" if choice == "ray" else choice
+        self._option = option
+        self._own: _OwnCluster | None = None
+        self._log = Path(os.devnull)
+        self.name = f"Ray at {self._address}" if self._address else "Ray, a cluster of this run on this host"
+        self.is_here = not self._address
+        self.ready_seconds = 240.0
+
+    def check(self) -> None:
+        """See, before a server is started, whether Ray is installed and its cluster listens.
+
+        Raises:
+            UsageProblem: It is not so; says what helps.
+        """
+        spec = importlib.util.find_spec("ray")
+        # A folder of that name is not a library.
+        if spec is None or spec.origin is None:
+            raise UsageProblem(
+                f"{self._option} needs ray, which is not installed",
+                remedies=["pip install 'pytest-gpuserve[ray]'", f"{self._option}=local"],
+            )
+        if self._address:
+            self._check_listens()
+            return
+        version = importlib.metadata.version("ray")
+        if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < _LEAST:
+            least = ".".join(map(str, _LEAST))
+            raise UsageProblem(
+                f"{self._option}=ray needs ray {least} at least: an older one lets everybody into the cluster",
+                found=f"ray's version is {version}",
+                remedies=[f"pip install 'ray>={least}'", f"{self._option}=local"],
+            )
+
+    def _check_listens(self) -> None:
+        found = _ADDRESS.fullmatch(self._address)
+        assert found is not None
+        try:
+            socket.create_connection((found["host"].strip("[]"), int(found["port"])), 5.0).close()
+        except OSError as problem:
+            raise UsageProblem(
+                f"the Ray cluster at {self._address} could not be joined",
+                found=problem.strerror or str(problem),
+                remedies=[
+                    "see whether it runs: `ray status` on its head node",
+                    f"{self._option}=ray, engines on a cluster that this run begins and ends",
+                ],
+            ) from problem
+
+    def source(self, log: Path) -> EngineSource:
+        """The same as what makes loads; a cluster of this run's own writes into the log."""
+        self._log = log
+        return self
+
+    def launches(self, workers: int) -> Sequence[EngineLaunch]:  # noqa: ARG002 -- the plan tells the coordinator how many
+        """See ``EngineSource``."""
+        address, environment = self._address, _QUIET
+        if not address:
+            if self._own is None or self._own.process.exit_status() is not None:
+                self.close()
+                self._own = _OwnCluster.start(self._log)
+            address, environment = self._own.address, {**_OWN, TOKEN_FILE: str(self._own.token)}
+        command = module_command("pytest_gpuserve.load.ray", str(os.getpid()), address)
+        # The token of another cluster would be taken for this one's.
+        others = [] if self._address else ["--unset=RAY_AUTH_TOKEN"]
+        variables = (f"{name}={value}" for name, value in environment.items())
+        return [EngineLaunch(["env", *others, *variables, *command], self.name, 0, end_seconds=15.0)]
+
+    def close(self) -> None:
+        """End the cluster, if it is this run's own and was started; may be called again.
+
+        Raises:
+            ServerFailed: Something of it cannot be ended or removed.
+        """
+        own, self._own = self._own, None
+        if own is not None:
+            own.process.stop(_END_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _OwnCluster:
+    """A cluster of one node on this host's loopback, which ends with this process however that ends."""
+
+    process: Process
+    address: str
+    token: Path
+
+    @classmethod
+    def start(cls, log: Path) -> _OwnCluster:
+        """Start it, and wait until it can be joined.
+
+        Raises:
+            LoadFailed: It did not start.
+            ServerFailed: There can be no more processes.
+        """
+        name = f"gpuserve-ray-{uuid.uuid4().hex[:8]}"
+        folder = Path(tempfile.gettempdir()) / name
+        if len(str(folder).encode()) > _LONGEST_FOLDER:
+            folder = Path("/tmp") / name  # noqa: S108 -- its name cannot be guessed
+        token, packages = folder / "token", folder / "packages"
+        supervisor = SupervisorProcess.start([folder], log=log)
+        try:
+            packages.mkdir(mode=0o700, parents=True)
+            folder.chmod(0o700)
+            # Its workers run what runs here, also where that is a checkout.
+            package = Path(pytest_gpuserve.__file__).resolve().parent
+            (packages / package.name).symlink_to(package)
+            token.touch(mode=0o600)
+            token.write_text(secrets.token_hex(32))
+        except OSError as problem:
+            supervisor.release()
+            raise LoadFailed("there is no place for the files of a Ray cluster", found=str(problem)) from problem
+        address = f"127.0.0.1:{free_port()}"
+        # What the user's variables say of another cluster is not for this one.
+        others = {each: value for each, value in os.environ.items() if not each.startswith("RAY_")}
+        paths = [str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**others, **_OWN, TOKEN_FILE: str(token), "PYTHONPATH": os.pathsep.join(paths)}
+        start = "-m ray.scripts.scripts start --head --block --include-dashboard=false"
+        options = {
+            "port": address.rpartition(":")[2],
+            "node-ip-address": "127.0.0.1",
+            "num-cpus": str(_LOGICAL_CPUS),
+            "num-gpus": "0",
+            "object-store-memory": str(80 << 20),  # the least that Ray takes
+            "temp-dir": str(folder / "ray"),
+        }
+        command = (sys.executable, *start.split(), *(f"--{option}={value}" for option, value in options.items()))
+        process = Process.start(Command(command, environment, folder, log), supervisor=supervisor)
+        try:
+            _wait_for(process, folder / "ray")
+        except BaseException:
+            process.stop(0)
+            raise
+        return cls(process, address, token)
+
+
+def _wait_for(process: Process, folder: Path) -> None:
+    """Wait until the node has its sockets: it can be joined then."""
+    deadline = Deadline.after(_START_SECONDS)
+    while not deadline.expired():
+        if process.exit_status() is not None:
+            raise LoadFailed(
+                "the Ray cluster of this run did not start", found=process.describe_exit(), log_tail=process.tail()
+            )
+        if any(folder.glob("session_*/sockets/raylet*")):
+            return
+        time.sleep(0.05)
+    raise LoadFailed(f"the Ray cluster of this run did not start in {_START_SECONDS:.0f} s", log_tail=process.tail())
+
+
+# -- the coordinator
+
+_CONNECT_SECONDS: Final = 30.0
+_PLACE_SECONDS: Final = 100.0
+"""How long workers may take to find a place and start an engine there; a cluster that grows by itself has time to."""
+
+_CALL_SECONDS: Final = 40.0
+"""For a call in which an engine starts or ends a load."""
+
+_SILENCE_SECONDS: Final = 15.0
+"""A worker that reports no tick for so long is given up: before the owner gives us up, who would not know its name."""
+
+_CLOCK_CALLS: Final = 16
+_MOST_CLOCK_CALLS: Final = 96
+_MOST_UNSURE_NS: Final = 5_000_000
+"""A worker's clock has to be known as well as this, a twentieth of a tick."""
+
+_LEAD_NS: Final = 100_000_000
+_LEAD_A_WORKER_NS: Final = 2_000_000
+"""From an order to begin until the begin, and how much more for each worker that is to be told."""
+
+_LEAVE_SECONDS: Final = 5.0
+"""How long it may take to leave the cluster; what is left of us there then, it ends when it misses us."""
+
+
+class Coordinator:
+    """Speaks for all workers of a load as one engine does.
+
+    Args:
+        ray: Ray's library, or what stands for it; it has joined the cluster.
+        plan: The load.
+        orders: Of the owner; None when there are no more.
+        write: Takes reports.
+    """
+
+    def __init__(
+        self,
+        ray: Any,  # noqa: ANN401 -- a module without types
+        plan: Plan,
+        orders: queue.SimpleQueue[Order | None],
+        write: Callable[[Report], None],
+    ) -> None:
+        self._ray = ray
+        self._plan = plan
+        self._orders = orders
+        self._write = write
+        self._workers: dict[str, Any] = {}
+        self._ahead_ns: dict[str, int] = {}
+
+    def run(self) -> None:
+        """Make the load, as often as the owner says.
+
+        Raises:
+            LoadFailed: A worker could not take part, or was lost; the text names it.
+            EOFError: There are no more orders.
+        """
+        self._place()
+        self._write(Ready())
+        while True:
+            order = self._next_order()
+            if isinstance(order, Begin):
+                self._load(order)
+            else:
+                self._ask("again", dict.fromkeys(self._workers, (order.seed,)), _CALL_SECONDS)
+                self._write(Ready())
+
+    def _next_order(self) -> Order:
+        order = self._orders.get()
+        if order is None:
+            raise EOFError
+        return order
+
+    def _place(self) -> None:
+        """Find a place for each worker, and start their engines.
+
+        One worker for each node, as far as there are nodes: Ray spreads them.
+        """
+        actor = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD")(
+            RayWorker
+        )
+        plan, files = msgspec.msgpack.encode(self._plan), files_of_this_host(self._plan)
+        given = {f"worker-{part}": (plan, part, files, pytest_gpuserve.__version__) for part in range(self._plan.parts)}
+        self._workers = {name: actor.remote() for name in given}
+        answers = self._ask("start", given, _PLACE_SECONDS)
+        self._workers = {f"{answers[name].node}/{name}": worker for name, worker in self._workers.items()}
+        for name in self._workers:
+            self._set_clock(name)
+
+    def _load(self, begin: Begin) -> None:
+        """Make the load until its end, or until the owner wants something else."""
+        lead_ns = _LEAD_NS + _LEAD_A_WORKER_NS * len(self._workers)
+        at_ns = max(begin.at_ns, time.perf_counter_ns() + lead_ns)
+        begins = {name: (at_ns + self._ahead_ns[name],) for name in self._workers}
+        self._ask("begin", begins, _CALL_SECONDS)
+        under_way = set(self._workers)
+        while under_way and self._orders.empty():
+            answers = self._ask("tick", dict.fromkeys(under_way, ()), _SILENCE_SECONDS)
+            ticks = {name: self._in_our_time(name, answer.tick) for name, answer in answers.items() if answer.tick}
+            # One whose load is shorter takes part no more.
+            under_way = {name for name, tick in ticks.items() if not tick.last}
+            self._write(together(ticks))
+
+    def _in_our_time(self, name: str, tick: Tick) -> Tick:
+        """Say by our clock when a worker's tick was; how long things took in it is the same by all clocks."""
+        ahead_ns = self._ahead_ns[name]
+        return msgspec.structs.replace(tick, begin_ns=tick.begin_ns - ahead_ns, end_ns=tick.end_ns - ahead_ns)
+
+    def _set_clock(self, name: str) -> None:
+        """Measure how far a worker's clock is ahead: by the shortest of some calls, whose middle it was asked in.
+
+        Raises:
+            LoadFailed: Even that call took so long that the clock is not known.
+        """
+        shortest_ns = None
+        for number in range(_MOST_CLOCK_CALLS):
+            sent_ns = time.perf_counter_ns()
+            there_ns = self._ask("clock", {name: ()}, _CALL_SECONDS)[name].clock_ns
+            heard_ns = time.perf_counter_ns()
+            if shortest_ns is None or heard_ns - sent_ns < shortest_ns:
+                shortest_ns = heard_ns - sent_ns
+                self._ahead_ns[name] = there_ns - (sent_ns + heard_ns) // 2
+            if number + 1 >= _CLOCK_CALLS and shortest_ns <= 2 * _MOST_UNSURE_NS:
+                return
+        assert shortest_ns is not None
+        raise LoadFailed(
+            f"the clock of {name} is known only to within {format_seconds(shortest_ns / 2e9)}: its node, or the way to"
+            " it, is overloaded"
+        )
+
+    def _ask(self, method: str, given: Mapping[str, tuple[object, ...]], seconds: float) -> dict[str, WorkerAnswer]:
+        """Call a method of workers at the same time, each with what it is given, and wait for all answers.
+
+        Raises:
+            LoadFailed: A worker is lost, does not answer in time, or could not do it.
+        """
+        asked = {name: getattr(self._workers[name], method).remote(*values) for name, values in given.items()}
+        _, late = self._ray.wait(list(asked.values()), num_returns=len(asked), timeout=seconds)
+        silent = ", ".join(name for name, reference in asked.items() if reference in late)
+        if silent:
+            cpus = self._ray.cluster_resources().get("CPU", 0)
+            raise LoadFailed(
+                f"{silent}: no answer in {format_seconds(seconds)}; its node hangs, or it found no place on the"
+                f" {cpus:g} logical CPUs of the Ray cluster: add nodes, or ask for fewer workers, load(processes=N)"
+            )
+        found = {}
+        for name, reference in asked.items():
+            try:
+                found[name] = answer = msgspec.msgpack.decode(self._ray.get(reference), type=WorkerAnswer)
+            except Exception as problem:
+                raise LoadFailed(f"{name} was lost: {plain(problem)}") from problem
+            if answer.problem:
+                raise LoadFailed(f"{name}: {answer.problem}")
+        return found
+
+
+def plain(problem: BaseException) -> str:
+    """Say in one line why a call to a worker failed; of a traceback the last line says it."""
+    lines = str(problem).strip().splitlines()
+    if any(line.startswith(("Traceback", "ray::")) for line in lines):
+        lines = lines[-1:]
+    # Ray names class, actor, process and namespace in lines that begin with a tab.
+    text = one_line(" ".join(line for line in lines if not line.startswith("\t")))
+    text = text.partition(" Some common causes include")[0] or type(problem).__name__
+    return text if len(text) <= 400 else f"{text[:400]}…"
+
+
+def main() -> None:
+    """Read the plan, and make the load as often as the owner says."""
+    owner, address = int(sys.argv[1]), sys.argv[2]
+    # Ray prints too, at length: only reports may stand on standard output.
+    reports = os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    # Ray would have its workers look for modules in the folder where we work.
+    os.chdir("/")
+    reason = ""
+    orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
+
+    def write(report: Report) -> None:
+        data = frame(report)
+        if len(data) > MAX_MESSAGE_BYTES:
+            raise LoadFailed(
+                f"the workers report {format_bytes(len(data))} in one tick, where {format_bytes(MAX_MESSAGE_BYTES)} can"
+                " be told; check fewer of the answers, load(check='some'), or have fewer workers: load(processes=N)"
+            )
+        reports.write(data)
+        reports.flush()
+
+    try:
+        plan = read_plan(owner)
+        threading.Thread(target=_listen, args=(owner, orders), daemon=True).start()
+        Coordinator(_joined(address), plan, orders, write).run()
+    except (EOFError, BrokenPipeError):
+        pass
+    except GpuserveError as problem:
+        reason = in_one_line(problem)
+    _end_in(_LEAVE_SECONDS, reason)
+    with suppress(Exception):
+        sys.modules["ray"].shutdown()
+    _end(reason)
+
+
+def _listen(owner: int, orders: queue.SimpleQueue[Order | None]) -> None:
+    """Read the owner's orders; when it is gone, this process ends, whatever it waits for."""
+    with suppress(EOFError):
+        while True:
+            orders.put(read_order(owner))
+    orders.put(None)
+    _end_in(_LEAVE_SECONDS, "")
+
+
+def _joined(address: str) -> Any:  # noqa: ANN401 -- a module without types
+    """Join the cluster, and return Ray's library.
+
+    Raises:
+        LoadFailed: It cannot be joined.
+    """
+    late = f"the Ray cluster at {address} could not be joined in {format_seconds(_CONNECT_SECONDS)}"
+    # Ray waits where no exception reaches it.
+    timer = _end_in(_CONNECT_SECONDS, late)
+    try:
+        import ray  # noqa: PLC0415 -- optional, and takes a second
+
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+    except Exception as problem:
+        raise LoadFailed(f"the Ray cluster at {address} could not be joined: {plain(problem)}") from problem
+    finally:
+        timer.cancel()
+    return ray
+
+
+def _end_in(seconds: float, reason: str) -> threading.Timer:
+    """End the process after a while, whatever it waits for."""
+    timer = threading.Timer(seconds, _end, (reason,))
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _end(reason: str) -> None:
+    """End the process at once, without Ray's own end."""
+    if reason:
+        os.write(2, f"\n{reason}\n".encode())
+    os._exit(1 if reason else 0)
+
+
+if __name__ == "__main__":
+    main()
