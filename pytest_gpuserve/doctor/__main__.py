@@ -1,51 +1,157 @@
-"""The command: looks, prints, and says by its exit status whether anything can be measured."""
+"""The command: reads the machine, prints it, and exits with whether anything can be measured."""
 
 from __future__ import annotations
 
 import argparse
 import os
 import sys
+from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pytest_gpuserve.builds.interpreter import find_python
-from pytest_gpuserve.device.card import AUTO, CPU
-from pytest_gpuserve.doctor.look import containers, look, servers
-from pytest_gpuserve.doctor.report import make_report, report_text
+from pytest_gpuserve.builds.interpreter import find_python, installed_versions
+from pytest_gpuserve.device.card import AUTO, CPU, list_cards
+from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS
+from pytest_gpuserve.device.select import select_device, visible_cards
+from pytest_gpuserve.doctor.checks import MACHINE, Check, Level, gpu_checks, host_checks, lock_check
+from pytest_gpuserve.doctor.look import look, read_lock
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.command_line import refused, run_command
+from pytest_gpuserve.process.container import examine
+from pytest_gpuserve.servers.triton_install import find_triton
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pytest_gpuserve.device.card import Card
+    from pytest_gpuserve.device.host import Host
+
+SERVERS: Final = {"mosec": "mosec_server", "litserve": "litserve_server", "torch": "torch_worker"}
+"""The fixture of each distribution; the extras of this package have the distributions' names."""
+
+KERNEL_MODULE: Final = Path("/proc/driver/nvidia/version")
+"""Exists while NVIDIA's driver is loaded, also in a container that did not get its library."""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The whole report, as ``--json`` prints it.
+
+    Args:
+        can_measure: Whether a server works and a device is free.
+        devices: Names for ``--gpu`` that can be measured on now.
+        host: None if its facts cannot be read.
+    """
+
+    can_measure: bool
+    devices: tuple[str, ...]
+    host: Host | None
+    gpus: tuple[Card, ...]
+    checks: tuple[Check, ...]
+    servers: tuple[Check, ...]
+
+
+def servers(python: str) -> list[Check]:
+    """Find the servers that an interpreter can run, and the container engines. Raises ServerFailed."""
+    versions = installed_versions(python, DEFAULT_DISTRIBUTIONS)
+    found = []
+    for name, fixture in SERVERS.items():
+        if name in versions:
+            found.append(Check(fixture, Level.OK, f"{name} {versions[name]}"))
+        else:
+            remedy = f"{python} -m pip install 'pytest-gpuserve[{name}]'"
+            found.append(Check(fixture, Level.WARNING, f"{name} is not installed", remedy=remedy))
+    try:
+        triton = Check("triton_server", Level.OK, f"nvidia-pytriton {find_triton(python).version}")
+    except GpuserveError as problem:
+        triton = Check("triton_server", Level.WARNING, problem.summary, remedy="; ".join(problem.remedies[:1]))
+    engines = [
+        Check(f"containers by {each.name}", Level.OK if each.works else Level.WARNING, each.found, remedy=each.remedy)
+        for each in examine(env=os.environ)
+    ]
+    return [*found, triton, *engines]
+
+
+def examined(gpu: str | None, found_servers: Sequence[Check]) -> Report:
+    """Read the machine and judge it; ``gpu`` is the device as for ``--gpu``, None for any."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    answer = list_cards()
+    seen = visible_cards(answer.cards, visible)
+    host, gpus = look(answer.cards, os.environ)
+    checks = [*host_checks(host), lock_check(read_lock(CPU), CPU)]
+    if answer.problem and (KERNEL_MODULE.exists() or not answer.absent):
+        effect = "--gpu=auto refuses to guess; --gpu=cpu is not affected"
+        remedy = "`nvidia-smi` must list every GPU: reload the driver; docker run --gpus=all"
+        checks.append(Check("driver", Level.PREVENTS, answer.problem, effect, remedy, subject="driver"))
+    for each in gpus:
+        checks += gpu_checks(each)
+    names = {**{card.uuid: card.name for card in seen}, CPU: CPU}
+    wanted = [*names]
+    if gpu is not None and host.host is not None:
+        try:
+            wanted = [select_device(gpu, known_names=(), answer=answer, host=host.host, visible=visible).lock_key]
+        except GpuserveError as problem:
+            found = f"{problem.summary} {problem.found}".strip()
+            checks.append(Check("device", Level.PREVENTS, found, "pytest refuses to measure", problem.remedies[0]))
+    prevented = {each.subject for each in checks if each.level is Level.PREVENTS}
+    if not any(each.level is Level.OK for each in found_servers):
+        checks.append(Check("servers", Level.PREVENTS, "no server works", "nothing can be started"))
+        prevented.add(MACHINE)
+    devices = [] if MACHINE in prevented else [names[key] for key in wanted if key not in prevented]
+    return Report(
+        bool(devices), tuple(dict.fromkeys(devices)), host.host, answer.cards, tuple(checks), tuple(found_servers)
+    )
+
+
+def printed(report: Report) -> str:
+    """The report for people."""
+    labels = {card.uuid: f"{card.name} {card.uuid[:12]}" for card in report.gpus}
+    host = report.host
+    lines = (
+        [] if host is None else [f"{host.cpu}, {host.cores} cores, {host.memory_bytes / 2**30:.1f} GiB, {host.system}"]
+    )
+    for card in report.gpus:
+        facts = f"{card.product}, driver {card.driver}, CUDA {card.cuda}, {(card.memory_bytes or 0) / 2**30:.0f} GiB"
+        lines.append(f"{labels[card.uuid]}: {facts}; --gpu={card.name}, baselines/{card.name}/")
+    for title, checks in (("servers", report.servers), ("measuring here", report.checks)):
+        lines += ["", title]
+        for each in checks:
+            name = f"{labels.get(each.subject, '')} {each.what}".strip()
+            lines.append(f"  {each.level.value:8}  {name:24}  {each.found}".rstrip())
+            lines += [
+                f"{'':38}{word}: {text}" for word, text in (("effect", each.effect), ("help", each.remedy)) if text
+            ]
+    count = Counter(each.level for each in report.checks)
+    if report.can_measure:
+        gpu = " or ".join(f"--gpu={name}" for name in report.devices)
+        last = f"can be measured with {gpu}; {count[Level.WARNING]} warnings, {count[Level.UNKNOWN]} unknown"
+    else:
+        why = "; ".join(f"{each.what}: {each.found}" for each in report.checks if each.level is Level.PREVENTS)
+        last = f"nothing can be measured: {why}"
+    return "\n".join([*lines, "", last])
+
 
 def main(arguments: Sequence[str]) -> int:
-    """Look, print, and return the exit status."""
+    """Read, print, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m pytest_gpuserve.doctor",
-        description="Says what this machine is, which servers work on it, and what would disturb a measurement.",
-        epilog="Exit status: 0 where something can be measured, 1 where nothing can, 2 for a wrong argument.",
+        description="Prints what this machine is, which servers work on it, and what would disturb a measurement.",
+        epilog="Exit status: 0 if something can be measured, 1 if nothing can, 2 for a wrong argument.",
     )
-    parser.add_argument("--python", default=sys.executable, help="the interpreter whose servers are looked at")
-    parser.add_argument(
-        "--gpu",
-        metavar="NAME",
-        help=f"ask for this device alone: {AUTO}, {CPU}, or a name such as T4 (default: for any)",
-    )
-    parser.add_argument("--json", action="store_true", help="print all of it as JSON")
+    parser.add_argument("--python", default=sys.executable, help="the interpreter whose servers are looked for")
+    parser.add_argument("--gpu", metavar="NAME", help=f"check this device alone: {AUTO}, {CPU}, or a name such as T4")
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
     given = parser.parse_args(arguments)
     try:
-        python = find_python(given.python, Path.cwd(), "--python")
-        # Before the look at the CPU: what they ask is work, too.
-        tools = servers(python), containers()
+        # Before the CPU is watched: finding servers is work, too.
+        found = servers(find_python(given.python, Path.cwd(), "--python"))
     except GpuserveError as problem:
         return refused(problem)
-    seen = look(given.gpu, os.environ)
-    report = make_report(seen, *tools, visible=os.environ.get("CUDA_VISIBLE_DEVICES"))
-    shown = msgspec.json.format(msgspec.json.encode(report)).decode() if given.json else report_text(report)
-    print(shown)  # noqa: T201 -- a command
+    report = examined(given.gpu, found)
+    print(msgspec.json.format(msgspec.json.encode(report)).decode() if given.json else printed(report))  # noqa: T201 -- a command
     return 0 if report.can_measure else 1
 
 

@@ -1,98 +1,149 @@
-"""What works on this machine, and whether anything can be measured on it, as the command tells it."""
+"""The command on this machine, and on machines whose GPUs are scripted in the fake of NVML."""
 
 from __future__ import annotations
 
 import json
-import re
+import os
 import subprocess
 import sys
-from importlib.metadata import version
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuserve.doctor import __main__ as command
-from pytest_gpuserve.doctor import look
-from pytest_gpuserve.doctor.__main__ import main
-from pytest_gpuserve.doctor.look import Driver, Finding, HostState, MachineState
-from pytest_gpuserve.doctor.report import text
-from pytest_gpuserve.process.container import EngineState
+from pytest_gpuserve.device import DeviceLock
+from pytest_gpuserve.doctor import look as looking
+from pytest_gpuserve.doctor.look import look, read_lock
+from tests.fakes.children.toolkit import busy
+from tests.fakes.nvml import cards
+from tests.fakes.nvml.build import fake_environment
+from tests.fakes.nvml.cards import Course, Moment, Process, Script, Step, second
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytest.importorskip("mosec")
 
-
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """An interpreter that has no server at all."""
-    folder = tmp_path_factory.mktemp("bare")
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True, timeout=120)
-    return str(folder / "bin" / "python")
-
-
-@pytest.fixture(autouse=True)
-def machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine on which nobody measures, with container engines as they may be; those have tests of their own."""
-    states = [
-        EngineState("docker", works=False, found="not reached", remedy="start its daemon"),
-        EngineState("podman", works=True, found="version 4"),
-    ]
-    monkeypatch.setattr(look, "examine", lambda **_: states)
-    seen = MachineState(host=HostState(temp=look._space("/")), driver=Driver(True, False, ""), devices=("cpu",))  # noqa: FBT003
-    monkeypatch.setattr(command, "look", lambda asked, environ: seen)
-
-
-def test_what_is_installed_works(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each server that this interpreter has is told with its version, and the exit status is 0."""
-    assert main([]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert f"ok  mosec_server          mosec {version('mosec')}" in lines
-    assert "ok  containers by podman  version 4" in lines
-    assert "--  containers by docker  not reached" in lines
-
-
-def test_what_is_missing_is_told_with_what_helps(
-    bare: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """For each server the command that installs it; where nothing works the status is 1, for scripts that go on."""
-    monkeypatch.setattr(look, "examine", lambda **_: [])
-    assert main([f"--python={bare}"]) == 1
-    out = capsys.readouterr().out
-    assert re.search("^--  mosec_server +mosec is not installed", out, re.MULTILINE)
-    assert f"help: {bare} -m pip install 'pytest-gpuserve[mosec]'" in out
-    assert "--  triton_server" in out
-    assert "nvidia-pytriton" in out
-    assert not [line for line in out.splitlines() if line.startswith("ok  ") and "_server" in line]
-    assert out.splitlines()[-1] == "nothing can be measured: no server works"
-
-
-def test_json_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each finding with its four fields, and each condition with its six."""
-    assert main(["--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    parts = {"can_measure", "why_not", "devices", "host", "driver", "cards", "conditions", "servers", "containers"}
-    assert set(report) == parts
-    mosec = {"what": "mosec_server", "works": True, "found": f"mosec {version('mosec')}", "remedy": ""}
-    assert report["servers"][0] == mosec
-    assert report["containers"][0]["remedy"] == "start its daemon"
-    fields = {"what", "level", "found", "effect", "remedy", "subject"}
-    assert {frozenset(each) for each in report["conditions"]} == {frozenset(fields)}
-    assert {each["level"] for each in report["conditions"]} <= {"ok", "unknown", "warning", "prevents"}
-
-
-def test_an_interpreter_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit status 2 and the option's name, without a traceback."""
-    assert main([f"--python={tmp_path / 'nothing'}"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith("--python=")
-    assert "there is no such file" in told
-
-
-def test_findings_stand_in_columns() -> None:
-    """A long finding keeps them; a container engine that says nothing of itself is a line too."""
-    assert text([Finding("a", False, "one\ntwo", "do this"), Finding("bcd", True, "fine")]) == (  # noqa: FBT003
-        "--  a    one\n         two\n         help: do this\nok  bcd  fine"
+def doctor(*options: str, **environ: str) -> tuple[int, str]:
+    """Run the command; its exit status and what it prints. A traceback is a failure."""
+    command = [sys.executable, "-m", "pytest_gpuserve.doctor", *options]
+    done = subprocess.run(
+        command, env={**os.environ, **environ}, capture_output=True, text=True, timeout=110, check=False
     )
-    assert text([Finding("podman", False, "")]) == "--  podman"  # noqa: FBT003
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout + done.stderr
+
+
+def report(script: Script, folder: Path, library: Path, **environ: str) -> dict[str, Any]:
+    """The JSON report of a machine with scripted GPUs."""
+    _, text = doctor("--json", **cards.write(script, folder, library=library), **environ)
+    told: dict[str, Any] = json.loads(text)
+    return told
+
+
+def levels(told: dict[str, Any], uuid: str) -> dict[str, str]:
+    """The level of each check of a GPU."""
+    return {each["what"]: each["level"] for each in told["checks"] if each["subject"] == uuid}
+
+
+def test_this_machine_is_read() -> None:
+    """The JSON names each server that is installed, and the exit status says whether anything can be measured."""
+    status, text = doctor("--json")
+    told = json.loads(text)
+    assert set(told) == {"can_measure", "devices", "host", "gpus", "checks", "servers"}
+    assert status == (0 if told["can_measure"] else 1)
+    assert told["host"]["cores"] == len(os.sched_getaffinity(0))
+    pytest.importorskip("mosec")
+    assert told["servers"][0]["what"] == "mosec_server"
+    assert told["servers"][0]["level"] == "ok"
+
+
+def test_an_interpreter_without_servers_cannot_measure(tmp_path: Path) -> None:
+    """The report names the package that installs each server; a path that is not an interpreter is exit status 2."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path)], check=True, timeout=120)
+    status, text = doctor(f"--python={tmp_path}/bin/python")
+    assert status == 1
+    assert f"help: {tmp_path}/bin/python -m pip install 'pytest-gpuserve[mosec]'" in text
+    status, text = doctor(f"--python={tmp_path}/nothing")
+    assert status == 2
+    assert "there is no such file" in text
+
+
+def test_a_gpu_in_trouble_is_no_device(tmp_path: Path, library: Path) -> None:
+    """A GPU with a foreign process, a slowdown and half its power is told so, and the other GPU is left."""
+    troubled = replace(
+        cards.T4,
+        processes=(Process(os.getpid(), 600 * cards.MIB),),
+        clock_reasons=cards.HW_THERMAL | cards.HW_SLOWDOWN | cards.GPU_IDLE,
+        power_limit_watts=35,
+        persistence=0,
+        ecc_uncorrected=3,
+    )
+    told = report(Script((troubled, second(cards.T4))), tmp_path, library)
+    warned = dict.fromkeys(("throttling", "clocks", "power limit", "persistence mode", "ECC errors"), "warning")
+    assert levels(told, cards.T4.uuid) == {"lock": "ok", "processes": "prevents", **warned}
+    assert levels(told, second(cards.T4).uuid)["processes"] in {"ok", "unknown"}
+    assert "T4" in told["devices"]
+
+
+def test_a_slowdown_that_begins_meanwhile_is_told(tmp_path: Path, library: Path) -> None:
+    """A slowdown that only the second sample has is a warning."""
+    begins = replace(cards.T4, clock_reasons=Course(0, (Step(cards.HW_SLOWDOWN, Moment(call=2)),)))
+    assert levels(report(Script((begins,)), tmp_path, library), cards.T4.uuid)["throttling"] == "warning"
+
+
+def test_instances_of_a_divided_gpu_are_devices(tmp_path: Path, library: Path) -> None:
+    """Each MIG instance is a device by its own name."""
+    told = report(Script((cards.DIVIDED_A100,)), tmp_path, library)
+    assert {"A100-SXM4-80GB-MIG-1g.10gb", "A100-SXM4-80GB-MIG-3g.40gb"} <= set(told["devices"])
+
+
+def test_a_hidden_gpu_is_no_device(tmp_path: Path, library: Path) -> None:
+    """CUDA_VISIBLE_DEVICES hides a GPU from the devices, not from the report."""
+    told = report(Script((cards.T4,)), tmp_path, library, CUDA_VISIBLE_DEVICES="")
+    assert "T4" not in told["devices"]
+    assert [gpu["name"] for gpu in told["gpus"]] == ["T4"]
+
+
+@pytest.mark.parametrize(("name", "status"), [("H200", 0), ("T4", 1), ("A100", 1)])
+def test_the_device_that_is_asked_for_decides(library: Path, tmp_path: Path, name: str, status: int) -> None:
+    """--gpu=NAME succeeds only for a GPU that is here and free, although `cpu` would be left."""
+    used = replace(second(cards.T4), uuid=cards.T4.uuid, processes=(Process(1, None),))
+    environment = cards.write(Script((cards.H200, used)), tmp_path, library=library)
+    found, text = doctor(f"--gpu={name}", **environment)
+    assert found == status, text
+    assert text.splitlines()[-1].startswith("can be" if status == 0 else "nothing ")
+
+
+def test_a_driver_that_does_not_start_is_not_a_machine_without_a_gpu(library: Path) -> None:
+    """The report has NVML's own words, and `cpu` can still be measured."""
+    _, text = doctor("--json", **fake_environment(library, ["Tesla T4"], init_error=18))
+    (check,) = [each for each in json.loads(text)["checks"] if each["subject"] == "driver"]
+    assert (check["level"], check["found"]) == ("prevents", "NVML said: Driver/library version mismatch")
+    _, text = doctor("--json", **fake_environment(library, []))
+    assert not [each for each in json.loads(text)["checks"] if each["subject"] == "driver"]
+
+
+def test_a_busy_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program's endless loop is told with name and pid, and without its arguments."""
+    monkeypatch.setattr(looking, "MOST_PROCESSES", 1000)
+    monkeypatch.setattr(looking, "LEAST_CORES", 0.0)
+    with busy("--token=secret") as pid:
+        host, _ = look((), {})
+    assert host.cpu is not None
+    assert any(f"(pid {pid})" in each for each in host.cpu.processes)
+    assert not any(f"(pid {os.getpid()})" in each or "secret" in each for each in host.cpu.processes)
+
+
+def test_reading_a_lock_disturbs_nobody(tmp_path: Path) -> None:
+    """A held lock is told with its session, which still has it; a free one leaves no file; a link is not followed."""
+    assert read_lock("cpu", folder=tmp_path).held is False
+    assert list(tmp_path.iterdir()) == []
+    lock = DeviceLock("GPU-1", command="pytest other", folder=tmp_path)
+    with lock.acquire(wait_seconds=0, on_wait=lambda *_: None):
+        state = read_lock("GPU-1", folder=tmp_path)
+        assert state.held
+        assert "pytest other" in state.told
+        assert lock.held
+    assert read_lock("GPU-1", folder=tmp_path).held is False
+    (tmp_path / "pytest-gpuserve-cpu.lock").symlink_to(tmp_path / "elsewhere")
+    assert read_lock("cpu", folder=tmp_path).held is None

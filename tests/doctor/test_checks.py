@@ -1,0 +1,139 @@
+"""The judgement of each value that can disturb a measurement."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from typing import Any
+
+import pytest
+
+from pytest_gpuserve.device.card import Card
+from pytest_gpuserve.device.host import Host
+from pytest_gpuserve.device.sample import CardSample, DeviceProcess
+from pytest_gpuserve.doctor.checks import GIB, MIB, Level, gpu_checks, host_checks, lock_check
+from pytest_gpuserve.doctor.look import CpuUse, GpuState, HostState, LockState
+
+OK, UNKNOWN, WARNING, PREVENTS = Level.OK, Level.UNKNOWN, Level.WARNING, Level.PREVENTS
+
+HOST = Host("0123456789ab", "AMD EPYC", 16, 64 * GIB, "6.1.0", "Debian GNU/Linux 12", 1, "performance")
+GOOD_HOST = HostState(
+    host=HOST, core_limit=inf, cpu=CpuUse(0.1, 0.0), shared_memory_bytes=31 * GIB, temp_bytes=100 * GIB
+)
+UUID = "GPU-00000000-1111-2222-3333-444444444444"
+CARD = Card(
+    index=3,
+    product="Tesla T4",
+    name="T4",
+    uuid=UUID,
+    pci_bus_id="00000000:3B:00.0",
+    memory_bytes=15 * GIB,
+    driver="570.1",
+    cuda="12.8",
+    power_limit_watts=70.0,
+    max_sm_clock_mhz=1590,
+    mig=None,
+    power_default_watts=70.0,
+    application_clock_mhz=1500,
+    application_clocks_set=True,
+    ecc=True,
+    persistence=True,
+)
+CALM: dict[str, Any] = {
+    "gpu_utilisation": 0.0,
+    "memory_used_bytes": 450 * MIB,
+    "sm_clock_mhz": 1500,
+    "clock_reasons": 0,
+    "uncorrected_ecc": 0,
+    "processes": (),
+}
+STRANGER = DeviceProcess(4242, "python", 800 * MIB, ours=False)
+
+
+def gpu(*, sees_all: bool = True, **changes: Any) -> GpuState:  # noqa: ANN401 -- fields of several types
+    """A good GPU whose facts, or whose second sample, have changes."""
+    facts = {name: value for name, value in changes.items() if name in Card.__dataclass_fields__}
+    sample = {name: value for name, value in changes.items() if name not in facts}
+    samples = (CardSample(UUID, **CALM), CardSample(UUID, **{**CALM, **sample}))
+    return GpuState(card=replace(CARD, **facts), samples=samples, sees_all=sees_all)
+
+
+def test_a_good_machine_is_ok() -> None:
+    """A good machine with a good GPU has no check that warns, explains or advises."""
+    told = [*host_checks(GOOD_HOST), *gpu_checks(gpu())]
+    assert {(each.level, each.effect, each.remedy) for each in told} == {(OK, "", "")}
+
+
+def test_a_machine_that_tells_nothing_is_unknown() -> None:
+    """A value that could not be read is never OK, and without a folder for temporary files nothing is measured."""
+    levels = {each.what: each.level for each in host_checks(HostState())}
+    assert levels.pop("temporary files") is PREVENTS
+    assert set(levels.values()) == {UNKNOWN}
+    blind = replace(
+        CARD, power_limit_watts=None, power_default_watts=None, persistence=None, application_clocks_set=None
+    )
+    assert {each.level for each in gpu_checks(GpuState(card=blind)) if each.what != "lock"} == {UNKNOWN}
+
+
+@pytest.mark.parametrize(
+    ("what", "changes", "level", "found"),
+    [
+        ("identity", {"host": None, "problem": "GPUSERVE_HOST is bad"}, PREVENTS, "GPUSERVE_HOST"),
+        ("governor", {"host": replace(HOST, governor="powersave")}, WARNING, "powersave"),
+        ("governor", {"host": replace(HOST, governor=None)}, UNKNOWN, ""),
+        ("cores", {"host": replace(HOST, cores=3)}, WARNING, "3"),
+        ("time quota", {"core_limit": 1.5}, WARNING, "1.5 cores"),
+        ("other processes", {"cpu": CpuUse(0.9, 0.0, ("cc1 (pid 7) 0.60",))}, WARNING, "cc1 (pid 7) 0.60"),
+        ("stolen time", {"cpu": CpuUse(0.0, 0.17)}, WARNING, "0.17 cores"),
+        ("shared memory", {"shared_memory_bytes": 64 * MIB}, WARNING, "64 MiB"),
+        ("temporary files", {"temp_bytes": 0}, PREVENTS, "0 MiB"),
+        ("temporary files", {"temp_bytes": 500 * MIB}, WARNING, "500 MiB"),
+    ],
+)
+def test_a_check_of_the_host(what: str, changes: dict[str, Any], level: Level, found: str) -> None:
+    """One bad value of the host gives its level, the value and its effect."""
+    (check,) = [each for each in host_checks(replace(GOOD_HOST, **changes)) if each.what == what]
+    assert check.level is level
+    assert found in check.found
+    assert check.effect
+
+
+@pytest.mark.parametrize(
+    ("what", "now", "level", "found", "remedy"),
+    [
+        ("processes", gpu(processes=(STRANGER,)), PREVENTS, "python (pid 4242)", "nvidia-smi -i 3"),
+        ("processes", gpu(sees_all=False, processes=(STRANGER,)), PREVENTS, "outside this container (pid 4242)", ""),
+        ("processes", gpu(gpu_utilisation=0.5), WARNING, "50% busy", "nvidia-smi -i 3"),
+        ("processes", gpu(memory_used_bytes=3 * GIB), WARNING, "3072 MiB in use", ""),
+        ("processes", gpu(sees_all=False), UNKNOWN, "none visible from this container", "--pid=host"),
+        ("throttling", gpu(clock_reasons=0x60), WARNING, "HW_THERMAL_SLOWDOWN", "-q -d PERFORMANCE"),
+        ("throttling", gpu(clock_reasons=0x4), WARNING, "power limit", ""),
+        (
+            "clocks",
+            gpu(clock_reasons=0x1, application_clocks_set=False),
+            WARNING,
+            "not locked",
+            "--lock-gpu-clocks=1500",
+        ),
+        ("clocks", gpu(application_clocks_set=False), UNKNOWN, "", "--lock-gpu-clocks=1500"),
+        ("power limit", gpu(power_limit_watts=35.0), WARNING, "35 W of 70 W", "--power-limit=70"),
+        ("persistence mode", gpu(persistence=False), WARNING, "off", "-pm 1"),
+        ("ECC errors", gpu(uncorrected_ecc=2), WARNING, "2 uncorrected", "ROW_REMAPPER"),
+        ("NVML", replace(gpu(), problem="GPU is lost"), PREVENTS, "GPU is lost", "dmesg"),
+    ],
+)
+def test_a_check_of_a_gpu(what: str, now: GpuState, level: Level, found: str, remedy: str) -> None:
+    """One bad value of a GPU gives its level, the value, its effect and the command that helps."""
+    (check,) = [each for each in gpu_checks(now) if each.what == what]
+    assert (check.level, check.subject) == (level, UUID)
+    assert found in check.found
+    assert remedy in check.remedy
+    assert check.effect
+
+
+def test_a_lock_that_another_session_holds_prevents() -> None:
+    """A held lock names its holder; a lock that cannot be read is unknown."""
+    held = lock_check(LockState(held=True, told="process 7 of ann (pytest suites)"), "cpu")
+    assert (held.level, held.subject) == (PREVENTS, "cpu")
+    assert "process 7 of ann" in held.found
+    assert lock_check(LockState(held=None, told="denied"), "cpu").level is UNKNOWN
