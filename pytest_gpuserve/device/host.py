@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -28,15 +28,6 @@ HOST_VARIABLE = "GPUSERVE_HOST"
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _GIB = 2**30
-
-_BOOST_SWITCHES: Final = (
-    ("sys/devices/system/cpu/intel_pstate/no_turbo", "1"),
-    ("sys/devices/system/cpu/cpufreq/boost", "0"),
-)
-"""Files that say whether cores may clock above their base frequency, and what is in them where they may not.
-
-Source: the kernel's admin-guide/pm/intel_pstate.rst and cpufreq.rst.
-"""
 
 
 @dataclass(frozen=True)
@@ -93,23 +84,6 @@ def read_host(*, root: Path = Path("/"), environ: Mapping[str, str] | None = Non
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Boost:
-    """Whether cores may clock above their base frequency (turbo, boost), and the command that ends it."""
-
-    on: bool
-    turn_off: str
-
-
-def read_boost(*, root: Path = Path("/")) -> Boost | None:
-    """Read whether turbo or boost is on; None where the kernel does not tell."""
-    for name, off in _BOOST_SWITCHES:
-        now = _read(root / name).strip()
-        if now in {"0", "1"}:
-            return Boost(now != off, f"echo {off} | sudo tee /{name}")
-    return None
-
-
 def read_core_limit(*, root: Path = Path("/")) -> float | None:
     """Read how many cores' worth of time the control groups of this process allow it, by the tightest of them.
 
@@ -121,12 +95,6 @@ def read_core_limit(*, root: Path = Path("/")) -> float | None:
     if not limits and "cpu" in _read(root / "sys/fs/cgroup/cgroup.controllers").split():
         return math.inf
     return min(limits, default=None)
-
-
-def is_virtual(*, root: Path = Path("/")) -> bool | None:
-    """Whether a hypervisor says that it is below this kernel; None where the processor has no flag for it (not x86)."""
-    flags = re.search(r"^flags\s*:(.*)$", _read(root / "proc/cpuinfo"), re.MULTILINE)
-    return None if flags is None else "hypervisor" in flags[1].split()
 
 
 def _cpu_groups(root: Path) -> Iterator[Path]:

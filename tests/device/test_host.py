@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.device import HOST_VARIABLE, Host, read_host, read_software
-from pytest_gpuserve.device.host import is_virtual, read_boost, read_core_limit
+from pytest_gpuserve.device.host import read_core_limit
 from pytest_gpuserve.errors import UsageProblem
 from tests.fakes.children.toolkit import printed
 
@@ -161,23 +161,6 @@ def test_versions_are_read_without_importing(tmp_path: Path, monkeypatch: pytest
     }
 
 
-@pytest.mark.parametrize(
-    ("name", "off", "on"), [("intel_pstate/no_turbo", "1", "0"), ("cpufreq/boost", "0", "1")], ids=["intel", "others"]
-)
-def test_boost_is_read_from_either_file(root: Path, name: str, off: str, on: str) -> None:
-    """Intel's file says when turbo is off, the others' when boost is on; one that says neither is no answer."""
-    assert read_boost(root=root) is None
-    for text in ("", "maybe"):
-        write(root, f"sys/devices/system/cpu/{name}", text)
-        assert read_boost(root=root) is None
-    for text in (on, off):
-        write(root, f"sys/devices/system/cpu/{name}", f"{text}\n")
-        boost = read_boost(root=root)
-        assert boost is not None
-        assert boost.on is (text == on)
-        assert boost.turn_off == f"echo {off} | sudo tee /sys/devices/system/cpu/{name}"
-
-
 V1_QUOTA = "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us"
 V1_PERIOD = "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us"
 V1_GROUPS = "3:cpuset:/\n2:cpu,cpuacct:/docker/x\n0::/\n"
@@ -210,13 +193,3 @@ def test_the_tightest_group_limits_the_time(
     for name, text in {**files, **({} if groups is None else {"proc/self/cgroup": groups})}.items():
         write(root, name, text)
     assert read_core_limit(root=root) == limit
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [("flags\t\t: fpu hypervisor sse\n", True), ("flags\t\t: fpu sse\n", False), (ARM_CPUINFO, None), ("", None)],
-)
-def test_a_hypervisor_is_seen_where_processors_tell(root: Path, text: str, *, expected: bool | None) -> None:
-    """By the flag of x86; other processors have none, so nothing is known of them."""
-    write(root, "proc/cpuinfo", text)
-    assert is_virtual(root=root) is expected
