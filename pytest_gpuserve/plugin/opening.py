@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.builds.checkout import read_revision
 from pytest_gpuserve.builds.ignored import Rules
+from pytest_gpuserve.builds.restore import said_at_start
 from pytest_gpuserve.builds.worktree import ReferenceBuilds, resolve_revision
 from pytest_gpuserve.comparison.baseline_store import BaselineStore
 from pytest_gpuserve.device import DeviceLock, list_cards, read_host, read_software, select_device
@@ -21,7 +22,7 @@ from pytest_gpuserve.experiment.environment import RunEnvironment
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.load.ray import RayEngine
 from pytest_gpuserve.load.source import LOCAL
-from pytest_gpuserve.plugin.options import ENGINE_OPTION
+from pytest_gpuserve.plugin.options import ENGINE_OPTION, Update
 from pytest_gpuserve.plugin.progress import say
 from pytest_gpuserve.process.command_line import module_command
 from pytest_gpuserve.process.secrets import secret_headers
@@ -184,6 +185,7 @@ class Opened:
         against_name: Whom comparisons are side by side with, as people call it; empty where nobody, or nothing is
             measured.
         engine: What makes the loads on Ray; None where processes of this host do.
+        warnings: What is said before anything is measured.
     """
 
     settings: Settings
@@ -194,6 +196,7 @@ class Opened:
     against_name: str
     engine: RayEngine | None
     notes: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
     def close(self) -> None:
         """Remove the worktrees and give the device back; may be called again. Whoever uses the engine ends it."""
@@ -233,7 +236,12 @@ def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) 
         against_name=against_name,
         engine=engine,
         notes=tuple(_one_build(settings, revision)) if measuring else (),
+        warnings=tuple(said_at_start(settings.root, gates=_gates(settings))) if measuring else (),
     )
+
+
+def _gates(settings: Settings) -> bool:
+    return settings.update is Update.NOTHING and not settings.side_by_side
 
 
 def _one_build(settings: Settings, revision: Revision) -> list[str]:

@@ -468,7 +468,8 @@ class GateSession:
     def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
         """Say on what and against what we measure."""
         header = self._account.header
-        return [f"gpuserve: {header}"] if config.get_verbosity() >= 0 else []
+        warnings = [line for text in self._opened.warnings for line in f"gpuserve: {text}".splitlines()]
+        return [*([f"gpuserve: {header}"] if config.get_verbosity() >= 0 else []), *warnings]
 
     def pytest_keyboard_interrupt(self) -> None:
         """Say what was measured of the test that was cut short, and that it decides nothing."""

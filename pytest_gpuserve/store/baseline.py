@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from pytest_gpuserve.builds.restore import ways_to_restore
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 
 SUMMARY_TOLERANCE = 0.001
 """A summary further than this from its samples was edited by hand, or the samples were."""
-
-RESTORE = "restore the file with `git checkout -- {path}`, or record it again with --baseline-update after removing it"
 
 
 class _BaselineFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -152,7 +151,7 @@ def _decode(path: Path, data: bytes, kind: Any, where: str) -> Any:  # noqa: ANN
         reason, _, field_path = str(problem).partition(" - at `$")
         place = (where + field_path.rstrip("`")).lstrip(".") or "the top"
         raise BaselineUnusable(
-            f"baseline file {path} is not usable at {place}", found=reason, remedies=[RESTORE.format(path=path)]
+            f"baseline file {path} is not usable at {place}", found=reason, remedies=ways_to_restore(path)
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
         # Only of the whole file do we know where the byte stands that msgspec names.
@@ -161,7 +160,7 @@ def _decode(path: Path, data: bytes, kind: Any, where: str) -> Any:  # noqa: ANN
         raise BaselineUnusable(
             f"baseline file {path} is not whole JSON{' at ' + where if where else ''}",
             found=f"{problem}{line} ({len(data)} bytes)",
-            remedies=[RESTORE.format(path=path)],
+            remedies=ways_to_restore(path),
         ) from None
 
 
@@ -174,7 +173,7 @@ def _sessions(path: Path, key: str, entry: Entry) -> list[Session]:
         except ValueError as problem:
             raise BaselineUnusable(
                 f"baseline file {path} is not usable at entries[{key!r}].sessions[{number}].{problem}",
-                remedies=[RESTORE.format(path=path)],
+                remedies=ways_to_restore(path),
             ) from None
     return sessions
 
@@ -185,7 +184,7 @@ def _check_summary(path: Path, summary: Summary, entries: Mapping[str, Stored]) 
         raise BaselineUnusable(
             f"baseline file {path}: summary and entries do not name the same tests",
             found=", ".join(odd),
-            remedies=[RESTORE.format(path=path)],
+            remedies=ways_to_restore(path),
         )
     for key, stored in entries.items():
         computed = summarise(list(stored.sessions))
@@ -198,7 +197,7 @@ def _check_summary(path: Path, summary: Summary, entries: Mapping[str, Stored]) 
                 raise BaselineUnusable(
                     f"baseline file {path}: summary[{key!r}].{name} disagrees with the samples below it",
                     found=f"the summary says {said}, the samples give {is_}",
-                    remedies=["a baseline is recorded, never edited", RESTORE.format(path=path)],
+                    remedies=["a baseline is recorded, never edited", *ways_to_restore(path)],
                 )
 
 
