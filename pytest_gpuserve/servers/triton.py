@@ -21,14 +21,9 @@ from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import ContainerLaunch, Launch, digests, inherited_environment
 from pytest_gpuserve.servers.triton_api import STATISTICS, ask_triton, counters_of, read_configs, roles_of
 from pytest_gpuserve.servers.triton_config import (
+    Repository,
     asked_settings,
-    check_files,
     fingerprints,
-    main_model,
-    model_folders,
-    overlay,
-    read_config,
-    untracked_data,
     used_settings,
 )
 from pytest_gpuserve.servers.triton_install import find_triton
@@ -105,7 +100,6 @@ class Triton:
         engine_options: More options of its ``run``, such as ``--ipc=host``, without which a client's shared memory
             cannot be used.
         cwd: Its working folder, which models may import from; None: the one that the repository is in.
-        data: Files of ``moved_from``'s repository that git does not track, such as weights; both share them.
         moved_from: The server that this one is in another checkout; both are the same workload.
 
     Raises:
@@ -125,7 +119,6 @@ class Triton:
     engine: tuple[str, ...] | None = None
     engine_options: tuple[str, ...] = ()
     cwd: Path | None = None
-    data: tuple[Path, ...] = ()
     moved_from: Triton | None = None
     name: str = field(default="triton", init=False)
     ports: tuple[str, ...] = field(default=("http", "grpc", "metrics"), init=False)
@@ -139,7 +132,7 @@ class Triton:
     @property
     def default_model(self) -> str:
         """See ``ServerKind``: what is ``asked``, else the one model to load, the one ensemble, or ``model``."""
-        return self.asked or main_model(self.repository, self.models) or self.model or ""
+        return self.asked or self._repository.main_model(self.models) or self.model or ""
 
     def launch(self, site: Site) -> Launch | ContainerLaunch:
         """See ``ServerKind``.
@@ -147,17 +140,18 @@ class Triton:
         Raises:
             ServerFailed: The interpreter has no Triton that works, a model's file is missing, or no engine works.
         """
-        repository = self.repository
-        if self.moved_from is not None:
-            repository = overlay(repository, self.data, self.moved_from.repository, site.folder / "models")
-        check_files(model_folders(repository, self.models))
+        self._repository.check_files(self._repository.models(self.models))
         if self.image:
-            return self._container(site, repository)
+            return self._container(site)
         install = find_triton(self.python)
         variables = {**inherited_environment(os.environ), **self.environment}
         backends = install.write_backends(site, searched=variables.get(PYTHONPATH, ""))
         return Launch(
-            argv=(str(install.server), f"--backend-directory={backends}", *self._command_line(site, str(repository))),
+            argv=(
+                str(install.server),
+                f"--backend-directory={backends}",
+                *self._command_line(site, str(self.repository)),
+            ),
             environment={**self.environment, **install.environment(variables)},
             cwd=self.cwd or self.repository.parent,
         )
@@ -185,7 +179,7 @@ class Triton:
                 raise ServerFailed(
                     f"Triton's configuration of model {name} makes no sense", found=str(problem) or repr(problem)
                 ) from None
-            asked = asked_settings(read_config(self.repository / name))
+            asked = asked_settings(self._repository.config(name))
             settings.update({f"{name}.{key}": ServerSetting(value, asked.get(key)) for key, value in used.items()})
         return settings
 
@@ -210,7 +204,7 @@ class Triton:
 
     def information(self) -> Mapping[str, str]:
         """See ``ServerKind``: a fingerprint of each file of the models."""
-        found = fingerprints(model_folders(self.repository, self.models))
+        found = fingerprints(self.repository / name for name in self._repository.models(self.models))
         if self.image:
             found["image"] = f"{self.image} {image_id(self._engine(), self.image, env=os.environ)}"
         elif self.python != sys.executable:
@@ -249,8 +243,7 @@ class Triton:
                     "--against=REV moves only what git tracks: the model repository, or a package its models import",
                 ],
             )
-        data = tuple(untracked_data(self.repository)) if repository != self.repository else ()
-        return replace(moved, environment=environment, cwd=relocation.path(folder), data=data, moved_from=self)
+        return replace(moved, environment=environment, cwd=relocation.path(folder), moved_from=self)
 
     def _environment(self, relocation: Relocation, folder: Path) -> dict[str, str]:
         if self.image:
@@ -258,11 +251,19 @@ class Triton:
         inherited = inherited_environment(os.environ)
         return relocation.environment(self.environment, inherited=inherited, python=self.python, cwd=folder)
 
-    def _container(self, site: Site, repository: Path) -> ContainerLaunch:
-        mounted = {repository: IMAGE_MODELS}
-        if self.moved_from is not None and repository != self.repository:
-            # It consists of links to files in these two.
-            mounted |= {place: str(place) for place in (self.repository, self.moved_from.repository)}
+    @property
+    def _repository(self) -> Repository:
+        """The models as Triton reads them, with its last ``--model-config-name``."""
+        words = [word for flag in self._flags() for word in flag.split("=", 1)]
+        options = [word.removeprefix("--").replace("_", "-") for word in words]
+        named = [words[at + 1] for at, option in enumerate(options[:-1]) if option == "model-config-name"]
+        return Repository(self.repository, named[-1] if named else "")
+
+    def _container(self, site: Site) -> ContainerLaunch:
+        mounted = {self.repository: IMAGE_MODELS}
+        if self.moved_from is not None and self.moved_from.repository != self.repository:
+            # What git ignores is there by links to this one.
+            mounted[self.moved_from.repository] = str(self.moved_from.repository)
         container = Container(
             self.image,
             argv=("tritonserver", *self._command_line(site, IMAGE_MODELS)),
@@ -293,7 +294,7 @@ class Triton:
     def _check_repository(self) -> None:
         missing = [name for name in self.models if not (self.repository / name).is_dir()]
         if missing:
-            there = ", ".join(folder.name for folder in model_folders(self.repository, ()))
+            there = ", ".join(self._repository.models())
             raise UsageProblem(
                 f"triton_server: the model repository has no {', '.join(missing)}",
                 found=there or "no model",

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import re
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from pytest_gpuserve.builds.git import git_text
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 
 if TYPE_CHECKING:
@@ -28,9 +29,6 @@ HASHED_BYTES: Final = 8 << 20
 
 LISTED_FILES: Final = 32
 """A model with more files than this is told by one hash over all."""
-
-CODE: Final = frozenset({".py", ".pbtxt", ".so"})
-"""What makes a model what it is; the rest is its data."""
 
 
 def parse_config(text: str, origin: str) -> ModelConfig:
@@ -69,64 +67,102 @@ def parse_config(text: str, origin: str) -> ModelConfig:
         ) from None
 
 
-def read_config(model: Path) -> ModelConfig:
-    """Read a model's ``config.pbtxt``; an empty one where there is no such file, which some backends allow.
+_VERSION: Final = re.compile(r"\s*([+-]?[0-9]+)")
+"""How a folder's name begins that Triton takes for a version's."""
 
-    Raises:
-        UsageProblem: As of `parse_config`.
+
+@dataclass(frozen=True)
+class Repository:
+    """A model repository as Triton reads it.
+
+    Args:
+        folder: Where it is.
+        config_name: Of ``--model-config-name``: models that have ``configs/NAME.pbtxt`` are configured by that.
     """
-    file = model / CONFIG_FILE
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
-        text = ""
-    except (OSError, ValueError) as problem:
-        raise UsageProblem(
-            f"{file} cannot be read", found=str(problem), remedies=["it is text in UTF-8, readable for this user"]
-        ) from None
-    return parse_config(text, str(file))
 
+    folder: Path
+    config_name: str = ""
 
-def model_folders(repository: Path, models: Iterable[str]) -> list[Path]:
-    """The folders of these models, and of the models that those ensembles are made of; of all where none is named."""
-    names = list(models) or sorted(entry.name for entry in repository.iterdir() if entry.is_dir())
-    found: dict[str, Path] = {}
-    while names:
-        name = names.pop(0)
-        folder = repository / name
-        if name in found or not folder.is_dir():
-            continue
-        found[name] = folder
-        names += [step.model_name for step in read_config(folder).ensemble_scheduling.step if step.model_name]
-    return [found[name] for name in sorted(found)]
+    def config_file(self, model: str) -> Path:
+        """The file that configures a model; it need not be there."""
+        own = self.folder / model / "configs" / f"{self.config_name}.pbtxt"
+        return own if self.config_name and own.exists() else self.folder / model / CONFIG_FILE
 
+    def config(self, model: str) -> ModelConfig:
+        """Read a model's configuration; an empty one where there is no such file, which some backends allow.
 
-def main_model(repository: Path, models: Sequence[str]) -> str:
-    """The one that requests name as a rule: the one model to load, or the one ensemble; empty where neither is one."""
-    folders = [repository / name for name in models] or model_folders(repository, ())
-    ensembles = [folder for folder in folders if read_config(folder).HasField("ensemble_scheduling")]
-    return next((found[0].name for found in (folders, ensembles) if len(found) == 1), "")
+        Raises:
+            UsageProblem: As of `parse_config`.
+        """
+        file = self.config_file(model)
+        try:
+            text = file.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            text = ""
+        except (OSError, ValueError) as problem:
+            raise UsageProblem(
+                f"{file} cannot be read", found=str(problem), remedies=["it is text in UTF-8, readable for this user"]
+            ) from None
+        return parse_config(text, str(file))
 
+    def models(self, wanted: Iterable[str] = ()) -> list[str]:
+        """These models and those that ensembles among them are made of; all where none is named."""
+        names = list(wanted) or [entry.name for entry in self.folder.iterdir() if entry.is_dir()]
+        found: set[str] = set()
+        while names:
+            name = names.pop()
+            if name not in found and (self.folder / name).is_dir():
+                found.add(name)
+                names += [step.model_name for step in self.config(name).ensemble_scheduling.step if step.model_name]
+        return sorted(found)
 
-def check_files(folders: Iterable[Path]) -> None:
-    """See that Python models have their file: without it Triton's start does not fail, it hangs.
+    def main_model(self, wanted: Sequence[str]) -> str:
+        """The one that requests name as a rule: the one model to load, or the one ensemble; else empty."""
+        names = list(wanted) or self.models()
+        ensembles = [name for name in names if self.config(name).HasField("ensemble_scheduling")]
+        return next((found[0] for found in (names, ensembles) if len(found) == 1), "")
 
-    Raises:
-        ServerFailed: One has not.
-    """
-    for folder in folders:
-        config = read_config(folder)
-        if config.backend != "python" or config.default_model_filename:
-            continue
-        versions = [entry for entry in folder.iterdir() if entry.is_dir() and entry.name.isdecimal()]
-        missing = [version / "model.py" for version in versions if not (version / "model.py").is_file()]
-        if missing or not versions:
-            raise ServerFailed(
-                f"triton_server: a file of model {folder.name} is missing",
-                found=f"there is no {missing[0] if missing else folder / '1' / 'model.py'}",
-                looked=[str(folder / CONFIG_FILE)],
-                remedies=["a Python model's code is in MODEL/1/model.py, with a folder for each version"],
-            )
+    def versions(self, model: str) -> list[int]:
+        """The versions of a model that Triton loads, by its version policy: the latest one where it has none.
+
+        Triton (``VersionsToLoad`` of its core) passes over names that do not begin with a number, or with a zero
+        before one. An empty folder is a version too.
+        """
+        there = set()
+        for entry in (self.folder / model).iterdir():
+            number = _VERSION.match(entry.name)
+            if number and entry.is_dir() and not (entry.name.startswith("0") and entry.name != "0"):
+                there.add(int(number[1]))
+        policy = self.config(model).version_policy
+        if policy.HasField("specific"):
+            return sorted(there.intersection(policy.specific.versions))
+        if policy.HasField("all"):
+            return sorted(there)
+        latest = policy.latest.num_versions if policy.HasField("latest") else 1
+        return sorted(there)[::-1][:latest]
+
+    def check_files(self, models: Iterable[str]) -> None:
+        """See that Python models have their file: without it Triton's start does not fail, it hangs.
+
+        Raises:
+            ServerFailed: One has not.
+        """
+        for model in models:
+            config = self.config(model)
+            if config.backend != "python" or config.default_model_filename:
+                continue
+            versions = self.versions(model)
+            files = [self.folder / model / str(version) / "model.py" for version in versions]
+            missing = [file for file in files if not file.is_file()]
+            if missing or not versions:
+                raise ServerFailed(
+                    f"triton_server: a file of model {model} is missing",
+                    found=f"there is no {missing[0]}"
+                    if missing
+                    else f"{self.folder / model} has no version that its version policy loads",
+                    looked=[str(self.config_file(model))],
+                    remedies=["a Python model's code is in MODEL/1/model.py, and in each version that is loaded"],
+                )
 
 
 def fingerprints(folders: Iterable[Path]) -> dict[str, str]:
@@ -140,47 +176,6 @@ def fingerprints(folders: Iterable[Path]) -> dict[str, str]:
             told = {f"{folder.name}/": f"{len(told)} files, sha256:{whole}"}
         found.update(told)
     return found
-
-
-def untracked_data(repository: Path) -> list[Path]:
-    """Files of the repository that git does not track, such as weights, as far as they are no code."""
-    listed = git_text(repository, "ls-files", "--others", "-z", "--", ".") or ""
-    files = [repository / name for name in listed.split("\0") if name]
-    return [file for file in files if file.suffix not in CODE and "__pycache__" not in file.parts]
-
-
-def overlay(repository: Path, data: Sequence[Path], origin: Path, folder: Path) -> Path:
-    """Put another checkout's repository together with the data that git did not bring there, by links.
-
-    Args:
-        repository: The other checkout's.
-        data: Files of this checkout's repository that the other one shares.
-        origin: This checkout's repository.
-        folder: Where to make it.
-
-    Returns:
-        The repository itself where it has all, else the folder.
-    """
-    missing = {
-        inside: file
-        for file in data
-        if (repository / (inside := file.relative_to(origin)).parts[0]).is_dir() and not (repository / inside).exists()
-    }
-    if not missing:
-        return repository
-    for file in repository.rglob("*"):
-        if not file.is_dir() and "__pycache__" not in file.parts:
-            _link(folder / file.relative_to(repository), file)
-        elif file.is_dir():
-            (folder / file.relative_to(repository)).mkdir(parents=True, exist_ok=True)
-    for inside, file in missing.items():
-        _link(folder / inside, file)
-    return folder
-
-
-def _link(place: Path, file: Path) -> None:
-    place.parent.mkdir(parents=True, exist_ok=True)
-    place.symlink_to(file.absolute())
 
 
 def _fingerprint(file: Path) -> str:

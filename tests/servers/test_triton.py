@@ -109,6 +109,22 @@ def test_what_the_fixture_sets_is_refused(repository: Path, given: dict[str, Any
         Triton(repository, "models", **given)
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"arguments": {"model_config_name": "big"}},
+        {"extra": ("--model-config-name=big",)},
+        {"extra": ("--model-config-name", "small", "--model-config-name", "big")},
+    ],
+)
+def test_the_named_configuration_is_the_one_that_is_read(repository: Path, given: dict[str, Any]) -> None:
+    """Its ensemble is what requests are for."""
+    (repository / "a" / "configs").mkdir()
+    (repository / "a" / "configs" / "big.pbtxt").write_text(ENSEMBLE)
+    assert Triton(repository, "models", **given).default_model == "a"
+    assert Triton(repository, "models").default_model == ""
+
+
 def test_what_is_not_there_is_told(repository: Path, tmp_path: Path) -> None:
     """A missing repository or model is an error where the server is described."""
     with pytest.raises(UsageProblem, match="there is no model repository"):
@@ -120,10 +136,14 @@ def test_what_is_not_there_is_told(repository: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "files", "told"),
     [
-        ('backend: "python"', [], "a/1/model.py"),
-        ('name: "a"\n  backend : "python"\n', [], "a/1/model.py"),
-        ("backend: 'python'", [], "a/1/model.py"),
+        ('backend: "python"', ["1/x.py"], "a/1/model.py"),
+        ('name: "a"\n  backend : "python"\n', ["1/x.py"], "a/1/model.py"),
+        ("backend: 'python'", ["1/x.py"], "a/1/model.py"),
         ('backend: "python"', ["1/model.py", "2/other.py"], "a/2/model.py"),
+        ('backend: "python" version_policy { all {} }', ["1/w.bin", "2/model.py"], "a/1/model.py"),
+        ('backend: "python"', ["1/w.bin", "2/model.py"], None),
+        ('backend: "python"', ["01/w.bin", "1/model.py"], None),
+        ('backend: "python" version_policy { specific { versions: [1] } }', ["1/model.py", "2/w.bin"], None),
         ('backend: "python"', ["1/model.py"], None),
         ('backend: "python"\ndefault_model_filename: "x.py"', ["1/x.py"], None),
         ('backend: "onnxruntime"', [], None),
@@ -211,21 +231,19 @@ def test_a_container_sees_the_repository_alone(
 def test_a_container_can_follow_the_links(
     checkout: Path, relocation: Relocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is put together by links works in a container, too: it sees both repositories under their own names."""
+    """What git ignores is linked into the other side, whose container sees this repository under its own name."""
     moved = Triton(checkout / "models", "models", image="triton:24").relocated(relocation)
-    mounted = contained(moved, tmp_path / "site", monkeypatch).read_only
-    assert mounted[tmp_path / "site" / "models"] == "/models"
-    for link in (tmp_path / "site" / "models").rglob("*.*"):
-        assert any(str(link.readlink()).startswith(f"{place}/") for place in mounted.values())
+    assert dict(contained(moved, tmp_path / "site", monkeypatch).read_only) == {
+        tmp_path / "worktree" / "models": "/models",
+        checkout / "models": str(checkout / "models"),
+    }
 
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A checkout with a repository of a model whose weights git ignores."""
+    """A checkout with a repository of a model."""
     top = tmp_path / "checkout"
     fill(top / "models", "a")
-    (top / "models" / "a" / "1" / "weights.bin").write_text("weights")
-    (top / ".gitignore").write_text("*.bin\n")
     git(top, "init", "-q")
     git(top, "add", ".")
     git(top, "commit", "-q", "-m", "one")
@@ -239,30 +257,18 @@ def relocation(checkout: Path, tmp_path: Path) -> Relocation:
     return Relocation(checkout, tmp_path / "worktree")
 
 
-def test_the_other_side_has_its_own_models_and_the_same_weights(
+def test_the_other_side_has_its_own_models(
     checkout: Path, relocation: Relocation, tmp_path: Path, installed: TritonInstall
 ) -> None:
-    """The other revision's code is served, with weights that git does not track from here; new code stays here."""
+    """The other revision's code is served; it is the same workload."""
     ours, there = checkout / "models", tmp_path / "worktree" / "models"
     (ours / "a" / "1" / "model.py").write_text("two = 2\n")
-    (ours / "a" / "1" / "helper.py").write_text("new\n")
-    fill(ours, "new")
-    (ours / "new" / "1" / "w.bin").write_text("weights")
     kind = Triton(ours, "models")
     moved = kind.relocated(relocation)
     assert (moved.repository, moved.cwd) == (there, relocation.worktree)
     assert moved.workload() == kind.workload()
-    served = tmp_path / "site" / "models"
-    assert f"--model-repository={served}" in command_line(moved, tmp_path / "site")
-    files = {str(file.relative_to(served)): file.read_text() for file in served.rglob("*.*")}
-    assert sorted(files) == ["a/1/model.py", "a/1/weights.bin", "a/config.pbtxt"]
-    assert (files["a/1/model.py"], files["a/1/weights.bin"]) == ("one = 1\n", "weights")
+    assert f"--model-repository={there}" in command_line(moved, tmp_path / "site")
     assert moved.information()["a/1/model.py"] != kind.information()["a/1/model.py"]
-    # Where nothing is missing over there, nothing is put together.
-    (ours / "a" / "1" / "weights.bin").unlink()
-    (ours / "new" / "1" / "w.bin").unlink()
-    moved = Triton(ours, "models").relocated(relocation)
-    assert f"--model-repository={there}" in command_line(moved, tmp_path / "another")
 
 
 def test_what_cannot_be_compared_is_told(checkout: Path, relocation: Relocation, repository: Path) -> None:

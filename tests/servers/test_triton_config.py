@@ -9,10 +9,9 @@ import pytest
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.servers.triton_config import (
+    Repository,
     asked_settings,
-    model_folders,
     parse_config,
-    read_config,
     used_settings,
     write_model,
 )
@@ -62,13 +61,14 @@ def test_fields_of_a_newer_triton_are_passed_over() -> None:
 
 def test_a_configuration_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     """Only one that is not there is an empty one; a step that names no model names no folder, and kinds may be new."""
-    assert not read_config(tmp_path).backend
-    (tmp_path / "config.pbtxt").write_bytes(b"# caf\xe9\nbackend: 'python'")
-    with pytest.raises(UsageProblem, match=r"config\.pbtxt cannot be read[\s\S]*UTF-8"):
-        read_config(tmp_path)
+    repository = Repository(tmp_path)
+    assert not repository.config("m").backend
     (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "config.pbtxt").write_bytes(b"# caf\xe9\nbackend: 'python'")
+    with pytest.raises(UsageProblem, match=r"config\.pbtxt cannot be read[\s\S]*UTF-8"):
+        repository.config("m")
     (tmp_path / "m" / "config.pbtxt").write_text("ensemble_scheduling { step { } }")
-    assert model_folders(tmp_path, ["m"]) == [tmp_path / "m"]
+    assert repository.models(["m"]) == ["m"]
     assert asked_settings(parse_config("instance_group { count: 1 kind: 17 }", "it"))["instances"]
 
 
@@ -87,7 +87,7 @@ def test_a_model_is_laid_out(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "models", text, {"model.py": "# größer\n", "data/w.bin": weights}, version=3)
     assert folder == tmp_path / "models" / "m"
     assert (folder / "config.pbtxt").read_text(encoding="utf-8") == text
-    assert read_config(folder).name == "m"
+    assert Repository(folder.parent).config("m").name == "m"
     assert (folder / "3" / "model.py").read_text(encoding="utf-8") == "# größer\n"
     assert (folder / "3" / "data" / "w.bin").read_bytes() == b"\x00\x01"
     assert not (folder / "3" / "data" / "w.bin").is_symlink()
@@ -142,3 +142,43 @@ def test_a_configuration_that_makes_no_sense_is_an_error() -> None:
     ):
         with pytest.raises((LookupError, TypeError, ValueError)):
             used_settings(config)
+
+
+@pytest.mark.parametrize(
+    ("policy", "folders", "versions"),
+    [
+        ("", "1 2", [2]),
+        ("", "9 10", [10]),
+        ("all {}", "1 2", [1, 2]),
+        ("latest { num_versions: 2 }", "1 2 3", [3, 2]),
+        ("latest {}", "1", []),
+        ("specific { versions: [1, 7] }", "1 2", [1]),
+        ("", "01", []),
+        ("", "007 1", [1]),
+        ("", "0", [0]),
+        ("all {}", "configs warmup notes .git 1", [1]),
+        ("all {}", "1_old 2", [1, 2]),
+        ("", "-3 1", [1]),
+        ("", "\u0663 1", [1]),
+        ("", "", []),
+    ],
+)
+def test_versions_are_those_that_triton_loads(tmp_path: Path, policy: str, folders: str, versions: list[int]) -> None:
+    """By the version policy and the names of folders, empty ones too; a file is not a version."""
+    (tmp_path / "m").mkdir()
+    (tmp_path / "m" / "11").touch()
+    (tmp_path / "m" / "config.pbtxt").write_text(f"version_policy {{ {policy} }}" if policy else "")
+    for name in folders.split():
+        (tmp_path / "m" / name).mkdir()
+    assert Repository(tmp_path).versions("m") == versions
+
+
+def test_a_named_configuration_goes_before_the_common_one(tmp_path: Path) -> None:
+    """For models that have one of that name."""
+    write_model(tmp_path, 'name: "a" max_batch_size: 1')
+    write_model(tmp_path, 'name: "b" max_batch_size: 1')
+    (tmp_path / "a" / "configs").mkdir()
+    (tmp_path / "a" / "configs" / "big.pbtxt").write_text("max_batch_size: 64")
+    big = Repository(tmp_path, "big")
+    assert [big.config(name).max_batch_size for name in ("a", "b")] == [64, 1]
+    assert Repository(tmp_path, "small").config("a").max_batch_size == 1

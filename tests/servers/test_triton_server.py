@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.measure.counters import counted_between
+from pytest_gpuserve.measure.counters import ServerSetting, counted_between
 from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.servers.base import Ask
 from pytest_gpuserve.servers.triton import Triton
@@ -293,3 +293,26 @@ def test_a_model_that_cannot_be_loaded_is_told(tmp_path: Path) -> None:
     ):
         pytest.fail("it started")
     assert time.monotonic() - began < START_SECONDS
+
+
+def test_what_triton_serves_is_served(tmp_path: Path) -> None:
+    """Older versions without a file, zeros before a number, empty folders, version policies; settings are read back.
+
+    They are compared with the configuration that ``model_config_name=`` chooses.
+    """
+    repository = tmp_path / "models"
+    write_model(repository, CORE_CONFIG, {"model.py": PRE}, version=10)
+    write_model(repository, PRE_CONFIG + "version_policy { specific { versions: [1, 7] } }", {"model.py": PRE})
+    write_model(repository, CHAIN_CONFIG)
+    for folder in ("core/9", "core/0011", "core/notes", "pre/2", "chain/01"):
+        (repository / folder).mkdir()
+    (repository / "core" / "configs").mkdir()
+    big = CORE_CONFIG.replace("max_batch_size: 8", "max_batch_size: 16").replace("3000", "500")
+    (repository / "core" / "configs" / "big.pbtxt").write_text(big)
+    kind = Triton(repository, "models", arguments={"model_config_name": "big"}, python=triton_python())
+    with Starts(tmp_path / "log", START_SECONDS).start(kind, ASK) as instance:
+        settings = dict(instance.settings)
+    assert settings.pop("triton").used
+    assert settings["core.max_batch_size"] == ServerSetting("16", "16")
+    assert settings["core.max_queue_delay_us"] == ServerSetting("500", "500")
+    assert all(setting.asked in {None, setting.used} for setting in settings.values())

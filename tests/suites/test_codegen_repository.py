@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.kserve import HEADER_LENGTH, Inference, http_request, inputs_of
-from pytest_gpuserve.servers.triton_config import read_config
+from pytest_gpuserve.servers.triton_config import Repository
 from suites.codegen.apps import serving
 from suites.codegen.apps.byte_tokenizer import END_ID, ByteTokenizer, load_tokenizer
 from suites.codegen.apps.word_lists import from_array, to_arrays
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def config(name: str) -> ModelConfig:
     """A model's."""
     pytest.importorskip("tritonclient.grpc")
-    return read_config(FOLDER / name)
+    return Repository(FOLDER).config(name)
 
 
 def datatype(tensor: Any) -> str:  # noqa: ANN401 -- a generated class

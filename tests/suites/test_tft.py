@@ -17,7 +17,7 @@ from pytest_gpuserve.measure.breakdown import Breakdown
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.summary import Summary
-from pytest_gpuserve.servers.triton_config import asked_settings, read_config
+from pytest_gpuserve.servers.triton_config import Repository, asked_settings
 from suites.published import records_of
 from suites.tft import published_rules as rules
 from suites.tft.accuracy import check_risks, q_risk, risks
@@ -66,7 +66,7 @@ def test_configurations_are_the_contract(dataset: str) -> None:
     Both data sets are served by the same code.
     """
     pytest.importorskip("tritonclient.grpc")
-    config = read_config(MODELS / model_name(dataset))
+    config = Repository(MODELS).config(model_name(dataset))
     assert (config.name, config.backend) == (model_name(dataset), "python")
     for tensors, specs in ((config.input, INPUTS), (config.output, (OUTPUT,))):
         types = [tensor.data_type for tensor in tensors]
