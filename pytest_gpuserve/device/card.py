@@ -65,7 +65,8 @@ class Card:
         cuda: The newest CUDA version that the driver supports, as in ``12.8``.
         power_limit_watts: The power limit set now.
         max_sm_clock_mhz: The highest clock of its multiprocessors.
-        mig: Whether it is divided into instances now; None where it cannot be.
+        mig: Whether it is divided into instances now; None where it cannot be, or where NVML fails to tell its mode and
+            there is no instance.
         mig_profile: Of an instance its share, such as ``1g.10gb``; None for a whole card.
         power_default_watts: The power limit that it has by itself.
         power_most_watts: The highest one that may be set.
@@ -268,10 +269,7 @@ def read_cards(pynvml: ModuleType, index: int, system: System) -> tuple[list[Car
     try:
         reader = Reader(pynvml)
         handle = reader.required("the card itself", pynvml.nvmlDeviceGetHandleByIndex, index)
-        # Without it a slice cannot be told from the whole card, and neither can be compared.
-        modes = reader.supported("its MIG mode", pynvml.nvmlDeviceGetMigMode, handle)
-        # The pair is (current, pending); pending takes effect only after a reset.
-        mig = None if modes is None else modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+        mig = _read_mig(reader, handle)
         card = _read_facts(reader, handle, index, system, mig=mig)
         if not mig:
             memory = _read_memory(reader, handle)
@@ -279,6 +277,23 @@ def read_cards(pynvml: ModuleType, index: int, system: System) -> tuple[list[Car
     except Unreadable as problem:
         return [], [f"card {index}: {problem}"]
     return _read_instances(pynvml, handle, card)
+
+
+def _read_mig(reader: Reader, handle: object) -> bool | None:
+    """Whether it is divided: by its mode, or where NVML fails to tell that, by whether it has an instance."""
+    pynvml = reader.pynvml
+    modes = reader.optional("mig", pynvml.nvmlDeviceGetMigMode, handle)
+    if modes is not None:
+        # The pair is (current, pending); pending takes effect only after a reset.
+        return bool(modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
+    if reader.unknown["mig"] == UNSUPPORTED:
+        del reader.unknown["mig"]
+        return None
+    try:
+        pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, 0)
+    except pynvml.NVMLError:
+        return None
+    return True
 
 
 def _read_facts(reader: Reader, handle: object, index: int, system: System, *, mig: bool | None) -> Card:

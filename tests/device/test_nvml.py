@@ -161,6 +161,19 @@ def test_a_divided_card_is_its_instances(answers: dict[str, dict[str, Any]]) -> 
     assert last["index"] == 0
 
 
+def test_a_gpu_whose_mig_mode_is_unknown_is_whole_unless_it_has_instances(
+    answers: dict[str, dict[str, Any]], library: Path, tmp_path: Path
+) -> None:
+    """Some drivers answer "Unknown Error" for the mode: the GPU can be measured, and the unknown is told."""
+    error = Error("nvmlDeviceGetMigMode", 999)
+    scripts = (Script((card,), (error,)) for card in (cards.A100, cards.DIVIDED_A100))
+    environment, paths = cards.write_each(scripts, tmp_path, library=library)
+    (whole,), instances = (answer["cards"] for answer in read_each(environment, *paths))
+    assert (whole["mig"], whole["mig_profile"], whole["unknown"]["mig"]) == (None, None, "NVML said: Unknown Error")
+    known = answers["divided"]["cards"]
+    assert [card | {"unknown": {}} for card in instances] == [card | {"unknown": {}} for card in known]
+
+
 @pytest.mark.parametrize(
     ("machine", "profiles", "begin", "words"),
     [
@@ -199,7 +212,6 @@ REFUSING = {
     "nvmlDeviceGetName",
     "nvmlDeviceGetUUID",
     "nvmlDeviceGetMemoryInfo",
-    "nvmlDeviceGetMigMode",
     "nvmlDeviceGetMaxMigDeviceCount",
     "nvmlDeviceGetMigDeviceHandleByIndex",
 }
@@ -237,7 +249,7 @@ def test_each_function_may_fail(
 def test_each_function_may_be_unsupported(library: Path, tmp_path: Path, code: int) -> None:
     """By card or driver: only what names a card refuses it; all else is unknown, which is no failure."""
     errors = [Error(function, code) for function in called_functions(library, tmp_path, cards.T4)]
-    needed = REFUSING - {"nvmlDeviceGetMemoryInfo", "nvmlDeviceGetMigMode"}
+    needed = REFUSING - {"nvmlDeviceGetMemoryInfo"}
     for error, answer in read_failing(library, tmp_path, cards.T4, errors):
         assert (answer["cards"] == []) is (error.function in needed), error
         for card in answer["cards"]:
