@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import re
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import TYPE_CHECKING, Final, TypeVar, final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from types import ModuleType
 
 
@@ -128,16 +130,27 @@ class Unreadable(Exception):
     """A fact without which a card cannot be named or compared; its text says which, and what NVML said."""
 
 
-@contextmanager
-def opened(pynvml: ModuleType) -> Iterator[None]:
-    """Initialise the library, and shut it down at the end. Raises ``pynvml.NVMLError``."""
+@cache
+def initialised() -> ModuleType:
+    """Initialise NVML, once and for as long as this process lives, and return its binding.
+
+    Without persistence mode the driver takes 1 to 3 s to load a GPU's state for its first client, and drops that state
+    with the last one. A session is that client from its begin to its end, so that no server's start pays for it.
+
+    Raises:
+        pynvml.NVMLError: It cannot be initialised; the next call tries again.
+    """
+    # The plugin is loaded by every pytest run of an environment, most of which measure nothing.
+    import pynvml  # noqa: PLC0415  # see above
+
     pynvml.nvmlInit()
-    try:
-        yield
-    finally:
-        # All has been read by then.
-        with suppress(pynvml.NVMLError):
-            pynvml.nvmlShutdown()
+    atexit.register(_shut_down, pynvml)
+    return pynvml  # type: ignore[no-any-return]  # it has no types
+
+
+def _shut_down(pynvml: ModuleType) -> None:
+    with suppress(pynvml.NVMLError):
+        pynvml.nvmlShutdown()
 
 
 def is_unsupported(pynvml: ModuleType, error: Exception) -> bool:
@@ -199,12 +212,10 @@ def list_cards() -> NvmlAnswer:
     Never raises for anything that NVML answers; what went wrong is in ``problem``, and a fact that could not be read is
     in the card's ``unknown``. CUDA_VISIBLE_DEVICES plays no part.
     """
-    # The plugin is loaded by every pytest run of an environment, most of which measure nothing.
-    import pynvml  # noqa: PLC0415  # see above
+    import pynvml  # noqa: PLC0415  # as by `initialised`
 
     try:
-        with opened(pynvml):
-            return _read_all(pynvml)
+        return _read_all(initialised())
     except pynvml.NVMLError_LibraryNotFound:
         return _library_problem()
     except pynvml.NVMLError as error:

@@ -29,7 +29,6 @@ class CardProbe:
     Args:
         tell: Called with each event, and once with each value that cannot be known.
         is_ours: Whether a pid is of the session.
-        patience: After so many failures in a row a value is given up; at once where NVML does not support it.
     """
 
     def __init__(
@@ -39,13 +38,11 @@ class CardProbe:
         *,
         tell: Callable[[CardEvent | Unknown], None],
         is_ours: Callable[[int], bool],
-        patience: int = MOST_FAILURES,
     ) -> None:
         self._nvml = nvml
         self._uuid = uuid
         self._tell = tell
         self._is_ours = is_ours
-        self._patience = patience
         self._failures: dict[str, int] = {}
         self._lost = False
         self._own: Any = None
@@ -148,7 +145,7 @@ class CardProbe:
 
     def _ask(self, what: str, read: Callable[..., _T], *arguments: object) -> _T | None:
         failures = self._failures.get(what, 0)
-        if self._lost or failures >= self._patience:
+        if self._lost or failures >= MOST_FAILURES:
             return None
         try:
             answer = read(*arguments)
@@ -157,8 +154,8 @@ class CardProbe:
                 self._lost = True
                 self._tell(CardEvent(time.perf_counter_ns(), self._uuid, "lost"))
                 return None
-            self._failures[what] = self._patience if is_unsupported(self._nvml, error) else failures + 1
-            if self._failures[what] >= self._patience:
+            self._failures[what] = MOST_FAILURES if is_unsupported(self._nvml, error) else failures + 1
+            if self._failures[what] >= MOST_FAILURES:
                 self._tell(Unknown(self._uuid, what, str(error)))
             return None
         self._failures.pop(what, None)

@@ -105,7 +105,7 @@ DEVICE_RULES: Final = (
     ),
     Rule("driver", "driver", Kind.WARNS, "a new one may be faster or slower, and updates must not lose all baselines"),
     Rule("cuda", "CUDA of the driver", Kind.WARNS, "it comes with the driver"),
-    Rule("persistence", "persistence mode", Kind.WARNS, "without it a first start on the card loads the driver"),
+    Rule("persistence", "persistence mode", Kind.WARNS, "without it the driver drops set clocks between two sessions"),
     Rule("power_default_watts", "power limit by default", Kind.INFORMS, "the limit that is set counts", unit="W"),
     Rule("power_most_watts", "highest power limit", Kind.INFORMS, "the limit that is set counts", unit="W"),
     Rule(

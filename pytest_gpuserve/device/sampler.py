@@ -15,13 +15,13 @@ import select
 import signal
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
 import pynvml
 
+from pytest_gpuserve.device.card import initialised
 from pytest_gpuserve.device.card_probe import CardProbe
 from pytest_gpuserve.device.cpu import ProcessTrees, read_host_counters
 from pytest_gpuserve.device.sample import (
@@ -88,10 +88,7 @@ class Sampler:
             self._rest(origin_ns + number * PERIOD_NS)
 
     def close(self) -> None:
-        """Leave NVML and the file."""
-        if self._cards is not None:
-            with suppress(pynvml.NVMLError):
-                pynvml.nvmlShutdown()
+        """Leave the file."""
         self._trees.close()
         os.close(self._out)
         os.close(self._orders)
@@ -100,11 +97,11 @@ class Sampler:
         if not self._uuids:
             return None
         try:
-            pynvml.nvmlInit()
+            nvml = initialised()
         except pynvml.NVMLError as error:
             self._write(Unknown("", "NVML", str(error)))
             return None
-        return [CardProbe(pynvml, uuid, tell=self._write, is_ours=self._trees.is_ours) for uuid in self._uuids]
+        return [CardProbe(nvml, uuid, tell=self._write, is_ours=self._trees.is_ours) for uuid in self._uuids]
 
     def _turn(self, number: int) -> int | None:
         """The number of the card whose slow values are due (the host is the last), or None. PCIe alone takes 40 ms."""

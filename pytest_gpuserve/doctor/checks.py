@@ -210,7 +210,7 @@ def gpu_checks(now: GpuState) -> list[Check]:
             "persistence mode",
             None if card.persistence is None else "on" if card.persistence else "off",
             bad=not card.persistence,
-            effect="the first start loads the driver, which makes a cold start longer and resets clocks",
+            effect="each session waits 1 to 3 s for the driver, which resets clocks between two sessions",
             remedy=f"sudo {smi} -pm 1",
         ),
         _check(

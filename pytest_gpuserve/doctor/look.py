@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import psutil
 
-from pytest_gpuserve.device.card import opened
+from pytest_gpuserve.device.card import initialised
 from pytest_gpuserve.device.card_probe import CardProbe
 from pytest_gpuserve.device.cpu import cores_taken_by_others, cores_used, read_cpu, read_processes
 from pytest_gpuserve.device.host import read_core_limit, read_host
@@ -152,21 +152,13 @@ def _attempt(read: Callable[[], _T]) -> _T | None:
 
 def _sampled(cards: Sequence[Card]) -> list[tuple[CardSample | None, str]]:
     """Sample each GPU; in place of a sample, the reason why there is none."""
-    if not cards:
-        return []
-    import pynvml  # noqa: PLC0415 -- a machine without a GPU needs no binding
-
     samples: list[tuple[CardSample | None, str]] = []
-    try:
-        with opened(pynvml):
-            for card in cards:
-                try:
-                    probe = CardProbe(pynvml, card.uuid, tell=lambda _: None, is_ours=lambda _: False, patience=1)
-                    samples.append((probe.read(slow=True), ""))
-                except Exception as error:  # noqa: BLE001 -- one GPU that cannot be read must not hide the others
-                    samples.append((None, str(error)))
-    except pynvml.NVMLError as error:
-        return [(None, str(error))] * len(cards)
+    for card in cards:
+        try:
+            probe = CardProbe(initialised(), card.uuid, tell=lambda _: None, is_ours=lambda _: False)
+            samples.append((probe.read(slow=True), ""))
+        except Exception as error:  # noqa: BLE001 -- one GPU that cannot be read must not hide the others
+            samples.append((None, str(error)))
     return samples
 
 

@@ -22,7 +22,7 @@ import pynvml
 import pytest
 
 import pytest_gpuserve
-from pytest_gpuserve.device.card import UNSUPPORTED, Card, list_cards, opened
+from pytest_gpuserve.device.card import UNSUPPORTED, Card, initialised, list_cards
 from pytest_gpuserve.device.card_probe import CardProbe
 from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.device.sample import SAMPLES_A_SECOND, CardEvent, CardSample, Unknown
@@ -141,8 +141,7 @@ def on_card(card: Card, code: str) -> Iterator[subprocess.Popen[str]]:
 def look(card: Card, *, ours: Callable[[int], bool] = lambda _: False) -> tuple[CardSample, list[CardEvent | Unknown]]:
     """All values of a card once, and what could not be known."""
     told: list[CardEvent | Unknown] = []
-    with opened(pynvml):
-        return CardProbe(pynvml, card.uuid, tell=told.append, is_ours=ours).read(slow=True), told
+    return CardProbe(initialised(), card.uuid, tell=told.append, is_ours=ours).read(slow=True), told
 
 
 @pytest.mark.gpu
@@ -175,13 +174,12 @@ def test_nvml_answers_each_function(card: Card, monkeypatch: pytest.MonkeyPatch)
     answer = list_cards()
     told: list[CardEvent | Unknown] = []
     fast: list[float] = []
-    with opened(pynvml):
-        probe = CardProbe(pynvml, card.uuid, tell=told.append, is_ours=lambda _: False)
-        for number in range(LOOKS):
-            began = time.perf_counter()
-            probe.read(slow=number % 5 == 0)
-            if number % 5:
-                fast.append(time.perf_counter() - began)
+    probe = CardProbe(pynvml, card.uuid, tell=told.append, is_ours=lambda _: False)
+    for number in range(LOOKS):
+        began = time.perf_counter()
+        probe.read(slow=number % 5 == 0)
+        if number % 5:
+            fast.append(time.perf_counter() - began)
     for name in sorted(CALLED):
         cost = costs[name] or [0.0]
         said = answers.get(name, "not called on this card")[:80]
@@ -194,6 +192,24 @@ def test_nvml_answers_each_function(card: Card, monkeypatch: pytest.MonkeyPatch)
     lacking = {each.what for each in unknown} & NEEDED
     assert lacking <= {"uncorrected ECC errors"}
     assert median(fast) < 0.5 / SAMPLES_A_SECOND
+
+
+OPEN = """
+import sys, time, pynvml
+began = time.perf_counter()
+pynvml.nvmlInit()
+pynvml.nvmlDeviceGetHandleByUUID(sys.argv[1])
+print(time.perf_counter() - began)
+"""
+
+
+@pytest.mark.gpu
+def test_nvml_that_is_open_keeps_the_driver_loaded(card: Card) -> None:
+    """While this process has NVML open, another one opens it within half a second, without persistence mode, too."""
+    initialised()
+    took = [float(subprocess.check_output([sys.executable, "-c", OPEN, card.uuid])) for _ in range(3)]
+    print(f"persistence mode {card.persistence}: {', '.join(f'{each:.3f}' for each in took)} s")  # noqa: T201 -- as above
+    assert median(took) < 0.5
 
 
 @pytest.mark.gpu
@@ -308,16 +324,15 @@ def test_clocks_that_are_locked_show(busy_card: tuple[Card, int]) -> None:
     """A card whose clock is locked at half of its highest one computes at that clock, as telemetry tells it."""
     card, _ = busy_card
     assert card.max_sm_clock_mhz is not None
-    with opened(pynvml):
-        handle = pynvml.nvmlDeviceGetHandleByUUID(card.uuid)
-        clock = card.max_sm_clock_mhz // 2
-        try:
-            pynvml.nvmlDeviceSetGpuLockedClocks(handle, clock, clock)
-            time.sleep(1)
-            seen = look(card)[0].sm_clock_mhz
-        finally:
-            pynvml.nvmlDeviceResetGpuLockedClocks(handle)
+    handle = pynvml.nvmlDeviceGetHandleByUUID(card.uuid)
+    clock = card.max_sm_clock_mhz // 2
+    try:
+        pynvml.nvmlDeviceSetGpuLockedClocks(handle, clock, clock)
         time.sleep(1)
+        seen = look(card)[0].sm_clock_mhz
+    finally:
+        pynvml.nvmlDeviceResetGpuLockedClocks(handle)
+    time.sleep(1)
     free = look(card)[0].sm_clock_mhz
     print(f"locked at {clock} MHz: {seen} MHz; free: {free} MHz")  # noqa: T201 -- as above
     assert seen == pytest.approx(clock, rel=0.05)
@@ -328,8 +343,7 @@ def test_an_instance_of_a_divided_card_is_told_from_the_whole(card: Card) -> Non
     """An instance has a profile, memory that is less than its card's, and is named to CUDA by its own UUID."""
     if card.mig_profile is None:
         pytest.skip("this card is not divided (MIG)")
-    with opened(pynvml):
-        whole = pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(card.index)).total
+    whole = pynvml.nvmlDeviceGetMemoryInfo(initialised().nvmlDeviceGetHandleByIndex(card.index)).total
     assert card.memory_bytes is not None
     assert card.memory_bytes < whole
     assert card.uuid.startswith("MIG-")
