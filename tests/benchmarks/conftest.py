@@ -1,4 +1,4 @@
-"""One table of all that was measured, printed at the end; nginx and Triton for those who ask."""
+"""One table of all that was measured, printed at the end; nginx for those who ask."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 
 from tests.benchmarks.rows import Table
 from tests.benchmarks.servers import nginx
-from tests.benchmarks.triton_loads import Triton, triton
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,13 +31,6 @@ def nginx_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """An nginx that answers 200."""
     with nginx(tmp_path_factory.mktemp("nginx")) as url:
         yield url
-
-
-@pytest.fixture(scope="module")
-def triton_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Triton]:
-    """A Triton with a model that returns its input."""
-    with triton(tmp_path_factory.mktemp("triton")) as server:
-        yield server
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

@@ -1,4 +1,4 @@
-"""What a small request costs the client: ours against wrk and hey on nginx, and perf_analyzer on Triton."""
+"""What a small request costs the client: ours against wrk and hey on nginx."""
 
 from __future__ import annotations
 
@@ -11,21 +11,17 @@ from pytest_gpuserve.units import format_rate
 from tests.benchmarks import ours
 from tests.benchmarks.pairs import Contestant, compare
 from tests.benchmarks.peers import hey, wrk
-from tests.benchmarks.triton_loads import ours_over_grpc, ours_over_http, perf_analyzer_over
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.benchmarks.rows import Table
-    from tests.benchmarks.triton_loads import Triton
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 CONNECTIONS = 16
 REQUESTS = 100_000
 PAIRS = 6
-TRITON_REQUESTS = 15_000
-TRITON_PAIRS = 4
 
 
 def our_contestant(cache: Path, url: str) -> Contestant:
@@ -49,13 +45,3 @@ def test_hey(tmp_path: Path, nginx_url: str, table: Table) -> None:
     peer = Contestant(partial(load, requests=REQUESTS), partial(load, requests=CONNECTIONS))
     found = compare(our_contestant(tmp_path, nginx_url), peer, pairs=PAIRS)
     assert table.compare_seconds("client CPU a request, nginx", "hey", found.cost, most=0.4), found
-
-
-@pytest.mark.parametrize(("protocol", "most"), [("http", 0.3), ("grpc", 1.5)])
-def test_perf_analyzer(tmp_path: Path, triton_server: Triton, table: Table, protocol: str, most: float) -> None:
-    """An inference by Triton takes at most 0.3 of perf_analyzer's CPU time over HTTP, and 1.5 over gRPC."""
-    load = {"concurrency": CONNECTIONS, "requests": TRITON_REQUESTS}
-    mine = {"http": ours_over_http, "grpc": ours_over_grpc}[protocol](tmp_path, triton_server, **load)
-    found = compare(mine, perf_analyzer_over(protocol, triton_server, **load), pairs=TRITON_PAIRS)
-    what = f"client CPU a request, Triton {protocol}"
-    assert table.compare_seconds(what, "perf_analyzer", found.cost, most=most), found

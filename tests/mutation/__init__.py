@@ -1,1 +1,0 @@
-"""Which share of small faults in a room's code its tests find."""
