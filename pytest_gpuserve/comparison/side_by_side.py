@@ -304,7 +304,7 @@ class SideBySide:
         return unlike_work(*self._streams())
 
     def _unknown_work(self, metric: Metric) -> tuple[Reason, ...]:
-        return unknown_work(*self._streams()) if metric.is_of_requests else ()
+        return unknown_work(*self._streams()) if metric.is_of_requests and self._unlike_work() is None else ()
 
     def _streams(self) -> list[list[Streams | None]]:
         """Those of the base's windows, and of the candidate's."""

@@ -6,7 +6,9 @@ import hashlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final, NamedTuple
+
+import msgspec
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.url import authority_of
@@ -118,6 +120,38 @@ def asks_to_close(payload: bytes) -> bool:
     """Whether a serialised request asks the server to close the connection after its answer."""
     head, _, _ = payload.partition(b"\r\n\r\n")
     return b"\r\nconnection: close" in head.lower()
+
+
+class Asked(NamedTuple):
+    """What a request asks of the stream that answers it.
+
+    Args:
+        choices: How many answers.
+        usage: Whether it is to say how many tokens it has.
+    """
+
+    choices: int = 1
+    usage: bool = False
+
+
+class _Body(msgspec.Struct):
+    n: Any = 1
+    prompt: Any = None
+    stream_options: Any = None
+
+
+def asked_of_stream(payload: bytes) -> Asked:
+    """Read what a serialised request of OpenAI's API asks; any other asks nothing special."""
+    try:
+        body = msgspec.json.decode(payload.partition(b"\r\n\r\n")[2], type=_Body)
+    except (msgspec.DecodeError, ValueError, RecursionError):
+        return Asked()
+    prompts = body.prompt if isinstance(body.prompt, list) and body.prompt else [""]
+    # A list of numbers is one prompt, by its tokens.
+    several = len(prompts) if all(isinstance(prompt, (str, list)) for prompt in prompts) else 1
+    each = body.n if isinstance(body.n, int) else 1
+    options = body.stream_options if isinstance(body.stream_options, dict) else {}
+    return Asked(max(1, each * several), options.get("include_usage") is True)
 
 
 def check_answer(expect: Expect | None, body: bytes) -> str | None:

@@ -62,7 +62,7 @@ def merge_ticks(ticks: Sequence[Tick]) -> Tick:
         unchecked=sum(tick.unchecked for tick in ticks),
         in_flight=sum(tick.in_flight for tick in ticks),
         in_flight_ns=sum(tick.in_flight_ns for tick in ticks),
-        failed_ns=sum(tick.failed_ns for tick in ticks),
+        untimed_ns=sum(tick.untimed_ns for tick in ticks),
         opening=sum(tick.opening for tick in ticks),
         oldest_opening_ns=max(tick.oldest_opening_ns for tick in ticks),
         cpu_ns=sum(tick.cpu_ns for tick in ticks),
@@ -172,7 +172,7 @@ class Totals:
     held: int = 0
     unchecked: int = 0
     in_flight_ns: int = 0
-    failed_ns: int = 0
+    untimed_ns: int = 0
     in_flight_course: tuple[int, ...] = ()
     course_every: int = 1
     opening: int = 0
@@ -329,7 +329,7 @@ def _add_sums(totals: Totals, tick: Tick) -> Totals:
         held=totals.held + tick.held,
         unchecked=totals.unchecked + tick.unchecked,
         in_flight_ns=totals.in_flight_ns + tick.in_flight_ns,
-        failed_ns=totals.failed_ns + tick.failed_ns,
+        untimed_ns=totals.untimed_ns + tick.untimed_ns,
         **_course(totals, tick),
         opening=tick.opening,
         oldest_opening_ns=tick.oldest_opening_ns,

@@ -331,8 +331,8 @@ def _in_flight(totals: Totals, service: Durations) -> Iterator[Reason]:
     throughput, mean, in_flight = totals.throughput, service.mean, totals.in_flight
     if throughput is None or mean is None or in_flight is None:
         return
-    # Failed requests were under way as well.
-    expected = throughput * mean + totals.failed_ns / totals.nanoseconds
+    # So were failed requests, and streams after their last token.
+    expected = throughput * mean + totals.untimed_ns / totals.nanoseconds
     edges = in_flight * mean / totals.seconds
     if expected > 0 and abs(in_flight - expected) <= IN_FLIGHT_TOLERANCE * expected + edges:
         return

@@ -166,13 +166,14 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
         begin_ns: Its begin by the monotonic clock.
         end_ns: Its end, which is the next one's begin.
         requests: Requests answered well.
-        latency: Their latencies: of a closed loop from the send, of an open loop from the intended send.
+        latency: Their latencies: of a closed loop from the send, of an open loop from the intended send; of a stream to
+            its last chunk with content.
         service: Of an open loop, their latencies from the actual send; of a closed loop empty, being the same.
         lag: How late requests were sent, counted when they are sent; waiting for ``max_in_flight`` is none of it.
         ttft: Of streams that ended well, time to the first chunk with content; to the end where there was none.
         itl: Of streams, the gaps between such chunks; those of chunks that came in one read are 0.
         tpot: Of streams that ended well and say that they have two tokens or more, the time from the first chunk with
-            content to the end, over the tokens but the first.
+            content to the last one, over the tokens but the first.
         chunks: Of streams, chunks with content that arrived.
         tokens_beyond_chunks: Of answers that ended, how many tokens they say that they have
             (``usage.completion_tokens``), less their chunks; it may be below 0.
@@ -192,7 +193,8 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
         in_flight: Requests under way at its end.
         in_flight_ns: Sum over all requests of how long they were under way within the tick, so that divided by the
             tick's length it is the average number under way.
-        failed_ns: Of that sum, what belongs to requests that failed in it.
+        untimed_ns: Of that sum, what no latency has: requests that failed in it, and of streams the time from the last
+            chunk with content to the end.
         opening: Slots that were being opened at its end.
         oldest_opening_ns: How long the oldest of them had been.
         cpu_ns: CPU time that the engine used in it.
@@ -241,7 +243,7 @@ class Tick(msgspec.Struct, frozen=True, tag=True):
     unchecked: int = 0
     in_flight: int = 0
     in_flight_ns: int = 0
-    failed_ns: int = 0
+    untimed_ns: int = 0
     opening: int = 0
     oldest_opening_ns: int = 0
     cpu_ns: int = 0

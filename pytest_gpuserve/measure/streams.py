@@ -21,8 +21,8 @@ class Streams:
     Args:
         ttft: Of each request, the time to the first chunk with content; to the end where there was none.
         itl: The gaps between such chunks.
-        tpot: Of each request that says that it has two tokens or more, the time from the first such chunk to the end,
-            over the tokens but the first.
+        tpot: Of each request that says that it has two tokens or more, the time from the first such chunk to the last
+            one, over the tokens but the first.
         tokens: The chunks that arrived, and of requests that say how many tokens they have the difference. In a short
             window it may be below 0.
         with_usage: Requests that say how many tokens they have (``usage.completion_tokens``).

@@ -71,12 +71,23 @@ class MeanCount:
 
 
 def unlike_work(before: Sequence[Streams | None], now: Sequence[Streams | None]) -> Reason | None:
-    """Tell that answers have another number of tokens than those that they are compared with; None if not, or unknown.
+    """Tell that answers have another number of tokens than those that they are compared with, or hide it on one side.
 
     Args:
         before: The windows of the reference.
         now: The windows that are compared with it.
+
+    Returns:
+        None if not, or where neither side tells it.
     """
+    for who, side, other in (("the reference", before, now), ("what is compared with it", now, before)):
+        (silent, answers), (others_silent, others) = _silent(side), _silent(other)
+        if silent and others and not others_silent:
+            return Reason(
+                ReasonKind.WORK_UNKNOWN,
+                f"unknown work: {silent} of {answers} answers of {who} told no usage, and all others did; two builds"
+                " can be compared where both tell usage, or neither does",
+            )
     then, found = tokens_of_answers(before), tokens_of_answers(now)
     if then is None or found is None or not found.is_apart(then, SAME_TOKENS * max(then.value, found.value)):
         return None
@@ -100,17 +111,23 @@ def unknown_work(*sides: Iterable[Streams | None]) -> tuple[Reason, ...]:
     Args:
         sides: The windows of what is compared.
     """
-    known = [each for side in sides for each in side if each is not None]
-    answers, told = sum(each.ttft.total for each in known), sum(each.with_usage for each in known)
-    if answers <= told:
+    silent, answers = _silent(each for side in sides for each in side)
+    if not silent:
         return ()
-    who = f"{answers - told} of {answers} answers" if told else "answers"
+    who = f"{silent} of {answers} answers" if silent < answers else "answers"
     return (
         Reason(
             ReasonKind.WORK_UNKNOWN,
             f"{who} told no usage, so nobody knows whether they have as many tokens as what they are compared with",
         ),
     )
+
+
+def _silent(windows: Iterable[Streams | None]) -> tuple[int, int]:
+    """Count the answers that do not say how many tokens they have, and all."""
+    known = [each for each in windows if each is not None]
+    answers = sum(each.ttft.total for each in known)
+    return answers - sum(each.with_usage for each in known), answers
 
 
 def unsteady_cache(parts: Iterable[Sequence[Window]]) -> Reason | None:

@@ -459,9 +459,9 @@ def test_a_round_in_a_starved_hour_teaches_nothing_about_starts() -> None:
 
 
 class Talkative(ScriptedPairing):
-    """A candidate whose answers are longer, or that does not say how long they are."""
+    """A candidate whose answers are longer; ``silent`` sides do not say how long theirs are."""
 
-    usage = True
+    silent: frozenset[str] = frozenset()
 
     def _round(self, number: int, blocks: int) -> Round:
         measured = super()._round(number, blocks)
@@ -469,7 +469,7 @@ class Talkative(ScriptedPairing):
             replace(
                 block,
                 windows=tuple(
-                    streamed(each, tokens=11 if arm == "base" else 12, usage=self.usage or arm == "base")
+                    streamed(each, tokens=11 if arm == "base" else 12, usage=arm not in self.silent)
                     for arm, each in zip(block.order, block.windows, strict=True)
                 ),
             )
@@ -493,7 +493,7 @@ def test_longer_answers_are_another_work() -> None:
 def test_answers_whose_length_nobody_knows_are_told() -> None:
     """With whatever is said of the metrics that are made of them, and of ratios in a duel, each time."""
     pairing = Talkative()
-    pairing.usage = False
+    pairing.silent = frozenset(ARMS)
     paired = a_comparison(pairing, prior=NARROW)
     judgement = look(paired, 2)
     assert judgement.verdict is Verdict.PASS
@@ -501,6 +501,18 @@ def test_answers_whose_length_nobody_knows_are_told() -> None:
     for each in (judgement, limited):
         assert [reason.kind for reason in each.reasons].count(ReasonKind.WORK_UNKNOWN) == 1
     assert not paired.judge(COLD_START, 0.2).has(ReasonKind.WORK_UNKNOWN)
+
+
+@pytest.mark.parametrize("silent", ARMS)
+def test_a_side_that_alone_does_not_say_how_long_its_answers_are_is_not_compared(silent: str) -> None:
+    """It would hide that they are shorter, in a limit of a duel too; how long a start takes is judged."""
+    pairing = Talkative()
+    pairing.silent = frozenset({silent})
+    paired = a_comparison(pairing, prior=NARROW)
+    judgement = look(paired, 2)
+    for each in (judgement, paired.judge_limit(THROUGHPUT, 0.5)):
+        assert (each.verdict, [reason.kind for reason in each.reasons]) == (Verdict.INVALID, [ReasonKind.WORK_UNKNOWN])
+    assert paired.judge(COLD_START, 0.2).verdict is not Verdict.INVALID
 
 
 # -- trouble that shows late

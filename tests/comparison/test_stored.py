@@ -65,7 +65,7 @@ def test_the_client_may_add_a_tenth_of_the_narrowest_tolerance(world: World, met
     ("tokens", "usage", "verdict", "kinds"),
     [
         (11, True, Verdict.PASS, []),
-        (11, False, Verdict.PASS, [ReasonKind.WORK_UNKNOWN]),
+        (11, False, Verdict.INVALID, [ReasonKind.WORK_UNKNOWN]),
         (12, True, Verdict.INVALID, [ReasonKind.UNLIKE_WORK]),
     ],
 )
@@ -78,7 +78,7 @@ def test_answers_that_are_longer_than_recorded_are_another_work(
     *,
     usage: bool,
 ) -> None:
-    """There is no verdict on how fast they are, and nothing more is measured; it is told where nobody knows it."""
+    """There is no verdict on how fast they are, and nothing more is measured; the same where one side hides it."""
     world.start_noise = 0.003
     with monkeypatch.context() as recording:
         recording.setattr(world_module, "window_at", lambda cost: streamed(window_at(cost), tokens=11))

@@ -51,7 +51,8 @@ class ChatHandler(BaseHTTPRequestHandler):
             wrong = int(sys.argv[2]) and number % int(sys.argv[2]) == 0
             said = ({"content": "ill"}, *SAID[1:]) if wrong else SAID
             chunks: list[dict[str, Any]] = [{"choices": [{"delta": delta}]} for delta in said]
-            self._answer("".join(f"data: {json.dumps(each)}\n\n" for each in (*chunks, {"choices": [], **usage})))
+            chunks += [{"choices": [{"delta": {}, "finish_reason": "stop"}]}, {"choices": [], **usage}]
+            self._answer("".join(f"data: {json.dumps(each)}\n\n" for each in chunks))
         else:
             self._answer(json.dumps({"choices": [], **usage}))
 

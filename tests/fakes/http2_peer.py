@@ -216,7 +216,7 @@ class Recorder:
         """Nothing is sent again."""
         raise AssertionError
 
-    def streamed(self, slot: Slot, now_ns: int, stream: Stream) -> None:
+    def streamed(self, slot: Slot, now_ns: int, stream: Stream, body: bytes, *, keep: bool) -> None:
         """No streams here."""
         raise AssertionError
 

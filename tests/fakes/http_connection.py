@@ -116,7 +116,7 @@ class User:
         room: Iterable[int | OSError] = (),
         goes_on: bool = True,
         payload: bytes = PAYLOAD,
-        transport: type[Http1] = Http1,
+        transport: Callable[..., Http1] = Http1,
         asks_to_close: bool = False,
     ) -> None:
         self.events: list[Event] = []
@@ -174,7 +174,7 @@ class User:
         """There are no streams here."""
         raise AssertionError
 
-    def streamed(self, slot: Slot, now_ns: int, stream: Stream) -> None:
+    def streamed(self, slot: Slot, now_ns: int, stream: Stream, body: bytes, *, keep: bool) -> None:
         """There are no streams here."""
         raise AssertionError
 

@@ -43,6 +43,7 @@ class Reply:
         lost: Whether the connection is lost instead of an answer given.
         first_ns: Of a stream, when its first content came, from the send; None where there was none.
         tokens: Of a stream, how many it says that it has, each in a chunk of its own.
+        tail_ns: Of a stream, how long it goes on after its last content.
         is_stream: Whether it is one.
     """
 
@@ -53,6 +54,7 @@ class Reply:
     lost: bool = False
     first_ns: int | None = None
     tokens: int | None = None
+    tail_ns: int = 0
     is_stream: bool = False
 
 
@@ -288,8 +290,12 @@ class SimulatedSlot(Slot):
             request.good = True
             if reply.is_stream:
                 first_ns = IDLE if reply.first_ns is None else request.at_ns + reply.first_ns
-                loop.streamed(self, now_ns, Stream(first_ns, reply.tokens or 1, reply.tokens))
-            loop.answered(self, now_ns, reply.body, reply.keep)
+                last_ns = IDLE if reply.first_ns is None else now_ns - reply.tail_ns
+                chunks = 0 if reply.first_ns is None else reply.tokens or 1
+                stream = Stream(first_ns, last_ns, chunks, reply.tokens)
+                loop.streamed(self, now_ns, stream, reply.body, keep=reply.keep)
+            else:
+                loop.answered(self, now_ns, reply.body, reply.keep)
 
     def _say(self, body: bytes) -> str:
         self._simulation.said += 1

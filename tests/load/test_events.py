@@ -1,4 +1,4 @@
-"""Which events of a stream carry content, whatever pieces it arrives in, and what its answers say of their tokens."""
+"""Which events of a stream carry content, whatever pieces it arrives in, and which answers are complete."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine import http1
-from pytest_gpuserve.load.engine.streams import MAX_LINE_BYTES, EventCounter, Streams
-from pytest_gpuserve.load.engine.transport import IDLE
+from pytest_gpuserve.load.engine.streams import MAX_EVENT_BYTES, StreamAnswer, Streams
+from pytest_gpuserve.load.engine.transport import IDLE, FaultKind
+from pytest_gpuserve.load.request import Asked
 from tests.fakes.http_connection import FakeOpening, User
 from tests.fakes.pieces import cut
 
@@ -36,7 +37,8 @@ ROLE = delta(role="assistant", content="")
 WORD = delta(content="wörd")
 FINISH = chunk({"index": 0, "delta": {}, "finish_reason": "length"})
 USAGE = chunk(usage={"prompt_tokens": 7, "completion_tokens": 5, "total_tokens": 12})
-ANSWER = ROLE + WORD + WORD + FINISH + USAGE + b"data: [DONE]\n\n"
+DONE = b"data: [DONE]\n\n"
+ANSWER = ROLE + WORD + WORD + FINISH + USAGE + DONE
 """Two chunks with content, which are five tokens."""
 
 PARTS = [
@@ -44,41 +46,97 @@ PARTS = [
     *(b"event: ping", b": comment", b"[DONE]", b"\n", b"\r", b"\r\n", b" ", b":", b"a", b"x" * 40),
     *(b"\xef\xbb\xbf", b"\xef"),
     *(ROLE, WORD, USAGE, WORD.rstrip(), WORD[:-30], b"data:" + WORD[6:], b"data: {}", b"data: {"),
+    *(FINISH, DONE, ANSWER, b"data: " + WORD[6:].replace(b", ", b",\ndata: "), chunk({"index": 1, "text": "w"})),
+    *(b'error: {"code": 500}\n\n', b"event: error\n", b"event: message\n", b'{"error": "oom"}\n'),
+    *(b'data: {"error": {"code": 500}}\n\n', b'data: {"object": "error", "message": "oom"}\n\n'),
 ]
 STREAMS = st.lists(st.sampled_from(PARTS) | st.binary(max_size=4), max_size=20).map(b"".join)
 CUTS = st.lists(st.integers(0, 1000), max_size=20)
 
 
+def read(*pieces: bytes) -> StreamAnswer:
+    """Feed the pieces to a new answer."""
+    answer = StreamAnswer()
+    for piece in pieces:
+        answer.feed(piece)
+    return answer
+
+
 def count(*pieces: bytes) -> int:
-    """Feed the pieces to a new counter; return how many events have content."""
-    counter = EventCounter()
-    return sum(counter.feed(piece) for piece in pieces)
+    """Return how many events of a stream have content."""
+    return read(*pieces).chunks
 
 
-def has_content(data: bytes) -> bool:
-    """Whether an event's data counts, by the standard library's JSON."""
-    if data in {b"", b"[DONE]"} or not data.startswith(b"{") or b"\n" in data:
-        return data not in {b"", b"[DONE]"}
-    try:
-        choices = json.loads(data).get("choices")
-    except ValueError:
-        return True
-    return choices is None or any(choice["delta"].get("content") for choice in choices)
+def fault(*pieces: bytes, choices: int = 1) -> str:
+    """The kind of fault of a stream; empty for a complete answer."""
+    found = read(*pieces).fault(Asked(choices), others_tell_usage=True)
+    return "" if found is None else str(found[0])
 
 
-def by_the_standard(stream: bytes) -> int:
-    """Interpret a whole stream step by step as section 9.2.6 says, with all of its text."""
+def events_of(stream: bytes) -> tuple[list[bytes], list[bytes]]:
+    """Interpret a whole stream step by step as section 9.2.6 says; returns the events' data, and all other lines."""
     *lines, _unfinished = re.split(rb"\r\n|\n|\r", stream.removeprefix(b"\xef\xbb\xbf"))
-    tokens, buffer = 0, b""
+    events, others, buffer = [], [], b""
     for line in lines:
         if not line:
-            data, buffer = buffer.removesuffix(b"\n"), b""
-            tokens += has_content(data)
+            events.append(buffer.removesuffix(b"\n"))
+            buffer = b""
         elif not line.startswith(b":"):
             field, _, value = line.partition(b":")
             if field == b"data":
                 buffer += value.removeprefix(b" ") + b"\n"
-    return tokens
+            else:
+                others.append(line)
+    return [data for data in events if data], others
+
+
+def json_of(data: bytes) -> dict[str, Any] | None:
+    """An event's data by the standard library's JSON; None of what is no object."""
+    try:
+        found = json.loads(data)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def has_error(found: dict[str, Any]) -> bool:
+    """Whether an object says that the server failed."""
+    return bool(found.get("error")) or found.get("object") == "error"
+
+
+def has_content(data: bytes) -> bool:
+    """Whether an event's data counts."""
+    found = json_of(data)
+    if found is None:
+        return data.strip() != b"[DONE]"
+    choices = found.get("choices")
+    return not has_error(found) if choices is None else any(map(has_text, choices))
+
+
+def has_text(choice: dict[str, Any]) -> bool:
+    """Whether a choice of a chunk has content."""
+    return bool(choice.get("text") or choice.get("delta", {}).get("content"))
+
+
+def is_complete(stream: bytes) -> bool:
+    """Whether a stream is a whole good answer: no error, content, and of a chat or completion a said end."""
+    events, others = events_of(stream)
+    objects = [json_of(data) for data in events]
+    chunks = [found for found in objects if found and found.get("choices")]
+    said = b"[DONE]" in [data.strip() for data in events]
+    unreadable = [
+        data for data, found in zip(events, objects, strict=True) if found is None and data.strip() != b"[DONE]"
+    ]
+    begun = {choice["index"] for found in chunks for choice in found["choices"]}
+    ended = {choice["index"] for found in chunks for choice in found["choices"] if choice.get("finish_reason")}
+    errors = any(has_error(found) for found in objects if found)
+    errors = errors or any(line.startswith((b"error", b"event: error", b'{"error"')) for line in others)
+    usage = any(found.get("usage") for found in objects if found)
+    if errors or not (usage or any(map(has_content, events))):
+        return False
+    if begun or any(data.startswith(b"{") and b'"choices"' in data for data in unreadable):
+        return not unreadable and (said or begun == ended)
+    return True
 
 
 @given(stream=STREAMS, cuts=CUTS)
@@ -95,12 +153,53 @@ def by_the_standard(stream: bytes) -> int:
 @example(stream=ANSWER, cuts=[3, 8, 40, 200, 400])
 @example(stream=b"\xef\xbb\xbf" + ROLE + WORD.rstrip() + b"\r\n\r\n", cuts=[2, 5, 10, 11, 30])
 @example(stream=ROLE[:-1] + ROLE, cuts=[20])
-def test_any_cutting_counts_what_the_standard_says(stream: bytes, cuts: list[int]) -> None:
-    """However the same bytes are cut, events are those of the standard's own algorithm, and chunks whole JSON."""
-    expected = by_the_standard(stream)
-    assert count(stream) == expected
-    assert count(*cut(stream, cuts)) == expected
-    assert count(*(stream[place : place + 1] for place in range(len(stream)))) == expected
+@example(stream=WORD + b"data: [DONE]\n", cuts=[])
+@example(stream=ANSWER[:-1], cuts=[])
+@example(stream=ROLE + WORD + WORD[:-30] + b"\n\n" + DONE, cuts=[])
+@example(stream=WORD + chunk({"index": 1, "text": "w"}) + FINISH, cuts=[])
+def test_any_cutting_reads_what_the_standard_says(stream: bytes, cuts: list[int]) -> None:
+    """However the same bytes are cut, events are the standard's, and no answer is good but a complete one."""
+    expected = sum(map(has_content, events_of(stream)[0])), is_complete(stream)
+    for pieces in ([stream], cut(stream, cuts), [stream[place : place + 1] for place in range(len(stream))]):
+        assert (count(*pieces), not fault(*pieces)) == expected
+
+
+@st.composite
+def answers(draw: st.DrawFn) -> tuple[bytes, int, int]:
+    """A complete answer as servers may write it, the place in it where its end is said, and its choices."""
+    choices = draw(st.integers(1, 3))
+    order = draw(st.permutations([index for index in range(choices) for _ in range(draw(st.integers(1, 3)))]))
+    last = {index: place for place, index in enumerate(order)}
+    is_chat, says_end, in_last = draw(st.booleans()), draw(st.booleans()), draw(st.booleans())
+    objects: list[dict[str, Any]] = []
+    for place, index in enumerate(order):
+        content: dict[str, Any] = {"delta": {"content": "word"}} if is_chat else {"text": "word"}
+        ends = says_end and in_last and last[index] == place
+        objects.append({"index": index, **content, "finish_reason": "length" if ends else None})
+    if says_end and not in_last:
+        objects += [{"index": index, "delta": {}, "finish_reason": "stop"} for index in range(choices)]
+    end = draw(st.sampled_from([b"\n", b"\r", b"\r\n"]))
+    stream = draw(st.sampled_from([b"", b"\xef\xbb\xbf", b": ping" + end + end]))
+    for found in objects:
+        # Of an event of several lines each line is one of its data.
+        text = json.dumps({"choices": [found]}, indent=draw(st.sampled_from([None, 1]))).encode()
+        stream += draw(st.sampled_from([b"", b": ping" + end, b"id: 7" + end, b"event: message" + end, b"retry" + end]))
+        stream += b"".join(b"data: " + line + end for line in text.splitlines()) + end
+    if not says_end:
+        stream += b"data: [DONE]" + end + end
+    said_at = len(stream) - (len(end) - 1)
+    return stream + draw(st.sampled_from([b"", USAGE, USAGE + DONE if says_end else USAGE, b": bye"])), said_at, choices
+
+
+@given(answer=answers(), cuts=CUTS, place=st.integers(0, 10_000))
+def test_an_answer_that_is_cut_off_before_its_end_is_said_is_never_good(
+    answer: tuple[bytes, int, int], cuts: list[int], place: int
+) -> None:
+    """Whole it is good, in whatever pieces; of what comes before the last byte of its end nothing is."""
+    stream, said_at, choices = answer
+    assert fault(*cut(stream, cuts), choices=choices) == ""
+    assert fault(*cut(stream[:said_at], cuts), choices=choices) == ""
+    assert fault(*cut(stream[: place % said_at], cuts), choices=choices) in {FaultKind.NO_END, FaultKind.NO_TOKENS}
 
 
 @pytest.mark.parametrize(
@@ -111,8 +210,9 @@ def test_any_cutting_counts_what_the_standard_says(stream: bytes, cuts: list[int
         (b"data: a\n\ndata: b\n\ndata: [DONE]\n\n", 2),
         (b"data: [DONE]\ndata: [DONE]\n\n", 1),
         (b"data: [DO\ndata: NE]\n\n", 1),
-        (b'data: {"choices":\ndata: []}\n\n', 1),
-        (b"data:  [DONE]\n\n", 1),
+        (b'data: {"choices":\ndata: []}\n\n', 0),
+        (b'data: {"choices":\r\ndata: [{"text": "w"}]}\r\n\r\n', 1),
+        (b"data:  [DONE]\n\n", 0),
         (b": keep-alive\n\n", 0),
         (b"data: \n\ndata\n\n", 0),
         (b"data: a\n", 0),
@@ -178,15 +278,10 @@ def test_a_chunk_counts_by_what_it_carries(event: bytes, counts: int) -> None:
 @pytest.mark.parametrize("size", [1, 7, 50, 10_000])
 def test_an_answer_says_how_many_tokens_it_has(size: int) -> None:
     """The last number that a chunk has is its; without any, and where it is no number of tokens, it is not known."""
-    counter = EventCounter()
     growing = [chunk({"delta": {"content": "w"}}, usage={"completion_tokens": tokens}) for tokens in (1, 3, 4)]
     stream = b"".join([ROLE, *growing, FINISH])
-    for place in range(0, len(stream), size):
-        counter.feed(stream[place : place + size])
-    assert counter.usage == 4
-    fraction = EventCounter()
-    fraction.feed(WORD + chunk(usage={"completion_tokens": 5.0, "cost": math.nan}))
-    assert fraction.usage == 5
+    assert read(*(stream[place : place + size] for place in range(0, len(stream), size))).tokens == 4
+    assert read(WORD + chunk(usage={"completion_tokens": 5.0, "cost": math.nan})).tokens == 5
     for odd in (
         {},
         {"completion_tokens": True},
@@ -195,31 +290,97 @@ def test_an_answer_says_how_many_tokens_it_has(size: int) -> None:
         {"completion_tokens": "many"},
         None,
     ):
-        unknown = EventCounter()
-        unknown.feed(WORD + chunk(usage=odd))
-        assert unknown.usage is None
+        assert read(WORD + chunk(usage=odd)).tokens is None
+
+
+@pytest.mark.parametrize(
+    ("stream", "kind"),
+    [
+        pytest.param(ANSWER, "", id="all said"),
+        pytest.param(ROLE + WORD + FINISH, "", id="finish reason alone"),
+        pytest.param(ROLE + WORD + DONE, "", id="[DONE] alone"),
+        pytest.param(chunk({"index": 0, "text": "w", "finish_reason": "length"}), "", id="finish reason with content"),
+        pytest.param(chunk({"text": "w"}) + chunk({"text": "", "finish_reason": "stop"}), "", id="no index"),
+        pytest.param(WORD + chunk({"index": 0, "delta": {}, "finish_reason": {"type": "length"}}), "", id="object"),
+        pytest.param(b'event: message\nid: 1\nretry: 10\n: "error"\n' + WORD + FINISH, "", id="other fields"),
+        pytest.param(b"data: a\n\ndata: {\n\ndata: }\n\n", "", id="plain text"),
+        pytest.param(b'data: {"token": "a"}\n\ndata: {"token": "error"}\n\n', "", id="other JSON"),
+        pytest.param(ROLE + delta(content="") + FINISH + USAGE, "", id="tokens that make no text"),
+        # The end was not said.
+        pytest.param(ROLE + WORD, "end not said", id="cut"),
+        pytest.param(ROLE, "end not said", id="cut before content"),
+        pytest.param(WORD + USAGE, "end not said", id="usage is no end"),
+        pytest.param(WORD + FINISH[:-1], "end not said", id="finish cut"),
+        pytest.param(WORD + DONE[:-1], "end not said", id="[DONE] cut"),
+        pytest.param(WORD + chunk({"index": 1, "text": "w"}) + FINISH, "end not said", id="one choice of two"),
+        pytest.param(WORD + chunk({"index": 0, "delta": {}, "finish_reason": ""}), "end not said", id="empty reason"),
+        # Errors.
+        pytest.param(WORD + b'data: {"error": {"code": 500}}\n\n' + DONE, "error in a stream", id="error"),
+        pytest.param(WORD + b'data: {"error": "CUDA OOM", "error_type": "g"}\n\n', "error in a stream", id="TGI"),
+        pytest.param(WORD + FINISH + b'error: {"code": 500}\n\n' + DONE, "error in a stream", id="llama.cpp"),
+        pytest.param(b'error: {"code": 400}\n\n' + DONE, "error in a stream", id="llama.cpp, first"),
+        pytest.param(WORD + b"event: error\ndata: boom\n\n" + DONE, "error in a stream", id="event: error"),
+        pytest.param(WORD + b"event:error\n" + DONE, "error in a stream", id="event: error without data"),
+        pytest.param(b"data: a\n\nevent: error\ndata: boom\n\n", "error in a stream", id="mosec, plain text"),
+        pytest.param(
+            WORD + b'data: {"object": "error", "message": "m", "code": 500}\n\n' + DONE, "error in a stream", id="vLLM"
+        ),
+        pytest.param(
+            WORD + b'data: {"type": "InternalServerError", "message": "m"}\n\n' + DONE, "error in a stream", id="type"
+        ),
+        pytest.param(WORD + FINISH + b'{"error": {"code": 500}}\n', "error in a stream", id="bare JSON"),
+        pytest.param(
+            WORD + b'{"object":"error","message":"m"}\n\n' + DONE, "error in a stream", id="bare JSON by its type"
+        ),
+        pytest.param(WORD + b'{\n  "error": {\n' + DONE, "error in a stream", id="bare JSON of several lines"),
+        pytest.param(b'{"error": "too long"}', "no tokens", id="bare JSON without a line end"),
+        pytest.param(
+            WORD + chunk({"index": 0, "delta": {}, "finish_reason": "abort"}) + DONE, "error in a stream", id="SGLang"
+        ),
+        pytest.param(
+            chunk({"index": 0, "text": "w", "finish_reason": "error"}), "error in a stream", id="finish reason"
+        ),
+        # No answers.
+        pytest.param(DONE, "no tokens", id="[DONE] without an answer"),
+        pytest.param(ROLE + FINISH + DONE, "no tokens", id="no content"),
+        pytest.param(
+            chunk({"delta": {}, "finish_reason": "stop"}, usage={"completion_tokens": 0}), "no tokens", id="0"
+        ),
+        pytest.param(b"", "no tokens", id="empty"),
+        pytest.param(WORD + WORD[:-30] + b"\n\n" + FINISH, "unreadable event", id="half a chunk"),
+        pytest.param(WORD[:-30] + b"\n\n", "unreadable event", id="half a chunk alone"),
+        pytest.param(WORD + b"data: boom\n\n" + DONE, "unreadable event", id="text among chunks"),
+    ],
+)
+def test_an_answer_is_complete_or_it_has_a_fault(stream: bytes, kind: str) -> None:
+    """A chat or a completion says its end, by finish reasons or by [DONE]; no stream has an error or no token."""
+    assert fault(stream) == kind
+    assert fault(*(stream[place : place + 1] for place in range(len(stream)))) == kind
 
 
 class Reader(User):
     """A user of one stream after the other, who notes what comes of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, asks_usage: bool = False) -> None:
         self.told: list[object] = []
-        self.first_ns = IDLE
+        self.first_ns = self.last_ns = IDLE
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(http1, "Opening", FakeOpening)
-            super().__init__(transport=Streams)
+            super().__init__(transport=lambda *args, **_: Streams(*args, asked=[Asked(usage=asks_usage)]))
 
     def chunk(self, now_ns: int, before_ns: int) -> None:
         """Note whether it is the first, and else whether it came with the one before it."""
         if before_ns == IDLE:
             self.first_ns = now_ns
         self.told.append("first" if before_ns == IDLE else "together" if before_ns == now_ns else "next")
+        self.last_ns = now_ns
 
-    def streamed(self, slot: Slot, now_ns: int, stream: Stream) -> None:
+    def streamed(self, slot: Slot, now_ns: int, stream: Stream, body: bytes, *, keep: bool) -> None:
         """Note how many chunks and tokens it had."""
-        assert stream.first_ns == (self.first_ns if stream.chunks else IDLE)
+        seen = (self.first_ns, self.last_ns) if stream.chunks else (IDLE, IDLE)
+        assert (stream.first_ns, stream.last_ns) == seen
         self.told.append((stream.chunks, stream.tokens))
+        self.answered(slot, now_ns, body, keep)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -234,70 +395,69 @@ def test_the_first_content_is_the_first_token_and_usage_corrects_the_count() -> 
     """Of each answer on a connection anew, none before its end; chunks of one read are so many at one time."""
     reader = Reader()
     events = reader.receive(
-        *pieces(ROLE, WORD, WORD + WORD, FINISH, USAGE), *pieces(ROLE, WORD), *pieces(USAGE, WORD), *pieces(ROLE, USAGE)
+        *pieces(ROLE, WORD, WORD + WORD, FINISH, USAGE),
+        *pieces(ROLE, WORD, DONE),
+        *pieces(USAGE, WORD, FINISH),
+        *pieces(ROLE, FINISH, USAGE),
     )
     assert reader.told == ["first", "next", "together", (3, 5), "first", (1, None), "first", (1, 5), (0, 5)]
     assert [event[0] for event in events] == ["answered"] * 4
 
 
-def test_an_answer_without_content_is_an_error() -> None:
-    """One that says of no tokens either; so is the page of an error, of which no event counts."""
-    reader = Reader()
-    events = reader.receive(*pieces(ROLE, FINISH), *[part.replace(b"200", b"503") for part in pieces(WORD, USAGE)])
-    assert [event[:2] for event in events] == [("refused", "no tokens"), ("refused", "status 503")]
-    assert reader.told == []
-
-
-def test_tokens_that_make_no_text_are_an_answer() -> None:
-    """Such as those that end in the middle of a letter: their number is known, and no time of a first one."""
-    reader = Reader()
-    assert [event[0] for event in reader.receive(*pieces(ROLE, delta(content=""), FINISH, USAGE))] == ["answered"]
-    assert reader.told == [(0, 5)]
-
-
-def test_a_failed_answer_says_nothing_of_tokens() -> None:
-    """Else one that failed would stand for one that does not say how many it has."""
-    reader = Reader()
-    none = chunk(usage={"completion_tokens": 0})
-    assert [event[:2] for event in reader.receive(*pieces(ROLE, FINISH, none))] == [("refused", "no tokens")]
-    assert reader.told == []
-
-
-def test_an_error_in_a_stream_is_an_error() -> None:
-    """Of an answer with the status of a good one, also after content; the next one on the connection is good again."""
+def test_a_failed_answer_is_refused_with_what_the_server_said() -> None:
+    """It says nothing of tokens; the next one on the connection is good again."""
     reader = Reader()
     error = b'data: {"error": {"message": "the engine died", "code": 500}}\n\n'
-    done = b"data: [DONE]\n\n"
-    events = reader.receive(*pieces(error, done), *pieces(ROLE, WORD, USAGE, error, done), *pieces(WORD))
-    assert [event[:2] for event in events[:2]] == [("refused", "error in a stream")] * 2
-    assert [event[0] for event in events[2:]] == ["answered"]
-    assert reader.told == ["first", "first", (1, None)]
+    events = reader.receive(
+        *pieces(error, DONE),
+        *pieces(ROLE, WORD, USAGE, error, DONE),
+        *pieces(WORD, USAGE),
+        *[part.replace(b"200", b"503") for part in pieces(WORD, USAGE)],
+        *pieces(WORD, DONE),
+    )
+    assert [event[:2] for event in events] == [
+        *[("refused", "error in a stream")] * 2,
+        ("refused", "end not said"),
+        ("refused", "status 503"),
+        ("answered", WORD + DONE),
+    ]
+    assert "the engine died" in str(events[1][2])
+    assert '"completion_tokens": 5' in str(events[2][2])
+    assert reader.told == ["first", "first", "first", (1, None)]
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_usage_that_was_asked_for_and_is_sent_belongs_to_every_answer(*, asks: bool) -> None:
+    """From the first one on that has it; a server that never sends it is not blamed."""
+    without = pieces(WORD, FINISH, DONE)
+    assert [event[0] for event in Reader(asks_usage=asks).receive(*without, *without)] == ["answered"] * 2
+    events = Reader(asks_usage=asks).receive(*without, *pieces(WORD, FINISH, USAGE, DONE), *without)
+    assert [event[0] for event in events[:2]] == ["answered"] * 2
+    assert events[2][:2] == (("refused", "usage missing") if asks else ("answered", WORD + FINISH + DONE))
 
 
 def test_a_token_is_counted_with_the_piece_that_completes_it() -> None:
     """The time of a token is that of its last byte, and two in one piece are two at that time."""
-    counter = EventCounter()
+    answer = StreamAnswer()
     pieces = [b"data: a\n\n", b"data: b", b"\n", b"\ndata: c\n\ndata: d\r\n\r", b"\n", b""]
-    assert [counter.feed(piece) for piece in pieces] == [1, 0, 0, 3, 0, 0]
+    assert [answer.feed(piece) for piece in pieces] == [1, 0, 0, 3, 0, 0]
 
 
-@pytest.mark.parametrize("begin", [b"", b"data: ", b": "])
+@pytest.mark.parametrize("begin", [b"", b"data: ", b": ", b"data: a\ndata: "])
 @pytest.mark.parametrize("end", [b"", b"\n", b"\n\n"])
-def test_an_endless_line_is_refused(begin: bytes, end: bytes) -> None:
-    """A line beyond the bound raises, in one piece as in many; one of just the bound is read."""
-    longest = begin.ljust(MAX_LINE_BYTES, b"x")
-    assert count(longest + end) == count(longest[:-5], longest[-5:], end) == (begin == b"data: " and end == b"\n\n")
-    with pytest.raises(ValueError, match="a line of more than 4194304 bytes"):
+def test_an_endless_event_is_refused(begin: bytes, end: bytes) -> None:
+    """An event beyond the bound raises, in one piece as in many; one of just the bound is read."""
+    longest = begin.ljust(MAX_EVENT_BYTES + begin.count(b"\n"), b"x")
+    assert count(longest + end) == count(longest[:-5], longest[-5:], end) == (b"data" in begin and end == b"\n\n")
+    with pytest.raises(ValueError, match="an event of more than 4194304 bytes"):
         count(longest + b"x" + end)
-    with pytest.raises(ValueError, match="a line of more than 4194304 bytes"):
+    with pytest.raises(ValueError, match="an event of more than 4194304 bytes"):
         count(longest, b"x", end)
 
 
-def test_an_unfinished_line_is_not_kept() -> None:
-    """What a stream's parser holds does not grow with the line, and an empty piece changes nothing."""
-    counter = EventCounter()
-    for _ in range(100):
-        counter.feed(b"x" * 10_000)
-        counter.feed(b"")
-    held = [getattr(counter, name) for name in EventCounter.__slots__]
-    assert sum(len(value) for value in held if isinstance(value, (bytes, bytearray))) < 100
+def test_comments_without_end_are_no_event() -> None:
+    """A server that keeps a connection alive for hours says nothing by that."""
+    answer = StreamAnswer()
+    for _ in range(20):
+        assert answer.feed(b": ping\n" * (MAX_EVENT_BYTES // 100)) == 0
+    assert answer.feed(WORD) == 1

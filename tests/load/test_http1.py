@@ -147,6 +147,9 @@ def test_anything_after_an_answer_in_its_own_packet_is_a_fault(ending: bytes) ->
     assert User().receive(ok() + ending) == [expected]
 
 
+UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n\r\n"
+
+
 @pytest.mark.parametrize(
     ("received", "end", "told"),
     [
@@ -159,6 +162,10 @@ def test_anything_after_an_answer_in_its_own_packet_is_a_fault(ending: bytes) ->
         (ANSWERS["/cut-chunk"], True, [("lost", "incomplete answer")]),
         (ANSWERS["/half-header"], True, [("lost", "incomplete answer")]),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\n\r\nbody", True, [("answered", b"body", False)]),
+        (UNTIL_CLOSE % b"application/json" + b'{"a": NaN}', True, [("answered", b'{"a": NaN}', False)]),
+        # Of JSON an orderly end tells nothing that its text does not.
+        (UNTIL_CLOSE % b"application/json; charset=utf-8" + b'{"a": [1, 2', True, [("lost", "incomplete answer")]),
+        (UNTIL_CLOSE % b"application/json", True, [("lost", "incomplete answer")]),
         (b"HTTP/1.1 100 Continue\r\n\r\n", True, [("lost", "incomplete answer")]),
         (b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nright", False, [("answered", BODY, False)]),
         # The end comes after an answer, when the next request is under way: nothing of the last one may be left.
@@ -171,6 +178,50 @@ def test_anything_after_an_answer_in_its_own_packet_is_a_fault(ending: bytes) ->
 def test_what_the_end_of_a_connection_means(received: bytes, end: bool | OSError, told: list[Event]) -> None:  # noqa: FBT001 -- a table
     """An orderly end completes an answer without length, and nothing else; what it cuts off is a failure."""
     assert User().receive(*filter(None, [received]), end=end) == told
+
+
+def typed(content_type: bytes, body: bytes = BODY) -> bytes:
+    """An answer of this type; without a type where it is empty."""
+    field = b"Content-Type: %s\r\n" % content_type if content_type else b""
+    return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n%s\r\n%s" % (len(body), field, body)
+
+
+JSON, HTML, NONE = typed(b"application/json"), typed(b"text/html", b"<p>busy"), typed(b"")
+
+
+@pytest.mark.parametrize(
+    ("answers", "told"),
+    [
+        ([JSON, JSON, typed(b"Application/JSON;charset=utf-8"), typed(b"text/html", b"")], "aaaa"),
+        ([JSON, HTML, JSON, HTML], "arar"),
+        ([HTML, JSON], "ar"),
+        ([JSON, NONE], "ar"),
+        ([NONE, NONE, HTML], "aar"),
+        ([typed(b"", b""), JSON, JSON], "aaa"),
+        ([HTML.replace(b"200", b"503"), JSON, HTML], "rar"),
+    ],
+)
+def test_an_answer_of_another_type_than_the_first_one_is_a_failure(answers: list[bytes], told: str) -> None:
+    """Whatever its parameters and letters; an empty body has no type, and neither has what failed."""
+    events = User().receive(*answers)
+    assert "".join(str(event[0])[0] for event in events) == told
+    refused = [event[1:3] for event in events if event[0] == "refused" and event[1] != "status 503"]
+    assert {kind for kind, _ in refused} <= {"another content type"}
+    if answers[:2] == [JSON, HTML]:
+        assert refused[0][1] == "b'text/html' instead of b'application/json': b'<p>busy'"
+
+
+def test_payloads_may_have_answers_of_unlike_types() -> None:
+    """Each has its own, and no answer is recognised that would be good for another payload."""
+    user = User(goes_on=False)
+    user._send()
+    told = []
+    for index, answer in [(0, JSON), (0, JSON), (1, HTML), (1, JSON), (0, HTML), (0, JSON), (1, HTML)]:
+        user.slot.index = index
+        told.append(user.receive(answer)[-1][0])
+        user._send()
+    assert told == ["answered"] * 3 + ["refused"] * 2 + ["answered"] * 2
+    assert user.transport.known == {}
 
 
 @pytest.mark.parametrize("end", [True, ConnectionResetError("reset by peer")])

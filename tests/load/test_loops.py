@@ -110,18 +110,22 @@ def test_a_time_limit_stops_the_sending_and_waits_for_what_is_under_way() -> Non
         # Nobody has seen anything before its end.
         (Reply(50 * MS, tokens=5, is_stream=True), [(50, None)] * 2),
         (Reply(50 * MS, first_ns=10 * MS, tokens=1, is_stream=True), [(10, None)] * 2),
+        (Reply(50 * MS, first_ns=10 * MS, tail_ns=20 * MS, tokens=5, is_stream=True), [(10, 5)] * 2),
     ],
-    ids=["all told", "no usage", "no content", "one token"],
+    ids=["all told", "no usage", "no content", "one token", "late usage"],
 )
 @pytest.mark.parametrize("due_ms", [0, 7])
 def test_a_stream_has_its_times_when_it_ends(reply: Reply, times: list[tuple[int, int | None]], due_ms: int) -> None:
-    """To the first token from when it was due; for each token after it, where the answer says how many there are."""
+    """To the first token and to the last from when it was due; for each token, where the answer says how many."""
     schedule = Trace(((0.0, 0), (due_ms / 1000, 0)), max_in_flight=1) if due_ms else Closed(1)
     (tick,) = Simulation(plan(schedule, requests=None if due_ms else 2), lambda _: reply).run().ticks
     # Of the trace the second waits until the first has ended.
     waits = [0, 50 - due_ms if due_ms else 0]
     assert counted(tick.ttft) == latencies(*((ttft + wait) * MS for (ttft, _), wait in zip(times, waits, strict=False)))
     assert counted(tick.tpot) == latencies(*(tpot * MS for _, tpot in times if tpot is not None))
+    # What comes after the last token belongs to no latency, but the request is under way until its end.
+    assert counted(tick.latency) == latencies(*(50 * MS - reply.tail_ns + wait * MS for wait in waits))
+    assert (tick.in_flight_ns, tick.untimed_ns) == (2 * 50 * MS, 2 * reply.tail_ns)
     assert tick.with_usage == (len(times) if reply.tokens else 0)
 
 
@@ -136,6 +140,7 @@ STREAM = Reply(50 * MS, first_ns=10 * MS, tokens=5, is_stream=True)
         (Objectives(ttft=0.0099), STREAM, (0, 0)),
         (Objectives(ttft=0.01, tpot=0.0099), STREAM, (0, 0)),
         (Objectives(latency=0.0499), STREAM, (0, 0)),
+        (Objectives(latency=0.03, tpot=0.005), replace(STREAM, tail_ns=20 * MS), (2, 0)),
         (Objectives(ttft=0.01), replace(STREAM, tokens=None), (2, 0)),
         (Objectives(ttft=0.01, tpot=0.01), replace(STREAM, tokens=None), (0, 2)),
         (Objectives(ttft=0.0099, tpot=0.01), replace(STREAM, tokens=None), (0, 0)),

@@ -194,7 +194,7 @@ def test_shares_are_of_requests_and_of_processes() -> None:
     """111 errors of 1111 are 9.99 %, 112 of 1112 10.07 %, and no stuck requests; 90 % of a core are each process's."""
     assert kinds(closed(errors={"reset": 111}), CLOSED, allowed_errors=0.1) == []
     assert kinds(closed(errors={"reset": 112}), CLOSED, allowed_errors=0.1) == [ERRORS]
-    timed_out = closed(errors={"timeout": 1}, in_flight_ns=(USERS + 1) * SECOND, failed_ns=SECOND)
+    timed_out = closed(errors={"timeout": 1}, in_flight_ns=(USERS + 1) * SECOND, untimed_ns=SECOND)
     assert kinds(timed_out, CLOSED, allowed_errors=0.01) == []
     assert kinds(closed(cpu_ns=SECOND * 179 // 100), CLOSED, 2) == []
     assert kinds(closed(cpu_ns=SECOND * 181 // 100), CLOSED, 2) == [SATURATED]

@@ -42,15 +42,30 @@ def test_answers_of_one_length_may_differ_by_a_hundredth(tokens: int, *, is_unli
 
 
 def test_answers_without_usage_are_told() -> None:
-    """Those that have it are compared all the same; of streams without any nothing is known, of no stream all is."""
+    """Where neither side has all, those that have it are compared; of streams without any nothing is known."""
     mute = streamed(window(), usage=False).streams
     some = [answers(100), Streams(histogram([0.01] * 3), with_usage=2, usage_tokens=128), None]
-    assert unlike_work([answers(100)] * 4, [*[answers(64)] * 3, *some[1:]]) is not None
-    assert unlike_work([answers(100)] * 4, [mute] * 4) is None
+    reason = unlike_work([*[answers(100)] * 4, mute], [*[answers(64)] * 3, *some[1:]])
+    assert reason is not None
+    assert reason.kind is ReasonKind.UNLIKE_WORK
+    assert unlike_work([*[answers(100)] * 4, mute], [mute] * 4) is None
     for sides, who in ((([answers(100)], some), "1 of 5 answers told"), (([mute], [mute]), "answers told")):
         (reason,) = unknown_work(*sides)
         assert (reason.kind, reason.text.startswith(who)) == (ReasonKind.WORK_UNKNOWN, True)
     assert unknown_work([answers(100), None], [None]) == unknown_work((), ()) == ()
+
+
+@pytest.mark.parametrize("silent", [1, 4])
+def test_usage_that_one_side_alone_lacks_makes_it_unknown_work(silent: int) -> None:
+    """Whichever side it is, and however few of its answers; of no stream at all there is nothing to tell."""
+    told = [answers(100)] * 4
+    mixed = [*told[silent:], *[Streams(histogram([0.01] * 3))] * silent]
+    for sides, who in (((told, mixed), "what is compared with it"), ((mixed, told), "the reference")):
+        reason = unlike_work(*sides)
+        assert reason is not None
+        assert reason.kind is ReasonKind.WORK_UNKNOWN
+        assert f"{3 * silent} of {4 + 2 * silent} answers of {who} told no usage" in reason.text
+    assert unlike_work(mixed, mixed) is unlike_work([None], mixed) is unlike_work([], mixed) is None
 
 
 def test_lengths_that_vary_are_no_other_work() -> None:

@@ -67,7 +67,7 @@ STREAM = """
         self.end_headers()
         for wait, event in (
             (0.01, '"choices": [{"delta": {"content": "two words"}}]'),
-            (0.005, '"choices": [{"delta": {"content": " and one"}}], "usage": {"completion_tokens": 3}'),
+            (0.005, '"choices": [{"text": " and one", "finish_reason": "stop"}], "usage": {"completion_tokens": 3}'),
             (0, ""),
         ):
             time.sleep(wait)

@@ -12,14 +12,15 @@ comes so late that the server has read it; but see `ENDED_AFTER_FIRST`.
 
 from __future__ import annotations
 
+import json
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import httptools
 
 from pytest_gpuserve.load.engine.opening import Opening, ResolvedAddress, TlsSocket, resolve
 from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE, WRITABLE, Reactor
-from pytest_gpuserve.load.engine.transport import MAX_ANSWER_BYTES, Slot, Transfer
+from pytest_gpuserve.load.engine.transport import MAX_ANSWER_BYTES, FaultKind, Sample, Slot, Transfer
 from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
@@ -34,12 +35,17 @@ class MalformedResponse(Exception):
     """The received data is no answer, or one answer too many."""
 
 
+Fault: TypeAlias = tuple[str, Sample]
+"""The kind of a failure, and its sample."""
+
+
 class Parsed(NamedTuple):
     """A complete answer."""
 
     status: int
     body: bytes
     reusable: bool
+    content_type: bytes
 
 
 class ResponseParser:
@@ -61,6 +67,7 @@ class ResponseParser:
         self.resting = True
         self._status = 0
         self._announced = False
+        self._content_type = b""
         self._reusable = False
         self._complete = False
         self._surplus = False
@@ -96,6 +103,9 @@ class ResponseParser:
         """Take the end of the connection; return the answer if that is what completes it."""
         # Neither a length nor chunks were announced: the body ends where the connection does (RFC 9112, 6.3).
         if self._status and not self._announced:
+            body = b"".join(self._body)
+            if self._status < 300 and _media_type(self._content_type) == b"application/json" and not _is_json(body):
+                return None
             self._reusable = False
             return self._finish()
         return None
@@ -107,7 +117,7 @@ class ResponseParser:
     def _finish(self) -> Parsed:
         if self._surplus:
             raise MalformedResponse("more than one answer to one request")
-        parsed = Parsed(self._status, b"".join(self._body), self._reusable)
+        parsed = Parsed(self._status, b"".join(self._body), self._reusable, self._content_type)
         if self._head:
             # The old one may wait for the body that was announced.
             self._new()
@@ -125,11 +135,14 @@ class ResponseParser:
         self._body = []
         self._body_bytes = 0
         self._announced = False
+        self._content_type = b""
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Note whether the answer says where it ends."""
+        """Note whether the answer says where it ends, and of what type it is."""
         lowered = name.lower()
-        if lowered == b"content-length" or (lowered == b"transfer-encoding" and value.lower().endswith(b"chunked")):
+        if lowered == b"content-type":
+            self._content_type = value
+        elif lowered == b"content-length" or (lowered == b"transfer-encoding" and value.lower().endswith(b"chunked")):
             self._announced = True
 
     def on_headers_complete(self) -> None:
@@ -153,6 +166,18 @@ class ResponseParser:
             self._status = 0
         else:
             self._complete = True
+
+
+def _media_type(content_type: bytes) -> bytes:
+    return content_type.partition(b";")[0].strip().lower()
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 RECEIVE_BYTES: Final = 1 << 16
@@ -270,7 +295,7 @@ class HttpConnection(Slot):
 
     def expire(self, seconds: float) -> None:
         """Give up the request, and with it the connection, which may still answer it."""
-        self._lose("timeout", f"no answer within {seconds:g} s")
+        self._lose(FaultKind.TIMEOUT, f"no answer within {seconds:g} s")
 
     def close(self) -> None:
         """Close without a report to the issuer."""
@@ -317,7 +342,7 @@ class HttpConnection(Slot):
             self._ended(now_ns, None)
             return
         if not self._busy:
-            self._lose("protocol", f"an answer to no request: {data!r}")
+            self._lose(FaultKind.PROTOCOL, f"an answer to no request: {data!r}")
             return
         resting = self._parser.resting
         if resting:
@@ -325,18 +350,16 @@ class HttpConnection(Slot):
         try:
             parsed = self._feed(data, now_ns)
         except MalformedResponse as problem:
-            self._lose("protocol", str(problem))
+            self._lose(FaultKind.PROTOCOL, str(problem))
             return
         if parsed is not None:
-            if resting and self._rest is None:
-                self._transport.remember(data, parsed)
-            self._finish(now_ns, parsed)
+            self._finish(now_ns, parsed, data if resting and self._rest is None else None)
 
     def _feed(self, data: bytes, now_ns: int) -> Parsed | None:
         del now_ns
         return self._parser.feed(data)
 
-    def _finish(self, now_ns: int, parsed: Parsed) -> None:
+    def _finish(self, now_ns: int, parsed: Parsed, data: bytes | None = None) -> None:
         self._busy = False
         self._resent_ns = 0
         self._transport.transfer.receiving_ns += now_ns - self._first_ns
@@ -349,15 +372,22 @@ class HttpConnection(Slot):
         else:
             self.close()
         fault = self._fault(parsed)
-        if not fault:
-            self._answered(self, now_ns, parsed.body, keep)
+        if fault is None:
+            if data is not None:
+                self._transport.remember(data, parsed)
+            self._answer(now_ns, parsed.body, keep=keep)
         else:
             # It is counted, but the connection is as good as before.
-            self._transport.issuer.refused(self, now_ns, fault, lambda: repr(begin_of(parsed.body)), keep=keep)
+            self._transport.issuer.refused(self, now_ns, *fault, keep=keep)
 
-    def _fault(self, parsed: Parsed) -> str:
-        """The kind of error that a complete answer is, if it is one."""
-        return "" if 200 <= parsed.status < 300 else f"status {parsed.status}"
+    def _fault(self, parsed: Parsed) -> Fault | None:
+        """The failure that a complete answer is, if it is one."""
+        if not 200 <= parsed.status < 300:
+            return f"status {parsed.status}", lambda: repr(begin_of(parsed.body))
+        return self._transport.other_type(self.index, parsed)
+
+    def _answer(self, now_ns: int, body: bytes, *, keep: bool) -> None:
+        self._answered(self, now_ns, body, keep)
 
     def _ended(self, now_ns: int, problem: OSError | None) -> None:
         """Report what the end of the connection means for a request under way."""
@@ -369,17 +399,17 @@ class HttpConnection(Slot):
             try:
                 parsed = parser.end()
             except MalformedResponse as malformed:
-                self._lose("protocol", str(malformed))
+                self._lose(FaultKind.PROTOCOL, str(malformed))
                 return
             if parsed is not None:
                 self._finish(now_ns, parsed)
                 return
         if not parser.resting:
             status = f" after status {parser.status}" if parser.status else ""
-            self._lose("incomplete answer", f"connection closed in mid-answer{status}")
+            self._lose(FaultKind.INCOMPLETE, f"connection closed in mid-answer{status}")
             return
         kind, sample = (
-            "connection closed" if problem is None else "connection reset",
+            FaultKind.CONNECTION_CLOSED if problem is None else FaultKind.CONNECTION_RESET,
             str(problem or "before any answer"),
         )
         is_second = self._used_once and self.sent_ns - self._used_ns <= STALE_NS
@@ -470,6 +500,8 @@ class Http1:
         self.known: dict[bytes, bytes] = {}
         self.head = head
         self.is_for_one = asks_to_close
+        self._types: dict[int, bytes] = {}
+        self._has_one_type = True
         self._ended_after_first = 0
         self.transfer = Transfer()
 
@@ -490,9 +522,26 @@ class Http1:
     def close(self) -> None:
         """Nothing is shared by the slots."""
 
+    def other_type(self, index: int, parsed: Parsed) -> Fault | None:
+        """The fault of an answer of another content type than the first one to its payload; None of all others."""
+        found, first = parsed.content_type, self._types.get(index)
+        if found == first or not parsed.body:
+            return None
+        if first is None:
+            self._has_one_type = self._has_one_type and found == next(iter(self._types.values()), found)
+            if not self._has_one_type:
+                # Known bytes tell nothing of the payload that they answer.
+                self.known.clear()
+            self._types[index] = found
+            return None
+        if _media_type(found) == _media_type(first):
+            return None
+        body = parsed.body
+        return FaultKind.OTHER_TYPE, lambda: f"{found!r} instead of {first!r}: {begin_of(body)!r}"
+
     def remember(self, data: bytes, parsed: Parsed) -> None:
         """Recognise a good answer the next time by its bytes: what the parser makes of them depends on nothing else."""
-        if len(data) <= KNOWN_ANSWER_BYTES and parsed.reusable and 200 <= parsed.status < 300:
+        if len(data) <= KNOWN_ANSWER_BYTES and parsed.reusable and self._has_one_type:
             if len(self.known) >= KNOWN_ANSWERS:
                 self.known.clear()
             self.known[data] = parsed.body

@@ -19,7 +19,7 @@ from pytest_gpuserve.load.engine.http2_codec import (
 from pytest_gpuserve.load.engine.http2_sending import IDLE_STREAM, WAITING_STREAM, RequestSender, StreamSlot
 from pytest_gpuserve.load.engine.opening import Opening, TlsSocket, resolve
 from pytest_gpuserve.load.engine.reactor import WRITABLE
-from pytest_gpuserve.load.engine.transport import MAX_ANSWER_BYTES
+from pytest_gpuserve.load.engine.transport import MAX_ANSWER_BYTES, FaultKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,7 +130,7 @@ class Http2Connection:
         """Give up the request of a slot as ``timeout``."""
         self.sender.abandon(slot)
         keep = self._keep(slot)
-        self._issuer.refused(slot, time.perf_counter_ns(), "timeout", sample, keep=keep)
+        self._issuer.refused(slot, time.perf_counter_ns(), FaultKind.TIMEOUT, sample, keep=keep)
 
     def close(self) -> None:
         """Close without a report to the issuer."""
@@ -175,7 +175,7 @@ class Http2Connection:
 
     def _never_ready(self) -> None:
         seconds = self._shared.connect_timeout_ns / 1e9
-        self._lose("connect timeout", f"connected, but no HTTP/2 settings within {seconds:g} s")
+        self._lose(FaultKind.CONNECT_TIMEOUT, f"connected, but no HTTP/2 settings within {seconds:g} s")
 
     def _lose(self, kind: str, sample: str) -> None:
         """Close, and report the loss of every slot."""
@@ -190,12 +190,12 @@ class Http2Connection:
 
     def _fate(self, slot: StreamSlot, kind: str, sample: str) -> tuple[str, str]:
         """The error kind and sample that the end of the connection is to a slot."""
-        if kind == "connection closed" and self._slots[slot]:
+        if kind == FaultKind.CONNECTION_CLOSED and self._slots[slot]:
             if slot.stream == IDLE_STREAM:
                 return "", ""
             # Half a frame is part of somebody's answer.
             if self._unread or self._block is not None or slot.head is not None or slot.body:
-                return "incomplete answer", f"in mid-answer: {sample}"
+                return FaultKind.INCOMPLETE, f"in mid-answer: {sample}"
         return kind, sample
 
     def _end_in_order(self, last_stream: int) -> None:
@@ -212,9 +212,9 @@ class Http2Connection:
             if idle and welcomed:
                 self._issuer.lost(slot, "", "")
             elif idle:
-                self._issuer.lost(slot, "connection closed", "it ended while the slot was being opened")
+                self._issuer.lost(slot, FaultKind.CONNECTION_CLOSED, "it ended while the slot was being opened")
             else:
-                self._issuer.lost(slot, "connection closed", "the server went away before it began the request")
+                self._issuer.lost(slot, FaultKind.CONNECTION_CLOSED, "the server went away before it began the request")
 
     # -- events
 
@@ -239,11 +239,11 @@ class Http2Connection:
         except BlockingIOError:
             return
         except OSError as problem:
-            self._lose("connection reset", str(problem))
+            self._lose(FaultKind.CONNECTION_RESET, str(problem))
             return
         now_ns = time.perf_counter_ns()
         if not data:
-            self._lose("connection closed", "the server hung up")
+            self._lose(FaultKind.CONNECTION_CLOSED, "the server hung up")
             return
         sender = self.sender
         # Requests that follow from answers which came together go out together: a system call costs more than they do.
@@ -251,7 +251,7 @@ class Http2Connection:
         try:
             self._read(self._unread + data if self._unread else data, now_ns)
         except Http2ConnectionError as problem:
-            self._lose("protocol", str(problem))
+            self._lose(FaultKind.PROTOCOL, str(problem))
             return
         if sender.next_stream >= LAST_STREAM and not self._ending:
             self._end_in_order(codec.MAX_WINDOW)
@@ -296,7 +296,7 @@ class Http2Connection:
         elif len(slot.body) + len(content) > codec.PREFIX_BYTES + MAX_ANSWER_BYTES:
             self.sender.abandon(slot)
             sample = f"an answer of more than {MAX_ANSWER_BYTES >> 20} MB"
-            self._issuer.refused(slot, now_ns, "protocol", sample, keep=self._keep(slot))
+            self._issuer.refused(slot, now_ns, FaultKind.PROTOCOL, sample, keep=self._keep(slot))
             return
         elif isinstance(slot.body, bytearray):
             slot.body += content
@@ -369,7 +369,7 @@ class Http2Connection:
             last_stream, code = _GOAWAY.unpack_from(content)
             if code:
                 debug = content[_GOAWAY.size :].decode(errors="replace")
-                self._lose("connection closed", f"GOAWAY {codec.error_name(code)} {debug}".rstrip())
+                self._lose(FaultKind.CONNECTION_CLOSED, f"GOAWAY {codec.error_name(code)} {debug}".rstrip())
             else:
                 self._end_in_order(last_stream & codec.MAX_WINDOW)
 

@@ -12,6 +12,7 @@ from urllib.parse import unquote_to_bytes
 import hpack
 
 from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.load.engine.transport import FaultKind
 from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.process.logs import begin_of
 
@@ -319,13 +320,13 @@ def what_failed(head: Fields, trailers: Fields, body: bytes | bytearray) -> tupl
     if not code and head.status != b"200" and head.status.isdigit():
         return f"status {head.status[:3].decode()}", lambda: f"not from a gRPC server: {begin_of(body)!r}"
     if not code.isdigit() or len(code) > 3:
-        return "protocol", f"grpc-status is {code!r}"
+        return FaultKind.PROTOCOL, f"grpc-status is {code!r}"
     if int(code):
         number = int(code)
         name = _STATUSES[number] if number < len(_STATUSES) else str(number)
         message = trailers.message
         return f"grpc status {name}", lambda: begin_of(unquote_to_bytes(message)).decode(errors="replace")
-    return "protocol", _what_is_wrong(head, body)
+    return FaultKind.PROTOCOL, _what_is_wrong(head, body)
 
 
 def _what_is_wrong(head: Fields, body: bytes | bytearray) -> str:

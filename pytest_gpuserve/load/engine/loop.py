@@ -106,8 +106,6 @@ class Loop:
         self._on_end: Callable[[], None] = _nobody
         self._think_ns = 0
         self._objectives = plan.objectives
-        # A stream is judged as such.
-        self._judges_answers = plan.objectives is not None and plan.endpoint.protocol != "sse"
         order = [index for index in range(len(plan.payloads)) if not plan.pauses_ns or plan.pauses_ns[index] == OPENS]
         if plan.shuffled:
             random.Random(plan.seed).shuffle(order)  # noqa: S311 -- reproducible, not secret
@@ -193,8 +191,11 @@ class Loop:
         self._note_latency(slot, sent_ns, now_ns)
         if self._outputs is not None:
             body = self._outputs.take(self._place(slot)) + body
-        if self._judges_answers:
+        if self._objectives is not None:
             self._judge(slot, now_ns, None, None)
+        self._count(slot, now_ns, body, keep=keep)
+
+    def _count(self, slot: Slot, now_ns: int, body: bytes, *, keep: bool) -> None:
         counters = self._counters
         counters.requests += 1
         seen = counters.answers[slot.index].get(body)
@@ -257,11 +258,14 @@ class Loop:
         if before_ns != IDLE:
             self._counters.itl.note(now_ns - before_ns)
 
-    def streamed(self, slot: Slot, now_ns: int, stream: Stream) -> None:
-        """A stream ends well."""
-        counters, first_ns, tokens = self._counters, stream.first_ns, stream.tokens
-        # Of what never had content, nobody saw anything before its end.
-        ttft_ns = (now_ns if first_ns == IDLE else first_ns) - self._clock_begin(slot)
+    def streamed(self, slot: Slot, now_ns: int, stream: Stream, body: bytes, *, keep: bool) -> None:
+        """The request was answered well by a stream; its latency ends with its last token."""
+        counters, tokens = self._counters, stream.tokens
+        # An answer without content shows nothing before its end.
+        first_ns, last_ns = (now_ns, now_ns) if stream.first_ns == IDLE else (stream.first_ns, stream.last_ns)
+        self._note_latency(slot, self._under_way.pop(slot), last_ns)
+        counters.untimed_ns += now_ns - last_ns
+        ttft_ns = first_ns - self._clock_begin(slot)
         counters.ttft.note(ttft_ns)
         tpot_ns = None
         if tokens is not None:
@@ -269,11 +273,12 @@ class Loop:
             counters.usage_tokens += tokens
             counters.tokens_beyond_chunks += tokens - stream.chunks
             tpot_ns = 0
-            if tokens > 1 and first_ns != IDLE:
-                tpot_ns = (now_ns - first_ns) // (tokens - 1)
+            if tokens > 1 and stream.chunks:
+                tpot_ns = (last_ns - first_ns) // (tokens - 1)
                 counters.tpot.note(tpot_ns)
         if self._objectives is not None:
-            self._judge(slot, now_ns, ttft_ns, tpot_ns)
+            self._judge(slot, last_ns, ttft_ns, tpot_ns)
+        self._count(slot, now_ns, body, keep=keep)
 
     # -- for the loops
 

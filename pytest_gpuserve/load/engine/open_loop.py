@@ -7,6 +7,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.engine.loop import Loop
+from pytest_gpuserve.load.engine.transport import FaultKind
 from pytest_gpuserve.load.schedule import NANOSECONDS
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ class OpenLoop(Loop):
         seconds = self._plan.timeout_ns / NANOSECONDS
         while self._waiting and now_ns - self._begin_ns - self._waiting[0][0].at_ns > self._plan.timeout_ns:
             arrival, _, _ = self._waiting.popleft()
-            self._counters.fail("timeout", f"request {arrival.number}: no slot to send it on within {seconds:g} s")
+            self._counters.fail(
+                FaultKind.TIMEOUT, f"request {arrival.number}: no slot to send it on within {seconds:g} s"
+            )
         self._check_end()
 
     def _arrive(self) -> None:

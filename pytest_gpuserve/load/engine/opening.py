@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE, Reactor
+from pytest_gpuserve.load.engine.transport import FaultKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -187,7 +188,7 @@ class Opening:
             self._on_failure(kind, sample)
 
     def _expire(self) -> None:
-        self._fail("connect timeout", f"no connection within {self._timeout_ns / 1e9:g} s")
+        self._fail(FaultKind.CONNECT_TIMEOUT, f"no connection within {self._timeout_ns / 1e9:g} s")
 
     def _connected(self, _mask: int) -> None:
         assert self._socket is not None
@@ -207,7 +208,7 @@ class Opening:
                     server_hostname=self._address.server_name,
                 )
             except OSError as problem:
-                self._fail("tls", str(problem))
+                self._fail(FaultKind.TLS, str(problem))
                 return
             self._socket = secured
             self._reactor.watch(secured.fileno(), lambda _mask: self._handshake(secured), WRITABLE)
@@ -221,7 +222,7 @@ class Opening:
             self._reactor.change(secured.fileno(), lambda _mask: self._handshake(secured), WRITABLE)
         except OSError as problem:
             # Such as a certificate that is not trusted.
-            self._fail("tls", str(problem))
+            self._fail(FaultKind.TLS, str(problem))
         else:
             self._open(TlsSocket(secured))
 
@@ -234,5 +235,5 @@ class Opening:
 def _kind(code: int) -> tuple[str, str]:
     text = f"[Errno {code}] {os.strerror(code)}"
     if code in {errno.EMFILE, errno.ENFILE}:
-        return "connect", f"{text}: the limit on open files is too low, see `ulimit -n`"
-    return ("connection refused" if code == errno.ECONNREFUSED else "connect"), text
+        return FaultKind.CONNECT, f"{text}: the limit on open files is too low, see `ulimit -n`"
+    return (FaultKind.CONNECTION_REFUSED if code == errno.ECONNREFUSED else FaultKind.CONNECT), text

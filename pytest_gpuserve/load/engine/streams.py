@@ -1,35 +1,41 @@
-"""Server-sent events over HTTP/1.1: each event that carries content is reported when it arrives."""
+"""Server-sent events over HTTP/1.1: when each event with content arrives, and whether an answer is complete."""
 
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
 from pytest_gpuserve.load.engine.http1 import Http1, HttpConnection, MalformedResponse, Parsed, ResponseParser
-from pytest_gpuserve.load.engine.transport import IDLE, Stream
+from pytest_gpuserve.load.engine.transport import IDLE, FaultKind, Stream
+from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.engine.transport import Slot
+    from collections.abc import Sequence
 
-MAX_LINE_BYTES: Final = 1 << 22
-"""Many times what a token takes, even with its log-probabilities; a longer line is no stream of tokens."""
+    from pytest_gpuserve.load.engine.http1 import Fault
+    from pytest_gpuserve.load.engine.reactor import Reactor
+    from pytest_gpuserve.load.engine.transport import Issuer, Slot
+    from pytest_gpuserve.load.request import Asked
+    from pytest_gpuserve.load.wire import Endpoint
+
+MAX_EVENT_BYTES: Final = 1 << 22
+"""Many times what a token takes, even with its log-probabilities; a longer event is no token."""
 
 _BOM: Final = b"\xef\xbb\xbf"
 _MOST_TOKENS: Final = 1 << 32
 _DONE: Final = b"[DONE]"
-_DONE_LINE: Final = b"data: " + _DONE
 _DATA_BYTES: Final = len(b"data: ")
-_HEAD_BYTES: Final = len(_BOM + _DONE_LINE) + 1
-_JSON_LINE: Final = re.compile(rb"(?:\xef\xbb\xbf)?data: ?\{")
 _BRACE: Final = 123
+_CR: Final = 13
 _LF: Final = 10
-_ENDS: Final = b"\r\n"
+_AROUND_NAMES: Final = b' \t{"'
+"""What stands around the name ``error`` in a line of JSON that a server writes without ``data:``."""
 
-_SEVERAL_LINES: Final = b"\n"
-"""Stands for the data of an event of several lines: they are neither empty, nor ``[DONE]``, nor a chunk."""
+_ABANDONED: Final = frozenset({"error", "abort", "aborted", "cancelled", "timeout"})
+"""Finish reasons of a server that gave up: vLLM and OpenRouter say ``error``, SGLang ``abort``, TensorRT-LLM
+``cancelled`` and ``timeout``."""
 
 
 class _Delta(msgspec.Struct, gc=False):
@@ -44,8 +50,10 @@ class _Delta(msgspec.Struct, gc=False):
 
 
 class _Choice(msgspec.Struct, gc=False):
+    index: int | float | str | None = 0
     delta: _Delta | None = None
     text: Any = None
+    finish_reason: Any = None
 
 
 class _Chunk(msgspec.Struct, gc=False):
@@ -54,10 +62,13 @@ class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice | None] | None = None
     usage: Any = None
     error: Any = None
+    object: Any = None
+    type: Any = None
 
     @property
-    def is_of_this_api(self) -> bool:
-        return self.choices is not None or isinstance(self.usage, dict)
+    def is_error(self) -> bool:
+        """Whether it says that the server failed: by a field, or, without choices, by its type."""
+        return bool(self.error) or (self.choices is None and (_names_error(self.object) or _names_error(self.type)))
 
     @property
     def tokens(self) -> int | None:
@@ -84,150 +95,223 @@ def _read_chunk(data: bytes) -> _Chunk | None:
         return None
 
 
-class EventCounter:
-    """The parser of one stream: counts the events that carry content.
+def _names_error(name: object) -> bool:
+    """Whether a type names an error, such as ``error``, ``server_error`` or ``BadRequestError``."""
+    return isinstance(name, str) and name.lower().endswith("error")
 
-    Such is an event whose data is neither empty nor ``[DONE]``, of whatever type. A chunk of OpenAI's API (a JSON
-    object with ``choices`` or ``usage``) carries content only where a choice has some: the chunks that begin and end an
-    answer have none. A JSON object with an ``error`` has none either. As the standard has it, an event is complete with
-    the empty line after it, and one that the end of the stream cuts off is none.
+
+def _is_abandoned(finish_reason: object) -> bool:
+    said = finish_reason.get("type") if isinstance(finish_reason, dict) else finish_reason
+    return isinstance(said, str) and said.lower() in _ABANDONED
+
+
+class EventReader:
+    """Cuts a stream into events, whatever pieces it arrives in (WHATWG HTML, 9.2.6).
+
+    The ``data`` lines of an event are joined by line feeds. An event is complete with the empty line after it; the end
+    of the stream completes none.
 
     Attributes:
-        usage: The last ``usage.completion_tokens`` of the stream's chunks; None where there was none.
-        has_error: Whether an event said that the server failed.
+        error: The first line outside of any data that says that the server failed; empty where there is none. Such are
+            ``event: error``, the field ``error`` (llama.cpp), and an error as JSON without ``data:``.
     """
 
-    __slots__ = ("_after_cr", "_data", "_first", "_length", "_line", "_whole", "has_error", "usage")
+    __slots__ = ("_after_cr", "_bytes", "_data", "_first", "_line", "error")
 
     def __init__(self) -> None:
-        self.usage: int | None = None
-        self.has_error = False
-        self._data: bytes | None = None
-        # Of an unfinished line its length, and all of it where it may be a chunk, else its first bytes.
+        self.error = b""
+        self._data: list[bytes] = []
         self._line = bytearray()
-        self._whole = False
-        self._length = 0
+        self._bytes = 0
         self._after_cr = False
         self._first = True
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Return the data of the events that this piece of the body completes.
+
+        Raises:
+            ValueError: An event is longer than ``MAX_EVENT_BYTES``; the reader is of no use after that.
+        """
+        lines = piece.splitlines()
+        # Nearly every piece is one whole event of one line. Whether its last line end was cut does not matter: at rest,
+        # an empty line more or less is nothing.
+        if len(lines) == 2 and not lines[1] and not self._bytes:
+            line = lines[0]
+            if line.startswith(b"data: ") and len(line) <= MAX_EVENT_BYTES:
+                self._first = False
+                return [line[_DATA_BYTES:]]
+        return self._feed(piece, lines) if piece else []
+
+    def _feed(self, piece: bytes, lines: list[bytes]) -> list[bytes]:
+        if self._after_cr and piece[0] == _LF:
+            # The second half of a line end that was cut.
+            del lines[0]
+        self._after_cr = piece[-1] == _CR
+        rest = b"" if piece[-1] in {_CR, _LF} else lines.pop()
+        events: list[bytes] = []
+        for line in lines:
+            if self._line:
+                self._line += line
+                whole = bytes(self._line)
+                self._line.clear()
+            else:
+                whole = line
+            self._grow(len(line))
+            self._end_line(whole, events)
+        self._line += rest
+        self._grow(len(rest))
+        return events
+
+    def _grow(self, size: int) -> None:
+        self._bytes += size
+        if self._bytes > MAX_EVENT_BYTES:
+            raise ValueError(f"an event of more than {MAX_EVENT_BYTES} bytes in a stream of events")
+
+    def _end_line(self, line: bytes, events: list[bytes]) -> None:
+        if self._first:
+            self._first = False
+            line = line.removeprefix(_BOM)
+        if not line:
+            if self._data:
+                events.append(b"\n".join(self._data))
+                self._data.clear()
+            self._bytes = 0
+            return
+        field, _, value = line.partition(b":")
+        if field == b"data":
+            # One space after the colon is not of the value.
+            self._data.append(value.removeprefix(b" "))
+        elif field and not self.error and _is_error_line(line, field, value):
+            self.error = line
+        if not self._data:
+            self._bytes = 0
+
+
+def _is_error_line(line: bytes, field: bytes, value: bytes) -> bool:
+    if field.strip(_AROUND_NAMES) == b"error" or (field == b"event" and value.strip().lower() == b"error"):
+        return True
+    chunk = _read_chunk(line) if line[0] == _BRACE else None
+    return chunk is not None and chunk.is_error
+
+
+class StreamAnswer:
+    """What the events of one answer say.
+
+    An event has content whose data is neither empty nor ``[DONE]``, of whatever type. A chunk of OpenAI's API (a JSON
+    object with ``choices`` or ``usage``) has content only where a choice has some: the chunks that begin and end an
+    answer have none. A JSON object with an error has none either.
+
+    Attributes:
+        tokens: The last ``usage.completion_tokens`` of the answer's chunks; None where there was none.
+        chunks: Events with content so far.
+    """
+
+    __slots__ = ("_begun", "_ended", "_error", "_events", "_is_done", "_last", "_unreadable", "chunks", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens: int | None = None
+        self.chunks = 0
+        self._events = EventReader()
+        self._begun: set[object] = set()
+        self._ended: set[object] = set()
+        self._is_done = False
+        self._error = b""
+        self._unreadable = b""
+        self._last = b""
 
     def feed(self, piece: bytes) -> int:
         """Return how many events with content this piece of the body completes.
 
         Raises:
-            ValueError: A line is longer than ``MAX_LINE_BYTES``; the counter is of no use after that.
+            ValueError: It is no stream of events that have an end.
         """
-        lines = piece.splitlines()
-        # Nearly every piece is one whole event of one line. Whether its last line end was cut does not matter: at rest,
-        # an empty line more or less is nothing.
-        if len(lines) == 2 and not lines[1] and not self._length and self._data is None:
-            line = lines[0]
-            if line.startswith(b"data: ") and len(line) <= MAX_LINE_BYTES:
-                self._first = False
-                return self._carries_content(line[_DATA_BYTES:])
-        return self._feed(piece, lines) if piece else 0
-
-    def _feed(self, piece: bytes, lines: list[bytes]) -> int:
-        if self._after_cr and piece[0] == _LF:
-            # The second half of a line end that was cut.
-            del lines[0]
-        last = piece[-1]
-        self._after_cr = last == _ENDS[0]
-        rest = b"" if last in _ENDS else lines.pop()
         found = 0
-        for line in lines:
-            found += self._end_line(line)
-        if rest:
-            self._begin_line(rest)
+        for data in self._events.feed(piece):
+            found += self._has_content(data)
+        self.chunks += found
         return found
 
-    def _begin_line(self, part: bytes) -> None:
-        self._length += len(part)
-        _check_length(self._length)
-        if self._whole or len(self._line) < _HEAD_BYTES:
-            self._line += part
-            self._whole = _JSON_LINE.match(self._line) is not None
-            if not self._whole:
-                del self._line[_HEAD_BYTES:]
+    def fault(self, asked: Asked, *, others_tell_usage: bool) -> tuple[FaultKind, str, bytes] | None:
+        """Tell why the answer is not a complete one, with what shows it; None of one that is.
 
-    def _end_line(self, part: bytes) -> int:
-        """Return how many events with content the end of this line completes."""
-        line = part
-        if self._length:
-            self._begin_line(part)
-            line = bytes(self._line)
-            self._line.clear()
-            self._whole = False
-            self._length = 0
-        else:
-            _check_length(len(part))
-        if self._first:
-            self._first = False
-            line = line.removeprefix(_BOM)
-        if not line:
-            data, self._data = self._data, None
-            return 0 if data is None else self._carries_content(data)
-        field, _, value = line.partition(b":")
-        if field == b"data":
-            # One space after the colon is not of the value.
-            self._data = value.removeprefix(b" ") if self._data is None else _SEVERAL_LINES
-        return 0
+        An answer of a chat or a completion, which has ``choices``, says its end: by the ``finish_reason`` of each of
+        them, or by ``[DONE]``. All other streams end with their body.
+        """
+        error = self._error or self._events.error
+        if error:
+            return FaultKind.ERROR_IN_STREAM, "the server said", error
+        if self._begun and self._unreadable:
+            return FaultKind.UNREADABLE_EVENT, "neither a chunk of the API nor [DONE]:", self._unreadable
+        if self._begun and not self._is_done and (self._ended != self._begun or len(self._ended) < asked.choices):
+            choices = max(asked.choices, len(self._begun))
+            text = f"no [DONE], and a finish_reason for {len(self._ended)} of {choices} choices; the last event is"
+            return FaultKind.NO_END, text, self._last
+        if not self.chunks and not self.tokens:
+            # It would be the fastest of all; one of tokens that make no text says how many.
+            return FaultKind.NO_TOKENS, "the last event is", self._last
+        if asked.usage and others_tell_usage and self.tokens is None:
+            return FaultKind.NO_USAGE, "other answers tell their usage; the last event is", self._last
+        return None
 
-    def _carries_content(self, data: bytes) -> int:
-        """Whether an event's data counts, as 0 or 1; long data that is no JSON may be cut."""
-        if not data or data == _DONE:
-            return 0
-        if data[0] != _BRACE:
-            return 1
-        chunk = _read_chunk(data)
+    def _has_content(self, data: bytes) -> bool:
+        if not data:
+            return False
+        self._last = data
+        if data.strip() == _DONE:
+            self._is_done = True
+            return False
+        chunk = _read_chunk(data) if data[0] == _BRACE else None
         if chunk is None:
-            return 1
-        if chunk.error:
-            self.has_error = True
-            return 0
-        if not chunk.is_of_this_api:
-            return 1
+            self._unreadable = self._unreadable or data
+            if data[0] == _BRACE and b'"choices"' in data:
+                # A chunk of the API that was cut.
+                self._begun.add(None)
+            return True
+        if chunk.is_error:
+            self._error = self._error or data
+            return False
         if chunk.usage is not None:
             said = chunk.tokens
-            self.usage = self.usage if said is None else said
-        return int(any(map(_has_content, chunk.choices or ())))
+            self.tokens = self.tokens if said is None else said
+        if chunk.choices is None:
+            return not isinstance(chunk.usage, dict)
+        return sum(self._take(choice, data) for choice in chunk.choices if choice is not None) > 0
 
-
-def _has_content(choice: _Choice | None) -> bool:
-    if choice is None:
-        return False
-    delta = choice.delta
-    return bool(
-        choice.text
-        or (
-            delta is not None
-            and (
-                delta.content
-                or delta.reasoning_content
-                or delta.reasoning
-                or delta.refusal
-                or delta.audio
-                or delta.tool_calls
-                or delta.function_call
+    def _take(self, choice: _Choice, data: bytes) -> bool:
+        """Note whether a choice has ended; returns whether it has content."""
+        self._begun.add(choice.index)
+        if choice.finish_reason:
+            self._ended.add(choice.index)
+            if _is_abandoned(choice.finish_reason):
+                self._error = self._error or data
+        delta = choice.delta
+        return bool(
+            choice.text
+            or (
+                delta is not None
+                and (
+                    delta.content
+                    or delta.reasoning_content
+                    or delta.reasoning
+                    or delta.refusal
+                    or delta.audio
+                    or delta.tool_calls
+                    or delta.function_call
+                )
             )
         )
-    )
-
-
-def _check_length(length: int) -> None:
-    if length > MAX_LINE_BYTES:
-        raise ValueError(f"a line of more than {MAX_LINE_BYTES} bytes in a stream of events")
 
 
 class StreamParser(ResponseParser):
-    """Reads answers and counts their events with content.
+    """Reads answers and their events.
 
     Attributes:
-        counter: Of the last answer.
+        answer: The last one.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self.counter = EventCounter()
+        self.answer = StreamAnswer()
         self._problem = ""
         self._found = 0
 
@@ -250,14 +334,14 @@ class StreamParser(ResponseParser):
     def on_message_begin(self) -> None:
         """Begin an answer."""
         super().on_message_begin()
-        self.counter = EventCounter()
+        self.answer = StreamAnswer()
 
     def on_body(self, body: bytes) -> None:
-        """Keep a piece of the body, and count its events; those of an error's page are none."""
+        """Keep a piece of the body, and read its events; those of an error's page are none."""
         super().on_body(body)
         if 200 <= self.status < 300:
             try:
-                self._found += self.counter.feed(body)
+                self._found += self.answer.feed(body)
             except ValueError as problem:
                 # Not raised through the parser, which would take it for a mistake of ours.
                 self._problem = str(problem)
@@ -266,48 +350,66 @@ class StreamParser(ResponseParser):
 class EventStreamConnection(HttpConnection):
     """One connection."""
 
-    __slots__ = ("_before_ns", "_chunks", "_content_ns", "_stream")
+    __slots__ = ("_content_ns", "_last_ns", "_stream")
+
+    _transport: Streams
 
     def _new_parser(self) -> ResponseParser:
-        self._content_ns = self._before_ns = IDLE
-        self._chunks = 0
+        self._content_ns = self._last_ns = IDLE
         self._stream = StreamParser()
         return self._stream
 
     def send(self, payload: bytes) -> None:
         """Send a request."""
-        self._content_ns = self._before_ns = IDLE
-        self._chunks = 0
+        self._content_ns = self._last_ns = IDLE
         super().send(payload)
 
     def _feed(self, data: bytes, now_ns: int) -> Parsed | None:
         parsed = super()._feed(data, now_ns)
-        found = self._stream.take_found()
-        if found and not self._chunks:
-            self._content_ns = now_ns
-        self._chunks += found
-        for _ in range(found):
-            self._transport.issuer.chunk(now_ns, self._before_ns)
-            self._before_ns = now_ns
+        for _ in range(self._stream.take_found()):
+            self._transport.issuer.chunk(now_ns, self._last_ns)
+            if self._last_ns == IDLE:
+                self._content_ns = now_ns
+            self._last_ns = now_ns
         return parsed
 
-    def _finish(self, now_ns: int, parsed: Parsed) -> None:
-        if not self._fault(parsed):
-            stream = Stream(self._content_ns, self._chunks, self._stream.counter.usage)
-            self._transport.issuer.streamed(self, now_ns, stream)
-        super()._finish(now_ns, parsed)
+    def _fault(self, parsed: Parsed) -> Fault | None:
+        answer, transport = self._stream.answer, self._transport
+        transport.tells_usage = transport.tells_usage or answer.tokens is not None
+        found = answer.fault(transport.asked[self.index], others_tell_usage=transport.tells_usage)
+        if found is None or not 200 <= parsed.status < 300:
+            return super()._fault(parsed)
+        kind, text, shown = found
+        return kind, lambda: f"{text} {begin_of(shown)!r}" if shown else repr(begin_of(parsed.body))
 
-    def _fault(self, parsed: Parsed) -> str:
-        counter = self._stream.counter
-        if counter.has_error:
-            return "error in a stream"
-        # A stream that says nothing would be the fastest of all; one of tokens that make no text says how many.
-        has_tokens = self._chunks or counter.usage
-        return super()._fault(parsed) or ("" if has_tokens else "no tokens")
+    def _answer(self, now_ns: int, body: bytes, *, keep: bool) -> None:
+        answer = self._stream.answer
+        stream = Stream(self._content_ns, self._last_ns, answer.chunks, answer.tokens)
+        self._transport.issuer.streamed(self, now_ns, stream, body, keep=keep)
 
 
 class Streams(Http1):
-    """The transport of server-sent events; an answer is complete with its last byte, as any other."""
+    """The transport of server-sent events.
+
+    Args:
+        asked: Of each payload what it asks. Where it asks for usage, an answer without is not complete once another one
+            had it.
+        further: As for `Http1`.
+    """
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        reactor: Reactor,
+        issuer: Issuer,
+        connect_timeout_ns: int,
+        *,
+        asks_to_close: bool = False,
+        asked: Sequence[Asked],
+    ) -> None:
+        super().__init__(endpoint, reactor, issuer, connect_timeout_ns, asks_to_close=asks_to_close)
+        self.asked = asked
+        self.tells_usage = False
 
     def open(self, place: int) -> Slot:
         """Begin to open a slot."""

@@ -102,7 +102,7 @@ class TickCounters:
         self.answers: list[dict[bytes, list[int]]] = [{} for _ in range(self._payloads)]
         """For each payload its distinct answers: how often each came, and to which request first."""
         self.requests = 0
-        self.failed_ns = 0
+        self.untimed_ns = 0
         self.due = 0
         self.held = 0
         self.resent = 0
@@ -157,7 +157,7 @@ class TickCounters:
         """
         if under_way_ns is not None:
             self._failed += 1
-            self.failed_ns += under_way_ns
+            self.untimed_ns += under_way_ns
         self._errors[kind] = self._errors.get(kind, 0) + 1
         # Of the first alone: to make the text and to look for secrets takes as long as some requests.
         if kind not in self._samples:
@@ -192,7 +192,7 @@ class TickCounters:
         latency, service = self.latency.close(), self.service.close()
         # Of a request that was under way at the begin only the rest counts: all its time less what it had waited.
         waited_ns = len(under_way) * now_ns - sum(under_way)
-        served_ns = (service if open_loop else latency).sum_ns + self.failed_ns
+        served_ns = (service if open_loop else latency).sum_ns + self.untimed_ns
         kept = [
             AnswerCount(index, body, count, number)
             for index, answers in enumerate(self.answers)
@@ -225,7 +225,7 @@ class TickCounters:
             unchecked=self.requests if self._keep == "none" else self._unchecked,
             in_flight=len(under_way),
             in_flight_ns=served_ns + waited_ns - self._waited_ns,
-            failed_ns=self.failed_ns,
+            untimed_ns=self.untimed_ns,
             opening=len(opening_ns),
             oldest_opening_ns=now_ns - opening_ns[0] if opening_ns else 0,
             cpu_ns=cpu_ns - self._begin_cpu_ns,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 IDLE: Final = -1
@@ -19,6 +20,31 @@ as long as a request."""
 def text_of(sample: Sample) -> str:
     """Make the text of a sample."""
     return sample if isinstance(sample, str) else sample()
+
+
+class FaultKind(str, Enum):
+    """Why a request failed, where no status says it; with a status the kind is ``status 503``."""
+
+    # No answer, or not all of it.
+    CONNECT = "connect"
+    CONNECT_TIMEOUT = "connect timeout"
+    CONNECTION_REFUSED = "connection refused"
+    TLS = "tls"
+    TIMEOUT = "timeout"
+    CONNECTION_CLOSED = "connection closed"
+    CONNECTION_RESET = "connection reset"
+    INCOMPLETE = "incomplete answer"
+    PROTOCOL = "protocol"
+    # A whole answer of the protocol that is not one of the server's model.
+    OTHER_TYPE = "another content type"
+    ERROR_IN_STREAM = "error in a stream"
+    NO_END = "end not said"
+    UNREADABLE_EVENT = "unreadable event"
+    NO_TOKENS = "no tokens"
+    NO_USAGE = "usage missing"
+
+    def __str__(self) -> str:
+        return self.value
 
 
 class Slot:
@@ -58,11 +84,13 @@ class Stream(NamedTuple):
 
     Args:
         first_ns: When its first chunk with content arrived; ``IDLE`` where there was none.
+        last_ns: When the last one did.
         chunks: Those with content.
         tokens: How many it says that it has; None where it does not say.
     """
 
     first_ns: int
+    last_ns: int
     chunks: int
     tokens: int | None
 
@@ -99,8 +127,8 @@ class Issuer(Protocol):
     def chunk(self, now_ns: int, before_ns: int) -> None:
         """A chunk of a stream with content arrived; ``before_ns`` is when the one before it did, ``IDLE`` for none."""
 
-    def streamed(self, slot: Slot, now_ns: int, stream: Stream) -> None:
-        """A stream ends well, and is ``answered`` next."""
+    def streamed(self, slot: Slot, now_ns: int, stream: Stream, body: bytes, *, keep: bool) -> None:
+        """The request under way was answered well by a stream: what ``answered`` is to all others."""
 
 
 @dataclass(slots=True)
