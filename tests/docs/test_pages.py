@@ -25,7 +25,18 @@ DOCS = Path(pytest_gpuserve.__file__).parent / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
 FILES = [ROOT / "README.md", ROOT / "suites" / "README.md", ROOT / "tests" / "README.md", *PAGES]
 
-OTHERS = {"--fail", "--upload-file", "--adapter", "--file", "--columns", "--num-cpus", "--splits", "--group", "--quiet"}
+OTHERS = {
+    "--fail",
+    "--upload-file",
+    "--adapter",
+    "--file",
+    "--columns",
+    "--num-cpus",
+    "--splits",
+    "--group",
+    "--quiet",
+    "--ours",
+}
 """Options of other programs."""
 
 
