@@ -20,7 +20,7 @@ from pytest_gpuserve.doctor.checks import MACHINE, Check, Level, gpu_checks, hos
 from pytest_gpuserve.doctor.look import look, read_lock
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.command_line import refused, run_command
-from pytest_gpuserve.process.container import examine
+from pytest_gpuserve.process.container import find_engine
 from pytest_gpuserve.servers.triton_install import find_triton
 
 if TYPE_CHECKING:
@@ -68,11 +68,11 @@ def servers(python: str) -> list[Check]:
         triton = Check("triton_server", Level.OK, f"nvidia-pytriton {find_triton(python).version}")
     except GpuserveError as problem:
         triton = Check("triton_server", Level.WARNING, problem.summary, remedy="; ".join(problem.remedies[:1]))
-    engines = [
-        Check(f"containers by {each.name}", Level.OK if each.works else Level.WARNING, each.found, remedy=each.remedy)
-        for each in examine(env=os.environ)
-    ]
-    return [*found, triton, *engines]
+    try:
+        containers = Check("containers", Level.OK, f"{' '.join(find_engine().command)} works")
+    except GpuserveError as problem:
+        containers = Check("containers", Level.WARNING, problem.found, remedy=problem.remedies[0])
+    return [*found, triton, containers]
 
 
 def examined(gpu: str | None, found_servers: Sequence[Check]) -> Report:

@@ -206,7 +206,7 @@ class Triton:
         """See ``ServerKind``: a fingerprint of each file of the models."""
         found = fingerprints(self.repository / name for name in self._repository.models(self.models))
         if self.image:
-            found["image"] = f"{self.image} {image_id(self._engine(), self.image, env=os.environ)}"
+            found["image"] = f"{self.image} {image_id(self._engine(), self.image)}"
         elif self.python != sys.executable:
             versions = installed_versions(self.python, DEFAULT_DISTRIBUTIONS)
             found["interpreter"] = ", ".join(f"{name} {version}" for name, version in versions.items())

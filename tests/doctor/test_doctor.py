@@ -57,8 +57,9 @@ def test_this_machine_is_read() -> None:
     assert told["servers"][0]["level"] == "ok"
 
 
-def test_an_interpreter_without_servers_cannot_measure(tmp_path: Path) -> None:
-    """The report names the package that installs each server; a path that is not an interpreter is exit status 2."""
+def test_an_interpreter_without_servers_cannot_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor can it without containers; what installs each server is told; what is not an interpreter is status 2."""
+    monkeypatch.setenv("PATH", "")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path)], check=True, timeout=120)
     status, text = doctor(f"--python={tmp_path}/bin/python")
     assert status == 1

@@ -172,3 +172,17 @@ def test_a_server_that_ends_is_not_waited_for() -> None:
     assert seen is not None
     assert "it has ended" in seen.reason
     assert time.monotonic() - began < SAFETY_SECONDS
+
+
+def test_a_port_may_be_held_by_what_also_belongs_to_the_server(tmp_path: Path) -> None:
+    """A listener outside of the tree, such as a container's, is the server's if it is said to be."""
+    port = free_port()
+    (tmp_path / "outside").mkdir()
+    with (
+        Process.start(program("sleep", "600", folder=tmp_path)) as process,
+        Process.start(child("web", port, folder=tmp_path / "outside")) as outside,
+    ):
+        eventually(lambda: port in outside.listening_ports(), "the server outside listens")
+        assert ready.owned_port_probe(process, port, also=lambda: {outside.pid})() is None
+        with pytest.raises(ServerFailed, match="foreign server"):
+            ready.owned_port_probe(process, port, also=set)()

@@ -208,7 +208,7 @@ def test_the_information_is_of_the_loaded_models_files(repository: Path, monkeyp
 
 def contained(kind: Triton, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Container:
     """What is run where an engine works."""
-    engine = Engine(("podman",), kind="podman")
+    engine = Engine(("podman",), is_podman=True)
     monkeypatch.setattr(adapter, "find_engine", lambda command, options: engine)
     launch = kind.launch(Site(folder, PORTS))
     assert isinstance(launch, ContainerLaunch)
