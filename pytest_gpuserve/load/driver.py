@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from pytest_gpuserve.errors import LoadFailed, UsageProblem
-from pytest_gpuserve.load.engine.http2_codec import check_endpoint
 from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.load.source import LOCAL
@@ -217,11 +216,10 @@ class Engines:
     Raises:
         LoadFailed: A process could not be started, or the host is unknown.
         UsageProblem: More users than the limit on open files or the slots in shared memory allow, or fewer than
-            processes; or metadata that cannot be sent.
+            processes.
     """
 
     def __init__(self, plan: Plan, processes: int = 1, source: EngineSource = LOCAL) -> None:
-        check_endpoint(plan.endpoint)
         check_users(plan.schedule, processes)
         _check_slots(plan)
         self._stack = ExitStack()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from pytest_gpuserve.measure.histogram import Histogram, merge, seconds_of
+from pytest_gpuserve.measure.histogram import Histogram, merge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,12 +72,6 @@ class Durations(msgspec.Struct, frozen=True):
     def maximum(self) -> float | None:
         """In seconds; None where there are none."""
         return self.max_ns / 1e9 if self.counts else None
-
-    @property
-    def minimum(self) -> float | None:
-        """In seconds, within 0.05 % and never above the mean; None where there are none."""
-        mean = self.mean
-        return None if mean is None else min(seconds_of(min(self.counts)), mean)
 
     def quantile(self, q: float) -> float | None:
         """Return the nearest-rank quantile in seconds, never above the maximum.

@@ -1,4 +1,4 @@
-"""Runs a load to its end, or until enough is known, or until Ctrl-C or the loss of an engine."""
+"""Runs a load to its end, or until Ctrl-C or the loss of an engine."""
 
 from __future__ import annotations
 
@@ -70,14 +70,12 @@ def run_load(
     check: AnswerCheck | None = None,
     allowed_errors: float = 0.0,
     ceiling: Callable[[Totals], float | None] | None = None,
-    until: Callable[[Totals], bool] | None = None,
-    on_tick: Callable[[RunningTotals, Tick], None] | None = None,
     source: EngineSource = LOCAL,
 ) -> LoadOutcome:
     """Run a load and add up what happened; one that is lost in mid-load is kept, with the reason.
 
     Args:
-        plan: The load; without an end of its own it needs ``until``, or somebody's Ctrl-C.
+        plan: The load; without an end of its own it needs Ctrl-C.
         processes: Workers that share it.
         cores: That they may use together; None for one each.
         warmup_ns: Ticks that begin within this time are thrown away, but for their errors and wrong answers.
@@ -85,8 +83,6 @@ def run_load(
         allowed_errors: Share of the requests that may fail.
         ceiling: Tells, once it is known what was sent and answered, what the client reaches on this host; not asked
             after Ctrl-C, nor of a load that was lost.
-        until: Sees what was measured after every tick; the load ends when it returns True.
-        on_tick: Hears of every tick, with all that came before it, for a progress line.
         source: Where the workers come from.
 
     Raises:
@@ -110,9 +106,7 @@ def run_load(
                 running.add(tick if warm else _errors_alone(tick))
                 if warm:
                     of_each.add(tick)
-                if on_tick is not None:
-                    on_tick(running, tick)
-                if tick.last or (until is not None and until(running.totals())):
+                if tick.last:
                     break
         measured = running.totals()
         if ceiling is not None and measured.requests:

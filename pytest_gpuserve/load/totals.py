@@ -221,11 +221,6 @@ class Totals:
         return self.with_usage >= self.requests > 0
 
     @property
-    def achieved(self) -> float | None:
-        """Requests sent for each one due; None where none was due."""
-        return _over(self.sent, self.due)
-
-    @property
     def in_flight(self) -> float | None:
         """Requests under way, on average; None of a stretch without length."""
         return _over(self.in_flight_ns, self.nanoseconds)
@@ -234,11 +229,6 @@ class Totals:
     def cpu_seconds(self) -> float:
         """CPU time of all engines."""
         return self.cpu_ns / 1e9
-
-    @property
-    def cpu_seconds_a_request(self) -> float | None:
-        """CPU time of the client for a request, answered well or failed; None without requests."""
-        return _over(self.cpu_seconds, self.requests + self.error_count)
 
 
 _HISTOGRAMS: Final = ("latency", "service", "lag", "ttft", "itl", "tpot")

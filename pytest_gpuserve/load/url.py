@@ -26,26 +26,15 @@ def authority_of(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def endpoint_of(
-    url: str,
-    *,
-    stream: bool = False,
-    verify: bool = True,
-    ca_file: str = "",
-    metadata: tuple[tuple[str, str], ...] = (),
-) -> tuple[Endpoint, str]:
+def endpoint_of(url: str, *, stream: bool = False) -> tuple[Endpoint, str]:
     """Return where a URL points, and the path with its query that is asked for there.
 
     ``http`` and ``https`` are HTTP/1.1; ``grpc`` and ``grpcs`` unary calls whose method is the path, such as
-    ``grpc://127.0.0.1:8001/inference.GRPCInferenceService/ModelInfer``; ``worker:///path/to/socket`` is an in-process
-    worker on a Unix socket, which speaks HTTP/1.1.
+    ``grpc://127.0.0.1:8001/inference.GRPCInferenceService/ModelInfer``.
 
     Args:
         url: The URL.
         stream: Whether answers are server-sent events.
-        verify: Whether a TLS certificate is checked.
-        ca_file: Certificates to trust instead of the system's.
-        metadata: Additional header fields of a gRPC call.
 
     Raises:
         UsageProblem: It is no such URL.
@@ -61,21 +50,16 @@ def endpoint_of(
             found="a space, a control character or one beyond ASCII",
             remedies=["quote what is not plain ASCII with urllib.parse.quote; write a host's name in its xn-- form"],
         )
-    if parts.scheme == "worker":
-        if parts.netloc or not parts.path.startswith("/") or parts.query or parts.fragment:
-            raise UsageProblem(f"{url!r} names no worker's socket", remedies=["worker:///PATH/TO/SOCKET"])
-        return Endpoint("http", parts.path), "/"
     if parts.scheme not in DEFAULT_PORTS or not parts.hostname:
         raise UsageProblem(
             f"{url!r} is not a URL that can be loaded",
             remedies=[
                 "http://HOST:PORT/PATH or https://...",
                 "grpc://HOST:PORT/SERVICE/METHOD or grpcs://...",
-                "worker:///PATH/TO/SOCKET",
             ],
         )
     _check_server(url, parts)
-    tls = Tls(parts.hostname, verify=verify, ca_file=ca_file) if parts.scheme in {"https", "grpcs"} else None
+    tls = Tls(parts.hostname) if parts.scheme in {"https", "grpcs"} else None
     port = port or DEFAULT_PORTS[parts.scheme]
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     if parts.scheme.startswith("grpc"):
@@ -85,7 +69,7 @@ def endpoint_of(
                 remedies=["Triton's is /inference.GRPCInferenceService/ModelInfer"],
             )
         authority = authority_of(parts.hostname, port)
-        return Endpoint("grpc", parts.hostname, port, tls, rpc=path, authority=authority, metadata=metadata), path
+        return Endpoint("grpc", parts.hostname, port, tls, rpc=path, authority=authority), path
     protocol: Literal["http", "sse"] = "sse" if stream else "http"
     return Endpoint(protocol, parts.hostname, port, tls), path
 
@@ -95,7 +79,7 @@ def _check_server(url: str, parts: SplitResult) -> None:
     if parts.username is not None or parts.fragment:
         raise UsageProblem(
             f"{url!r}: a user or a fragment in a URL is not sent",
-            remedies=["--header 'Authorization: ...' for a user"],
+            remedies=["a user is a header: Authorization: ..."],
         )
     if not _is_host(parts.hostname or "", in_brackets="[" in parts.netloc):
         raise UsageProblem(f"{url!r} names no host", found=repr(parts.hostname))

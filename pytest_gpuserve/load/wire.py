@@ -32,12 +32,10 @@ class Tls(msgspec.Struct, frozen=True):
 
     Args:
         server_name: Whom the certificate must name, and what is asked for by SNI.
-        verify: Whether the certificate is checked.
         ca_file: Certificates to trust instead of the system's; empty for those.
     """
 
     server_name: str
-    verify: bool = True
     ca_file: str = ""
 
 
@@ -52,7 +50,6 @@ class Endpoint(msgspec.Struct, frozen=True):
         tls: None for plain TCP.
         rpc: Of ``grpc`` the full method, such as ``/inference.GRPCInferenceService/ModelInfer``.
         authority: Of ``grpc`` what the server is called.
-        metadata: Of ``grpc`` additional header fields.
     """
 
     protocol: Literal["http", "sse", "grpc"]
@@ -61,7 +58,6 @@ class Endpoint(msgspec.Struct, frozen=True):
     tls: Tls | None = None
     rpc: str = ""
     authority: str = ""
-    metadata: tuple[tuple[str, str], ...] = ()
 
 
 class Plan(msgspec.Struct, frozen=True):

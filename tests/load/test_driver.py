@@ -21,7 +21,7 @@ from pytest_gpuserve.load.driver import EngineProcess, Engines
 from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.schedule import Burst, Closed, Poisson, Steps
 from pytest_gpuserve.load.source import LocalEngines
-from pytest_gpuserve.load.wire import Endpoint, Outputs, Ready, Tick, frame
+from pytest_gpuserve.load.wire import Outputs, Ready, Tick, frame
 from tests.fakes.children.toolkit import ROOT
 from tests.fakes.http_server import Serving, Totals, plan
 
@@ -139,14 +139,6 @@ def test_an_engine_that_reads_nothing_is_given_up(tmp_path: Path, monkeypatch: p
     with pytest.raises(LoadFailed, match="read nothing for 1 s") as caught:
         Engines(plan(1, body=bytes(8 << 20)), source=LocalEngines(end_seconds=0.1))
     assert caught.value.log_tail == "why"
-
-
-@pytest.mark.usefixtures("no_engine")
-def test_metadata_that_cannot_be_sent_is_refused_before_the_start() -> None:
-    """As the usage problem that it is, and not as an engine that died."""
-    endpoint = Endpoint("grpc", "127.0.0.1", 1, rpc="/a/B", metadata=(("te", "x"),))
-    with pytest.raises(UsageProblem, match="metadata"):
-        Engines(msgspec.structs.replace(plan(1), endpoint=endpoint))
 
 
 # -- ticks

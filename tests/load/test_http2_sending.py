@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.engine import http2
 from pytest_gpuserve.load.engine import http2_codec as codec
 from pytest_gpuserve.load.engine.http2 import SLOTS
@@ -39,9 +38,7 @@ if TYPE_CHECKING:
 
 def test_requests_are_what_grpc_says() -> None:
     """One HEADERS and one DATA frame in one send, which leave the server's table of header fields as it is."""
-    endpoint = Endpoint(
-        "grpc", "127.0.0.1", 1, rpc="/fake.Fake/Echo", authority="models.example", metadata=(("X-Token", "secret"),)
-    )
+    endpoint = Endpoint("grpc", "127.0.0.1", 1, rpc="/fake.Fake/Echo", authority="models.example")
     bench, decoder = Bench(endpoint=endpoint), hpack.Decoder()
     bench.sent_frames()
     for _ in range(2):
@@ -58,7 +55,6 @@ def test_requests_are_what_grpc_says() -> None:
             "te": "trailers",
             "content-type": "application/grpc",
             "user-agent": "pytest-gpuserve",
-            "x-token": "secret",
         }
         assert not decoder.header_table.dynamic_entries
         bench.receive(right(stream))
@@ -119,25 +115,6 @@ def test_settings_are_acknowledged_and_windows_seldom_filled() -> None:
         )
     rest = [entry for entry in bench.sent_frames() if entry[0] not in {HEADERS, DATA}]
     assert rest == [(WINDOW_UPDATE, 0, 0, number(30))]
-
-
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("TE", "metadata 'TE' is set by the load engine"),
-        (":path", "metadata ':path' is set by the load engine"),
-        ("Content-Type", "metadata 'Content-Type' is set by the load engine"),
-        ("grpc-encoding", "metadata 'grpc-encoding' is set by the load engine"),
-        ("x", "fits into one frame"),
-    ],
-)
-def test_metadata_that_cannot_be_sent_is_the_users_mistake(name: str, words: str) -> None:
-    """Of gRPC alone fields that are set by the engine, or more than a frame has room for, are refused beforehand."""
-    metadata = ((name, "?" * codec.FRAME_BYTES if name == "x" else "x"),)
-    with pytest.raises(UsageProblem, match=words):
-        codec.check_endpoint(Endpoint("grpc", "127.0.0.1", 1, metadata=metadata))
-    codec.check_endpoint(Endpoint("grpc", "127.0.0.1", 1, metadata=(("x", "y"),)))
-    codec.check_endpoint(Endpoint("http", "127.0.0.1", 1, metadata=metadata))
 
 
 @pytest.mark.parametrize("size", [len(PAYLOAD), 100_000])

@@ -53,19 +53,6 @@ def kinds(outcome: LoadOutcome) -> list[ReasonKind]:
     return [reason.kind for reason in outcome.reasons]
 
 
-def test_the_load_ends_when_enough_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``until`` and ``on_tick`` see what was measured so far, after every tick."""
-    simulated(monkeypatch, [tick(number) for number in range(9)])
-    seen: list[tuple[int, int]] = []
-    outcome = run_load(
-        PLAN,
-        until=lambda totals: totals.requests >= 4 * REQUESTS,
-        on_tick=lambda totals, tick: seen.append((totals.totals().requests, tick.number)),
-    )
-    assert outcome.totals.requests == 4 * REQUESTS
-    assert seen == [(REQUESTS, 0), (2 * REQUESTS, 1), (3 * REQUESTS, 2), (4 * REQUESTS, 3)]
-
-
 def test_of_the_warm_up_only_errors_and_wrong_answers_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither its requests nor its time: but a server that failed while it warmed up has failed."""
     warmup = [tick(0, errors={"reset": 2}), tick(1, answers=[WRONG])]
@@ -167,12 +154,3 @@ def test_answers_that_could_not_be_checked_are_no_pass(
     assert kinds(outcome) == found
     if found:
         assert f"{REQUESTS - checked} of {REQUESTS} answers could not be checked" in outcome.reasons[0].text
-
-
-def test_no_engine_outlives_an_exception_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a callback raises comes through, after the engines have ended."""
-    engines = simulated(monkeypatch, [tick(0)])
-    engines.__exit__.return_value = None
-    with pytest.raises(ZeroDivisionError):
-        run_load(PLAN, on_tick=mock.Mock(side_effect=ZeroDivisionError))
-    assert engines.__exit__.call_count == 1

@@ -180,18 +180,17 @@ def test_rates_are_by_hand() -> None:
     """Each number that is derived, of a tick of two seconds; of nothing none is, not even zero."""
     counts: dict[str, Any] = {"requests": 98, "errors": {"reset": 2}, "due": 200, "sent": 100, "chunks": 50, "users": 4}
     totals = total([tick(end_ns=2 * NS, in_flight_ns=3 * NS, cpu_ns=10**7, **counts)])
-    assert (totals.seconds, totals.throughput, totals.achieved) == (2, 49, 0.5)
+    assert (totals.seconds, totals.throughput) == (2, 49)
     assert (totals.in_flight, totals.cpu_seconds) == (1.5, 0.01)
-    assert totals.cpu_seconds_a_request == pytest.approx(1e-4, rel=1e-12)
     corrected = [replace(totals, with_usage=count, tokens_beyond_chunks=-20) for count in (0, 97, 98)]
     assert [(each.tokens_from_usage, each.tokens) for each in corrected] == [(False, 50), (False, 50), (True, 30)]
     assert [each.output_tokens_per_second for each in corrected] == [None, None, 15]
     assert replace(totals, with_usage=98, tokens_beyond_chunks=-60).output_tokens_per_second is None
     empty = Totals()
-    derived = ("throughput", "achieved", "output_tokens_per_second", "in_flight", "cpu_seconds_a_request")
+    derived = ("throughput", "output_tokens_per_second", "in_flight")
     assert [getattr(empty, name) for name in derived] == [None] * len(derived)
     durations = Durations()
-    assert (durations.mean, durations.maximum, durations.minimum, durations.quantile(0.5)) == (None,) * 4
+    assert (durations.mean, durations.maximum, durations.quantile(0.5)) == (None,) * 3
     assert total([]) == empty
 
 
@@ -210,13 +209,11 @@ def test_the_course_of_requests_under_way_is_even_and_bounded() -> None:
 @example(values=[10**6 + 100] * 100)
 @example(values=[10**6 + 900] * 100)
 def test_mean_and_maximum_are_exact_and_bound_the_rest(values: list[int]) -> None:
-    """Mean and maximum are not the histogram's; the minimum and quantiles are within 0.05 % and never beyond them."""
+    """Mean and maximum are not the histogram's; quantiles are within 0.05 % and never beyond them."""
     durations = taken(values)
-    mean, maximum, minimum = durations.mean or 0, durations.maximum or 0, durations.minimum or 0
+    mean, maximum = durations.mean or 0, durations.maximum or 0
     assert mean == pytest.approx(sum(values) / len(values) / 1e9, rel=1e-12)
     assert maximum == max(values) / 1e9
-    assert minimum == pytest.approx(min(values) / 1e9, rel=0.0005 + 1e-9)
-    assert 0 < minimum <= mean
     for q in (0.5, 0.9, 0.99):
         found = durations.quantile(q)
         if found is not None:

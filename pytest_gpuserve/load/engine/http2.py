@@ -420,7 +420,6 @@ class Http2:
 
     Raises:
         OSError: The host is unknown.
-        UsageProblem: The metadata cannot be sent.
     """
 
     def __init__(self, endpoint: Endpoint, reactor: Reactor, issuer: Issuer, connect_timeout_ns: int) -> None:

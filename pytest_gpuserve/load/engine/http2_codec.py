@@ -11,7 +11,6 @@ from urllib.parse import unquote_to_bytes
 
 import hpack
 
-from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.engine.transport import FaultKind
 from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.process.logs import begin_of
@@ -87,10 +86,6 @@ _ERRORS: Final = (
     "ENHANCE_YOUR_CALM",
     "INADEQUATE_SECURITY",
     "HTTP_1_1_REQUIRED",
-)
-
-_OURS: Final = frozenset(
-    {"connection", "te", "content-type", "user-agent", "grpc-encoding", "grpc-accept-encoding", "host"}
 )
 
 
@@ -192,11 +187,7 @@ def unpadded(kind: int, flags: int, content: bytes) -> bytes:
 
 
 def request_block(endpoint: Endpoint) -> bytes:
-    """Encode the header block of every request to this endpoint; it changes no table, so the same bytes serve all.
-
-    Raises:
-        UsageProblem: A metadata field is one that is ours, or all are too long for one frame.
-    """
+    """Encode the header block of every request to this endpoint; it changes no table, so the same bytes serve all."""
     fields = [
         (":method", "POST"),
         (":scheme", "https" if endpoint.tls else "http"),
@@ -206,32 +197,8 @@ def request_block(endpoint: Endpoint) -> bytes:
         ("content-type", "application/grpc"),
         ("user-agent", "pytest-gpuserve"),
     ]
-    for name, value in endpoint.metadata:
-        lowered = name.lower()
-        if lowered in _OURS or lowered.startswith(":"):
-            raise UsageProblem(
-                f"metadata {name!r} is set by the load engine", remedies=["leave it out of metadata=..."]
-            )
-        fields.append((lowered, value))
     # What is sensitive goes into no table.
-    block = hpack.Encoder().encode([(name, value, True) for name, value in fields])
-    if len(block) > FRAME_BYTES:
-        raise UsageProblem(
-            "the metadata of a gRPC request fits into one frame",
-            found=f"{len(block)} bytes, where {FRAME_BYTES} fit",
-            remedies=["shorten metadata=..."],
-        )
-    return block
-
-
-def check_endpoint(endpoint: Endpoint) -> None:
-    """Check before an engine is started that its requests can be encoded; other protocols have nothing to check.
-
-    Raises:
-        UsageProblem: As ``request_block``.
-    """
-    if endpoint.protocol == "grpc":
-        request_block(endpoint)
+    return hpack.Encoder().encode([(name, value, True) for name, value in fields])
 
 
 class Requests:

@@ -92,9 +92,6 @@ def _context(tls: Tls, protocols: tuple[str, ...]) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=tls.ca_file or None)
     except OSError as problem:
         raise OSError(f"no certificates in {tls.ca_file!r}: {problem}") from problem
-    if not tls.verify:
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
     if protocols:
         context.set_alpn_protocols(list(protocols))
     try:
