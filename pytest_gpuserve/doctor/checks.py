@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.measure.conditions import SLOWDOWNS
+from pytest_gpuserve.measure.conditions import SLOWDOWNS, RestState
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -64,9 +64,6 @@ FULL_BYTES: Final = 16 * MIB
 
 POWER_TOLERANCE: Final = 0.98
 """Of the default power limit."""
-
-MOST_UNSEEN_BYTES: Final = GIB
-"""Memory in use without a process; a driver keeps up to half of it for itself."""
 
 GPU_IDLE: Final = 0x1
 POWER_CAP: Final = 0x4
@@ -252,10 +249,8 @@ def _gpu_processes(now: GpuState, smi: str) -> Check:
         return Check(what, Level.PREVENTS, ", ".join(names), effect, remedy)
     if all(sample.processes is None for sample in now.samples):
         return Check(what, Level.UNKNOWN, "NVML does not list them", effect, remedy)
-    used = max((sample.memory_used_bytes or 0 for sample in now.samples), default=0)
-    busy = max((sample.gpu_utilisation or 0.0 for sample in now.samples), default=0.0)
-    state = f"{busy:.0%} busy, {used // MIB} MiB in use"
-    if busy or used > MOST_UNSEEN_BYTES:
+    state = RestState.of(now.samples)
+    if state.is_used:
         return Check(what, Level.WARNING, f"none visible from here, but the GPU is {state}", effect, remedy)
     if not now.sees_all:
         return Check(

@@ -19,6 +19,7 @@ from pytest_gpuserve.measure.conditions import (
     judge_known,
     judge_memory,
     judge_processes,
+    judge_rest,
     judge_window,
 )
 from pytest_gpuserve.measure.telemetry import NS, SLOW_GAP_NS, between, card_of, is_instance, merged, telemetry_between
@@ -109,6 +110,7 @@ class TelemetryMonitor:
         server_began_ns: When the server was started.
         note: Hears what could not be seen.
         clock: Of the samples, in ns.
+        alone: Whether no other server of the session ran when this one was started.
         without_ecc: Those of the cards that count no memory errors.
         baseline_clock_mhz: Mean SM clock, while they computed, under the same load when the baseline was recorded; None
             if not known.
@@ -123,6 +125,7 @@ class TelemetryMonitor:
     server_began_ns: int
     note: Callable[[str], None]
     clock: Callable[[], int]
+    alone: bool = True
     without_ecc: Collection[str] = ()
     baseline_clock_mhz: float | None = None
     idle_watts: float | None = None
@@ -220,6 +223,8 @@ class TelemetryMonitor:
         """
         if not self.uuids:
             return
+        # The pids of a server that has ended may become anybody's.
+        self.sampler.watch()
         ended_ns = self.clock()
         while True:
             seen = self.sampler.seen_until(self.clock() + SAMPLE_NS)
@@ -251,6 +256,7 @@ class TelemetryMonitor:
             ),
             self._ecc(seen.samples),
             self._processes(seen.samples),
+            self._rest(seen.samples),
             *([self._known(seen.samples)] if seen.samples else []),
         ]
         found = RunCondition.together(parts).invalid
@@ -276,6 +282,11 @@ class TelemetryMonitor:
             if sample.at_ns < self.server_began_ns or sample.at_ns >= self._up_ns
         ]
         return judge_processes(looks, self.uuids, server_began_ns=self.server_began_ns)
+
+    def _rest(self, samples: Sequence[TelemetrySample]) -> RunCondition:
+        # The utilisation is one of the last second, in which a server may have ended.
+        seen = between(samples, self.since_ns + NS, self.server_began_ns) if self.alone else ()
+        return judge_rest(seen, self.uuids)
 
     def _known(self, samples: Sequence[TelemetrySample]) -> RunCondition:
         return judge_known(self._own(samples), self.uuids, needs_clock=self.baseline_clock_mhz is not None)
@@ -367,7 +378,7 @@ class TelemetrySource:
         self._without_ecc = without_ecc
         self._clock = clock
         self._sampler: CardSampler | None = None
-        self._free_ns: int | None = None
+        self._free_ns = 0
         self._noted: set[str] = set()
         self._open: list[TelemetryMonitor] = []
 
@@ -383,21 +394,22 @@ class TelemetrySource:
         """
         if self._sampler is None:
             self._sampler = self._open_sampler() if self._uuids else NoSampler()
+            self._free_ns = self._clock()
         sampler = self._sampler
-        if self._free_ns is not None:
-            # Long enough to see who else is on the card while nobody is who was started here.
-            sampler.seen_until(self._free_ns + LOOK_NS)
-            needed_ns = min((self._free_ns, *(monitor.since_ns for monitor in self._open)))
-            sampler.forget_before(needed_ns - SLOW_GAP_NS)
+        # Long enough to see who else is on the card while nobody is who was started here.
+        sampler.seen_until(self._free_ns + LOOK_NS)
+        needed_ns = min((self._free_ns, *(monitor.since_ns for monitor in self._open)))
+        sampler.forget_before(needed_ns - SLOW_GAP_NS)
         server_began_ns = self._clock()
         sampler.seen_until(server_began_ns)
         monitor = TelemetryMonitor(
             sampler,
             self._uuids,
-            since_ns=self._free_ns or 0,
+            since_ns=self._free_ns,
             server_began_ns=server_began_ns,
             note=self._note_once,
             clock=self._clock,
+            alone=not self._open,
             without_ecc=self._without_ecc,
             baseline_clock_mhz=baseline_clock_mhz,
         )

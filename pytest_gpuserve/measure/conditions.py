@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.device.sample import MOST_FAILURES, CardSample
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.measure.telemetry import describe_xid
+from pytest_gpuserve.measure.telemetry import Spread, describe_xid, is_instance
 from pytest_gpuserve.units import format_fraction
 
 if TYPE_CHECKING:
@@ -37,6 +37,9 @@ MOST_REJECTED_SHARE: Final = 1 / 3
 
 MEMORY_TOLERANCE_BYTES: Final = 64 * MIB
 """What a driver may keep of a process that has ended, on any card seen so far, with room to spare."""
+
+MOST_UNSEEN_BYTES: Final = 1024 * MIB
+"""Memory in use without a process; a driver keeps up to half of it for itself."""
 
 SLOWDOWNS: Final = {
     0x8: "hardware slowdown (HW_SLOWDOWN)",
@@ -220,7 +223,6 @@ def judge_processes(
     uuids: Iterable[str],
     *,
     server_began_ns: int,
-    allowed_names: Collection[str] = (),
 ) -> RunCondition:
     """Judge whether others computed on the cards.
 
@@ -231,31 +233,27 @@ def judge_processes(
         samples: Of the run, and of a second or more before the server's start.
         uuids: The cards.
         server_began_ns: When the server was started, by the samples' clock.
-        allowed_names: Programs that may run there, such as ``nvidia-cuda-mps-server``.
     """
     looked: dict[str, list[tuple[int, Sequence[DeviceProcess]]]] = {uuid: [] for uuid in uuids}
     for sample in samples:
         for card in sample.cards:
             if card.uuid in looked and card.processes is not None:
                 looked[card.uuid].append((sample.at_ns, card.processes))
-    return RunCondition.together(
-        _judge_looks(uuid, looks, server_began_ns, allowed_names) for uuid, looks in looked.items()
-    )
+    return RunCondition.together(_judge_looks(uuid, looks, server_began_ns) for uuid, looks in looked.items())
 
 
 def _judge_looks(
     uuid: str,
     looks: Sequence[tuple[int, Sequence[DeviceProcess]]],
     server_began_ns: int,
-    allowed_names: Collection[str],
 ) -> RunCondition:
     if not looks:
         return RunCondition(unknown=(f"{uuid}: its processes",))
-    others = _others((processes for _, processes in looks), allowed_names)
+    others = _others(processes for _, processes in looks)
     if not others:
         return RunCondition()
     shown = ", ".join(map(_shown, others))
-    before = _others((processes for at_ns, processes in looks if at_ns < server_began_ns), allowed_names)
+    before = _others(processes for at_ns, processes in looks if at_ns < server_began_ns)
     if before or any(process.ours for _, processes in looks for process in processes):
         text = f"foreign process on {uuid}: {shown}; end it, or measure on another card: --gpu=NAME"
         return RunCondition((Reason(ReasonKind.FOREIGN_PROCESS, text, about=uuid),))
@@ -266,12 +264,61 @@ def _judge_looks(
     return RunCondition(unknown=(text,))
 
 
-def _others(lists: Iterable[Sequence[DeviceProcess]], allowed_names: Collection[str]) -> list[DeviceProcess]:
+def _others(lists: Iterable[Sequence[DeviceProcess]]) -> list[DeviceProcess]:
     """Foreign processes, each once, as last seen: an ended process loses its parents before it leaves the card."""
     seen = [process for processes in lists for process in processes]
     ours = {process.pid for process in seen if process.ours}
-    found = {process.pid: process for process in seen if process.pid not in ours and process.name not in allowed_names}
+    found = {process.pid: process for process in seen if process.pid not in ours}
     return list(found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class RestState:
+    """The use of a GPU before anything of the session runs on it.
+
+    Args:
+        busy: Highest utilisation; of an instance None, for that is its whole GPU's.
+        used_bytes: Most memory in use.
+    """
+
+    busy: float | None
+    used_bytes: float | None
+
+    @classmethod
+    def of(cls, samples: Iterable[CardSample]) -> RestState:
+        """Sum up samples of one GPU at rest."""
+        seen = list(samples)
+        busy = Spread.of(each.gpu_utilisation for each in seen if not is_instance(each.uuid))
+        used = Spread.of(each.memory_used_bytes for each in seen)
+        return cls(None if busy is None else busy.peak, None if used is None else used.peak)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether somebody uses it, visibly or not."""
+        return bool(self.busy) or (self.used_bytes or 0) > MOST_UNSEEN_BYTES
+
+    def __str__(self) -> str:
+        busy = "utilisation unknown" if self.busy is None else f"{format_fraction(self.busy)} busy"
+        used = "memory unknown" if self.used_bytes is None else f"{self.used_bytes / MIB:.0f} MiB in use"
+        return f"{busy}, {used}"
+
+
+def judge_rest(samples: Iterable[TelemetrySample], uuids: Iterable[str]) -> RunCondition:
+    """Judge whether others used the GPUs before the server's start, whose processes need not be visible.
+
+    Since driver 535.113 NVML does not list the processes of other containers.
+    """
+    known = list(samples)
+    invalid = []
+    for uuid in uuids:
+        rest = RestState.of(card for sample in known for card in sample.cards if card.uuid == uuid)
+        if rest.is_used:
+            text = (
+                f"foreign use of {uuid}: it was {rest} before the server's start, by processes that NVML does not list"
+                " here, such as another container's; end them, or measure on another GPU: --gpu=NAME"
+            )
+            invalid.append(Reason(ReasonKind.FOREIGN_PROCESS, text, about=uuid))
+    return RunCondition(tuple(invalid))
 
 
 def _shown(process: DeviceProcess) -> str:

@@ -30,8 +30,8 @@ from pytest_gpuserve.device.select import select_device
 from pytest_gpuserve.device.telemetry import SamplerProcess
 from pytest_gpuserve.device.yardstick import measure_card
 from pytest_gpuserve.experiment.telemetry import NEEDED, NOT_SUPPORTED, RELEASE_NS
-from pytest_gpuserve.measure.conditions import APPLICATION_XIDS, judge_memory
-from pytest_gpuserve.measure.telemetry import GPU_IDLE, NS, telemetry_between
+from pytest_gpuserve.measure.conditions import APPLICATION_XIDS, RestState, judge_memory
+from pytest_gpuserve.measure.telemetry import GPU_IDLE, NS, between, telemetry_between
 from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.servers.instance import CAUSES
 
@@ -235,6 +235,17 @@ def test_a_busy_card_shows(busy_card: tuple[Card, int]) -> None:
     sample, _ = look(card, ours=lambda each: each == pid)
     assert sample.processes is not None
     assert [each.ours for each in sample.processes] == [True]
+
+
+@pytest.mark.gpu
+def test_a_gpu_at_rest_is_called_unused(card: Card) -> None:
+    """A second after the last of our processes has left it, the driver's own memory is no use by somebody."""
+    with SamplerProcess([card.uuid], log=Path(os.devnull)) as sampler:
+        began = time.perf_counter_ns() + NS
+        seen = sampler.seen_until(began + NS)
+    rest = RestState.of(card for sample in between(seen.samples, began, began + NS) for card in sample.cards)
+    print(f"at rest {rest}")  # noqa: T201 -- as above
+    assert not rest.is_used
 
 
 @pytest.mark.gpu

@@ -103,7 +103,7 @@ def test_a_check_of_the_host(what: str, changes: dict[str, Any], level: Level, f
     [
         ("processes", gpu(processes=(STRANGER,)), PREVENTS, "python (pid 4242)", "nvidia-smi -i 3"),
         ("processes", gpu(sees_all=False, processes=(STRANGER,)), PREVENTS, "outside this container (pid 4242)", ""),
-        ("processes", gpu(gpu_utilisation=0.5), WARNING, "50% busy", "nvidia-smi -i 3"),
+        ("processes", gpu(gpu_utilisation=0.5), WARNING, "50 % busy", "nvidia-smi -i 3"),
         ("processes", gpu(memory_used_bytes=3 * GIB), WARNING, "3072 MiB in use", ""),
         ("processes", gpu(sees_all=False), UNKNOWN, "none visible from this container", "--pid=host"),
         ("throttling", gpu(clock_reasons=0x60), WARNING, "HW_THERMAL_SLOWDOWN", "-q -d PERFORMANCE"),

@@ -43,7 +43,8 @@ class ScriptedEyes:
         unknown: What cannot be seen.
         problem: Why nothing more is seen.
         now_ns: The time.
-        watched: Whom the last order named: the client's and the server's pids.
+        watched: Whom the last order named: the client's and the server's pids; without any the card is at rest.
+        orders: All of them.
         closed: How often they were closed.
         needed_ns: What was seen before is needed no more.
     """
@@ -54,6 +55,7 @@ class ScriptedEyes:
     problem: str = ""
     now_ns: int = 0
     watched: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
+    orders: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
     closed: int = 0
     needed_ns: int = 0
     _samples: list[TelemetrySample] = field(default_factory=list)
@@ -71,6 +73,7 @@ class ScriptedEyes:
     def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
         """See `CardSampler`."""
         self.watched = tuple(client), tuple(server)
+        self.orders.append(self.watched)
 
     def seen(self) -> SamplerOutput:
         """See `CardSampler`."""
@@ -96,6 +99,7 @@ class ScriptedEyes:
 
     def _look(self) -> None:
         at_ns = len(self._samples) * SAMPLE_NS
-        card = CardSample(UUID, **{"energy_joules": 100 * at_ns / 1e9, **QUIET, **self.card(at_ns / 1e9)})
+        rest = {} if any(self.watched) else {"gpu_utilisation": 0.0}
+        card = CardSample(UUID, **{"energy_joules": 100 * at_ns / 1e9, **QUIET, **rest, **self.card(at_ns / 1e9)})
         seconds = at_ns / 1e9
         self._samples.append(TelemetrySample(at_ns, 1, 0.0, (card,), server_cpu_seconds=seconds / 2))

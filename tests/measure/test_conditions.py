@@ -20,6 +20,7 @@ from pytest_gpuserve.measure.conditions import (
     judge_known,
     judge_memory,
     judge_processes,
+    judge_rest,
     judge_window,
     judge_windows,
 )
@@ -173,7 +174,6 @@ THEIRS = DeviceProcess(20, "blender", 2048 * MIB, ours=False)
 NAMELESS = DeviceProcess(30, None, None, ours=False)
 ORPHAN = DeviceProcess(OURS.pid, None, None, ours=False)
 """A server's process that ends loses its parents, by which it is known, before it leaves the card."""
-DAEMON = DeviceProcess(40, "nvidia-cuda-mps-server", 30 * MIB, ours=False)
 
 FOREIGN = f"foreign process on {UUID}: process "
 NOT_SEEN = f"{UUID}: its processes"
@@ -190,8 +190,6 @@ NOT_SEEN = f"{UUID}: its processes"
         (((NAMELESS,), (NAMELESS,)), 1, FOREIGN + "30", ""),
         (((NAMELESS,), (NAMELESS,)), 0, "", "process 30"),
         (((), (NAMELESS,), (NAMELESS,)), 1, "", "--pid=host"),
-        (((THEIRS, DAEMON), (OURS,)), 1, FOREIGN + "20", ""),
-        (((DAEMON,), (DAEMON, OURS)), 1, "", ""),
         (((), None), 1, "", ""),
         ((None, None), 1, "", NOT_SEEN),
         ((), 1, "", NOT_SEEN),
@@ -203,8 +201,6 @@ NOT_SEEN = f"{UUID}: its processes"
         "there before the server",
         "came with the server",
         "of another namespace",
-        "foreign beside an allowed one",
-        "allowed by name",
         "seen in one sample",
         "never seen",
         "no sample",
@@ -217,7 +213,7 @@ def test_processes_of_others_are_named(
     samples = [
         TelemetrySample(number, 1, 0.0, cards=(CardSample(UUID, processes=each),)) for number, each in enumerate(looks)
     ]
-    found = judge_processes(samples, [UUID], server_began_ns=server_began, allowed_names={"nvidia-cuda-mps-server"})
+    found = judge_processes(samples, [UUID], server_began_ns=server_began)
     for texts, words in ((said(found.invalid), invalid), (found.unknown, unknown)):
         assert len(texts) == bool(words)
         assert all(words in text for text in texts)
@@ -229,6 +225,26 @@ def test_processes_of_other_cards_are_not_looked_at() -> None:
     """Whoever is there, this card's are not known."""
     elsewhere = [TelemetrySample(0, 1, 0.0, cards=(CardSample("GPU-2", processes=(THEIRS,)),))]
     assert judge_processes(elsewhere, [UUID], server_began_ns=1) == RunCondition(unknown=(NOT_SEEN,))
+
+
+@pytest.mark.parametrize(
+    ("values", "uuid", "used"),
+    [
+        ([(0.0, 1024 * MIB)], UUID, False),
+        ([(0.0, 0), (0.0, 1024 * MIB + 1)], UUID, True),
+        ([(0.01, 0), (0.0, 0)], UUID, True),
+        ([(0.5, 0)], "MIG-1", False),
+        ([(None, None)], UUID, False),
+        ([], UUID, False),
+    ],
+)
+def test_use_without_a_process_is_foreign(
+    values: list[tuple[float | None, int | None]], uuid: str, *, used: bool
+) -> None:
+    """By memory or utilisation; of an instance by memory alone, for the utilisation is its whole GPU's."""
+    cards = [CardSample(uuid, gpu_utilisation=busy, memory_used_bytes=memory) for busy, memory in values]
+    found = judge_rest([TelemetrySample(0, 1, 0.0, cards=(card,)) for card in cards], [uuid]).invalid
+    assert [(reason.kind, reason.about) for reason in found] == [(ReasonKind.FOREIGN_PROCESS, uuid)] * used
 
 
 # -- memory, events and ECC
