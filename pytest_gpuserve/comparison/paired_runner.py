@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuserve.builds.worktree import ReferenceBuild, ReferenceBuilds
-    from pytest_gpuserve.comparison.holm import HolmCorrection
     from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.machine import Machine
@@ -71,7 +70,6 @@ class PairedRunner:
         here: The circumstances.
         reference_builds: Makes other revisions ready.
         history: Remembers comparisons from run to run; None where nothing is to be remembered.
-        claims: Upholds what this run claims.
         note: Hears, once each, what a report should say of it all.
         progress: Told how loads get on.
         machine: Measured beside each session.
@@ -85,7 +83,6 @@ class PairedRunner:
         here: RunEnvironment,
         reference_builds: ReferenceBuilds,
         history: History | None,
-        claims: HolmCorrection,
         note: Callable[[str], None],
         progress: Progress,
         machine: Machine,
@@ -94,7 +91,6 @@ class PairedRunner:
     ) -> None:
         self.here = here
         self.reference_builds = reference_builds
-        self.claims = claims
         self.machine = machine
         self.progress = progress
         self.against = against
@@ -154,10 +150,8 @@ class PairedRunner:
             pairing,
             kind=kind,
             name=name,
-            comparison=(spec.nodeid, spec.label),
             memory=memory,
             prior_of=_Priors(spec.stored, here.host.id, memory.past()),
-            claims=self.claims,
             most_foreign_cores=spec.foreign_cores,
             kept=memory.remark or in_run,
         )

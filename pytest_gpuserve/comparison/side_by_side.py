@@ -13,20 +13,17 @@ from pytest_gpuserve.gate.metric import COLD_START, METRICS
 from pytest_gpuserve.gate.paired import (
     RoundPoint,
     blocks_worth_a_start,
-    paired_claim,
-    paired_limit_verdict,
-    paired_verdict,
+    paired_evidence,
+    paired_limit,
 )
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.sequential import (
     BLOCKS,
     FIRST_BLOCKS,
     FIRST_WORTH,
+    LEVELS,
     LOOKS,
-    LookResult,
-    adjusted_p,
     first_look,
-    levels,
     look_index,
 )
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
@@ -42,7 +39,6 @@ from pytest_gpuserve.units import utc_now
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_gpuserve.comparison.holm import HolmCorrection
     from pytest_gpuserve.comparison.one_build import OneBuild
     from pytest_gpuserve.experiment.pairing import Pairing
     from pytest_gpuserve.gate.metric import Metric
@@ -138,36 +134,25 @@ class LookSequence:
 
     Args:
         tolerance: It was asked with.
-        seen: Its looks so far.
+        seen: Its looks so far, by their places.
         decision: What they decided; None for nothing yet.
         decided_at: The look that decided.
         is_kept: Whether an earlier try of the run decided.
-        remark: What has to be told of it beside the verdict; empty for nothing.
     """
 
     tolerance: float
-    seen: list[LookResult]
+    seen: list[int]
     decision: Verdict | None = None
     decided_at: int | None = None
     is_kept: bool = False
-    remark: str = ""
 
     @classmethod
     def of(cls, kept: KeptMetric) -> LookSequence:
         """How far an earlier try had come."""
-        seen, remark = list(kept.looks), ""
-        for look in seen:
-            if kept.decision is not Verdict.REGRESSED and said_alone(look) is Verdict.REGRESSED:
-                remark = f"REGRESSED by itself after {in_rounds(LOOKS[look.look][0])} of an earlier try, but not upheld"
+        seen = list(kept.looks)
         if kept.decision is None or not seen:
-            return cls(kept.tolerance, seen, remark=remark)
-        return cls(kept.tolerance, seen, kept.decision, seen[-1].look, is_kept=True, remark=remark)
-
-
-def said_alone(look: LookResult) -> Verdict:
-    """What a look that decided nothing said by itself: it may have been a claim that was not upheld."""
-    claims = look.p_regressed < levels()[look.look] <= look.p_pass
-    return Verdict.REGRESSED if claims else Verdict.INCONCLUSIVE
+            return cls(kept.tolerance, seen)
+        return cls(kept.tolerance, seen, kept.decision, seen[-1], is_kept=True)
 
 
 def rounds_until(rounds: Sequence[Round], look: int) -> Sequence[Round]:
@@ -234,10 +219,8 @@ class SideBySide:
         pairing: Takes the rounds; it may have rounds of an earlier run already.
         kind: What the base is.
         name: What people call the base.
-        comparison: Names the load among all of this run.
         memory: Remembers it for a re-run.
         prior_of: What is believed beforehand of each metric's spread between starts.
-        claims: Upholds what this run claims.
         most_foreign_cores: A round in which others took more of the host is evidence, but teaches nothing about starts.
         kept: What is said of a verdict that an earlier try has reached; None where there was none.
 
@@ -253,10 +236,8 @@ class SideBySide:
         *,
         kind: ReferenceKind,
         name: str,
-        comparison: tuple[str, ...],
         memory: Memory,
         prior_of: Callable[[Metric], Prior],
-        claims: HolmCorrection,
         most_foreign_cores: float = math.inf,
         kept: Reason | None = None,
     ) -> None:
@@ -265,10 +246,8 @@ class SideBySide:
         self.seconds = 0.0
         self._pairing = pairing
         self._kind = kind
-        self._comparison = comparison
         self._memory = memory
         self._prior_of = prior_of
-        self._claims = claims
         self._most_foreign_cores = most_foreign_cores
         self._kept_remark = () if kept is None else (kept,)
         # Of its rounds before this one: what these have of it is in their own problems.
@@ -396,7 +375,6 @@ class SideBySide:
 
     def judge(self, metric: Metric, tolerance: float) -> Judgement:
         """Judge what has been measured so far; a decision stays, whatever is measured after it."""
-        self._claims.count((*self._comparison, metric.name))
         if problems := self._problems_of(metric):
             return Judgement.invalid(metric, self._kind, *problems, value=self._value(metric, "candidate"))
         sequence = self._sequences.setdefault(metric.name, LookSequence(tolerance, []))
@@ -451,20 +429,18 @@ class SideBySide:
         except NotMeasured as problem:
             return Judgement.invalid(metric, self._kind, problem.reason, reference=limit)
         allowed = -math.log(limit) if metric.higher_is_better else math.log(limit)
-        verdict, evidence, reasons = paired_limit_verdict(
-            metric, points, self._prior_of(metric), limit_log_cost=allowed, level=levels()[look]
-        )
+        evidence = paired_limit(metric, points, self._prior_of(metric), limit_log_cost=allowed, levels=LEVELS[look])
+        reasons = evidence.remarks(metric)
         low, high = (metric.change_of(bound) for bound in evidence.interval)
         return Judgement(
             metric,
-            verdict,
+            evidence.verdict,
             self._kind,
             value=ratio,
             reference=limit,
             change=ratio - 1,
             interval=None if low is None or high is None else (min(low, high), max(low, high)),
             rounds=len(points),
-            looks=len(LOOKS),
             reasons=reasons if self.seconds else (*reasons, *self._kept_remark),
             windows=windows_of(rounds),
         )
@@ -479,34 +455,25 @@ class SideBySide:
     def _judged(
         self, metric: Metric, points: Sequence[RoundPoint], rounds: Sequence[Round], sequence: LookSequence, look: int
     ) -> Judgement:
-        prior, level = self._prior_of(metric), levels()[look]
-        most_growth = metric.growth(sequence.tolerance)
-        verdict, evidence, reasons = paired_verdict(metric, points, prior, most_growth=most_growth, level=level)
-        claim = paired_claim(points, prior, most_growth=most_growth, level=level)
-        taken = next((seen for seen in sequence.seen if seen.look == look), None)
-        is_explained = False
-        if taken is None:
-            sequence.seen.append(LookResult.of(look, evidence, claim))
-        elif sequence.decision is None and verdict is not said_alone(taken):
-            # What was learned since then about other starts must not decide a look that is over.
-            verdict, reasons = said_alone(taken), (LOOKED_BEFORE,)
+        evidence = paired_evidence(
+            metric,
+            points,
+            self._prior_of(metric),
+            most_growth=metric.growth(sequence.tolerance),
+            levels=LEVELS[look],
+        )
+        verdict = evidence.verdict
+        reasons: tuple[Reason, ...] = ()
         if sequence.decision is not None:
             verdict, reasons = sequence.decision, self._kept_remark if sequence.is_kept else ()
-        elif verdict.is_claim:
-            p = adjusted_p(sequence.seen, improved=verdict is Verdict.IMPROVED)
-            if not self._claims.uphold((*self._comparison, metric.name), p, verdict):
-                sequence.remark = (
-                    f"{verdict} by itself after {in_rounds(len(rounds))} (p = {p:.2g}), but not among the"
-                    f" {self._claims.planned} comparisons of this run"
-                )
-                verdict, is_explained = verdict.without_claim, True
-                reasons = (Reason(ReasonKind.CHANCE, f"{sequence.remark}: one of so many looks like that by chance"),)
-        if sequence.remark and not is_explained:
-            reasons = (*reasons, Reason(ReasonKind.CHANCE, f"{sequence.remark}; measured on, it is {verdict}"))
-        decides = verdict is not Verdict.INCONCLUSIVE and sequence.decision is None
-        if decides:
-            sequence.decision, sequence.decided_at = verdict, look
-        if taken is None or decides:
+        elif look in sequence.seen:
+            # What was learned since then about other starts must not decide a look that is over.
+            reasons = () if verdict is Verdict.INCONCLUSIVE else (LOOKED_BEFORE,)
+            verdict = Verdict.INCONCLUSIVE
+        else:
+            sequence.seen.append(look)
+            if verdict is not Verdict.INCONCLUSIVE:
+                sequence.decision, sequence.decided_at = verdict, look
             self._save()
         judgement = Judgement.from_evidence(
             metric,
@@ -516,16 +483,10 @@ class SideBySide:
             value=paired_value(metric, judged_rounds(metric, rounds), "candidate"),
             reference=paired_value(metric, judged_rounds(metric, rounds), "base"),
             rounds=len(points),
-            looks=len(LOOKS),
             windows=windows_of(rounds),
-            claim=claim,
         )
         remarks = () if verdict is not evidence.verdict else judgement.reasons
-        return replace(
-            judgement,
-            reasons=(*remarks, *reasons),
-            adjusted_p=adjusted_p(sequence.seen, improved=verdict is Verdict.IMPROVED) if verdict.is_claim else None,
-        )
+        return replace(judgement, reasons=(*remarks, *reasons))
 
     def _undecided(self, metric: Metric, *, limit: float | None = None) -> Judgement:
         value, reference = self._value(metric, "candidate"), self._value(metric, "base")
@@ -575,7 +536,7 @@ class SideBySide:
 
     def _kept(self, name: str, sound: Sequence[Round]) -> KeptMetric:
         sequence = self._sequences[name]
-        looks = tuple(seen for seen in sequence.seen if LOOKS[seen.look][0] <= len(sound))
+        looks = tuple(seen for seen in sequence.seen if LOOKS[seen][0] <= len(sound))
         is_decided = sequence.decided_at is not None and LOOKS[sequence.decided_at][0] <= len(sound)
         differences = []
         for measured in judged_rounds(METRICS[name], sound):

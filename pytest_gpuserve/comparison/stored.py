@@ -20,7 +20,6 @@ from pytest_gpuserve.experiment.machine import as_fast, is_clearly_other, why_ot
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.gate.metric import COLD_START, METRICS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.gate.sequential import ALPHA
 from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored, withstand_drift
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, mean_sm_clock_mhz, point, pooled_value
@@ -165,8 +164,7 @@ class StoredComparison:
                 confirmed = self._confirmed(measurement, metric, stored, judgement)
                 if confirmed is not None:
                     return confirmed, False
-            # Only now: what is upheld loosens the claims after it, which a claim that is settled otherwise must not.
-            judgement = self._upheld(measurement, self._unclaimed(judgement))
+            judgement = self._unclaimed(judgement)
             # More sessions do not help a quantile that a single one has too few requests for, nor where the stored
             # numbers decide nothing.
             in_vain = judgement.value is None or (stored is not None and self.evidence(measurement, stored) is None)
@@ -180,14 +178,14 @@ class StoredComparison:
         )
         if confirmed is not None:
             settled_here = confirmed.reference_kind == "against"
-            return confirmed if settled_here else self.final(measurement, self._unclaimed(confirmed))
+            return confirmed if settled_here else self._unless_shared(measurement, self._unclaimed(confirmed))
         unsettled = measurement.absent if separable else SHARED_CARD
         if unsettled and (judgement.has(ReasonKind.UNCLAIMED) or self._is_open(measurement, judgement, stored)):
             judgement = judgement.because(unsettled)
             if unsettled.kind is ReasonKind.NOT_COMMITTED and judgement.verdict.is_claim:
                 # It has to be committed first, with the code that it may be the number of.
                 judgement = replace(judgement, verdict=judgement.verdict.without_claim)
-        return self.final(measurement, self._noted(measurement, judgement, stored))
+        return self._unless_shared(measurement, self._noted(measurement, judgement, stored))
 
     def _take(self, measurement: Measurement, stored: Stored | None) -> None:
         """Measure another session, alone on the machine."""
@@ -396,28 +394,6 @@ class StoredComparison:
         return settled(judgement, paired, changes_since(stored, self._here), decides=decides)
 
     # -- what holds a verdict back
-
-    def final(self, measurement: Measurement, judgement: Judgement) -> Judgement:
-        """Hold back what chance, or others on the host, may be the cause of."""
-        return self._unless_shared(measurement, self._upheld(measurement, judgement))
-
-    def _upheld(self, measurement: Measurement, judgement: Judgement) -> Judgement:
-        """Hold back a claim that chance makes among so many comparisons; the next look may uphold it."""
-        claims = self._case.paired_runner.claims
-        comparison = (self._case.nodeid, measurement.run.label, judgement.metric.name)
-        claims.count(comparison)
-        p_claim = judgement.p_claim
-        if p_claim is None:
-            return judgement
-        # Each look has an equal share of the level.
-        p = min(1.0, p_claim * (judgement.looks or LOOKS))
-        if claims.uphold(comparison, p, judgement.verdict):
-            return replace(judgement, adjusted_p=p)
-        text = (
-            f"{judgement.verdict} by itself (p = {p:.2g} of {ALPHA:g}), but not among the {claims.planned} comparisons"
-            " of this run: one of so many looks like that by chance"
-        )
-        return replace(judgement, verdict=judgement.verdict.without_claim).because(Reason(ReasonKind.CHANCE, text))
 
     def _unclaimed(self, judgement: Judgement) -> Judgement:
         """That a build is better is not said by a stored number alone where its commit is to settle that."""

@@ -6,8 +6,9 @@ pair adds to it is a prior with degrees of freedom, so that a single round can a
 rounds is mixed in as it becomes known, and speaks alone where it contradicts the prior upwards (F test, .05). The
 degrees of freedom of the sum are Satterthwaite's.
 
-After one round nothing but the prior knows how far two starts of one build lie apart. A claim of a change rests on a
-pessimistic prior there. A PASS rests on the prior itself, whose degrees of freedom say how little is known.
+After one round nothing but the prior knows how far two starts of one build lie apart. So a claim of a change has to lie
+three standard errors beyond the tolerance there, by a prior that is no narrower than the default; a PASS rests on the
+prior itself, whose degrees of freedom say how little is known.
 
 Two kinds of history know how far two fresh starts of one build lie apart: the starts of stored sessions, whose pooled
 variance counts twice because a pair has two starts, and the rounds of past paired comparisons, whose spread about their
@@ -37,15 +38,15 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.student import f_upper_tail, t_upper_tail
-from pytest_gpuserve.gate.verdict import EstimatedChange, Evidence, Verdict, format_size
-from pytest_gpuserve.units import format_fraction
+from pytest_gpuserve.gate.verdict import EstimatedChange, Evidence, Verdict, one_start
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from pytest_gpuserve.gate.metric import Growth, Metric
+    from pytest_gpuserve.gate.reason import Reason
+    from pytest_gpuserve.gate.sequential import Levels
 
 
 TRIMMED_SHARE: Final = 0.2
@@ -53,8 +54,7 @@ TRIMMED_SHARE: Final = 0.2
 
 _CONTRADICTION: Final = 0.05
 _FEWEST_ROUNDS_TO_CONTRADICT: Final = 3
-_PESSIMISTIC_TIMES: Final = 3.0
-_PESSIMISTIC_SD: Final = 0.02
+_FIRST_ROUND_ERRORS: Final = 3.0
 _DEFAULT_DOF: Final = 3.0
 _ENOUGH_DOF: Final = 8.0
 
@@ -116,11 +116,6 @@ class Prior:
             if not (math.isfinite(number) and number > 0):
                 raise ValueError(f"a prior's {name} must be a positive number, not {number}")
 
-    @property
-    def pessimistic(self) -> Prior:
-        """The same with the larger of three times its sd and 2 %."""
-        return replace(self, variance=max(_PESSIMISTIC_TIMES**2 * self.variance, _PESSIMISTIC_SD**2))
-
 
 @dataclass(frozen=True)
 class LimitEvidence(EstimatedChange):
@@ -142,7 +137,7 @@ class LimitEvidence(EstimatedChange):
 
     @property
     def p_above(self) -> float:
-        """How well the data fit "at or below the limit"; below the level, it is above."""
+        """How well the data fit "at or below the limit"; below the level of a claim, it is above."""
         return t_upper_tail((self.estimate - self.limit) / self.standard_error, self.df)
 
     @property
@@ -152,12 +147,18 @@ class LimitEvidence(EstimatedChange):
 
     @property
     def verdict(self) -> Verdict:
-        """PASS, REGRESSED or INCONCLUSIVE, at this look's level."""
-        if self.p_within < self.level:
-            return Verdict.PASS
-        if self.p_above < self.level:
-            return Verdict.REGRESSED
+        """PASS, REGRESSED or INCONCLUSIVE, at this look's levels."""
+        if abs(self.estimate - self.limit) > self.least_claim:
+            if self.p_within < self.level:
+                return Verdict.PASS
+            if self.p_above < self.claim_level:
+                return Verdict.REGRESSED
         return Verdict.INCONCLUSIVE
+
+    def remarks(self, metric: Metric) -> tuple[Reason, ...]:
+        """What a report should add to the bare verdict."""
+        shown = self.p_within < self.level or self.p_above < self.claim_level
+        return (one_start(metric, self),) if shown and self.verdict is Verdict.INCONCLUSIVE else ()
 
 
 def default_prior(metric: Metric) -> Prior:
@@ -168,68 +169,46 @@ def default_prior(metric: Metric) -> Prior:
     return Prior(max(metric.default_pair_sd, metric.sd_floor) ** 2, _DEFAULT_DOF)
 
 
-def paired_evidence(rounds: Sequence[RoundPoint], prior: Prior, *, most_growth: Growth, level: float) -> Evidence:
-    """What all rounds so far say, by the plain method: no rule of the first round is in it.
+def paired_evidence(
+    metric: Metric, rounds: Sequence[RoundPoint], prior: Prior, *, most_growth: Growth, levels: Levels
+) -> Evidence:
+    """What all rounds so far say, at one look.
 
     Args:
+        metric: What was measured.
         rounds: At least one, in any order.
         prior: Of the variance of one start pair.
         most_growth: Largest acceptable growth of the cost: `Metric.growth` of a tolerance.
-        level: One-sided level of this look.
+        levels: Of this look.
 
     Raises:
-        ValueError: There is no round, or the growth or the level is out of range.
+        ValueError: There is no round, or the growth or a level is out of range.
     """
-    change = _estimate(rounds, prior, level=level)
-    return Evidence(change.estimate, change.standard_error, change.df, level, most_growth)
+    estimate, error, df = _estimate(rounds, prior)
+    least = math.log1p(most_growth) + _first_round_error(metric, rounds, prior) if len(rounds) == 1 else 0.0
+    return Evidence(estimate, error, df, levels.within, levels.claim, least, most_growth)
 
 
-def paired_claim(rounds: Sequence[RoundPoint], prior: Prior, *, most_growth: Growth, level: float) -> Evidence:
-    """What a claim of REGRESSED or IMPROVED rests on: after one round the pessimistic prior, later `paired_evidence`.
+def paired_limit(
+    metric: Metric, rounds: Sequence[RoundPoint], prior: Prior, *, limit_log_cost: float, levels: Levels
+) -> LimitEvidence:
+    """Whether the candidate costs at most ``exp(limit_log_cost)`` times what the base does, as far as all rounds tell.
 
-    Its ``p_regressed`` counts in a family of claims. Arguments and errors are those of `paired_evidence`.
-    """
-    return paired_evidence(rounds, _prior_of_claims(rounds, prior), most_growth=most_growth, level=level)
-
-
-def paired_verdict(
-    metric: Metric, rounds: Sequence[RoundPoint], prior: Prior, *, most_growth: Growth, level: float
-) -> tuple[Verdict, Evidence, tuple[Reason, ...]]:
-    """Judge all rounds so far, at one look; arguments and errors are those of `paired_evidence`.
-
-    Returns:
-        The verdict, the plain evidence, and why a verdict of that evidence was held back, where it was.
-    """
-    evidence = paired_evidence(rounds, prior, most_growth=most_growth, level=level)
-    if len(rounds) > 1:
-        return evidence.verdict, evidence, ()
-    claim = paired_claim(rounds, prior, most_growth=most_growth, level=level)
-    verdict, reasons = _of_first_round(metric, evidence, claim, prior)
-    return verdict, evidence, reasons
-
-
-def paired_limit_verdict(
-    metric: Metric, rounds: Sequence[RoundPoint], prior: Prior, *, limit_log_cost: float, level: float
-) -> tuple[Verdict, LimitEvidence, tuple[Reason, ...]]:
-    """Judge whether the candidate costs at most ``exp(limit_log_cost)`` times what the base does, at one look.
-
-    No zone keeps the two answers apart, so both are claims, and after one round both have to withstand the pessimistic
-    prior. Arguments are those of `paired_evidence`; a limit below 0 demands that the candidate is better.
-
-    Returns:
-        PASS where it is shown to be at or below, REGRESSED where it is shown to be above, otherwise INCONCLUSIVE;
-        the plain evidence; and why a verdict of that evidence was held back, where it was.
+    No zone keeps the two answers apart, so both are claims, and after one round both have to be far from the limit.
+    Arguments are those of `paired_evidence`; a limit below 0 demands that the candidate is better.
 
     Raises:
         ValueError: As for `paired_evidence`, or the limit is NaN or infinite.
     """
-    evidence, claim = (
-        LimitEvidence(change.estimate, change.standard_error, change.df, level, limit_log_cost)
-        for change in (_estimate(rounds, basis, level=level) for basis in (prior, _prior_of_claims(rounds, prior)))
-    )
-    if claim.verdict is evidence.verdict or evidence.verdict is Verdict.INCONCLUSIVE:
-        return evidence.verdict, evidence, ()
-    return Verdict.INCONCLUSIVE, evidence, (_one_start_pair(metric, evidence, prior),)
+    estimate, error, df = _estimate(rounds, prior)
+    least = _first_round_error(metric, rounds, prior) if len(rounds) == 1 else 0.0
+    return LimitEvidence(estimate, error, df, levels.within, levels.claim, least, limit_log_cost)
+
+
+def _first_round_error(metric: Metric, rounds: Sequence[RoundPoint], prior: Prior) -> float:
+    """How far beyond a line a claim has to lie after one round."""
+    wide = replace(prior, variance=max(prior.variance, default_prior(metric).variance))
+    return _FIRST_ROUND_ERRORS * _estimate(rounds, wide)[1]
 
 
 def blocks_worth_a_start(point: RoundPoint, prior: Prior, *, start_in_blocks: float) -> float:
@@ -247,7 +226,8 @@ def blocks_worth_a_start(point: RoundPoint, prior: Prior, *, start_in_blocks: fl
     return math.sqrt(start_in_blocks * variance / prior.variance)
 
 
-def _estimate(rounds: Sequence[RoundPoint], prior: Prior, *, level: float) -> EstimatedChange:
+def _estimate(rounds: Sequence[RoundPoint], prior: Prior) -> tuple[float, float, float]:
+    """Estimate of the change of log cost, its standard error and the error's degrees of freedom."""
     if not rounds:
         raise ValueError("a paired verdict needs at least one round")
     count = len(rounds)
@@ -266,40 +246,13 @@ def _estimate(rounds: Sequence[RoundPoint], prior: Prior, *, level: float) -> Es
         and f_upper_tail(squares / seen_dof / expected, seen_dof, expected_dof) < _CONTRADICTION
     ):
         variance, df = squares / seen_dof, float(seen_dof)
-    return EstimatedChange(fmean(means), math.sqrt(variance / count), df, level)
+    return fmean(means), math.sqrt(variance / count), df
 
 
 def _squares(values: Sequence[float]) -> float:
     """Sum of the squared distances from the mean."""
     centre = fmean(values)
     return math.fsum((value - centre) ** 2 for value in values)
-
-
-def _prior_of_claims(rounds: Sequence[RoundPoint], prior: Prior) -> Prior:
-    return prior.pessimistic if len(rounds) == 1 else prior
-
-
-def _of_first_round(
-    metric: Metric, evidence: Evidence, claim: Evidence, prior: Prior
-) -> tuple[Verdict, tuple[Reason, ...]]:
-    """What of the plain verdict may stand after one round."""
-    verdict = evidence.verdict
-    if not verdict.is_claim or claim.verdict is verdict:
-        return verdict, ()
-    if verdict is Verdict.REGRESSED:
-        return Verdict.INCONCLUSIVE, (_one_start_pair(metric, evidence, prior),)
-    # What is better for sure is within the tolerance for sure, so what is left of IMPROVED is a PASS.
-    return Verdict.PASS, ()
-
-
-def _one_start_pair(metric: Metric, change: EstimatedChange, prior: Prior) -> Reason:
-    word = "worse" if change.estimate > 0 else "better"
-    return Reason(
-        ReasonKind.ONE_START,
-        f"{metric.name} is {word} by {format_size(metric, change.estimate)} in one round, which may be"
-        " the luck of one start: a first round counts as if two starts of one build lay"
-        f" {format_fraction(math.sqrt(prior.pessimistic.variance))} (sd) apart",
-    )
 
 
 MOST_DOF: Final = 20.0

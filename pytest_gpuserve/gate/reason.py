@@ -48,7 +48,6 @@ class ReasonKind(str, Enum):
     UNDECIDED = "undecided"
     ONE_START = "one-start"
     OTHER_HOUR = "other-hour"
-    CHANCE = "chance"
     NOT_LOOKED_AT = "not-looked-at"
     LOOKED_BEFORE = "looked-before"
     LAST_LOOK = "last-look"

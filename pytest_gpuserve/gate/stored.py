@@ -131,7 +131,6 @@ class StoredResult:
             value=value,
             reference=self.metric.value_at(self.predicted),
             rounds=self.sessions,
-            looks=self.looks,
             claim=self.claim,
         )
         return replace(judgement, reasons=self.reasons or judgement.reasons)
@@ -200,6 +199,8 @@ def judge_stored(
         standard_error=math.sqrt(prediction.variance.value + noisier),
         df=prediction.variance.df,
         level=alpha / looks,
+        claim_level=alpha / looks,
+        least_claim=0.0,
         most_growth=most_growth,
     )
     return StoredResult(metric, evidence.verdict, evidence, measured, prediction.mean, len(new), looks)

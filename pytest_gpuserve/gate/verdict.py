@@ -43,7 +43,7 @@ class Verdict(str, Enum):
 
     @property
     def is_claim(self) -> bool:
-        """Whether it says that something has changed, which has to stand among all claims of a run."""
+        """Whether it says that something has changed."""
         return self in (Verdict.REGRESSED, Verdict.IMPROVED)
 
     @property
@@ -65,7 +65,9 @@ class EstimatedChange:
         estimate: Estimated change of log cost; positive is worse.
         standard_error: Of the estimate, positive.
         df: Degrees of freedom of the standard error, positive, not necessarily whole.
-        level: One-sided level that each question of this look is asked at.
+        level: One-sided level of a PASS at this look.
+        claim_level: The same of a claim that it has changed.
+        least_claim: What a claim has to be beyond besides, as a distance of log cost; 0 for nothing.
 
     Raises:
         ValueError: A field is NaN, infinite or outside its range.
@@ -75,6 +77,8 @@ class EstimatedChange:
     standard_error: float
     df: float
     level: float
+    claim_level: float
+    least_claim: float
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.estimate):
@@ -83,12 +87,15 @@ class EstimatedChange:
             raise ValueError(f"a standard error must be a positive number, not {self.standard_error}")
         if not self.df > 0:
             raise ValueError(f"degrees of freedom must be positive, not {self.df}")
-        if not 0 < self.level < 0.5:
-            raise ValueError(f"a one-sided level must lie between 0 and 0.5, not {self.level}")
+        for level in (self.level, self.claim_level):
+            if not 0 < level < 0.5:
+                raise ValueError(f"a one-sided level must lie between 0 and 0.5, not {level}")
+        if not self.least_claim >= 0:
+            raise ValueError(f"the least that is claimed must be 0 or more, not {self.least_claim}")
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Bounds of the change of log cost, each at this look's level: PASS is an upper bound below d1.
+        """Bounds of the change of log cost, each at this look's level of a PASS: an upper bound below d1.
 
         They hold at every look at once (as often as the levels of all looks add up to), and are infinite
         where so few degrees of freedom bound nothing.
@@ -141,25 +148,30 @@ class Evidence(EstimatedChange):
 
     @property
     def verdict(self) -> Verdict:
-        """PASS, IMPROVED, REGRESSED or INCONCLUSIVE, by the zone test at this look's level."""
-        if self.p_improved < self.level:
+        """PASS, IMPROVED, REGRESSED or INCONCLUSIVE, by the zone test at this look's levels."""
+        if self.p_improved < self.claim_level and -self.estimate > self.least_claim:
             return Verdict.IMPROVED
         if self.p_pass < self.level:
             return Verdict.PASS
-        if self.p_regressed < self.level:
+        if self.is_worse and self.estimate > self.least_claim:
             return Verdict.REGRESSED
         return Verdict.INCONCLUSIVE
 
     @property
+    def is_worse(self) -> bool:
+        """Whether the cost has grown by more than what is negligible, at the level of a claim."""
+        return self.p_regressed < self.claim_level
+
+    @property
     def slower_within_tolerance(self) -> bool:
         """Whether the cost has certainly grown, and certainly by less than the tolerance: a PASS worth a remark."""
-        return self.p_pass < self.level and self.p_regressed < self.level
+        return self.p_pass < self.level and self.is_worse
 
     @property
     def detectable_growth(self) -> Growth | None:
         """Smallest growth of the cost that this evidence reports with `POWER`; None if it reports none."""
-        quantiles = t_quantile(1 - POWER, self.df) + t_quantile(self.level, self.df)
-        return _growth(self.indifferent + quantiles * self.standard_error)
+        claimed = self.indifferent + t_quantile(self.claim_level, self.df) * self.standard_error
+        return _growth(max(claimed, self.least_claim) + t_quantile(1 - POWER, self.df) * self.standard_error)
 
     @property
     def decidable_growth(self) -> Growth | None:
@@ -178,7 +190,8 @@ class Evidence(EstimatedChange):
                 return (Reason(ReasonKind.UNDECIDED, "the evidence is too thin to decide any tolerance"),)
             decided = format_fraction(metric.loss(decidable))
             text = f"this evidence decides a tolerance of {decided}, not of {tolerance}"
-            return (Reason(ReasonKind.UNDECIDED, text),)
+            held = (one_start(metric, self),) if self.is_worse else ()
+            return (Reason(ReasonKind.UNDECIDED, text), *held)
         return ()
 
 
@@ -199,13 +212,8 @@ class Judgement:
         detectable: Smallest such change for the worse that would have been found.
         decidable: Smallest tolerance that the evidence could have decided as PASS.
         rounds: New sessions or paired rounds behind it.
-        looks: How often the evidence was, or at most would have been, looked at: what the level was divided for.
         reasons: Why; never empty for INVALID and MISSING.
-        p_regressed: See `Evidence`.
-        p_pass: See `Evidence`.
-        p_improved: See `Evidence`.
         windows: Measured windows behind it.
-        adjusted_p: Of a claim of a change by which p-value, adjusted for all its looks, it was upheld.
         overruled: Whether another judgement is the last word on it: a stored verdict that was settled side by side.
 
     Raises:
@@ -223,27 +231,12 @@ class Judgement:
     detectable: float | None = None
     decidable: float | None = None
     rounds: int = 0
-    looks: int = 0
     reasons: tuple[Reason, ...] = ()
-    p_regressed: float | None = None
-    p_pass: float | None = None
     windows: int = 0
-    adjusted_p: float | None = None
-    p_improved: float | None = None
     overruled: bool = False
 
     def __post_init__(self) -> None:
-        for name in (
-            "value",
-            "reference",
-            "change",
-            "tolerance",
-            "detectable",
-            "decidable",
-            "p_regressed",
-            "p_pass",
-            "p_improved",
-        ):
+        for name in ("value", "reference", "change", "tolerance", "detectable", "decidable"):
             number = getattr(self, name)
             if number is not None and not math.isfinite(number):
                 raise ValueError(f"{name} of {self.metric.name} must be a number or None, not {number}")
@@ -258,11 +251,6 @@ class Judgement:
     def unit(self) -> str:
         """Unit of ``value`` and ``reference``: the metric's, but of a duel both are ratios."""
         return "" if self.reference_kind == "duel" else self.metric.unit
-
-    @property
-    def p_claim(self) -> float | None:
-        """The p-value of the change that it claims; None where it claims none, or none is known."""
-        return {Verdict.REGRESSED: self.p_regressed, Verdict.IMPROVED: self.p_improved}.get(self.verdict)
 
     def has(self, *kinds: ReasonKind) -> bool:
         """Whether it has a reason of one of these kinds."""
@@ -306,7 +294,6 @@ class Judgement:
         value: float,
         reference: float,
         rounds: int,
-        looks: int,
         windows: int = 0,
         claim: Evidence | None = None,
     ) -> Judgement:
@@ -320,7 +307,6 @@ class Judgement:
             value: The value now, in the metric's unit.
             reference: The reference's value, in the metric's unit.
             rounds: New sessions or paired rounds behind the evidence.
-            looks: Number of looks that the level was divided for.
             windows: Measured windows behind the evidence.
             claim: The evidence that a claim of a change has to rest on, where that is not ``evidence`` itself.
         """
@@ -338,13 +324,19 @@ class Judgement:
             detectable=_loss(metric, claim.detectable_growth),
             decidable=_loss(metric, evidence.decidable_growth),
             rounds=rounds,
-            looks=looks,
             reasons=evidence.remarks(metric),
-            p_regressed=claim.p_regressed,
-            p_pass=evidence.p_pass,
-            p_improved=claim.p_improved,
             windows=windows,
         )
+
+
+def one_start(metric: Metric, change: EstimatedChange) -> Reason:
+    """Why a claim that is beyond its level is not made: there was only one round."""
+    word = "worse" if change.estimate > 0 else "better"
+    return Reason(
+        ReasonKind.ONE_START,
+        f"{metric.name} is {word} by {format_size(metric, change.estimate)} in one round, which may be the luck of one"
+        " start",
+    )
 
 
 def format_size(metric: Metric, log_ratio: float) -> str:

@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.baseline_store import BaselineStore
     from pytest_gpuserve.comparison.measurement import Measurement
 
-CLAIMING: Final = frozenset({"baseline", "duel"})
-"""Fixtures whose comparisons claim something beyond chance."""
-
 
 def compared_metrics(item: pytest.Item) -> frozenset[str]:
     """The metrics that a test's function mentions by name; all usual ones where it mentions none, as through a helper.
@@ -33,23 +30,6 @@ def compared_metrics(item: pytest.Item) -> frozenset[str]:
     mentioned = {name for code in codes if code is not None for name in _names(code)}
     named = frozenset(mentioned & set(METRICS))
     return named or frozenset(name for name, metric in METRICS.items() if not metric.on_request)
-
-
-def planned_comparisons(items: Iterable[pytest.Item]) -> int:
-    """How many comparisons the measuring tests among these will make, as far as their code tells.
-
-    One that is skipped makes none, and neither does one that compares with published numbers alone: these have no
-    samples, so that nothing is claimed of them beyond chance.
-    """
-    return sum(
-        len(compared_metrics(item))
-        for item in items
-        if _can_claim(getattr(item, "fixturenames", ())) and item.get_closest_marker("skip") is None
-    )
-
-
-def _can_claim(fixturenames: Sequence[str]) -> bool:
-    return MEASURING in fixturenames and ("published" not in fixturenames or not CLAIMING.isdisjoint(fixturenames))
 
 
 def _names(code: CodeType, times: frozenset[str] = frozenset()) -> Iterator[str]:

@@ -11,7 +11,6 @@ import pytest
 
 from pytest_gpuserve.comparison.assertions import Measured, Ratio, Reference
 from pytest_gpuserve.comparison.context import Policy, WaitsForStart
-from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.comparison.judging import TestGate, attributed, other_changes
 from pytest_gpuserve.comparison.paired_runner import PairedRunner
 from pytest_gpuserve.device.card import UNSUPPORTED
@@ -24,7 +23,6 @@ from pytest_gpuserve.plugin.collection import (
     compared_metrics,
     measures,
     measuring_ids,
-    planned_comparisons,
     settle_unused,
 )
 from pytest_gpuserve.plugin.laps import Laps, share_starts
@@ -124,7 +122,6 @@ class Account:
             product,
             what,
             budget_seconds=settings.budget_seconds,
-            comparisons=planned_comparisons(self._session.items),
             takes=self._expected.text(list(measuring_ids(self._session.items))),
             stock=""
             if opened.against_name or not self._measuring
@@ -132,13 +129,9 @@ class Account:
             engine="" if opened.engine is None else opened.engine.name,
         )
 
-    def result(self, tests: tuple[TestResult, ...], notes: Iterable[str], *, among: int) -> SessionResult:
-        """What the session has to say so far.
-
-        Args:
-            among: Comparisons among which its claims had to stand.
-        """
-        here, session, settings = self._opened.here, self._session, self._settings
+    def result(self, tests: tuple[TestResult, ...], notes: Iterable[str]) -> SessionResult:
+        """What the session has to say so far."""
+        here, settings = self._opened.here, self._settings
         card, stored = here.device.card, not settings.side_by_side
         return SessionResult(
             gpu={
@@ -160,8 +153,6 @@ class Account:
             software=dict(here.software),
             stored=stored,
             update=settings.update.option,
-            planned=planned_comparisons(session.items),
-            among=among,
             against=self._opened.against_name,
         )
 
@@ -310,7 +301,6 @@ class GateSession:
         mode = "against" if settings.side_by_side else settings.update.name.lower()
         self._expected = ExpectedDurations(self.folders.remembered(), mode)
         self._account = Account(session, self._opened, self.folders, self._expected, measuring=measuring)
-        self._claims = HolmCorrection(planned_comparisons(session.items))
         self.laps = Laps(session, end_starts=self._starts.end, settled=self._settled)
         try:
             progress = ProgressLine(session.config, rewrites=not settings.ci)
@@ -330,7 +320,6 @@ class GateSession:
             here=self.here,
             reference_builds=reference_builds,
             history=None if remembered is None else History(remembered),
-            claims=self._claims,
             note=self._note,
             progress=progress,
             machine=Machine(self.here.device, self._note),
@@ -375,7 +364,7 @@ class GateSession:
     def closing(self) -> SessionResult:
         """What this run has to say so far."""
         tests = self._outcomes.results(self.gates.measurements_of)
-        return self._account.result(tests, self._notes, among=self._claims.planned)
+        return self._account.result(tests, self._notes)
 
     # -- hooks: a test
 

@@ -63,7 +63,6 @@ def header_line(
     mode: str,
     *,
     budget_seconds: float,
-    comparisons: int,
     takes: str = "",
     stock: str = "",
     engine: str = "",
@@ -73,16 +72,14 @@ def header_line(
     Args:
         mode: What is done, with whom: ``gating against /.../baselines/T4``.
         budget_seconds: Most measuring time of one test.
-        comparisons: How many the collected tests will make, as far as their code tells.
         takes: How long all of them take, in words; empty where it is not known.
         stock: The baselines that are there, in words; empty where they are not asked.
         engine: What makes the loads; empty where processes of this host do.
     """
-    planned = f"{comparisons} comparison{'s' if comparisons != 1 else ''} planned{takes and f', {takes}'}"
     there = f" ({stock})" if stock else ""
     budget = f"at most {format_seconds(budget_seconds)} of measuring a test"
     made = f", loads made by {engine}" if engine else ""
-    return printable(f"{device} ({product}), {mode}{there}{made}, {budget}, {planned}")
+    return printable(f"{device} ({product}), {mode}{there}{made}, {budget}{takes and f', {takes}'}")
 
 
 def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False, verbose: bool = True) -> list[str]:

@@ -20,7 +20,6 @@ from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.ranking import rows_of
 from pytest_gpuserve.report.schema import (
     BaseRecord,
-    ComparisonsRecord,
     Mode,
     ReasonRecord,
     ResultRecord,
@@ -57,7 +56,6 @@ def document(result: SessionResult) -> str:
         mode=_MODES[result.update] if result.stored else "against",
         against=result.against or None,
         header=result.header,
-        comparisons=ComparisonsRecord(result.planned, result.among) if result.among else None,
         notes=list(result.notes),
         tests=[_test(test) for test in result.tests],
     )
@@ -102,7 +100,6 @@ def _verdict(row: Row) -> VerdictRecord:
         run=row.run.label,
         windows=judgement.windows,
         overruled=judgement.overruled,
-        adjusted_p=judgement.adjusted_p,
     )
 
 

@@ -81,8 +81,6 @@ class SessionResult:
         clean: Whether it was that commit, unchanged but for baselines.
         stored: Whether comparisons are with stored baselines, not with another revision or interpreter.
         update: The option by which the run records baselines; empty where it does not.
-        planned: Comparisons that its own tests make, as far as their code tells.
-        among: Comparisons among which its claims had to stand: with those of all other runners that it knows of.
         against: Whom it was measured beside, as people call it; empty where comparisons are with stored baselines.
     """
 
@@ -98,6 +96,4 @@ class SessionResult:
     software: Mapping[str, str] = field(default_factory=dict)
     stored: bool = True
     update: str = ""
-    planned: int = 0
-    among: int = 0
     against: str = ""

@@ -51,7 +51,6 @@ class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
         run: The label of the load.
         windows: Measured windows behind it.
         overruled: Whether another verdict, reached side by side, decides.
-        adjusted_p: Of a claim of a change its p-value, adjusted for all looks.
     """
 
     metric: str
@@ -70,7 +69,6 @@ class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
     run: str = ""
     windows: int = 0
     overruled: bool = False
-    adjusted_p: float | None = None
 
     @property
     def counts(self) -> bool:
@@ -206,18 +204,6 @@ class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
         return [*([] if self.run is None else [self.run]), *(self.more_runs or [])]
 
 
-class ComparisonsRecord(msgspec.Struct, frozen=True):
-    """How many comparisons a run reckoned with.
-
-    Args:
-        planned: Of its own tests.
-        among: Among how many its claims had to stand: with those of the other runners, where it knew of them.
-    """
-
-    planned: int
-    among: int
-
-
 class ResultRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The whole file.
 
@@ -232,7 +218,6 @@ class ResultRecord(msgspec.Struct, frozen=True, kw_only=True):
         mode: ``gate``, ``against``, ``update`` or ``update-new``: what the run did.
         against: What it was measured beside; null where comparisons are with stored baselines.
         header: On what and against what was measured, in a line.
-        comparisons: How many it reckoned with.
         notes: A line each.
         tests: Those that measure, in the order in which they ran.
     """
@@ -247,6 +232,5 @@ class ResultRecord(msgspec.Struct, frozen=True, kw_only=True):
     mode: Mode | None = None
     against: str | None = None
     header: str = ""
-    comparisons: ComparisonsRecord | None = None
     notes: list[str] = []
     tests: list[TestRecord]

@@ -10,8 +10,8 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from pytest_gpuserve.gate.sequential import LookResult  # noqa: TC001 -- msgspec reads the annotations
-from pytest_gpuserve.gate.verdict import Verdict  # noqa: TC001 -- as above
+from pytest_gpuserve.gate.sequential import LOOKS
+from pytest_gpuserve.gate.verdict import Verdict  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.counters import Counters, ServerSetting
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.rounds import Arm, ArmResult, Block, Round
@@ -157,9 +157,8 @@ def _any_window_of(record: WindowRecord, path: str) -> Window:
 
 _Kept = TypeVar("_Kept", bound="RoundsFile | PastFile")
 
-ROUNDS_SCHEMA: Final = 3
-"""Of the file of rounds: in schema 1 a tolerance was a growth of the cost, so that its looks asked other questions; up
-to schema 2 windows did not say what came of streams."""
+ROUNDS_SCHEMA: Final = 4
+"""Of the file of rounds."""
 
 PAST_SCHEMA: Final = 1
 """Of the file of differences."""
@@ -216,7 +215,7 @@ class KeptMetric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Args:
         tolerance: That it was asked at, in the metric's own unit.
-        looks: The looks that were taken, in order, each once.
+        looks: The looks that were taken, by their places, in order, each once.
         decision: Its verdict, where a look decided it.
         differences: For each round its block differences of log cost, from which priors are learned.
 
@@ -225,12 +224,12 @@ class KeptMetric(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     tolerance: Positive
-    looks: tuple[LookResult, ...] = ()
+    looks: tuple[Annotated[int, msgspec.Meta(ge=0, lt=len(LOOKS))], ...] = ()
     decision: Verdict | None = None
     differences: tuple[tuple[Difference, ...], ...] = ()
 
     def __post_init__(self) -> None:
-        taken = [seen.look for seen in self.looks]
+        taken = list(self.looks)
         if taken != sorted(set(taken)):
             raise ValueError(f"looks are taken in order and once each, not {taken}")
         if not all(self.differences):

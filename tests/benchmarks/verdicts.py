@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from pytest_gpuserve.gate.metric import Growth, Metric, metric_by_option
-from pytest_gpuserve.gate.paired import RoundPoint, default_prior, paired_verdict
-from pytest_gpuserve.gate.sequential import BLOCKS, LOOKS, first_look, levels
+from pytest_gpuserve.gate.paired import RoundPoint, default_prior, paired_evidence
+from pytest_gpuserve.gate.sequential import BLOCKS, LEVELS, LOOKS, first_look
 from pytest_gpuserve.gate.verdict import Verdict
 from tests.benchmarks.recorded import COLUMNS, RecordedBlock, RecordedRound, read_rounds
 from tests.benchmarks.rows import parser_of, rich_table, show
@@ -143,7 +143,7 @@ class Bench:
                     continue
                 known = [*points[: begun - 1], _point(last, blocks, log_cost)]
                 windows -= sum(len(block.base) + len(block.candidate) for block in last.blocks[blocks:])
-            verdict, _, _ = paired_verdict(self.metric, known, prior, most_growth=self.growth, level=levels()[look])
+            verdict = paired_evidence(self.metric, known, prior, most_growth=self.growth, levels=LEVELS[look]).verdict
             if verdict is not Verdict.INCONCLUSIVE:
                 break
         return verdict, windows

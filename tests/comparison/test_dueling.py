@@ -121,9 +121,9 @@ def test_a_p99_waits_for_a_full_round() -> None:
 
 
 def test_either_claim_keeps_its_level() -> None:
-    """Of 100 pairs that lie exactly at the limit 5 % are said to hold it and 5 % to miss it, looks included.
+    """Of 100 pairs that lie exactly at the limit 5 % are said to hold it and 2.5 % to miss it, looks included.
 
-    Of 100 that is 5, with a standard deviation of 2. Of 40 equal pairs most are said not to be 5 % better.
+    Standard deviations are 2 and 1.6. Of 40 equal pairs most are said not to be 5 % better.
     """
 
     def counted(build: Build, count: int) -> Counter[Verdict]:
@@ -134,7 +134,7 @@ def test_either_claim_keeps_its_level() -> None:
 
     at_limit = counted(Build(-math.log(1.05), SHAKY, SHAKY), 100)
     assert 1 <= at_limit[Verdict.PASS] <= 11
-    assert 1 <= at_limit[Verdict.REGRESSED] <= 11
+    assert at_limit[Verdict.REGRESSED] <= 7
     equal = counted(Build(0.0, SHAKY, SHAKY), 40)
     assert equal[Verdict.PASS] <= 3
     assert equal[Verdict.REGRESSED] > 24

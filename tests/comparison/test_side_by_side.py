@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.comparison.side_by_side import session_of
 from pytest_gpuserve.gate import verdict as verdict_module
 from pytest_gpuserve.gate.metric import METRICS
@@ -339,18 +338,18 @@ def re_run(seeds: Iterator[int], history: History | None, build: Build) -> Verdi
 
 @pytest.mark.usefixtures("computed_once")
 def test_re_run_until_green_cannot_launder_a_regression() -> None:
-    """Of 60 changes at the very edge as many are REGRESSED with five re-runs as in one long run, and the same ones.
+    """Of 60 changes inside the zone the same ones are REGRESSED with five re-runs as in one long run.
 
     Without a memory the same re-runs leave less than half of them, so the count would notice.
     """
-    build = replace(SHAKY, change=EDGE)
+    build = replace(SHAKY, change=2 * EDGE)
     straight, again, forgetful = [], [], []
     for seed in range(60):
         straight.append(run_on(a_comparison(ScriptedPairing(build, seed), prior=SHAKY_PRIOR)).verdict)
         again.append(re_run(repeat(seed), KeptInMemory(), build))
         forgetful.append(re_run(count(1000 * (seed + 1)), None, build))
     assert again == straight
-    assert 1 <= straight.count(Verdict.REGRESSED) <= 7
+    assert 4 <= straight.count(Verdict.REGRESSED) <= 30
     assert forgetful.count(Verdict.REGRESSED) < straight.count(Verdict.REGRESSED) / 2
 
 
@@ -378,72 +377,6 @@ def test_going_back_and_forth_between_tolerances_does_not_pass_more_regressions(
         assert len(paired.rounds) <= 8
     assert regressed > 30
     assert passed / 30 <= 0.10
-
-
-# -- claims
-
-
-def test_a_claim_that_the_family_does_not_uphold_is_measured_on() -> None:
-    """Among 32 comparisons what is REGRESSED by itself is INCONCLUSIVE with its reason, until more rounds show it."""
-    build = Build(change=0.07, start_sd=0.004, window_sd=0.01)
-    alone = run_on(a_comparison(ScriptedPairing(build, seed=1)))
-    assert alone.verdict is Verdict.REGRESSED
-    paired = a_comparison(ScriptedPairing(build, seed=1), claims=HolmCorrection(32))
-    held = look(paired)
-    while place(paired) < (alone.rounds, 6):
-        held = look(paired)
-    assert held.verdict is Verdict.INCONCLUSIVE
-    (reason,) = [reason for reason in held.reasons if reason.kind is ReasonKind.CHANCE]
-    assert "32 comparisons" in reason.text
-    assert run_on(paired).verdict is Verdict.REGRESSED
-
-
-class Unlucky(ScriptedPairing):
-    """A pairing that looks worse for two rounds, and better ever after."""
-
-    def _round(self, number: int, blocks: int) -> Round:
-        change = 0.04 if number < 2 else -0.01
-        return round_of([change + each for each in (-0.004, -0.002, 0.0, 0.0, 0.002, 0.004)[:blocks]])
-
-
-MODEST = Prior(0.014**2, 20, learned=True)
-
-
-def unlucky(history: History, claims: int = 32) -> SideBySide:
-    """A comparison of so many, of which the third look says REGRESSED by itself."""
-    return a_comparison(Unlucky(), claims=HolmCorrection(claims), prior=MODEST, history=history)
-
-
-def test_a_pass_after_a_claim_that_was_not_upheld_says_so(history: History) -> None:
-    """What was REGRESSED before the correction and PASS after it tells both, in a re-run too."""
-    paired = unlucky(history)
-    held = look(paired, 3)
-    assert held.verdict is Verdict.INCONCLUSIVE
-    assert says(held, "by itself")
-    assert look(paired).verdict is Verdict.INCONCLUSIVE
-    again = unlucky(history)
-    for comparison in (paired, again):
-        passed = run_on(comparison)
-        assert passed.verdict.passes
-        assert says(passed, "REGRESSED by itself")
-
-
-def test_a_claim_that_is_upheld_later_is_remembered(history: History) -> None:
-    """A look whose claim was not upheld may be upheld in a smaller run, without measuring, and then stays."""
-    assert look(unlucky(history), 3).verdict is Verdict.INCONCLUSIVE
-    for planned in (1, 32):
-        pairing = ScriptedPairing()
-        paired = a_comparison(pairing, claims=HolmCorrection(planned), prior=MODEST, history=history)
-        assert paired.judge(THROUGHPUT, TOLERANCE).verdict is Verdict.REGRESSED
-        assert pairing.measured == 0
-
-
-def test_every_comparison_counts_whatever_it_comes_to() -> None:
-    """Comparisons that the code of the tests did not show make each claim harder as soon as they are judged."""
-    claims = HolmCorrection(1)
-    for number in range(3):
-        run_on(a_comparison(claims=claims, name=f"test_x.py::test_{number}"))
-    assert claims.planned == 3
 
 
 def test_a_round_in_a_starved_hour_teaches_nothing_about_starts() -> None:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.builds.checkout import Revision
-from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.reason import ReasonKind
@@ -206,23 +205,6 @@ def test_a_shared_host_is_no_regression(world: World) -> None:
     world.paired = SAME
     world.next_run(budget_seconds=1000.0)
     assert loaded(world).verdict is Verdict.PASS
-
-
-# -- claims
-
-
-def test_a_claim_that_its_commit_refutes_makes_no_other_easier(world: World) -> None:
-    """A slow hour makes every stored baseline say REGRESSED; what is cleared must not use up the correction."""
-    names = [f"test_x.py::test_{number}" for number in range(2)]
-    for name in names:
-        world.recorded(name)
-    world.alone, world.claims = WORSE, HolmCorrection(2)
-    world.next_run()
-    for name in names:
-        assert loaded(world, nodeid=name).verdict.passes
-    # As before any claim: a half of the level.
-    assert not world.claims.uphold(("another", "throughput"), 0.05 / 2)
-    assert world.claims.planned == 3
 
 
 def test_no_other_server_runs_while_a_session_is_measured(world: World) -> None:

@@ -16,7 +16,6 @@ from pytest_gpuserve.builds.worktree import ReferenceBuild, ReferenceBuilds
 from pytest_gpuserve.comparison import measurement, paired_runner, side_by_side
 from pytest_gpuserve.comparison.baseline_store import BaselineStore
 from pytest_gpuserve.comparison.context import Policy
-from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.comparison.judging import TestGate
 from pytest_gpuserve.comparison.paired_runner import PairedRunner
 from pytest_gpuserve.errors import NotInRevision
@@ -107,7 +106,6 @@ class World:
         failures: Of rounds, by their number.
         session_seconds: How long a session takes.
         look_seconds: How long a look takes.
-        claims: Of this run.
         here: The circumstances.
         history: What is remembered; None for nothing.
         clock_mhz: Of the card, in every window; None for no card.
@@ -128,7 +126,6 @@ class World:
     session_seconds: float = 10.0
     look_seconds: float = 10.0
     foreign_cores: float = 0.0
-    claims: HolmCorrection = field(default_factory=lambda: HolmCorrection(1))
     here: RunEnvironment = field(
         default_factory=lambda: replace(
             here(),
@@ -293,7 +290,6 @@ class World:
             here=self.here,
             reference_builds=FakeOpponents(self.folder),
             history=self.history,
-            claims=self.claims,
             note=pytest.fail,
             progress=cast("Progress", None),
             machine=cast("Machine", SimpleNamespace(reading=self.reading)),

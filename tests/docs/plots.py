@@ -7,7 +7,6 @@ One is made of every baseline that the history of this repository holds, the oth
 from __future__ import annotations
 
 import json
-import math
 import subprocess
 from collections import defaultdict
 from pathlib import Path
@@ -16,10 +15,9 @@ from typing import TYPE_CHECKING, Final
 import matplotlib as mpl
 from matplotlib import pyplot as plt
 
-from pytest_gpuserve.gate.metric import Growth
 from pytest_gpuserve.gate.verdict import Verdict
 from tests.fakes.noise_model import TYPICAL
-from tests.gate.test_power import comparisons, outcome
+from tests.fakes.simulated import comparisons, outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -69,7 +67,7 @@ def draw_told(axes: Axes) -> None:
     for slowdown in SLOWDOWNS:
         counts = dict.fromkeys(COLOURS, 0)
         for pair in pairs:
-            verdict = outcome(pair.slowed(math.log1p(slowdown)), Growth(0.05)).verdict
+            verdict = outcome(pair.slowed(slowdown)).verdict
             counts["REGRESSED" if verdict is Verdict.REGRESSED else "passes" if verdict.passes else "INCONCLUSIVE"] += 1
         for name, count in counts.items():
             shares[name].append(count / COUNT)

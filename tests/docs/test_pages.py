@@ -104,7 +104,7 @@ for sys.argv in [[name, "--help"] for name in sys.argv[1:]]:
 def test_every_option_that_a_snippet_names_is_there() -> None:
     """Of pytest with the plugin, or of one of the package's own programs."""
     own = (f"pytest_gpuserve.{name}" for name in ("doctor", "load", "new"))
-    argv = [sys.executable, "-Wignore", "-c", HELPS, "pytest", *own]
+    argv = [sys.executable, "-Wignore", "-c", HELPS, "pytest", *own, "tests.benchmarks.power"]
     said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     known = OTHERS.union(re.findall(r"--[a-z][a-z-]+", said))
     for file in FILES:

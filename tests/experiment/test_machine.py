@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.builds.checkout import Revision
-from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.device.yardstick import YardstickFailed
 from pytest_gpuserve.experiment import machine
 from pytest_gpuserve.experiment.machine import Machine, speed_text
@@ -80,7 +79,6 @@ def test_of_a_hundred_comparisons_of_one_build_none_is_a_claim(world: World) -> 
     Counted over starts that lie 1 % and windows that lie 2 % apart, at the tolerance of 5 %.
     """
     world.paired = Build(0.0, start_sd=0.01, window_sd=0.02)
-    world.claims = HolmCorrection(100)
     world.recorded()
     counted: Counter[tuple[str, Verdict]] = Counter()
     for number in range(100):

@@ -12,7 +12,6 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final, cast
 
-from pytest_gpuserve.comparison.holm import HolmCorrection
 from pytest_gpuserve.comparison.side_by_side import KEPT_IN_RUN, Memory, SideBySide
 from pytest_gpuserve.gate.paired import default_prior
 from pytest_gpuserve.gate.sequential import BLOCKS
@@ -175,7 +174,6 @@ def a_comparison(
     pairing: ScriptedPairing | None = None,
     *,
     history: History | None = None,
-    claims: HolmCorrection | None = None,
     prior: Prior | None = None,
     name: str = "test_x.py::test_a",
 ) -> SideBySide:
@@ -184,7 +182,6 @@ def a_comparison(
     Args:
         pairing: Takes the rounds; its own are replaced by those of the history.
         history: Where it is remembered; None for nowhere.
-        claims: Of the run; None for a run of this comparison alone.
         prior: Of every metric; None for the default one.
         name: Of its test.
     """
@@ -196,10 +193,8 @@ def a_comparison(
         cast("Pairing", pairing),
         kind="against",
         name="the base",
-        comparison=(name, ""),
         memory=memory,
         prior_of=lambda metric: prior or default_prior(metric),
-        claims=claims or HolmCorrection(1),
         most_foreign_cores=0.25,
         kept=memory.remark or (KEPT_IN_RUN if memory.rounds else None),
     )

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.gate.paired import default_prior, paired_verdict
-from pytest_gpuserve.gate.sequential import LOOKS, first_look, levels
+from pytest_gpuserve.gate.paired import default_prior, paired_evidence
+from pytest_gpuserve.gate.sequential import LEVELS, LOOKS, first_look
 from pytest_gpuserve.gate.stored import LOOKS as SESSIONS
 from pytest_gpuserve.gate.stored import SessionPoint, judge_stored, withstand_drift
 from pytest_gpuserve.gate.verdict import Verdict
@@ -61,13 +61,13 @@ def beside(metric: Metric, measured: Callable[[int], Round], *, left_out: int = 
             points.append(round_point(metric, measured(len(points)), metric.default_tolerance))
         if look < first_look(metric):
             continue
-        verdict, _, _ = paired_verdict(
+        verdict = paired_evidence(
             metric,
             points[left_out:],
             default_prior(metric),
             most_growth=metric.growth(metric.default_tolerance),
-            level=levels()[look],
-        )
+            levels=LEVELS[look],
+        ).verdict
         if verdict is not Verdict.INCONCLUSIVE:
             return verdict
     return Verdict.INCONCLUSIVE

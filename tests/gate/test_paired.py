@@ -23,11 +23,10 @@ from pytest_gpuserve.gate.paired import (
     blocks_worth_a_start,
     default_prior,
     learn_prior,
-    paired_claim,
     paired_evidence,
-    paired_limit_verdict,
-    paired_verdict,
+    paired_limit,
 )
+from pytest_gpuserve.gate.sequential import LEVELS, Levels
 from pytest_gpuserve.gate.verdict import Verdict
 from tests.support.reasons import said
 
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 THROUGHPUT = METRICS["throughput"]
-LEVEL = 0.0107
+LEVEL = LEVELS[1]
 LEARNED = Prior(0.006**2, 12, learned=True)
 DEFAULT = default_prior(THROUGHPUT)
 
@@ -68,35 +67,42 @@ class Asked(TypedDict):
     """What a vector asks of its rounds."""
 
     most_growth: Growth
-    level: float
+    levels: Levels
 
 
 def of_vector(vector: dict[str, Any]) -> tuple[list[RoundPoint], Prior, Asked]:
     """The arguments of a vector, whose tolerance is a growth; a prior with 3 degrees of freedom is the default one."""
     prior = Prior(**vector["prior"], learned=vector["prior"]["dof"] > 3)
-    return points(*vector["rounds"]), prior, Asked(most_growth=Growth(vector["tolerance"]), level=vector["level"])
+    return (
+        points(*vector["rounds"]),
+        prior,
+        Asked(most_growth=Growth(vector["tolerance"]), levels=Levels(vector["level"], vector["level"])),
+    )
 
 
 @pytest.mark.parametrize("vector", VECTORS)
 def test_the_evidence_agrees_with_an_independent_implementation(vector: dict[str, Any]) -> None:
-    """Estimate, error, degrees of freedom and both p-values, that of a claim from `paired_claim`, to 1e-9; and verdict.
+    """Estimate, error, degrees of freedom and p-values to 1e-9; and the verdict.
 
-    Within the tolerance for sure is PASS even if it is worse for sure, where the vectors name the latter.
+    The vectors' claims after one round follow an older rule. Within the tolerance for sure is PASS even if it is worse
+    for sure, where the vectors name the latter.
     """
     rounds, prior, zone = of_vector(vector)
-    evidence, claim = paired_evidence(rounds, prior, **zone), paired_claim(rounds, prior, **zone)
+    evidence = paired_evidence(THROUGHPUT, rounds, prior, **zone)
     found = {
         "estimate": evidence.estimate,
         "standard_error": evidence.standard_error,
         "dof": evidence.df,
-        "p_regressed": claim.p_regressed,
         "p_pass": evidence.p_pass,
     }
     expected = vector["expected"]
+    if len(rounds) > 1:
+        found["p_regressed"] = evidence.p_regressed
     assert found == pytest.approx({name: expected[name] for name in found}, rel=1e-9, abs=1e-15)
-    verdict, _, _ = paired_verdict(THROUGHPUT, rounds, prior, **zone)
-    within, worse = expected["p_pass"] < zone["level"], expected["p_regressed"] < zone["level"]
-    assert verdict in (WORDS["pass"] if within and worse else WORDS[expected["verdict"]])
+    level = vector["level"]
+    within, worse = expected["p_pass"] < level, expected["p_regressed"] < level
+    if len(rounds) > 1 or within:
+        assert evidence.verdict in (WORDS["pass"] if within and worse else WORDS[expected["verdict"]])
 
 
 @pytest.mark.parametrize(
@@ -131,7 +137,7 @@ def test_more_rounds_narrow_the_interval_on_average(prior: Prior) -> None:
         for width in widths:
             change = chance.gauss(0, math.sqrt(2) * 0.006)
             rounds.append(RoundPoint(tuple(chance.gauss(change, 0.015) for _ in range(6))))
-            low, high = paired_evidence(rounds, prior, most_growth=Growth(0.05), level=LEVEL).interval
+            low, high = paired_evidence(THROUGHPUT, rounds, prior, most_growth=Growth(0.05), levels=LEVEL).interval
             width.append(high - low)
     means = list(map(fmean, widths))
     assert means == sorted(means, reverse=True)
@@ -150,17 +156,17 @@ def test_a_constant_slowdown_beyond_the_tolerance_never_passes(
     """However little or much the blocks scatter about it, and whatever was believed before."""
     change = math.log1p(growth * beyond)
     rounds = points(*(around(change, spread=spread) for spread in spreads))
-    verdict, _, _ = paired_verdict(THROUGHPUT, rounds, prior, most_growth=growth, level=level)
-    assert not verdict.passes
-    limited, _, _ = paired_limit_verdict(THROUGHPUT, rounds, prior, limit_log_cost=math.log1p(growth), level=level)
-    assert not limited.passes
+    levels = Levels(level, level / 2)
+    assert not paired_evidence(THROUGHPUT, rounds, prior, most_growth=growth, levels=levels).verdict.passes
+    limited = paired_limit(THROUGHPUT, rounds, prior, limit_log_cost=math.log1p(growth), levels=levels)
+    assert not limited.verdict.passes
 
 
 def test_a_round_of_one_block_is_not_taken_for_an_exact_one() -> None:
     """What it cannot know of its own spread is taken from the rounds that know theirs."""
     noisy = around(0.0, spread=0.05)
-    mixed = paired_evidence(points(noisy, [0.0]), LEARNED, most_growth=Growth(0.05), level=LEVEL)
-    full = paired_evidence(points(noisy, noisy), LEARNED, most_growth=Growth(0.05), level=LEVEL)
+    mixed = paired_evidence(THROUGHPUT, points(noisy, [0.0]), LEARNED, most_growth=Growth(0.05), levels=LEVEL)
+    full = paired_evidence(THROUGHPUT, points(noisy, noisy), LEARNED, most_growth=Growth(0.05), levels=LEVEL)
     assert mixed.standard_error > 0.9 * full.standard_error
 
 
@@ -190,29 +196,36 @@ def test_the_default_prior_is_wide() -> None:
         (0.0, Prior(0.006**2, 1, learned=True), 0.05, Verdict.INCONCLUSIVE, ""),
         (-0.07, DEFAULT, 0.05, Verdict.PASS, ""),
         (0.0, DEFAULT, 0.05, Verdict.INCONCLUSIVE, ""),
+        # What is worse for sure, and not by three errors of the default prior more than the tolerance.
         (0.05, LEARNED, 0.05, Verdict.INCONCLUSIVE, "worse by 4.9 % in one round"),
+        (0.09, LEARNED, 0.05, Verdict.INCONCLUSIVE, "worse by 8.6 % in one round"),
         (0.10, LEARNED, 0.05, Verdict.REGRESSED, ""),
+        (0.09, DEFAULT, 0.05, Verdict.INCONCLUSIVE, ""),
+        (0.12, DEFAULT, 0.05, Verdict.REGRESSED, ""),
         (-0.05, LEARNED, 0.05, Verdict.PASS, ""),
+        (-0.09, LEARNED, 0.05, Verdict.PASS, ""),
         (0.0, Prior(0.006**2, 1, learned=True), 0.20, Verdict.PASS, ""),
         (0.0, Prior(0.06**2, 3, learned=True), 0.20, Verdict.INCONCLUSIVE, ""),
         (-0.10, LEARNED, 0.05, Verdict.IMPROVED, ""),
-        (0.12, LEARNED, 0.20, Verdict.PASS, ""),
+        (0.12, LEARNED, 0.20, Verdict.PASS, "within the tolerance"),
         (0.02, Prior(0.02**2, 12, learned=True), 0.05, Verdict.INCONCLUSIVE, ""),
     ],
 )
 def test_one_round_decides_only_what_it_can(
     change: float, prior: Prior, growth: float, verdict: Verdict, reason: str
 ) -> None:
-    """A claim must withstand the pessimistic prior, a PASS the prior as it is, and what is held back says why."""
-    found, _, reasons = paired_verdict(
-        THROUGHPUT, points(around(change)), prior, most_growth=Growth(growth), level=LEVEL
-    )
-    assert found is verdict
-    assert len(reasons) == bool(reason)
-    assert reason in "".join(said(reasons))
+    """A claim lies three errors of the default prior or a wider one beyond the tolerance; what is held back says so."""
+    evidence = paired_evidence(THROUGHPUT, points(around(change)), prior, most_growth=Growth(growth), levels=LEVEL)
+    assert evidence.verdict is verdict
+    texts = " ".join(said(evidence.remarks(THROUGHPUT)))
+    assert reason in texts
+    assert ("one round" in texts) is ("one round" in reason)
+    # What it says that it would have seen is beyond that line too.
+    assert evidence.detectable_growth is None or math.log1p(evidence.detectable_growth) > evidence.least_claim
 
 
 ONE = points(around(0))
+asked = partial(paired_evidence, most_growth=Growth(0.05), levels=LEVEL)
 
 
 @pytest.mark.parametrize(
@@ -229,14 +242,20 @@ ONE = points(around(0))
             (partial(Prior, spread, dof), "prior")
             for spread, dof in ((0.0, 3), (-1.0, 3), (math.nan, 3), (1e-4, 0), (1e-4, math.inf))
         ),
-        (partial(paired_verdict, THROUGHPUT, [], DEFAULT, most_growth=Growth(0.05), level=LEVEL), "at least one round"),
-        (partial(paired_verdict, THROUGHPUT, ONE, DEFAULT, most_growth=Growth(0), level=LEVEL), "growth"),
-        (partial(paired_verdict, THROUGHPUT, ONE, DEFAULT, most_growth=Growth(0.05), level=0.5), "level"),
+        (
+            partial(paired_evidence, THROUGHPUT, [], DEFAULT, most_growth=Growth(0.05), levels=LEVEL),
+            "at least one round",
+        ),
+        (partial(asked, THROUGHPUT, ONE, DEFAULT, most_growth=Growth(0)), "growth"),
+        (
+            partial(paired_evidence, THROUGHPUT, ONE, DEFAULT, most_growth=Growth(0.05), levels=Levels(0.5, 0.1)),
+            "level",
+        ),
         *(
-            (partial(paired_limit_verdict, THROUGHPUT, ONE, LEARNED, limit_log_cost=limit, level=LEVEL), "limit")
+            (partial(paired_limit, THROUGHPUT, ONE, LEARNED, limit_log_cost=limit, levels=LEVEL), "limit")
             for limit in (math.nan, math.inf, -math.inf)
         ),
-        (partial(LimitEvidence, 0.0, 0.0, 3, LEVEL, 0.0), "standard error"),
+        (partial(LimitEvidence, 0.0, 0.0, 3, 0.01, 0.01, 0.0, 0.0), "standard error"),
     ],
 )
 def test_what_is_no_number_is_an_error(call: Callable[[], object], said: str) -> None:
@@ -248,8 +267,8 @@ def test_what_is_no_number_is_an_error(call: Callable[[], object], said: str) ->
 @given(rounds=ROUNDS, prior=PRIORS, limit=st.floats(-0.5, 0.5))
 def test_a_limit_has_two_answers_and_both_sum_up_to_one(rounds: list[list[float]], prior: Prior, limit: float) -> None:
     """Above and not above are tested against the same line, with the error of the zone test."""
-    verdict, evidence, _ = paired_limit_verdict(THROUGHPUT, points(*rounds), prior, limit_log_cost=limit, level=LEVEL)
-    zone = paired_evidence(points(*rounds), prior, most_growth=Growth(0.05), level=LEVEL)
+    evidence = paired_limit(THROUGHPUT, points(*rounds), prior, limit_log_cost=limit, levels=LEVEL)
+    zone = paired_evidence(THROUGHPUT, points(*rounds), prior, most_growth=Growth(0.05), levels=LEVEL)
     assert (evidence.estimate, evidence.standard_error, evidence.df) == (
         zone.estimate,
         zone.standard_error,
@@ -257,9 +276,9 @@ def test_a_limit_has_two_answers_and_both_sum_up_to_one(rounds: list[list[float]
     )
     assert evidence.interval == zone.interval
     assert evidence.p_above + evidence.p_within == pytest.approx(1)
-    if verdict is Verdict.PASS:
+    if evidence.verdict is Verdict.PASS:
         assert evidence.interval[1] < limit + 1e-12
-    if verdict is Verdict.REGRESSED:
+    if evidence.verdict is Verdict.REGRESSED:
         assert evidence.interval[0] > limit - 1e-12
 
 
@@ -280,11 +299,10 @@ def test_a_limit_has_two_answers_and_both_sum_up_to_one(rounds: list[list[float]
 def test_a_limit_is_kept_or_broken_for_sure(
     change: float, limit: float, rounds: int, verdict: Verdict, reason: str
 ) -> None:
-    """A limit below 0 asks for a better candidate, and one round must withstand the pessimistic prior either way."""
-    found, _, reasons = paired_limit_verdict(
-        THROUGHPUT, points(*[around(change)] * rounds), LEARNED, limit_log_cost=limit, level=LEVEL
-    )
-    assert found is verdict
+    """A limit below 0 asks for a better candidate, and after one round it must be far from it either way."""
+    found = paired_limit(THROUGHPUT, points(*[around(change)] * rounds), LEARNED, limit_log_cost=limit, levels=LEVEL)
+    reasons = found.remarks(THROUGHPUT)
+    assert found.verdict is verdict
     assert len(reasons) == bool(reason)
     assert reason in "".join(said(reasons))
 

@@ -152,7 +152,7 @@ def test_a_judgement_is_in_the_unit_of_the_metric() -> None:
     assert judgement.change == pytest.approx(-0.3)
     assert judgement.interval is not None
     assert judgement.interval[0] < -0.3 < judgement.interval[1] < 0
-    assert (judgement.rounds, judgement.looks) == (2, 6)
+    assert judgement.rounds == 2
 
 
 @pytest.mark.parametrize(("metric", "floor"), [(THROUGHPUT, 0.005), (BATCHING, 0.003), (P99, 0.03)])
@@ -217,8 +217,7 @@ def test_a_stored_verdict_never_fails_open(stored: list[float], new: list[float]
     judgement = result.judgement()
     assert judgement.verdict is result.verdict
     if result.verdict.passes:
-        assert judgement.p_pass is not None
-        assert judgement.p_pass < known(result).level
+        assert known(result).p_pass < known(result).level
 
 
 HERE, THERE = SessionPoint("here", 0.0, 0.0, 2), SessionPoint("there", 0.0, 0.0, 2)

@@ -22,13 +22,15 @@ EVIDENCE = st.builds(
     standard_error=st.floats(1e-4, 0.3),
     df=st.floats(1, 200),
     level=st.floats(0.001, 0.1),
+    claim_level=st.floats(0.0005, 0.1),
+    least_claim=st.floats(0, 0.2),
     most_growth=st.floats(0.01, 0.5).map(Growth),
 )
 
 
 def evidence(estimate: float, standard_error: float = 0.005, *, df: float = 20) -> Evidence:
     """Evidence at the level of one look of six, for a cost that may grow by 5 %."""
-    return Evidence(estimate, standard_error, df, level=0.05 / 6, most_growth=Growth(0.05))
+    return Evidence(estimate, standard_error, df, 0.05 / 6, 0.05 / 6, 0.0, Growth(0.05))
 
 
 def judge(seen: Evidence, *, verdict: Verdict | None = None) -> Judgement:
@@ -41,7 +43,6 @@ def judge(seen: Evidence, *, verdict: Verdict | None = None) -> Judgement:
         value=100 * math.exp(-seen.estimate),
         reference=100.0,
         rounds=4,
-        looks=6,
     )
 
 
@@ -63,6 +64,18 @@ def test_the_zone_decides(estimate: float, standard_error: float, verdict: Verdi
     assert evidence(estimate, standard_error).verdict is verdict
 
 
+def test_a_claim_has_a_level_and_a_line_of_its_own() -> None:
+    """What is below the level of a PASS need not be claimed, and what is below both not short of the line."""
+    seen = replace(evidence(0.045, 0.01), level=0.02, claim_level=0.02)
+    assert seen.verdict is Verdict.REGRESSED
+    assert replace(seen, claim_level=0.001).verdict is Verdict.INCONCLUSIVE
+    assert replace(seen, least_claim=0.05).verdict is Verdict.INCONCLUSIVE
+    better = replace(seen, estimate=-0.045)
+    assert better.verdict is Verdict.IMPROVED
+    assert replace(better, claim_level=0.001).verdict is Verdict.PASS
+    assert replace(better, least_claim=0.05).verdict is Verdict.PASS
+
+
 def test_a_small_certain_slowdown_passes_with_a_remark() -> None:
     """Worse for sure and within the tolerance for sure is PASS that says so."""
     seen = evidence(math.log(1.03), 0.002)
@@ -76,8 +89,8 @@ def test_a_verdict_agrees_with_its_interval(seen: Evidence) -> None:
     """PASS or IMPROVED is exactly an upper bound within the tolerance; REGRESSED a lower bound beyond the zone."""
     low, high = seen.interval
     if abs(high - seen.too_much) > 1e-9:
-        assert seen.verdict.passes == (high < seen.too_much)
-    if seen.verdict is Verdict.REGRESSED:
+        assert seen.verdict.passes == (high < seen.too_much) or seen.verdict is Verdict.IMPROVED
+    if seen.verdict is Verdict.REGRESSED and seen.claim_level <= seen.level:
         assert low > seen.indifferent - 1e-9
 
 
@@ -94,7 +107,6 @@ def test_change_and_interval_have_the_sign_of_the_value() -> None:
         value=0.15,
         reference=0.1,
         rounds=1,
-        looks=6,
     )
     for judged, change in ((slower, -0.3), (latency, 0.5)):
         assert judged.change == pytest.approx(change)
@@ -107,10 +119,10 @@ def test_change_and_interval_have_the_sign_of_the_value() -> None:
 )
 def test_a_change_whose_interval_is_within_the_tolerance_passes(metric: Metric, estimate: float, value: float) -> None:
     """A throughput 21.6 % lower, surely by less than 30 %, is a PASS at 30 % that says so; a latency likewise."""
-    error = (math.log(1 - 0.179) - math.log(1 - 0.25)) / 2 / Evidence(0, 1, 20, 0.05 / 6, Growth(1)).interval[1]
-    seen = Evidence(estimate, error, 20, 0.05 / 6, metric.growth(0.3))
+    error = (math.log(1 - 0.179) - math.log(1 - 0.25)) / 2 / evidence(0, 1).interval[1]
+    seen = replace(evidence(estimate, error), most_growth=metric.growth(0.3))
     shown = Judgement.from_evidence(
-        metric, seen, verdict=seen.verdict, reference_kind="against", value=value, reference=100.0, rounds=2, looks=6
+        metric, seen, verdict=seen.verdict, reference_kind="against", value=value, reference=100.0, rounds=2
     )
     if metric is THROUGHPUT:
         assert shown.interval == pytest.approx((-0.25, -0.179), abs=1e-3)
@@ -139,7 +151,7 @@ def test_missing_and_invalid_carry_their_reasons_and_no_numbers() -> None:
     invalid = Judgement.invalid(P99, "duel", *because("client saturated", "GPU throttled"))
     for judgement in (missing, invalid):
         assert not judgement.verdict.passes
-        assert (judgement.change, judgement.interval, judgement.p_pass) == (None, None, None)
+        assert (judgement.change, judgement.interval) == (None, None)
     assert missing.value == 90.0
     assert said(missing.reasons) == ("no entry for this test",)
     assert said(invalid.reasons) == ("client saturated", "GPU throttled")
@@ -166,6 +178,8 @@ def test_an_impossible_judgement_cannot_be_made() -> None:
         ("standard_error", (0.0, math.nan)),
         ("df", (0.0, math.nan)),
         ("level", (0.0, 0.5)),
+        ("claim_level", (0.0, 0.5)),
+        ("least_claim", (-0.1, math.nan)),
         ("most_growth", (0.0, math.nan)),
     ],
 )

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from pytest_gpuserve.plugin.collection import MEASURING, compared_metrics, planned_comparisons
+from pytest_gpuserve.plugin.collection import MEASURING, compared_metrics
 
 USUAL = frozenset({"throughput", "batching_ratio", *(f"latency.p{percent}" for percent in (50, 90, 95, 99))})
 
@@ -117,18 +117,3 @@ def test_a_parametrized_test_counts_with_each_of_its_items(number: int, request:
     assert compared_metrics(request.node) == {"latency.p90"}
     siblings = [each for each in request.session.items if getattr(each, "function", None) is request.node.function]
     assert {compared_metrics(each) for each in siblings} == {frozenset({"latency.p90"})}
-
-
-def test_comparisons_are_planned_for_tests_that_measure() -> None:
-    """Each item counts with each of its metrics; a test that does not measure, or is skipped, with none."""
-    items = [
-        item(plain),
-        item(plain, is_skipped=True),
-        item(plain),
-        item(Group.method),
-        item(plain, fixtures=("tmp_path",)),
-        item(through_a_helper),
-    ]
-    assert planned_comparisons(items) == 2 + 2 + 1 + len(USUAL)
-    assert planned_comparisons([]) == 0
-    assert planned_comparisons([cast("pytest.Item", SimpleNamespace(function=plain))]) == 0

@@ -59,9 +59,10 @@ def test_only_what_was_measured_to_its_end_is_kept(tmp_path: Path) -> None:
 def test_a_second_run_tells_beforehand_how_long_it_takes(project: Project, checkout: Checkout) -> None:
     """In the line that says what is measured; the first one, and a run of another kind, cannot."""
     told = [
-        re.findall(r"planned.*", text_of(project.run(*arguments)))[0] for arguments in [["--against=HEAD"]] * 2 + [[]]
+        re.findall(r"measuring a test.*", text_of(project.run(*arguments)))[0]
+        for arguments in [["--against=HEAD"]] * 2 + [[]]
     ]
-    assert told == ["planned", "planned, about 10 s", "planned"]
+    assert told == ["measuring a test", "measuring a test, about 10 s", "measuring a test"]
 
 
 def test_a_run_that_stopped_early_tells_nothing(project: Project, checkout: Checkout) -> None:
@@ -71,5 +72,5 @@ def test_a_run_that_stopped_early_tells_nothing(project: Project, checkout: Chec
     for number, more in enumerate((["-x"], [], [])):
         # Each run compares another build, so that none is decided by what is remembered.
         (project.path / "note.txt").write_text(str(number))
-        told.append(re.findall(r"planned.*", text_of(project.run("--against=HEAD", *more)))[0])
-    assert told == ["planned", "planned", "planned, about 10 s"]
+        told.append(re.findall(r"measuring a test.*", text_of(project.run("--against=HEAD", *more)))[0])
+    assert told == ["measuring a test", "measuring a test", "measuring a test, about 10 s"]

@@ -202,19 +202,18 @@ def test_a_moment_that_is_none_is_not_shown(tmp_path: Path) -> None:
 
 
 def test_the_header_says_it_all() -> None:
-    """Device, mode, baselines if there are any, budget and comparisons; what cannot be printed is an escape."""
+    """Device, mode, baselines if there are any, and budget; what cannot be printed is an escape."""
     header = header_line(
         "T4",
         "Tesla T4",
         "gating against baselines/T4",
         budget_seconds=300.0,
-        comparisons=12,
         stock=str(Stock(3, "2025-01-02T", COMMIT)),
     )
     assert header == (
         "T4 (Tesla T4), gating against baselines/T4 (3 entries, the newest of 2025-01-02 at 0123456789ab),"
-        " at most 5 min of measuring a test, 12 comparisons planned"
+        " at most 5 min of measuring a test"
     )
-    assert header_line("cpu", "A\x1bCPU", "side by side with main", budget_seconds=60.0, comparisons=1) == (
-        r"cpu (A\x1bCPU), side by side with main, at most 60.0 s of measuring a test, 1 comparison planned"
+    assert header_line("cpu", "A\x1bCPU", "side by side with main", budget_seconds=60.0) == (
+        r"cpu (A\x1bCPU), side by side with main, at most 60.0 s of measuring a test"
     )

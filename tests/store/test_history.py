@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.sequential import LOOKS, LookResult
+from pytest_gpuserve.gate.sequential import LOOKS
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, ArmResult, Block, Round
 from pytest_gpuserve.measure.window import Client
@@ -79,7 +79,6 @@ ROUNDS = st.builds(
     rejected=COUNT,
     foreign_cores=st.floats(0, 1e3),
 )
-CHANCES = st.floats(0, 1)
 DIFFERENCES = st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=6).map(tuple), max_size=8).map(tuple)
 
 
@@ -87,7 +86,7 @@ DIFFERENCES = st.lists(st.lists(st.floats(-10, 10), min_size=1, max_size=6).map(
 def metrics(draw: st.DrawFn) -> KeptMetric:
     """A metric after any looks."""
     taken = sorted(draw(st.sets(st.integers(0, len(LOOKS) - 1))))
-    looks = tuple(LookResult(look, draw(CHANCES), draw(CHANCES), draw(CHANCES)) for look in taken)
+    looks = tuple(taken)
     decision = draw(st.sampled_from(Verdict) | st.none())
     return KeptMetric(draw(st.floats(1e-4, 10)), looks, decision, draw(DIFFERENCES))
 
@@ -240,7 +239,7 @@ def test_past_rounds_are_those_of_the_subject_newest_first(tmp_path: Path) -> No
 def test_a_metric_is_consistent(looks: tuple[int, ...], differences: tuple[tuple[float, ...], ...]) -> None:
     """A look is taken once and in order, and a round has differences."""
     with pytest.raises(ValueError, match=r"looks are taken|no round"):
-        KeptMetric(0.05, tuple(LookResult(look, 0.5, 0.5, 0.5) for look in looks), differences=differences)
+        KeptMetric(0.05, looks, differences=differences)
 
 
 def of_round(**changes: object) -> KeptSequence:

@@ -184,11 +184,8 @@ CHANGES: list[Callable[[Any], object]] = [
     lambda plain: plain["metrics"]["throughput"].update(tolerance=0.0),
     lambda plain: plain["metrics"]["throughput"].update(decision="GREEN"),
     lambda plain: plain["metrics"]["throughput"]["looks"].reverse(),
-    lambda plain: plain["metrics"]["throughput"]["looks"][0].update(look=9),
-    lambda plain: plain["metrics"]["throughput"]["looks"][0].update(look=-1),
-    lambda plain: plain["metrics"]["throughput"]["looks"][0].update(p_regressed=1.5),
-    lambda plain: plain["metrics"]["throughput"]["looks"][0].update(p_improved=None),
-    lambda plain: plain["metrics"]["throughput"]["looks"][0].update(more=1),
+    lambda plain: plain["metrics"]["throughput"].update(looks=[9]),
+    lambda plain: plain["metrics"]["throughput"].update(looks=[-1]),
     lambda plain: plain["metrics"]["throughput"].update(differences=[[]]),
     lambda plain: plain["metrics"]["throughput"].update(differences=[[1e9]]),
 ]
