@@ -206,8 +206,6 @@ class Measurement:
             base_options=() if self.paired is None else self.paired.options,
             base_sessions=() if self.paired is None else tuple(self.paired.sessions("base")),
             candidate_sessions=() if self.paired is None else tuple(self.paired.sessions("candidate")),
-            users=self.shape.users,
-            steps=self.shape.steps,
             yardstick=self.yardstick,
         )
 

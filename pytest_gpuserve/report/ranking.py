@@ -66,10 +66,15 @@ def ranked(tests: Iterable[TestResult]) -> list[Row]:
     """All rows of these tests, the worst first; see the module."""
     return [
         row
-        for test in sorted(tests, key=_rank_of_test)
+        for test in ranked_tests(tests)
         for rows in sorted(rows_by_load(test), key=_rank_of_load)
         for row in sorted(rows, key=_rank_of_row)
     ]
+
+
+def ranked_tests(tests: Iterable[TestResult]) -> list[TestResult]:
+    """These tests, the worst first."""
+    return sorted(tests, key=_rank_of_test)
 
 
 def rows_of(test: TestResult) -> list[Row]:

@@ -21,8 +21,6 @@ class RunResult:
         base_options: What measures it beside that one again, on the command line; empty where nothing does.
         candidate_sessions: What was measured beside it. Where a stored baseline was settled side by side, `sessions`
             is what was measured alone before.
-        users: How many users there were all the time; None of other loads.
-        steps: Of a load whose users change in steps, their numbers and for how many seconds each stayed.
     """
 
     label: str
@@ -34,8 +32,6 @@ class RunResult:
     base_options: tuple[str, ...] = ()
     base_sessions: tuple[Session, ...] = ()
     candidate_sessions: tuple[Session, ...] = ()
-    users: int | None = None
-    steps: tuple[tuple[int, float], ...] = ()
     yardstick: Yardstick = field(default_factory=Yardstick)
 
 

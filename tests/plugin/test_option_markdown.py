@@ -50,7 +50,6 @@ def test_what_pytest_cuts_for_a_terminal_reports_have(project: Project, recorded
 
     Where pytest cuts nothing, its own JUnit file has all there is to say.
     """
-    pytest.importorskip("jinja2")
     project.store(recorded)
     project.ini(**{f"truncation_limit_{name}": number for name, number in limit.items()})
     files = [f"--gpuserve-{name}" for name in ("markdown=out.md", "json=out.json", "report=out.html")]

@@ -32,9 +32,7 @@ def test_report_of_a_failed_run(project: Project, recorded: Path) -> None:
     assert "REGRESSED throughput test_it" in page.text
     assert "suites/perf/test_perf.py::test_it" in page.text
     assert "--baseline-update --reason=" in page.text
-    titles = page.titles
-    assert titles[:2] == ["Changes and how surely they are known", "Throughput against p99"]
-    assert {"Latency distribution", "Windows over time", "Batch sizes"} <= set(titles)
+    assert source.count("<svg") == 1
 
 
 def test_report_without_a_comparison(project: Project) -> None:
@@ -49,6 +47,6 @@ def test_report_without_a_comparison(project: Project) -> None:
     )
     project.run().assert_outcomes(errors=1)
     broken = Page(page.read_text(encoding="utf-8"))
-    assert "1 error" in broken.text
+    assert "error test_it" in broken.text
     assert "no such model" in broken.text
-    assert broken.titles == []
+    assert "svg" not in {tag for tag, _ in broken.elements}

@@ -108,7 +108,6 @@ def result_of_test(number: int, *, side_by_side: bool) -> TestResult:
                 {"load": "closed loop", "concurrency": str(users), "method": "POST", "path": "/inference"},
                 {"server": "mosec", "app": "app.py", "app_sha256": "ab" * 32},
                 base="HEAD~1" if side_by_side else None,
-                users=users,
                 base_sessions=(session(base, users),) if side_by_side else (),
             )
         ],

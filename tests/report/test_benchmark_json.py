@@ -61,7 +61,7 @@ def load_of(
     """A closed loop, or an open one without users, of sound sessions; two starts without any."""
     load = {"load": "open loop, constant"} if users is None else {"load": "closed loop", "concurrency": str(users)}
     measured = (session(),) if sessions is None else tuple(sessions)
-    return RunResult(label, measured, judgements, load, {"server": "mosec"}, users=users)
+    return RunResult(label, measured, judgements, load, {"server": "mosec"})
 
 
 def overruled_and_last_word() -> tuple[Judgement, Judgement]:

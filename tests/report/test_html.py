@@ -1,14 +1,13 @@
-"""The HTML report as a whole: it loads nothing, runs nothing of the run's, shows what is known, and stays small."""
+"""The HTML report: it loads nothing, runs nothing of the run's, shows what is known, and stays small."""
 
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import re
-import time
+import sys
 from enum import Enum
-from functools import cache
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
 
 import pytest
 from hypothesis import given, settings
@@ -17,45 +16,27 @@ from hypothesis import strategies as st
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.gate.metric import Metric
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.window import Client
-from pytest_gpuserve.report.html import document
-from pytest_gpuserve.report.html.measured import LABEL_CHARACTERS, block, fact, one_line, short
+from pytest_gpuserve.report.html import MOST_BYTES, document
 from pytest_gpuserve.report.names import with_texts
 from pytest_gpuserve.report.next_step import next_step
+from pytest_gpuserve.report.plots import MOST_POINTS, plots_of
 from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
 from tests.report.html_results import HOSTILE, session_result
-from tests.support.builders import judgement, result_of, session, start, streamed, window
+from tests.support.builders import judgement, result_of, session, start, window
 from tests.support.html_page import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-MOST_BYTES = 30_000
-"""Of a report for each of its tests, all plots included."""
-
-MANY = 50
-
-MOST_TURNS = 3.0 / 20e-9
-"""A report of `MANY` tests takes less time than so many turns of an empty loop: 3 s where one takes 20 ns."""
-
 ANY_CHARACTER = st.characters(exclude_categories=())
 
 SECRET = "hunter2secret"
-
-CONTENT_POLICY = "Content-Security-Policy"
 
 
 def page_of(*tests: TestResult) -> Page:
     """The page of these tests."""
     return Page(document(SessionResult({"name": "cpu"}, {"id": "host-a"}, tests)))
-
-
-def everywhere(text: str) -> SessionResult:
-    """A result in which a text stands wherever a run can put one."""
-    result = with_each_text(session_result(1, stored=False), lambda known: f"{known} {text}")
-    assert isinstance(result, SessionResult)
-    return result
 
 
 def with_each_text(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401 -- whatever a result has
@@ -82,7 +63,7 @@ def with_each_text(value: Any, change: Callable[[str], str]) -> Any:  # noqa: AN
     return value
 
 
-OURS = frozenset({"load", "concurrency", "steps", "name"})
+OURS = frozenset({"load", "name"})
 """Keys that the report looks for."""
 
 FIXED = frozenset({"reference_kind", "source", "stages"})
@@ -104,9 +85,10 @@ def test_nothing_is_loaded_or_run() -> None:
     assert named
     assert all(value is not None and value.startswith("#") for value in named)
     assert not [style for style in page.styles if "url(" in style or "@import" in style]
-    (policy,) = [each["content"] or "" for _, each in page.elements if each.get("http-equiv") == CONTENT_POLICY]
-    assert "default-src 'none'" in policy
-    assert "script-src" not in policy
+    policies = [
+        each["content"] or "" for _, each in page.elements if each.get("http-equiv") == "Content-Security-Policy"
+    ]
+    assert ["default-src 'none'" in policy and "script-src" not in policy for policy in policies] == [True]
     assert "script" not in {tag for tag, _ in page.elements}
     assert [name for _, attributes in page.elements for name in attributes if name.startswith("on")] == []
 
@@ -116,58 +98,57 @@ def test_the_same_results_make_the_same_file() -> None:
     assert document(session_result(2)) == document(session_result(2))
 
 
+@pytest.mark.parametrize("stored", [True, False])
+def test_a_page_of_many_tests_is_small(*, stored: bool) -> None:
+    """25 tests have all their plots; of 400 what is least bad is left out, and the page says so."""
+    text = document(session_result(25, stored=stored))
+    assert len(text.encode()) < MOST_BYTES
+    assert text.count("<svg") == 25
+    many = document(session_result(400, stored=stored))
+    assert MOST_BYTES / 2 < len(many.encode()) < MOST_BYTES
+    assert "There is no room here for more tests: --gpuserve-json has them." in many
+    assert many.index(">REGRESSED<") < many.index(">PASS<")
+
+
 # -- what a run can put into it
 
 
-def skeleton(page: Page) -> list[tuple[str, tuple[str, ...]]]:
-    """Elements with the names of their attributes."""
-    return [(tag, tuple(attributes)) for tag, attributes in page.elements]
+def small_result(text: str) -> SessionResult:
+    """A result of one failed test without plots, with a text behind each of its own."""
+    runs = [RunResult("label", (), (judgement(Verdict.PASS, reasons=("slower",)),), {}, {}, base="HEAD")]
+    test = TestResult("a.py::test_with_a_long_name", "failed", runs, "problem", (LogTail("server", "a line"),))
+    plain = SessionResult({"name": "cpu"}, {"id": "host"}, (test,), notes=("note",), header="header", at="now")
+    result = with_each_text(plain, lambda known: f"{known} {text}")
+    assert isinstance(result, SessionResult)
+    return dataclasses.replace(result, tests=(dataclasses.replace(result.tests[0], outcome="failed"),))
 
 
-@cache
-def harmless_skeleton(result: Callable[[str], SessionResult]) -> list[tuple[str, tuple[str, ...]]]:
-    """That of a result whose texts are what they should be."""
-    return skeleton(Page(document(result("harmless"))))
+def skeleton(text: str) -> list[tuple[str, tuple[str, ...]]]:
+    """The elements of a page, with the names of their attributes."""
+    return [(tag, tuple(attributes)) for tag, attributes in Page(document(small_result(text))).elements]
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_hostile_text_is_a_text(text: str) -> None:
-    """Whatever a test id, label, log, fact, setting or reason holds, the page has the same elements, and shows it."""
-    hostile = Page(document(everywhere(text)))
-    assert skeleton(hostile) == harmless_skeleton(everywhere)
-    visible = one_line(text)
-    assert hostile.text.count(visible) >= 20
-    hrefs = [attributes["href"] or "" for tag, attributes in hostile.elements if tag == "a"]
-    assert hrefs
-    assert all(re.fullmatch(r"#test-[0-9]+", href) for href in hrefs)
+    """Whatever a test id, label, log, fact or reason holds, the page has the same elements, and no sign that hides."""
+    assert skeleton(text) == skeleton("harmless")
+    source = document(small_result(text))
+    source.encode()
+    assert all(sign.isprintable() or sign in "\n\t" for sign in source)
 
 
-@settings(max_examples=25)
+@settings(max_examples=50)
 @given(st.text(ANY_CHARACTER, max_size=40))
 def test_any_text_is_a_text(text: str) -> None:
     """No text changes the elements of a page, or keeps it from being written as UTF-8."""
-    source = document(small_result(text))
-    source.encode()
-    assert skeleton(Page(source)) == harmless_skeleton(small_result)
-
-
-def small_result(text: str) -> SessionResult:
-    """A result of one test, that is quickly written, with a text behind each of its own."""
-    test = dataclasses.replace(
-        result_of("a.py::test_with_a_long_name", judgement(Verdict.PASS, reasons=("slower",))),
-        problem="p",
-        logs=(LogTail("server", "a line"),),
-    )
-    plain = SessionResult({"name": "cpu"}, {"id": "host"}, (test,), notes=("note",), header="header", at="now")
-    result = with_each_text(plain, lambda known: f"{known}{text}")
-    assert isinstance(result, SessionResult)
-    return result
+    document(small_result(text)).encode()
+    assert skeleton(text) == skeleton("harmless")
 
 
 def test_no_text_escapes_the_mask() -> None:
     """`with_texts` finds every text of a run that a report shows, also one that is coloured in the middle."""
-    result = everywhere(SECRET)
-    assert document(result).count(SECRET) > 50
+    result = small_result(SECRET)
+    assert document(result).count(SECRET) > 10
     assert SECRET not in document(with_texts(result, lambda text: text.replace(SECRET, "<masked>")))
     coloured = f"{SECRET[:2]}\x1b[1m{SECRET[2:]}"
     assert with_texts([coloured], lambda text: text.replace(SECRET, "<masked>")) == ["<masked>"]
@@ -175,151 +156,99 @@ def test_no_text_escapes_the_mask() -> None:
     assert with_texts(counted, lambda _: "<masked>") == {"<masked>": 1, "latency.p99": 2, "queue_seconds": 3}
 
 
-# -- how its texts are written
-
-
-@given(st.text(ANY_CHARACTER))
-def test_a_line_is_visible(text: str) -> None:
-    """Nothing is left that turns lines around, hides itself, or cannot be written as UTF-8."""
-    line = one_line(text)
-    assert line.isprintable()
-    line.encode()
-
-
-def test_what_cannot_be_seen_is_written_out() -> None:
-    """Signs that are not printable stand there as escape sequences; letters of any language stay."""
-    shown = {"a\x00b": r"a\x00b", "a\u202eb": r"a\u202eb", "a\ud800b": r"a\ud800b", "a\nb\tc": "a b c"}
-    shown["größer 模型"] = "größer 模型"
-    assert {text: one_line(text) for text in shown} == shown
-
-
-def test_lines_of_a_block_stay() -> None:
-    """A log keeps its lines and tabs; in a plot there is little room."""
-    assert block("a\n\tb\x07") == "a\n\tb\\x07"
-    assert len(short("x" * 1000)) == LABEL_CHARACTERS
-
-
-def test_a_fact_that_is_not_known_is_not_zero() -> None:
-    """None is told from 0 and from no."""
-    facts = {None: "not known", True: "yes", False: "no", 80.0: "80.0"}
-    assert {value: fact(value) for value in facts} == facts
-    assert [fact(value) for value in (0, {}, {"a": None})] == ["0", "none", "a: not known"]
-
-
-# -- what is not known
-
-
-def test_a_run_of_errors_shows_them() -> None:
-    """A test that never measured has its problem and its log in the page; nothing at all is no error."""
-    nothing = page_of()
-    assert ("Nothing was measured." in nothing.text, nothing.titles) == (True, [])
-    failed = TestResult("a.py::t", "error", problem="ServerFailed: no port", logs=(LogTail("001", "Traceback ..."),))
-    page = page_of(failed)
-    assert "1 error" in page.text
-    assert "ServerFailed: no port" in page.text
-    assert "Traceback ..." in page.text
-    assert page.titles == []
-
-
-def test_a_run_of_streams_shows_their_times() -> None:
-    """And what was sent again; what is not known is left out."""
-    told = dataclasses.replace(start(streamed(window())), client=Client(resent=3))
-    text = page_of(result_of("t", sessions=(session(told),))).text
-    for shown in ("ttft.p99 4.00 ms", "itl.p99 1.00 ms", "tpot.p50 1.00 ms", "output_tokens_per_second 220/s"):
-        assert shown in text
-    assert "requests sent again 3" in text
-    assert "goodput" not in text
-
-
-def test_what_is_not_known_is_no_number() -> None:
-    """A load without an answer, and a judgement without evidence, show neither a 0 nor a point."""
-    silent = session(start(window((), items=None, batches=None)))
-    page = page_of(result_of("a.py::t", judgement(Verdict.MISSING), judgement(Verdict.INVALID), sessions=(silent,)))
-    assert "Changes and how surely they are known" not in page.titles
-    assert "Throughput against p99" not in page.titles
-    assert "Latency distribution" not in page.titles
-    numbers = re.findall(r"(throughput|mean latency|p50|p99|longest|items in a batch) (not known|[0-9.]+)", page.text)
-    assert {value for _, value in numbers} == {"not known"}
-    assert {name for name, _ in numbers} >= {"throughput", "mean latency", "p50", "longest", "items in a batch"}
-
-
-def test_a_setting_that_is_not_told_says_so() -> None:
-    """Asked and used settings stand beside each other, and what differs is marked."""
-    text = Page(document(session_result(1))).text
-    assert "max_batch_size 32 16 (differs)" in text
-    assert "num left to it not told" in text
-
-
 # -- what it says
 
 
 def test_the_gravest_stands_first() -> None:
-    """Lines are in the order of all reports, the worst first, and what does not pass has its reasons."""
-    page = page_of(
-        result_of("a.py::fine", judgement(Verdict.PASS)),
-        result_of("a.py::slow", judgement(Verdict.REGRESSED, reasons=("the queue grew",))),
-    )
-    text = page.text
+    """Rows and tests are in the order of all reports, the worst first, and what does not pass has its reasons."""
+    fine, slow = judgement(Verdict.PASS), judgement(Verdict.REGRESSED, reasons=("the queue grew",))
+    passed = dataclasses.replace(result_of("a.py::fine", fine), outcome="passed")
+    text = page_of(passed, result_of("a.py::slow", slow)).text
     assert text.index("REGRESSED throughput slow") < text.index("PASS throughput fine")
     assert "the queue grew" in text
+    assert text.index("failed slow") < text.index("passed fine")
 
 
 def test_it_says_what_all_came_to_and_what_to_do_next() -> None:
-    """The totals and the exact command stand at the top, as on the terminal."""
+    """The totals and the exact command stand at the top, as on the terminal; nothing at all is no error."""
     result = SessionResult({"name": "cpu"}, {}, (result_of("a.py::slow", judgement()),))
     text = Page(document(result)).text
     assert totals_line(result) in text
     assert next_step(result) in text
     assert "pytest a.py::slow --gpu=cpu" in next_step(result)
+    assert "Nothing was measured." in page_of().text
 
 
-def test_a_run_beside_its_base_shows_both() -> None:
-    """Numbers and distributions of base and candidate stand beside each other."""
-    page = Page(document(session_result(2, stored=False)))
-    assert "Measured side by side with HEAD~1." in page.text
-    assert "base: HEAD~1 ■ now" in page.text.replace("&#9632;", "■")
+def test_a_test_that_failed_says_why() -> None:
+    """Its problem, what went wrong in its sessions, whom it was measured beside, and the end of its server's log."""
+    run = RunResult("warm", (session(problems=("it died",)),), (), {}, {}, base="HEAD~1")
+    test = TestResult("a.py::t", "error", [run], "ServerFailed: no port", (LogTail("001", "first\nlast"),))
+    text = page_of(test).text
+    for told in ("error t", "a.py::t", "ServerFailed: no port", "load warm", "it died", "side by side with HEAD~1"):
+        assert told in text
+    assert "end of the log 001 first last" in text
+    assert "end of the log" not in page_of(dataclasses.replace(test, outcome="passed")).text
 
 
-def test_several_loads_of_a_test_are_told_apart() -> None:
-    """Each load of a test has its label."""
-    runs = [RunResult(label, (session(),), (judgement(),), {}, {}, users=8) for label in ("", "warm")]
-    text = page_of(TestResult("a.py::t", "failed", runs)).text
-    assert "load 1" in text
-    assert "load warm" in text
+def test_what_is_not_known_says_so() -> None:
+    """A judgement without evidence and an unknown fact have no number; None is told from no."""
+    result = SessionResult(
+        {"mig": None, "ecc": False, "more": {"a": None}}, {}, (result_of("t", judgement(Verdict.MISSING)),)
+    )
+    text = Page(document(result)).text
+    assert re.search(r"MISSING throughput t( not known){6}", text)
+    assert "mig: not known ecc: no more: a: not known" in text
+    assert "commit not known" in text
 
 
-def test_many_tests_make_a_small_file_quickly() -> None:
-    r"""50 tests are less than 1.5 MB, made in less than 3 s of a slow machine's time.
-
-    The seconds of a machine, by hand, from the repository's folder::
-
-        python -m timeit -n 1 -r 1 -u sec \
-            -s "from pytest_gpuserve.report.html import document" \
-            -s "from tests.report.html_results import session_result" \
-            -s "result = session_result(50, stored=False)" "document(result)"
-    """
-    result = session_result(MANY, stored=False)
-    begin = time.process_time()
-    source = document(result)
-    taken = time.process_time() - begin
-    assert len(source.encode()) < MOST_BYTES * MANY
-    begin = time.process_time()
-    for _ in range(1_000_000):
-        pass
-    turn = (time.process_time() - begin) / 1_000_000
-    assert taken / turn < MOST_TURNS
+# -- its plots
 
 
-# -- what it needs
+def drawn(run: RunResult) -> ET.Element:
+    """The plots of a load."""
+    return ET.fromstring(plots_of(run))
 
 
-def test_without_jinja_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An absent library is a usage problem that names the extra."""
+def words(svg: ET.Element) -> set[str]:
+    """The texts of plots."""
+    return {"".join(each.itertext()) for each in svg.iter("{http://www.w3.org/2000/svg}text")}
 
-    def absent(name: str) -> None:
-        raise ImportError(name)
 
-    monkeypatch.setattr(importlib, "import_module", absent)
-    with pytest.raises(UsageProblem, match="jinja2") as problem:
+def test_rounds_and_latencies_of_both_sides_are_drawn() -> None:
+    """Of the metric that did not pass, with its unit; a base and what is measured now, or a reference, are named."""
+    slow = judgement(metric="latency.p50")
+    alone = RunResult("", (session(),), (judgement(Verdict.PASS), slow), {}, {})
+    axes = {"latency.p50 (ms)", "start of the server", "latency (ms)", "requests that took longer", "1 %"}
+    assert words(drawn(alone)) >= {*axes, "now", "reference"}
+    beside = dataclasses.replace(alone, base="main", base_sessions=(session(),), candidate_sessions=(session(),))
+    assert words(drawn(beside)) >= {*axes, "now", "base"}
+    assert "reference" not in words(drawn(beside))
+
+
+def test_what_was_settled_side_by_side_shows_the_rounds_that_decided() -> None:
+    """Not what was measured alone before."""
+    silent = session(start(window((), items=None, batches=None)))
+    run = RunResult("", (session(),), (), {}, {})
+    assert plots_of(run)
+    assert plots_of(dataclasses.replace(run, candidate_sessions=(silent,))) == ""
+
+
+def test_what_nobody_answered_has_no_plot() -> None:
+    """And no 0 in its place."""
+    assert plots_of(RunResult("", (), (), {}, {})) == ""
+
+
+def test_a_curve_has_few_points() -> None:
+    """However many latencies there are, a page stays small."""
+    latencies = tuple(0.001 * 1.002**place for place in range(3000))
+    svg = drawn(RunResult("", (session(start(window(latencies))),), (), {}, {}))
+    longest = max(each.get("d", "").count("L") for each in svg.iter("{http://www.w3.org/2000/svg}path"))
+    assert 10 < longest <= MOST_POINTS + 1
+
+
+def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A usage error with the command, no traceback; a page without a plot needs none."""
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(UsageProblem, match=r"pip install 'pytest-gpuserve\[report\]'"):
         document(session_result(1))
-    assert "pip install 'pytest-gpuserve[report]'" in str(problem.value)
+    assert document(small_result("x"))

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.report.explain import cells
 from pytest_gpuserve.report.html import document as page
-from pytest_gpuserve.report.html import line_of
 from pytest_gpuserve.report.markdown import (
     COMMENT_BYTES,
     CommentPart,
@@ -25,7 +25,6 @@ from pytest_gpuserve.report.markdown import (
     worst_first,
 )
 from pytest_gpuserve.report.next_step import next_step
-from pytest_gpuserve.report.ranking import rows_of
 from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.results import LogTail, SessionResult, TestResult
 from pytest_gpuserve.report.terminal import table
@@ -212,11 +211,10 @@ def told(one: Judgement) -> tuple[str, str, str]:
     """The reference as it stands on the terminal, in a comment and in the HTML report."""
     test = result_of("t::test_z", one)
     drawn = table([test], width=200, color=False).splitlines()[-1]
-    (row,) = rows_of(test)
     return (
         re.split(" {2,}", drawn.strip())[3],
         rows_in(comment(result_of_tests(test)))[0][3],
-        line_of(row, "t").cells["reference"],
+        cells(one, unknown="not known", always_named=True)["reference"],
     )
 
 

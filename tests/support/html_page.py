@@ -13,8 +13,7 @@ class Page(HTMLParser):
 
     Attributes:
         elements: Tags with their attributes, in order.
-        texts: What is to be read in it, and what points of plots tell; styles and what stands in plots are left out.
-        titles: Of the plots, in order.
+        texts: What is to be read in it; styles and what stands in plots are left out.
         styles: The style sheets.
     """
 
@@ -22,7 +21,6 @@ class Page(HTMLParser):
         super().__init__(convert_charrefs=True)
         self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.texts: list[str] = []
-        self.titles: list[str] = []
         self.styles: list[str] = []
         self._inside: list[str] = []
         self.feed(source)
@@ -44,8 +42,6 @@ class Page(HTMLParser):
             self.styles.append(data)
         elif inside != "text":
             self.texts.append(data)
-        if inside == "figcaption":
-            self.titles.append(data)
 
     @property
     def text(self) -> str:
