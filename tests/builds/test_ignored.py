@@ -12,6 +12,7 @@ import pytest
 
 from pytest_gpuserve.builds.ignored import MOST_LOOKED_AT, Rules
 from pytest_gpuserve.builds.worktree import ReferenceBuilds
+from pytest_gpuserve.errors import NotInRevision
 from tests.support.plain_git import git, only_below
 
 if TYPE_CHECKING:
@@ -128,6 +129,15 @@ def test_what_the_base_has_stays_its_own(root: Path, tmp_path: Path) -> None:
     assert links.pop("data/only") == outside
     assert links.keys() == {"app/weights.bin", "weights/deep"}
     assert list(outside.iterdir()) == []
+
+
+def test_what_is_linked_is_not_the_revisions_code(root: Path) -> None:
+    """A program that git ignores would be one and the same on both sides: there is nothing to compare it with."""
+    with closing(ReferenceBuilds(root)) as builds:
+        relocation = builds.find(revision="HEAD", python=None).relocation
+        assert relocation.path(root / "weights" / "deep") != root / "weights" / "deep", "data is read through the link"
+        with pytest.raises(NotInRevision):
+            relocation.source(root / "weights" / "deep" / "b")
 
 
 @pytest.mark.parametrize(
