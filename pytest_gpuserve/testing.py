@@ -35,11 +35,8 @@ BUSY: Final = DISTURBANCES | {ReasonKind.STUCK_REQUESTS}
 class Unseen:
     """A progress line that nobody looks at."""
 
-    def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
+    def show(self, totals: RunningTotals, tick: Tick) -> None:
         """Take a tick."""
-
-    def clear(self) -> None:
-        """Take the end."""
 
 
 def check_server_kind(target: Target, executed: Path | None = None, *, users: int = 12, seconds: float = 2.0) -> Start:

@@ -52,13 +52,6 @@ def format_seconds(seconds: float) -> str:
     return scaled or (f"{seconds / 1e-9:.0f} ns" if seconds else "0 s")
 
 
-def format_about(seconds: float) -> str:
-    """Write an estimated duration: ``about 40 s``, ``about 4 min``."""
-    if seconds < 100:
-        return f"about {max(10, round(seconds, -1)):.0f} s"
-    return f"about {seconds / 60:.0f} min"
-
-
 def format_rate(per_second: float) -> str:
     """Write a rate: ``2147/s``."""
     return f"{_three_digits(per_second)}/s"

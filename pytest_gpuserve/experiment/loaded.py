@@ -14,7 +14,6 @@ from pytest_gpuserve.experiment.watch import Watch, client_of, our_processes
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.ceiling import load_ceiling
 from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.schedule import Steps
 from pytest_gpuserve.load.totals import RunningTotals, total
 from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, WindowCondition, judge_windows
 from pytest_gpuserve.measure.counters import added
@@ -76,7 +75,7 @@ class LoadedStart:
     _sifted: int = 0
 
     def __post_init__(self) -> None:
-        self._watch = Watch(self.instance, self.target, self.shape, self.check, self.progress, self._seconds_left)
+        self._watch = Watch(self.instance, self.target, self.shape, self.check, self.progress)
 
     @property
     def problems(self) -> list[Reason]:
@@ -148,8 +147,6 @@ class LoadedStart:
                 # It never began: nothing was measured that an error could lose.
                 raise
             self._watch.lose(problem)
-        finally:
-            self.progress.clear()
         return replace(
             self._kept(self._windows[discard:], self._totals(discard), ceiling),
             discarded=discard,
@@ -294,11 +291,3 @@ class LoadedStart:
             return False
         self._goal = windows_wanted(windows, shape)
         return len(windows) >= self._goal
-
-    def _seconds_left(self) -> float | None:
-        shape = self.shape
-        if shape.requests is not None or shape.until is not None:
-            return None
-        if shape.finite:
-            return shape.schedule.seconds - self._watch.so_far.seconds if isinstance(shape.schedule, Steps) else None
-        return shape.warmup_seconds + self._goal * WINDOW_SECONDS - self._watch.so_far.seconds

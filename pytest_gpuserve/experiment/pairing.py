@@ -322,8 +322,6 @@ class Pairing:
             if self.rounds and not self.rounds[-1].blocks and not self.rounds[-1].problems:
                 self.rounds.pop()
             raise
-        finally:
-            self._progress.clear()
 
     def _measured(self, blocks: int) -> bool:
         """Measure until a round has so many blocks; whether it does, and was not dropped."""

@@ -104,7 +104,7 @@ class ServerArm:
             progress: Told how its loads get on.
         """
         check = AnswerCheck((request.expect for request in target.requests), wants_all=shape.check == "all")
-        return cls(arm, Watch(instance, target, shape, check, progress, lambda: None), shape)
+        return cls(arm, Watch(instance, target, shape, check, progress), shape)
 
     def warm_up(self, stack: ExitStack) -> None:
         """Load it for a while, and leave it at rest; its engines end with the stack.

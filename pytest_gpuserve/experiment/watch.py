@@ -25,7 +25,7 @@ from pytest_gpuserve.measure.work import unsteady_cache
 from pytest_gpuserve.units import format_fraction, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
@@ -64,11 +64,8 @@ class CounterReading:
 class Progress(Protocol):
     """Whom a person can watch."""
 
-    def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
-        """Hear of a tick, of all before it in the same load, and how long it will still take if that is known."""
-
-    def clear(self) -> None:
-        """The load is over."""
+    def show(self, totals: RunningTotals, tick: Tick) -> None:
+        """Hear of a tick, and of all before it in the same load."""
 
 
 @dataclass
@@ -81,7 +78,6 @@ class Watch:
         shape: When.
         check: Of the answers.
         progress: Told how it gets on.
-        seconds_left: How long the load will still take, if that is known.
         problems: Why nothing may be concluded from it; as soon as there is one, no more ticks are taken.
         disturbances: Why not either, but of what another measurement may do without.
         so_far: All ticks that were shown.
@@ -93,7 +89,6 @@ class Watch:
     shape: LoadShape
     check: AnswerCheck
     progress: Progress
-    seconds_left: Callable[[], float | None]
     problems: list[Reason] = field(default_factory=list)
     disturbances: list[Reason] = field(default_factory=list)
     so_far: RunningTotals = field(default_factory=RunningTotals)
@@ -152,7 +147,7 @@ class Watch:
             ticks.append(tick)
             self._late += [tick] if tick.late_beats else []
             self.so_far.add(tick)
-            self.progress.show(self.so_far, tick, self.seconds_left())
+            self.progress.show(self.so_far, tick)
         return ticks
 
     def window(self, ticks: Sequence[Tick], counted: Counters | None) -> Window | None:

@@ -12,7 +12,7 @@ import pytest
 from pytest_gpuserve.gate.metric import LATENCY, METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from pytest_gpuserve.comparison.baseline_store import BaselineStore
@@ -143,8 +143,3 @@ def measures(item: pytest.Item) -> bool:
 def needs_device(item: pytest.Item) -> bool:
     """Whether a test needs to know the device."""
     return NEEDS_DEVICE in getattr(item, "fixturenames", ())
-
-
-def measuring_ids(items: Iterable[pytest.Item]) -> Iterator[str]:
-    """The ids of those that measure."""
-    return (item.nodeid for item in items if measures(item))

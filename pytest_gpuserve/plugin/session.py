@@ -22,7 +22,6 @@ from pytest_gpuserve.plugin.collection import (
     asking_tests,
     compared_metrics,
     measures,
-    measuring_ids,
     settle_unused,
 )
 from pytest_gpuserve.plugin.laps import Laps, share_starts
@@ -31,7 +30,7 @@ from pytest_gpuserve.plugin.opening import Equipment, Folders, open_session
 from pytest_gpuserve.plugin.options import Update
 from pytest_gpuserve.plugin.outcomes import Outcomes
 from pytest_gpuserve.plugin.outputs import Written
-from pytest_gpuserve.plugin.progress import ExpectedDurations, ProgressLine
+from pytest_gpuserve.plugin.progress import ProgressLines
 from pytest_gpuserve.plugin.terminal import print_closing, write_results
 from pytest_gpuserve.process.secrets import masked
 from pytest_gpuserve.report.explain import explain, headline
@@ -93,12 +92,10 @@ class Account:
         session: pytest.Session,
         opened: Opened,
         folders: Folders,
-        expected: ExpectedDurations,
         *,
         measuring: bool,
     ) -> None:
         self._session = session
-        self._expected = expected
         self._opened = opened
         self._settings = opened.settings
         self._folders = folders
@@ -122,7 +119,6 @@ class Account:
             product,
             what,
             budget_seconds=settings.budget_seconds,
-            takes=self._expected.text(list(measuring_ids(self._session.items))),
             stock=""
             if opened.against_name or not self._measuring
             else str(stock_of(settings.baseline_dir / device.name)),
@@ -184,7 +180,7 @@ class TestGates:
     """
 
     def __init__(
-        self, opened: Opened, paired_runner: PairedRunner, progress: ProgressLine, may_wait: Callable[[], bool]
+        self, opened: Opened, paired_runner: PairedRunner, progress: ProgressLines, may_wait: Callable[[], bool]
     ) -> None:
         self._settings = opened.settings
         self._here = opened.here
@@ -285,7 +281,6 @@ class GateSession:
         self.measuring = measuring
         self._outcomes = Outcomes()
         self._written = Written()
-        self._cut_short = False
         self._goes_on = False
         self._notes = list(self._opened.notes)
         self.folders = Folders(settings, session.config)
@@ -298,19 +293,17 @@ class GateSession:
             note=self._note,
             make_room=self._starts.make_room,
         )
-        mode = "against" if settings.side_by_side else settings.update.name.lower()
-        self._expected = ExpectedDurations(self.folders.remembered(), mode)
-        self._account = Account(session, self._opened, self.folders, self._expected, measuring=measuring)
+        self._account = Account(session, self._opened, self.folders, measuring=measuring)
         self.laps = Laps(session, end_starts=self._starts.end, settled=self._settled)
         try:
-            progress = ProgressLine(session.config, rewrites=not settings.ci)
+            progress = ProgressLines(session.config)
             paired_runner = self._new_paired_runner(progress)
             self.gates = TestGates(self._opened, paired_runner, progress, self.laps.may_wait)
         except BaseException:
             self._opened.lock.release()
             raise
 
-    def _new_paired_runner(self, progress: ProgressLine) -> PairedRunner:
+    def _new_paired_runner(self, progress: ProgressLines) -> PairedRunner:
         settings, reference_builds, remembered = (
             self.settings,
             self._opened.reference_builds,
@@ -426,15 +419,12 @@ class GateSession:
         return lines
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_makereport(
-        self, item: pytest.Item, call: pytest.CallInfo[None]
-    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Keep the outcome of a test that loads, and write what a recording measured once it has passed to its end."""
         report = yield
         if not measures(item):
             return report
         nodeid = item.nodeid
-        self._expected.add(nodeid, call.duration)
         self._outcomes.keep(nodeid, report)
         report.user_properties += properties(
             with_texts(measurement.result(), masked) for measurement in self.gates.measurements_of(nodeid)
@@ -462,7 +452,6 @@ class GateSession:
 
     def pytest_keyboard_interrupt(self) -> None:
         """Say what was measured of the test that was cut short, and that it decides nothing."""
-        self._cut_short = True
         for nodeid, measurements in self.gates.measurements().items():
             for measurement in measurements:
                 if measurement.interrupted:
@@ -478,9 +467,6 @@ class GateSession:
             for line in self._opened.reference_builds.remarks():
                 self._note(line)
             closing = self.closing()
-            stopped = self._cut_short or session.shouldfail or session.shouldstop
-            if not stopped:
-                self._expected.save([nodeid for nodeid, loads in self.gates.measurements().items() if _took(loads)])
             self._written = write_results(session, self.settings.outputs, closing)
         finally:
             self._end()
@@ -522,11 +508,6 @@ class GateSession:
             stack.callback(self._starts.end)
             # First of all, for after Ctrl-C a comparison's servers may still be up, and are looked at to their end.
             stack.callback(self.gates.close)
-
-
-def _took(measurements: Iterable[Measurement]) -> bool:
-    """Whether anything was measured in this run, and not only remembered."""
-    return any(measurement.all_seconds for measurement in measurements)
 
 
 def _fail_unheld(judge: TestGate | None) -> None:

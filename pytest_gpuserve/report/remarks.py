@@ -63,7 +63,6 @@ def header_line(
     mode: str,
     *,
     budget_seconds: float,
-    takes: str = "",
     stock: str = "",
     engine: str = "",
 ) -> str:
@@ -72,14 +71,13 @@ def header_line(
     Args:
         mode: What is done, with whom: ``gating against /.../baselines/T4``.
         budget_seconds: Most measuring time of one test.
-        takes: How long all of them take, in words; empty where it is not known.
         stock: The baselines that are there, in words; empty where they are not asked.
         engine: What makes the loads; empty where processes of this host do.
     """
     there = f" ({stock})" if stock else ""
     budget = f"at most {format_seconds(budget_seconds)} of measuring a test"
     made = f", loads made by {engine}" if engine else ""
-    return printable(f"{device} ({product}), {mode}{there}{made}, {budget}{takes and f', {takes}'}")
+    return printable(f"{device} ({product}), {mode}{there}{made}, {budget}")
 
 
 def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False, verbose: bool = True) -> list[str]:

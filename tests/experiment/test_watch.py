@@ -90,7 +90,6 @@ def watch_of(server: _Server, shape: LoadShape = USERS) -> Watch:
         shape,
         AnswerCheck([None]),
         Seen(),
-        lambda: None,
     )
 
 

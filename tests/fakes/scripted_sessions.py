@@ -255,9 +255,8 @@ def show(windows: tuple[Window, ...], progress: Progress) -> None:
         )
         tick = Tick(number, now_ns, end_ns, requests=window.requests, latency=latency, sent=window.requests)
         so_far.add(tick)
-        progress.show(so_far, tick, WINDOW_SECONDS * (len(windows) - number - 1))
+        progress.show(so_far, tick)
         now_ns = end_ns
-    progress.clear()
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
 
+from pytest_gpuserve.comparison.context import Look
+from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.load.totals import Totals
+from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.plugin import progress
 from pytest_gpuserve.store.baseline import render
 from pytest_gpuserve.store.schema import Entry
 from tests.fakes.scripted_sessions import Script
-from tests.fakes.terminal import RESTORE, SAVE, Screen
+from tests.load.ticks import alike
 from tests.plugin.conftest import says_no_traceback, text_of
+from tests.support.builders import judgement
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +31,7 @@ if TYPE_CHECKING:
 EAGER = """
 from pytest_gpuserve.plugin import progress
 
-progress.QUIET_SECONDS = progress.EVERY_SECONDS = progress.LOG_SECONDS = 0
+progress.EVERY_SECONDS = 0
 """
 """A conftest that lets every tick be shown, and told."""
 
@@ -64,12 +70,6 @@ TOLD = re.compile(r"^gpuserve: (test_\S+)  ((?:session|round) \d of \d)  (.*)$",
 """A line of progress in a log: the test, the look, and the rest."""
 
 
-def progress_of(output: str) -> list[str]:
-    """The rewritten lines in what was written to a terminal, without what moves the cursor."""
-    lines = [piece.partition(RESTORE)[0] for piece in output.split(SAVE)[1:]]
-    return [re.sub(r"\x1b\[\?7[lh]|\x1b\[K", "", line) for line in lines]
-
-
 def eager(project: Project, test: str = THREE) -> Project:
     """Let a project show all progress that there is."""
     (project.path / "conftest.py").write_text(EAGER)
@@ -77,91 +77,32 @@ def eager(project: Project, test: str = THREE) -> Project:
     return project
 
 
-# -- while it measures, on a terminal
+# -- while it measures
 
 
-@pytest.mark.parametrize(("columns", "options"), [(60, ()), (100, ("-v",))])
-def test_progress_leaves_no_trace(project: Project, columns: int, options: tuple[str, ...]) -> None:
-    """At any width, the screen at the end is the one that there would be without progress, sign by sign.
-
-    And whenever a line was written, it was no longer than the window allows, the cursor went back to where pytest had
-    left it, and the line was removed before pytest went on.
-    """
-    output = eager(project).on_a_terminal(*options, columns=columns)
-    screen, plain = Screen(columns), Screen(columns)
-    screen.write(output)
-    first, *others = re.split(f"{SAVE}.*?{RESTORE}", output, flags=re.DOTALL)
-    assert [piece for piece in others if piece and not piece.startswith("\x1b[K")] == []
-    plain.write("".join([first, *others]).replace("\x1b[K", ""))
-    assert screen.text == plain.text
-    assert "3 passed" in screen.text
-    shown = progress_of(output)
-    assert len(shown) == len(screen.restored) > 3
-    assert all(before == after for before, after in screen.restored)
-    assert all("/s" in line and line.isprintable() for line in shown)
-    assert all(place[1] + len(line) <= columns for line, (place, _) in zip(shown, screen.restored, strict=True))
-
-
-def test_progress_says_which_test_and_look(project: Project) -> None:
-    """Which test, which look of how many, and what is left of its budget; cut off where the window became narrower."""
-    output = eager(project).on_a_terminal(columns=160)
-    texts = [line.strip() for line in progress_of(output)]
-    assert {text.partition("  ")[0] for text in texts} == {"test_it[1]", "test_it[2]", "test_it[3]"}
-    told = re.compile(r"  session 1 of 6  \S+/s  p99 .* left  budget: (4 min|5 min).* left$")
-    assert [text for text in texts if not told.search(text)] == []
-
-    narrow = Screen(60)
-    lines: list[int] = []
-    for piece in re.split(rf"({SAVE}.*?{RESTORE})", output, flags=re.DOTALL):
-        before = len(narrow.lines)
-        narrow.write(piece)
-        lines.extend([len(narrow.lines) - before] if piece.startswith(SAVE) else [])
-    assert set(lines) == {0}
-    assert all(before == after for before, after in narrow.restored)
-
-
-@pytest.mark.parametrize(
-    ("options", "theirs"),
-    [
-        ((), False),
-        (("--capture=sys",), False),
-        (("-p", "no:logging"), False),
-        (("--capture=tee-sys",), True),
-        (("-o", "log_cli=true"), True),
-        (("--log-cli-level=INFO",), True),
-    ],
-)
-def test_who_else_writes(pytester: pytest.Pytester, options: tuple[str, ...], *, theirs: bool) -> None:
-    """A test's own output and live logs go to the terminal too, where they were asked for."""
-    assert progress._others_write(pytester.parseconfig(*options)) is theirs
-
-
-def test_where_others_write_nothing_is_rewritten(project: Project) -> None:
-    """Then progress has lines of its own, and a test's output is whole."""
-    test = THREE.replace("capsys, ", "").partition('    print("more"')[0]
-    output = eager(project, test).on_a_terminal("-s", columns=160).replace("\r", "")
-    assert SAVE not in output
-    assert RESTORE not in output
-    assert {name for name, _, _ in TOLD.findall(output)} == {"test_it[1]", "test_it[2]", "test_it[3]"}
-    assert "3 passed" in output
-    assert len(re.findall(r"^(?:\S* )?captured \d$", output, re.MULTILINE)) == 3
-
-
-# -- while it measures, in a log
-
-
-def test_a_log_has_lines_of_its_own(project: Project) -> None:
-    """Each stands alone beside pytest's, in CI on a terminal too, whose log keeps all; a quiet run has none."""
+def test_a_long_test_says_how_it_gets_on(project: Project) -> None:
+    """Each line stands alone beside pytest's, whatever a test captures; a quiet run has none."""
     result = eager(project).run("-v")
     result.assert_outcomes(passed=3)
     told = TOLD.findall(text_of(result))
     assert {(name, look) for name, look, _ in told} == {(f"test_it[{n}]", "session 1 of 6") for n in (1, 2, 3)}
+    assert all(re.search(r"^\S+/s  p99 .*  budget: [45] min.* left$", rest) for _, _, rest in told)
     result.stdout.fnmatch_lines([f"suites/perf/test_perf.py::test_it?{n}? PASSED*" for n in (1, 2, 3)])
-    in_ci = project.on_a_terminal(columns=160, CI="true").replace("\r", "")
-    assert SAVE not in in_ci
-    assert TOLD.findall(in_ci)
-    assert "gpuserve: " not in text_of(project.run("-q"))
-    assert SAVE not in project.on_a_terminal("-q")
+    assert TOLD.findall(text_of(project.run("-q"))) == []
+
+
+def test_what_is_not_known_is_told_as_that() -> None:
+    """A p99 of fewer than 100 requests, a rate of no time; errors where there are some."""
+    look = Look("round", 2, 8, judgement(Verdict.INCONCLUSIVE))
+    few, many = (Totals(requests=count, latency=alike(count, 12_300_000)) for count in (99, 100))
+    last = Tick(7, 0, 10**8, requests=215)
+    assert progress.progress_line("", None, few, Tick(0, 5, 5), None) == "-/s  p99 -"
+    assert (
+        progress.progress_line("", None, replace(many, errors={"reset": 3}), last, None)
+        == "2150/s  p99 12.3 ms  errors: 3"
+    )
+    told = "test_a  round 2 of 8  throughput -30.1 %  2150/s  p99 12.3 ms  budget: 4 min 2 s left"
+    assert progress.progress_line("test_a", look, many, last, 242.0) == told
 
 
 def test_the_estimate_so_far_is_told(project: Project, checkout: Checkout, recorded: Path) -> None:
@@ -184,7 +125,7 @@ def test_the_estimate_so_far_is_told(project: Project, checkout: Checkout, recor
     told = TOLD.findall(text_of(project.run("--no-confirm")))
     assert {look for _, look, _ in told} == {f"session {number} of 6" for number in range(1, 7)}
     for _, look, rest in told:
-        estimate = re.match(r"throughput [+-]\d+\.\d % \([+-]\d+\.\d % \.\. [+-]\d+\.\d %\)  \S+/s  ", rest)
+        estimate = re.match(r"throughput [+-]\d+\.\d %  \S+/s  ", rest)
         assert (estimate is None) is (look == "session 1 of 6")
         assert re.search(r"  budget: [45] min.* left$", rest)
 
@@ -228,7 +169,7 @@ def test_what_comes_next_works(project: Project) -> None:
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
         [
-            "gpuserve: cpu (*), gating against */baselines/cpu (2 entries, *20??-??-??), at most 5 min *, 2 comp*",
+            "gpuserve: cpu (*), gating against */baselines/cpu (2 entries, *20??-??-??), at most 5 min *",
             "*test_slow *latency.p50 *REGRESSED",
             "*test_fine *batching_ratio *PASS",
             "comparisons: 1 passed, 1 regressed",

@@ -37,15 +37,12 @@ class Seen:
     ticks: int = 0
     fail_at: int | None = None
 
-    def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
+    def show(self, totals: RunningTotals, tick: Tick) -> None:
         """Hear of a tick."""
-        del totals, tick, seconds_left
+        del totals, tick
         self.ticks += 1
         if self.ticks == self.fail_at:
             raise ArithmeticError
-
-    def clear(self) -> None:
-        """Hear of the end."""
 
 
 @dataclass

@@ -70,7 +70,7 @@ class Planted(Unseen):
         self._at = at
         self._seen = 0
 
-    def show(self, totals: RunningTotals, tick: Tick, seconds_left: float | None) -> None:
+    def show(self, totals: RunningTotals, tick: Tick) -> None:
         """Hear of a tick."""
         self._seen += 1
         if self._seen == self._at:
