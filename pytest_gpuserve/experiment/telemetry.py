@@ -20,10 +20,12 @@ from pytest_gpuserve.measure.conditions import (
     judge_memory,
     judge_processes,
     judge_rest,
+    judge_use,
     judge_window,
 )
 from pytest_gpuserve.measure.telemetry import NS, SLOW_GAP_NS, between, card_of, is_instance, merged, telemetry_between
 from pytest_gpuserve.measure.window import CardUse
+from pytest_gpuserve.servers.instance import gpu_remedy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -132,7 +134,8 @@ class TelemetryMonitor:
     free_ns: int | None = None
     _memory_before: Mapping[str, int | None] = field(default_factory=dict)
     _up_ns: int | None = None
-    _measured_ns: int = 0
+    _load_ns: tuple[int, int] = (0, 0)
+    _use_remedy: str = ""
     _server_pids: tuple[int, ...] = ()
     _reported: set[tuple[ReasonKind, str]] = field(default_factory=set)
     _problems: list[Reason] = field(default_factory=list)
@@ -156,6 +159,7 @@ class TelemetryMonitor:
             for instance in instances
             for pid in (*((instance.process.pid,) if instance.process is not None else ()), *instance.members())
         )
+        self._use_remedy = "; ".join(dict.fromkeys(gpu_remedy(instance.kind) for instance in instances))
         self.sampler.watch(server=self._server_pids)
         began_ns = self.clock()
         seen = self.sampler.seen_until(began_ns + IDLE_NS)
@@ -181,7 +185,8 @@ class TelemetryMonitor:
         """
         if not self.uuids:
             return [WindowCondition()] * len(windows)
-        self._measured_ns = windows[-1].end_ns if windows else self._measured_ns
+        if windows:
+            self._load_ns = self._load_ns[0] or windows[0].begin_ns, windows[-1].end_ns
         seen = self.sampler.seen_until(windows[-1].end_ns) if wait and windows else self.sampler.seen()
         self._check(seen)
         last_ns = seen.samples[-1].at_ns if seen.samples else self.since_ns
@@ -239,8 +244,8 @@ class TelemetryMonitor:
             seen = self.sampler.seen_until(self.free_ns + LOOK_NS)
         self._check(seen)
         self._report((*memory.invalid, *self._known(seen.samples).invalid))
-        processes, ecc = self._processes(seen.samples), self._ecc(seen.samples)
-        for text in dict.fromkeys((*memory.unknown, *processes.unknown, *ecc.unknown)):
+        parts = memory, self._processes(seen.samples), self._ecc(seen.samples), self._use(seen.samples)
+        for text in RunCondition.together(parts).unknown:
             self.note(f"telemetry unknown: {text}")
         for unknown in seen.unknown:
             if unknown.why != NOT_SUPPORTED or (unknown.what in NEEDED and not self._lacks_ecc(unknown)):
@@ -252,11 +257,12 @@ class TelemetryMonitor:
             judge_events(
                 [event for event in seen.events if event.at_ns >= self.since_ns],
                 self.uuids,
-                load_ns=(self._up_ns or 0, self._measured_ns),
+                load_ns=(self._up_ns or 0, self._load_ns[1]),
             ),
             self._ecc(seen.samples),
             self._processes(seen.samples),
             self._rest(seen.samples),
+            self._use(seen.samples),
             *([self._known(seen.samples)] if seen.samples else []),
         ]
         found = RunCondition.together(parts).invalid
@@ -287,6 +293,11 @@ class TelemetryMonitor:
         # The utilisation is one of the last second, in which a server may have ended.
         seen = between(samples, self.since_ns + NS, self.server_began_ns) if self.alone else ()
         return judge_rest(seen, self.uuids)
+
+    def _use(self, samples: Sequence[TelemetrySample]) -> RunCondition:
+        # Another server of the session that runs, or ends, beside this one is on the same GPU.
+        seen = between(samples, *self._load_ns) if self.alone else ()
+        return judge_use(seen, self.uuids, before_bytes=self._memory_before, remedy=self._use_remedy)
 
     def _known(self, samples: Sequence[TelemetrySample]) -> RunCondition:
         return judge_known(self._own(samples), self.uuids, needs_clock=self.baseline_clock_mhz is not None)

@@ -40,6 +40,7 @@ class ReasonKind(str, Enum):
     HOST_SHARED = "host-shared"
     THROTTLED = "throttled"
     FOREIGN_PROCESS = "foreign-process"
+    GPU_UNUSED = "gpu-unused"
     CARD_UNKNOWN = "card-unknown"
     CARD_ERROR = "card-error"
     MEMORY_NOT_GIVEN_BACK = "memory-not-given-back"

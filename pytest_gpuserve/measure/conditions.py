@@ -354,6 +354,44 @@ def judge_memory(
     return RunCondition((Reason(ReasonKind.MEMORY_NOT_GIVEN_BACK, text, about=uuid),))
 
 
+def judge_use(
+    samples: Iterable[TelemetrySample],
+    uuids: Iterable[str],
+    *,
+    before_bytes: Mapping[str, int | None],
+    remedy: str,
+) -> RunCondition:
+    """Judge whether a server used its GPUs under load.
+
+    A process of its own, utilisation, or memory: each shows use. Memory tells also in a container whose processes NVML
+    does not list, and under a load too light for 1 % of utilisation: a CUDA context takes 100 MiB or more.
+
+    Args:
+        samples: Under load; none is none yet.
+        before_bytes: Memory in use on each before the server's start; None if not known.
+        remedy: The server's own setting that puts its model on the GPU.
+    """
+    known = list(samples)
+    invalid = []
+    unknown = []
+    for uuid in uuids:
+        seen = [card for sample in known for card in sample.cards if card.uuid == uuid]
+        memory = [card.memory_used_bytes for card in seen if card.memory_used_bytes is not None]
+        before = before_bytes.get(uuid)
+        ours = any(process.ours for card in seen for process in card.processes or ())
+        if not seen or ours or any(card.gpu_utilisation for card in seen):
+            continue
+        if before is None or not memory:
+            unknown.append(f"{uuid}: whether the server uses it")
+        elif max(memory) - before <= MEMORY_TOLERANCE_BYTES:
+            text = (
+                f"GPU not used: under load the server had no memory and no process on {uuid}, so its numbers are those"
+                f" of the CPU; {remedy}; or measure the CPU: --gpu=cpu"
+            )
+            invalid.append(Reason(ReasonKind.GPU_UNUSED, text, about=uuid))
+    return RunCondition(tuple(invalid), tuple(unknown))
+
+
 def judge_events(events: Iterable[CardEvent], uuids: Iterable[str], *, load_ns: tuple[int, int]) -> RunCondition:
     """Judge events of the GPUs: errors that the driver reports (XID), or their loss.
 

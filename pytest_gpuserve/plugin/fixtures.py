@@ -132,7 +132,13 @@ def gpuserve_servers(
 
     session = _gpuserve_session
     starter_of = partial(session.equipment.starter, tmp_path_factory)
-    return ServerFactory(starter_of, session.shown_path, session.settings.root, known_distributions(pytestconfig))
+    return ServerFactory(
+        starter_of,
+        session.shown_path,
+        session.settings.root,
+        known_distributions(pytestconfig),
+        torch_device="cuda" if session.here.device.is_gpu else "cpu",
+    )
 
 
 @pytest.fixture(scope="session")

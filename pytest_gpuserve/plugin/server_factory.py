@@ -58,12 +58,14 @@ class ServerFactory:
         shown: Names a file as baselines do.
         root: The project's root folder, below which what is not where it was named is looked for.
         distributions: Those whose versions can move a number.
+        torch_device: Where a torch worker runs whose test names no device: ``cuda`` where a GPU is measured.
     """
 
     starter_of: Callable[[float], Starter]
     shown: Callable[[Path], str]
     root: Path
     distributions: tuple[str, ...] = DEFAULT_DISTRIBUTIONS
+    torch_device: str = "cpu"
 
     def mosec(
         self,
@@ -211,7 +213,7 @@ class ServerFactory:
         compile: bool = False,  # noqa: A002 -- torch's own word for it
         compile_backend: str | None = None,
         compile_mode: str | None = None,
-        device: str = "cpu",
+        device: str | None = None,
         workers: int = 1,
         max_batch_size: int = 1,
         max_wait_ms: float = 0.0,
@@ -230,7 +232,7 @@ class ServerFactory:
             compile: Whether it goes through ``torch.compile``; what dynamo did of it stands in the settings.
             compile_backend: Of ``torch.compile``.
             compile_mode: Of ``torch.compile``.
-            device: ``cpu``, ``cuda`` or ``cuda:N``.
+            device: ``cpu``, ``cuda`` or ``cuda:N``; by default the device that the session measures.
             workers: Threads that execute it; one with ``compile``.
             max_batch_size: Rows that are put together at most; 1 executes each request by itself.
             max_wait_ms: How long a request may be kept waiting for others, in milliseconds.
@@ -261,7 +263,7 @@ class ServerFactory:
             compile=compile,
             compile_backend=compile_backend,
             compile_mode=compile_mode,
-            device=device,
+            device=self.torch_device if device is None else device,
             workers=workers,
             max_batch_size=max_batch_size,
             max_wait_ms=max_wait_ms,

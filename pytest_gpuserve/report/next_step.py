@@ -148,6 +148,7 @@ MENDED_BY: Final[Mapping[ReasonKind, str]] = {
     ReasonKind.NOT_COMMITTED: "commit the baseline, with the code that it belongs to",
     ReasonKind.OUTSIDE_GIT: "let both builds have what its reason names",
     ReasonKind.FOREIGN_PROCESS: "let nobody else use the card",
+    ReasonKind.GPU_UNUSED: "let the server use the GPU",
     ReasonKind.THROTTLED: "cool the card, or lower its clocks",
     ReasonKind.WRONG_ANSWERS: "mend the server's answers",
     ReasonKind.REQUEST_ERRORS: "mend what the server answers with errors",

@@ -136,6 +136,22 @@ def with_likely_cause(problem: _Error) -> _Error:
     return problem
 
 
+GPU_SETTINGS: Final[Mapping[str, str]] = {
+    "torch worker": "leave out torch_worker(device=...), which takes the GPU by itself",
+    "litserve": 'LitServer(accelerator="auto"), and in setup(self, device) move the model with .to(device)',
+    "mosec": 'move the model and its inputs in the Worker with .to("cuda")',
+    "pytriton": 'move the model and its inputs in the bound function with .to("cuda")',
+    "triton": 'instance_group [{ kind: KIND_GPU }] in config.pbtxt, and in a Python model .to("cuda")',
+}
+"""What puts a server's model on the GPU, by the name of its kind."""
+
+
+def gpu_remedy(kind: ServerKind) -> str:
+    """Say which setting of a server to check if it does not use the GPU."""
+    own = GPU_SETTINGS.get(kind.name, "give it its option for the GPU, such as --device=cuda")
+    return f"check its app: {own}; torch.cuda.is_available() in its interpreter says whether its torch finds the GPU"
+
+
 def check_length(path: Path, longest: int, summary: str) -> None:
     """See that the path of a socket, or of the folder of some, has no more bytes than it may.
 

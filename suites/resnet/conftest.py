@@ -78,7 +78,6 @@ def worker(torch_worker: Callable[..., ServerHandle], device: Device, size: Size
         threads = {} if device.is_gpu else {"OMP_NUM_THREADS": "1"}
         server = torch_worker(
             MODEL,
-            device="cuda:0" if device.is_gpu else "cpu",
             args={"width": size.width, "tf32": tf32},
             env={**threads, **(env or {})},
             **arguments,

@@ -30,7 +30,7 @@ from pytest_gpuserve.device.select import select_device
 from pytest_gpuserve.device.telemetry import SamplerProcess
 from pytest_gpuserve.device.yardstick import measure_card
 from pytest_gpuserve.experiment.telemetry import NEEDED, NOT_SUPPORTED, RELEASE_NS
-from pytest_gpuserve.measure.conditions import APPLICATION_XIDS, RestState, judge_memory
+from pytest_gpuserve.measure.conditions import APPLICATION_XIDS, MEMORY_TOLERANCE_BYTES, RestState, judge_memory
 from pytest_gpuserve.measure.telemetry import GPU_IDLE, NS, between, telemetry_between
 from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.servers.instance import CAUSES
@@ -111,6 +111,14 @@ class Api(LitAPI):
 
 devices = LitServer(Api()).devices
 print(torch.ones(1, device=devices[0][0]).device, devices)
+"""
+
+CONTEXT = """
+import time, torch
+held = torch.ones(1, device="cuda")
+torch.cuda.synchronize()
+print(flush=True)
+time.sleep(600)
 """
 
 TOO_MUCH = """
@@ -274,6 +282,19 @@ def test_memory_is_given_back_after_a_kill(card: Card) -> None:
     print(f"{before} before, {held} held, {after} after {(time.perf_counter_ns() - began) / 1e6:.0f} ms")  # noqa: T201 -- as above
     assert None not in (before, held)
     assert held > before + (1 << 30)  # type: ignore[operator]  # the line above says that they are numbers
+
+
+@pytest.mark.gpu
+def test_a_process_on_the_gpu_shows_in_its_memory(card: Card) -> None:
+    """The CUDA context of the smallest process takes more than a driver may keep: so a server that uses the GPU shows."""
+    needs_cuda()
+    before = look(card)[0].memory_used_bytes
+    with on_card(card, CONTEXT):
+        held = look(card)[0].memory_used_bytes
+    print(f"{before} before, {held} with the context of one process")  # noqa: T201 -- as above
+    assert before is not None
+    assert held is not None
+    assert held - before > MEMORY_TOLERANCE_BYTES
 
 
 @pytest.mark.gpu

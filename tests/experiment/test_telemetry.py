@@ -296,6 +296,22 @@ def test_errors_of_the_card_make_a_run_invalid(server: Alone, at_seconds: int, n
     assert [(problem.kind, problem.about) for problem in problems] == expected
 
 
+def test_a_server_on_the_cpu_is_no_measurement_of_the_gpu(server: Alone) -> None:
+    """It names the setting of that kind of server; the load ends with its first window."""
+    server.eyes.card = lambda _: {"gpu_utilisation": 0.0}
+    _, (problem,) = server.measure()
+    assert (problem.kind, problem.about) == (ReasonKind.GPU_UNUSED, UUID)
+    assert 'move the model and its inputs in the Worker with .to("cuda")' in problem.text
+    assert server.ticks <= WARMUP_TICKS + 3 * WINDOW_TICKS
+
+
+def test_whether_the_gpu_is_used_may_be_unknown(server: Alone) -> None:
+    """Without its memory: the run goes on, and says so."""
+    server.eyes.card = lambda _: {"gpu_utilisation": None, "memory_used_bytes": None}
+    assert server.measure()[1] == []
+    assert f"telemetry unknown: {UUID}: whether the server uses it" in server.notes
+
+
 def test_whose_processes_are_there_may_be_unknown(server: Alone) -> None:
     """In a container none of the pids is ours: the run goes on, and says so."""
     server.eyes.card = server.since_load(0.0, 1e9, processes=(FOREIGN,))

@@ -28,7 +28,7 @@ def scripted_instance(port: int = 1, **values: Any) -> Instance:  # noqa: ANN401
     """A server of ours that lives and counts nothing, but for what is said of it."""
     site = SimpleNamespace(host="127.0.0.1", port=port, tls=False, ca_file="")
     known: dict[str, Any] = {
-        "kind": None,
+        "kind": SimpleNamespace(name="mosec"),
         "process": None,
         "members": tuple,
         "counters": lambda: None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,6 +22,7 @@ from pytest_gpuserve.measure.conditions import (
     judge_memory,
     judge_processes,
     judge_rest,
+    judge_use,
     judge_window,
     judge_windows,
 )
@@ -245,6 +247,43 @@ def test_use_without_a_process_is_foreign(
     cards = [CardSample(uuid, gpu_utilisation=busy, memory_used_bytes=memory) for busy, memory in values]
     found = judge_rest([TelemetrySample(0, 1, 0.0, cards=(card,)) for card in cards], [uuid]).invalid
     assert [(reason.kind, reason.about) for reason in found] == [(ReasonKind.FOREIGN_PROCESS, uuid)] * used
+
+
+BUSY, IDLE = {"gpu_utilisation": 0.01}, {"gpu_utilisation": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("looks", "invalid", "unknown"),
+    [
+        ([{**IDLE, "processes": ()}], True, False),
+        ([IDLE, {**IDLE, "processes": (THEIRS,)}], True, False),
+        ([{"memory_used_bytes": 514 * MIB}], True, False),
+        ([IDLE, BUSY], False, False),
+        ([IDLE, {**IDLE, "processes": (OURS,)}], False, False),
+        ([IDLE, {**IDLE, "memory_used_bytes": 515 * MIB}], False, False),
+        ([{**IDLE, "memory_used_bytes": None}], False, True),
+        ([], False, False),
+    ],
+    ids=[
+        "nothing of it",
+        "only another's process",
+        "no utilisation and no processes known",
+        "busy once",
+        "a process of ours",
+        "a light load in a container without processes",
+        "memory unknown",
+        "no load yet",
+    ],
+)
+def test_a_server_that_does_not_use_the_gpu(looks: list[dict[str, Any]], *, invalid: bool, unknown: bool) -> None:
+    """Nothing may tell of use: no process of its own, no utilisation, and no more memory than before its start."""
+    cards = [CardSample(UUID, **{"memory_used_bytes": 450 * MIB, **look}) for look in looks]
+    samples = [TelemetrySample(0, 1, 0.0, cards=(card,)) for card in cards]
+    found = judge_use(samples, [UUID], before_bytes={UUID: 450 * MIB}, remedy="--device=cuda")
+    assert [(reason.kind, reason.about) for reason in found.invalid] == [(ReasonKind.GPU_UNUSED, UUID)] * invalid
+    assert all("--device=cuda; or measure the CPU: --gpu=cpu" in reason.text for reason in found.invalid)
+    assert bool(found.unknown) is unknown
+    assert bool(judge_use(samples, [UUID], before_bytes={UUID: None}, remedy="").invalid) is False
 
 
 # -- memory, events and ECC

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 DEVICE_TEST = """
-def test_device(device):
-    print("DEVICE", device.name, device.is_gpu, device.environment())
+def test_device(device, gpuserve_servers):
+    print("DEVICE", device.name, device.is_gpu, device.environment(), gpuserve_servers.torch_device)
 """
 
 
@@ -58,14 +58,14 @@ def test_absent_card_is_exit_4(project: Project, library: Path) -> None:
         (
             ("NVIDIA H200", "Tesla T4"),
             ("--gpu=T4",),
-            ["*DEVICE T4 True*'CUDA_VISIBLE_DEVICES': '1'*"],
+            ["*DEVICE T4 True*'CUDA_VISIBLE_DEVICES': '1'* cuda"],
         ),
         (
             ("NVIDIA A100-SXM4-80GB",),
             (),
             ["gpuserve: A100-SXM4-80GB (NVIDIA A100-SXM4-80GB)*", "*DEVICE A100-SXM4-80GB True*"],
         ),
-        (("NVIDIA H200",), ("--gpu=cpu",), ["*DEVICE cpu False*'CUDA_VISIBLE_DEVICES': ''*"]),
+        (("NVIDIA H200",), ("--gpu=cpu",), ["*DEVICE cpu False*'CUDA_VISIBLE_DEVICES': ''* cpu"]),
     ],
     ids=["by name", "the one there is", "cpu hides cards"],
 )

@@ -5,7 +5,12 @@ from __future__ import annotations
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.servers.instance import likely_cause, with_likely_cause
+from pytest_gpuserve.servers.instance import GPU_SETTINGS, likely_cause, with_likely_cause
+from pytest_gpuserve.servers.litserve import LitServe
+from pytest_gpuserve.servers.mosec import Mosec
+from pytest_gpuserve.servers.pytriton import PyTriton
+from pytest_gpuserve.servers.torch_worker import TorchWorker
+from pytest_gpuserve.servers.triton import Triton
 
 
 @pytest.mark.parametrize(
@@ -44,3 +49,8 @@ def test_the_cause_comes_first() -> None:
         "likely cause: the GPU's memory is full",
         "read its log",
     ]
+
+
+def test_each_kind_has_its_setting_for_the_gpu() -> None:
+    """By its name, so that a server that does not use the GPU is told what to check."""
+    assert {kind.name for kind in (LitServe, Mosec, PyTriton, TorchWorker, Triton)} == set(GPU_SETTINGS)

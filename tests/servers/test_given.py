@@ -14,6 +14,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.mosec import Mosec
+from pytest_gpuserve.servers.torch_worker import TorchWorker
 from tests.servers.somebody import FACTORY, UNTYPED
 
 APP = "../fakes/mosec_app.py"
@@ -100,6 +101,14 @@ def test_a_path_is_an_argument_that_moves() -> None:
     assert command.argv == ("bin/server", "{port}")
     # A word that is no option does not set the port.
     FACTORY.mosec(APP, args=["--mode", "port"])
+
+
+@pytest.mark.parametrize("measured", ["cuda", "cpu"])
+def test_a_torch_worker_takes_the_device_that_is_measured(measured: str) -> None:
+    """Unless it is told otherwise."""
+    factory = replace(FACTORY, torch_device=measured)
+    made = [factory.torch_worker(f"{APP}:make", device=device).kind for device in (None, "cuda:1")]
+    assert [kind.device for kind in made if isinstance(kind, TorchWorker)] == [measured, "cuda:1"]
 
 
 def test_secrets_of_a_server_are_in_no_baseline_and_no_traceback() -> None:
