@@ -286,7 +286,7 @@ def test_memory_is_given_back_after_a_kill(card: Card) -> None:
 
 @pytest.mark.gpu
 def test_a_process_on_the_gpu_shows_in_its_memory(card: Card) -> None:
-    """The CUDA context of the smallest process takes more than a driver may keep: so a server that uses the GPU shows."""
+    """The CUDA context of the smallest process takes more than a driver may keep of one that has ended."""
     needs_cuda()
     before = look(card)[0].memory_used_bytes
     with on_card(card, CONTEXT):
