@@ -110,7 +110,7 @@ class Policy:
         foreign_cores: Cores that others may take while we measure, before a change is theirs rather than the build's.
         confirm: Whether a paired run settles what a stored baseline leaves open.
         one_at_a_time: Whether two servers of the test do not fit into memory together.
-        metrics: Names of those that the test compares, for which loads are made long enough.
+        named: Metrics to which a marker of the test gives a tolerance.
     """
 
     record_new: bool
@@ -124,7 +124,7 @@ class Policy:
     foreign_cores: float
     confirm: bool
     one_at_a_time: bool
-    metrics: frozenset[str]
+    named: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,22 +220,23 @@ class ComparisonContext:
     goes_on: bool = False
 
     @property
-    def requests_wanted(self) -> int:
-        """Requests that each start should have, for the quantiles that the test compares."""
+    def requests_wanted(self) -> tuple[int, ...]:
+        """Requests that each start should have for what the test may compare: a start has as many as it can of these.
+
+        What that is shows only when it does. So it is taken to be the usual metrics, and those that a marker names.
+        """
         # How many gaps a request has is not known before it.
-        return max(
-            (requests_needed(metric, self.tolerance_of(metric)) for metric in self._compared if metric.times != "itl"),
-            default=1,
+        gated = (
+            metric
+            for name, metric in METRICS.items()
+            if (name in self.policy.named or not metric.on_request) and metric.times != "itl"
         )
+        return tuple(sorted({requests_needed(metric, self.tolerance_of(metric)) for metric in gated}))
 
     @property
     def late_share(self) -> float:
-        """What the client may add to a load of the test."""
-        return late_share_within(min(self.tolerance_of(metric) for metric in self._compared))
-
-    @property
-    def _compared(self) -> list[Metric]:
-        return [metric for name, metric in METRICS.items() if name in self.policy.metrics]
+        """What the client may add to a load of the test: more where a marker names only wider tolerances."""
+        return late_share_within(min((self.tolerance_of(METRICS[name]) for name in self.policy.named), default=0.0))
 
     @property
     def left_seconds(self) -> float:

@@ -73,11 +73,13 @@ class Measurement:
     is_paired: bool = False
     make_room: Callable[[], bool] = lambda: False
 
-    def take(self, requests_wanted: int, foreign_cores: float, baseline_clock_mhz: float | None = None) -> None:
+    def take(
+        self, requests_wanted: tuple[int, ...], foreign_cores: float, baseline_clock_mhz: float | None = None
+    ) -> None:
         """Measure another session.
 
         Args:
-            requests_wanted: That each start shall have if that can be had.
+            requests_wanted: As in `LoadShape`.
             foreign_cores: As in `LoadShape`.
             baseline_clock_mhz: As in `LoadShape`.
 

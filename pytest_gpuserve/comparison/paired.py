@@ -246,7 +246,7 @@ class PairedComparison:
         def judged() -> tuple[Judgement, bool]:
             judgement = judge(paired)
             # More rounds do not help a quantile that a single one has too few requests for.
-            in_vain = bool(paired.rounds) and judgement.value is None
+            in_vain = judgement.has(ReasonKind.TOO_FEW_REQUESTS)
             return judgement, judgement.verdict is Verdict.INCONCLUSIVE and not in_vain
 
         return self._case.settle(measurement, judge=judged, next_look=lambda: next_round(paired), take=measurement.look)

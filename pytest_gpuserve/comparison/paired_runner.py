@@ -42,11 +42,10 @@ class PairedSpec:
         candidate: What is judged.
         shape: How it is loaded.
         workload: What a baseline must have in common with it.
-        requests_wanted: Answers that each server should give in a block.
+        requests_wanted: As in `Terms`.
         by_turns: Whether only one of the two servers may run at a time.
         foreign_cores: Cores that others may take of the host.
         stored: Its baseline, from which the spread between starts is learned.
-        gates_cold_start: Whether it is compared how long a start takes.
         goes_on: Whether the test has run on an earlier start, and runs again on the next one.
     """
 
@@ -55,11 +54,10 @@ class PairedSpec:
     candidate: Target
     shape: LoadShape
     workload: Mapping[str, str]
-    requests_wanted: int
+    requests_wanted: tuple[int, ...]
     by_turns: bool
     foreign_cores: float
     stored: Stored | None
-    gates_cold_start: bool = False
     goes_on: bool = False
 
 
@@ -137,7 +135,6 @@ class PairedRunner:
             most_foreign_cores=spec.foreign_cores,
             by_turns=spec.by_turns,
             seed=f"{spec.nodeid} {spec.label} {content or here.occasion}",
-            starts_together=not spec.gates_cold_start,
         )
         # What shows at the end of servers that this load was measured on is known before it goes on.
         self.starts.end_used(terms.seed)

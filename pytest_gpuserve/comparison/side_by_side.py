@@ -167,9 +167,12 @@ def judged_rounds(metric: Metric, rounds: Sequence[Round]) -> Sequence[Round]:
     """The rounds that a metric is judged by, and its values are of.
 
     Of cold starts the first round is left out where there is another: who starts first of all reads from the disk what
-    the others find in memory.
+    the others find in memory. So is a round whose servers
+    started at the same time.
     """
-    return rounds[1:] if metric.name == COLD_START and len(rounds) > 1 else rounds
+    if metric.name != COLD_START or len(rounds) < 2:
+        return rounds
+    return [each for each in rounds[1:] if not each.together]
 
 
 def points_of(metric: Metric, rounds: Sequence[Round], tolerance: float) -> list[RoundPoint]:
@@ -381,8 +384,10 @@ class SideBySide:
         if sequence.tolerance != tolerance:
             # Another question: its looks begin anew, on the same data.
             sequence = self._sequences[metric.name] = LookSequence(tolerance, [])
+        if metric.name == COLD_START:
+            self._pairing.starts_together = False
         look = sequence.decided_at if sequence.decided_at is not None else self._look()
-        if look is None or look < first_look(metric):
+        if look is None or look < first_look(metric) or not judged_rounds(metric, self.rounds):
             return self._undecided(metric)
         rounds = rounds_until(self.rounds, look)
         try:
@@ -415,8 +420,10 @@ class SideBySide:
         return known.because(*self._unknown_work(metric))
 
     def _judged_limit(self, metric: Metric, limit: float) -> Judgement:
+        if metric.name == COLD_START:
+            self._pairing.starts_together = False
         look = self._look()
-        if look is None or look < first_look(metric):
+        if look is None or look < first_look(metric) or not judged_rounds(metric, self.rounds):
             return self._undecided(metric, limit=limit)
         rounds = rounds_until(self.rounds, look)
         try:
@@ -504,8 +511,9 @@ class SideBySide:
         )
 
     def _value(self, metric: Metric, arm: Arm) -> float | None:
+        rounds = judged_rounds(metric, self.rounds)
         try:
-            return paired_value(metric, judged_rounds(metric, self.rounds), arm)
+            return paired_value(metric, rounds, arm) if rounds else None
         except NotMeasured:
             return None
 

@@ -18,7 +18,6 @@ from pytest_gpuserve.comparison.paired import (
 from pytest_gpuserve.comparison.paired_runner import PairedSpec
 from pytest_gpuserve.experiment.machine import as_fast, is_clearly_other, why_other
 from pytest_gpuserve.experiment.pairing import BaseFailed
-from pytest_gpuserve.gate.metric import COLD_START, METRICS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.stored import LOOKS, SessionPoint, judge_stored, withstand_drift
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
@@ -123,9 +122,6 @@ SHARED_CARD: Final = Reason(
     " run by turns: @pytest.mark.gpuserve(one_at_a_time=True)",
 )
 """Why a stored verdict stands alone."""
-
-USUAL: Final = frozenset(name for name, metric in METRICS.items() if not metric.on_request)
-"""The metrics of a test that names none."""
 
 UNCLAIMED: Final = Reason(ReasonKind.UNCLAIMED, "better by the stored numbers alone, which is no claim about the code")
 """Why what is better for sure is a PASS."""
@@ -274,8 +270,6 @@ class StoredComparison:
         """Whether a load can be judged beside its baseline's commit alone, and is to be, before it is measured."""
         if not self._policy.confirm or not measurement.python or self.absent(measurement, stored):
             return False
-        if not (self._policy.one_at_a_time or OF_ONE_SERVER.isdisjoint(self._policy.metrics)):
-            return False
         # Where the test says when a start ends, it may count what was measured by then.
         if measurement.shape.requests is not None or measurement.shape.until is not None:
             return False
@@ -331,8 +325,6 @@ class StoredComparison:
             by_turns=self._policy.one_at_a_time,
             foreign_cores=self._policy.foreign_cores,
             stored=None if self.absent(measurement, stored) else stored,
-            # Of a test whose code names no metric nobody knows beforehand what it compares.
-            gates_cold_start=COLD_START in self._policy.metrics or self._policy.metrics == USUAL,
             goes_on=self._case.goes_on,
         )
 

@@ -258,6 +258,7 @@ class Pairing:
         rounds: What was measured, the newest last; it may still grow.
         by_turns: Whether only one server runs at a time, from the beginning or since two did not fit.
         on_late_trouble: Called when trouble has shown at the end of the servers, after the round was full.
+        starts_together: Whether both servers of a round start at the same time; their cold starts are no matter then.
         on_measured: Called with the pids of both servers while they run, after each block.
     """
 
@@ -282,6 +283,7 @@ class Pairing:
         self._open: _Open | None = None
         self._dropped: _Dropped | None = None
         self.on_late_trouble: Callable[[], None] = lambda: None
+        self.starts_together = True
         self.on_measured: Callable[[Mapping[Arm, Collection[int]]], None] = lambda _: None
 
     @property
@@ -379,7 +381,7 @@ class Pairing:
 
     def _opened(self) -> tuple[_Open | None, list[Reason]]:
         """Begin a round; none where the two servers do not find memory beside each other, and what was left behind."""
-        pair = self._starts.find(self._terms.seed, self._targets, starts_together=self._terms.starts_together)
+        pair = self._starts.find(self._terms.seed, self._targets, starts_together=self.starts_together)
         if pair is None:
             pair = self._starts.begin(self._targets, self._start_both)
         if not pair.instances:
@@ -425,7 +427,7 @@ class Pairing:
             except GpuserveError as problem:
                 failed[arm] = problem
 
-        if self._terms.starts_together:
+        if self.starts_together:
             start(first, lambda: start(second, lambda: None))
         else:
             start(first)
@@ -433,11 +435,11 @@ class Pairing:
                 start(second)
         if not failed:
             start_seconds = time.monotonic() - began
-            return StartedPair({arm: up[arm] for arm in order}, monitor, self._terms.starts_together, start_seconds)
+            return StartedPair({arm: up[arm] for arm in order}, monitor, self.starts_together, start_seconds)
         tried = len(up) + len(failed)
         if tried == len(order) and all(map(_lacks_memory, failed.values())):
             self.by_turns = True
-            return StartedPair({}, monitor, self._terms.starts_together)
+            return StartedPair({}, monitor, self.starts_together)
         # The first that failed, for the other may have failed for it.
         raise next((problem for problem in failed.values() if not _lacks_memory(problem)), next(iter(failed.values())))
 
@@ -592,6 +594,7 @@ class Pairing:
                 for arm, side in sides.items()
             },
             at=opened.at,
+            together=opened.pair.starts_together,
             rejected=opened.before.blocks + opened.rejected + max(0, len(opened.blocks) - BLOCKS),
             foreign_cores=opened.foreign_cores,
             problems=self._problems(opened),

@@ -157,11 +157,11 @@ class ServerArm:
         """Why not either, as its last judgement said, but of what another measurement may do without."""
         return self.watch.disturbances
 
-    def pace(self, requests_wanted: int) -> Pace:
+    def pace(self, requests_wanted: Iterable[int]) -> Pace:
         """Say how long its turns should be, by what its warm-up showed.
 
         Args:
-            requests_wanted: Answers that the two windows of a block should have.
+            requests_wanted: Answers that the two windows of a block should have: the most of these that they can.
         """
         base = TICKS_A_WINDOW
         if self.shape.seconds is not None:
@@ -170,9 +170,11 @@ class ServerArm:
         if not later.requests or later.latency.mean is None:
             return Pace(SETTLE_TICKS, base)
         rate_per_tick = later.requests / later.seconds * TICK_SECONDS
-        for_requests = math.ceil(requests_wanted / 2 / rate_per_tick)
+        wanted = [math.ceil(each / 2 / rate_per_tick) for each in requests_wanted]
+        # What the longest windows do not have is not waited for.
+        for_requests = max((ticks for ticks in wanted if ticks <= MOST_TICKS_FOR_REQUESTS), default=0)
         for_latencies = math.ceil(LATENCIES_LONG * later.latency.mean / TICK_SECONDS)
-        window = max(base, min(for_requests, MOST_TICKS_FOR_REQUESTS), min(for_latencies, MOST_TICKS))
+        window = max(base, for_requests, min(for_latencies, MOST_TICKS))
         settle = math.ceil(SETTLE_LATENCIES * later.latency.mean / TICK_SECONDS)
         return Pace(min(max(SETTLE_TICKS, settle), MOST_TICKS), window)
 

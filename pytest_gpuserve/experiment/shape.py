@@ -42,9 +42,11 @@ def windows_wanted(windows: Sequence[Window], shape: LoadShape) -> int:
     if not requests:
         # A slow server's first answers are still to come; those that never come end the load by their timeout.
         return len(windows) + 1
-    if requests < shape.requests_wanted:
-        missing = (shape.requests_wanted - requests) / (requests / len(kept))
-        wanted = max(wanted, len(windows) + math.ceil(missing))
+    rate = requests / len(kept)
+    # What the longest start does not have is not waited for.
+    wanted_requests = max((each for each in shape.requests_wanted if each <= rate * shape.most_windows), default=0)
+    if requests < wanted_requests:
+        wanted = max(wanted, len(windows) + math.ceil((wanted_requests - requests) / rate))
     mean_seconds = sum(window.latency.sum_seconds for window in kept) / requests
     # On top of what was cut off: the law is asked of the rest.
     return max(wanted, cut.discard + math.ceil(LATENCIES_LONG * mean_seconds / WINDOW_SECONDS))
@@ -83,7 +85,7 @@ class LoadShape:
         seed: Of random arrivals and of a shuffled rotation.
         check: Whether ``all`` answers are checked, or ``some``, as many as disturb nothing.
         allowed_errors: Share of the requests that may fail.
-        requests_wanted: A start is lengthened (up to three times) to reach so many requests.
+        requests_wanted: A start is lengthened (up to three times) to reach the most of these that it can.
         baseline_clock_mhz: Mean SM clock under this load when its baseline was recorded: with a much slower one a
             window is measured again. None if not known.
         foreign_cores: Cores that others may take: a start in which they took more is measured again, where not too many
@@ -107,7 +109,7 @@ class LoadShape:
     seed: int = 0
     check: Literal["all", "some"] = "some"
     allowed_errors: float = 0.0
-    requests_wanted: int = 0
+    requests_wanted: tuple[int, ...] = ()
     baseline_clock_mhz: float | None = field(default=None, compare=False)
     foreign_cores: float | None = field(default=None, compare=False)
     goodput: Objectives | None = None
@@ -270,16 +272,14 @@ class Terms:
 
     Args:
         shape: The load, which is the same for both.
-        requests_wanted: Answers that each server should give in a block, for the quantiles that are compared.
+        requests_wanted: Answers that each server should give in a block, if it can: the most of these.
         most_foreign_cores: A block in which others took more of the host is thrown away.
         by_turns: Whether only one of them may run at a time.
         seed: Of the coins.
-        starts_together: Whether both may start at the same time, so that nobody knows how long a start takes.
     """
 
     shape: LoadShape
-    requests_wanted: int
+    requests_wanted: tuple[int, ...]
     most_foreign_cores: float
     by_turns: bool
     seed: str
-    starts_together: bool = True

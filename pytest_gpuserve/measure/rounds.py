@@ -203,6 +203,7 @@ class Round:
         at: When it began, ISO 8601 in UTC.
         by_turns: Whether only one server ran at a time; then each window is of a fresh start, and each block a round
             of its own.
+        together: Whether both servers started at the same time, so that nobody knows how long a start takes.
         rejected: Blocks that were thrown away for what disturbed them, never for what they measured.
         foreign_cores: Cores that other processes took while it was measured, at most of its blocks.
         problems: Why nothing may be concluded from it; empty when all is well.
@@ -213,6 +214,7 @@ class Round:
     sides: Mapping[Arm, ArmResult]
     at: str
     by_turns: bool = False
+    together: bool = False
     rejected: int = 0
     foreign_cores: float = 0.0
     problems: tuple[Reason, ...] = ()

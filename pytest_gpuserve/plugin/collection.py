@@ -2,66 +2,16 @@
 
 from __future__ import annotations
 
-import dis
-import inspect
-from types import CodeType
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from pytest_gpuserve.gate.metric import LATENCY, METRICS
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from pytest_gpuserve.comparison.baseline_store import BaselineStore
     from pytest_gpuserve.comparison.measurement import Measurement
-
-
-def compared_metrics(item: pytest.Item) -> frozenset[str]:
-    """The metrics that a test's function mentions by name; all usual ones where it mentions none, as through a helper.
-
-    A metric that only a helper mentions is gated like any other, but its load may be too short for it, which is told.
-    """
-    function = getattr(item, "function", None)
-    # Of a decorated test both count: the wrapper and what it wraps.
-    codes = [getattr(each, "__code__", None) for each in (function, inspect.unwrap(function) if function else None)]
-    mentioned = {name for code in codes if code is not None for name in _names(code)}
-    named = frozenset(mentioned & set(METRICS))
-    return named or frozenset(name for name, metric in METRICS.items() if not metric.on_request)
-
-
-def _names(code: CodeType, times: frozenset[str] = frozenset()) -> Iterator[str]:
-    """What could be names of metrics: ``throughput``, ``latency.p99``.
-
-    A quantile of which nobody sees whose it is may be of all times that are named, or of latencies.
-    """
-    times = times or _times(code)
-    named = times or {LATENCY}
-    # Variables too: pytest's own assertions have one for each part of an expression.
-    before, held = "", dict[object, str]()
-    for instruction in dis.get_instructions(code):
-        name, what = instruction.argval, instruction.opname
-        if "STORE_FAST" in what:
-            held[name[0] if isinstance(name, tuple) else name] = before
-        if "LOAD_FAST" in what:
-            before = held.get(name[-1] if isinstance(name, tuple) else name, "")
-        elif name in code.co_names:
-            yield name
-            yield from (f"{owner}.{name}" for owner in ({before} if before in TIMES else named))
-            before = name
-        elif what not in {"EXTENDED_ARG", "CACHE"}:
-            before = ""
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _names(constant, times)
-
-
-def _times(code: CodeType) -> frozenset[str]:
-    """The times that a function names, with what is defined in it."""
-    inner = (_times(constant) for constant in code.co_consts if isinstance(constant, CodeType))
-    return frozenset(TIMES.intersection(code.co_names)).union(*inner)
 
 
 def all_was_run(session: pytest.Session) -> bool:
@@ -118,9 +68,6 @@ COLLECTED: Final = pytest.StashKey[set[str]]()
 
 LEFT_OUT: Final = pytest.StashKey[tuple[pytest.Item, ...]]()
 """The tests that we have deselected ourselves, for the device is to be spared them."""
-
-TIMES: Final = frozenset(metric.times for metric in METRICS.values() if metric.times)
-"""Of which a test may compare quantiles."""
 
 MEASURING: Final = "_gpuserve_measuring"
 """A fixture that every measuring fixture of ours depends on. pytest lists it among a test's fixtures exactly if the

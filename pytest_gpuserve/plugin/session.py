@@ -20,7 +20,6 @@ from pytest_gpuserve.experiment.shared_starts import SharedStarts
 from pytest_gpuserve.plugin.collection import (
     all_was_run,
     asking_tests,
-    compared_metrics,
     measures,
     settle_unused,
 )
@@ -262,7 +261,7 @@ class TestGates:
             foreign_cores=max(settings.foreign_cores, FOREIGN_SHARE * device.host.cores),
             confirm=settings.confirm,
             one_at_a_time=one_at_a_time(item, device.name),
-            metrics=compared_metrics(item),
+            named=frozenset(tolerances(item, device.name)),
         )
 
 

@@ -73,6 +73,7 @@ class RoundRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sides: dict[Arm, ArmResultRecord]
     at: Moment
     by_turns: bool
+    together: bool
     rejected: Count
     foreign_cores: NotNegative
     problems: Annotated[tuple[str, ...], msgspec.Meta(max_length=0)] = ()
@@ -86,6 +87,7 @@ def round_record(measured: Round) -> RoundRecord:
         sides={arm: _side_record(side) for arm, side in measured.sides.items()},
         at=measured.at,
         by_turns=measured.by_turns,
+        together=measured.together,
         rejected=measured.rejected,
         foreign_cores=measured.foreign_cores,
         problems=tuple(map(str, measured.problems)),
@@ -104,6 +106,7 @@ def round_of(record: RoundRecord, path: str) -> Round:
         sides={arm: _side_of(side, f"{path}.sides.{arm}") for arm, side in record.sides.items()},
         at=record.at,
         by_turns=record.by_turns,
+        together=record.together,
         rejected=record.rejected,
         foreign_cores=record.foreign_cores,
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.comparison.side_by_side import session_of
+from pytest_gpuserve.comparison.side_by_side import NOT_LOOKED_AT, session_of
 from pytest_gpuserve.gate import verdict as verdict_module
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.paired import Prior
@@ -551,3 +551,17 @@ def test_the_values_of_cold_starts_are_of_the_rounds_that_are_judged() -> None:
     (kept,) = history.kept.values()
     assert kept.metrics["cold_start"].differences == ((0.0,), (0.0,))
     assert len(kept.rounds) == 3
+
+
+def test_a_cold_start_is_not_judged_by_servers_that_started_at_the_same_time() -> None:
+    """Whoever asks for it after such rounds gets further ones, in which one server starts after the other."""
+    pairing = ScriptedPairing()
+    paired = a_comparison(pairing)
+    pairing.rounds.extend(replace(started(10.0, 30.0), together=True) for _ in range(2))
+    assert paired.judge(THROUGHPUT, TOLERANCE).verdict is Verdict.PASS
+    assert pairing.starts_together
+    asked = paired.judge(COLD_START, 0.2)
+    assert (asked.verdict, asked.value, asked.reasons) == (Verdict.INCONCLUSIVE, None, (NOT_LOOKED_AT,))
+    assert not pairing.starts_together
+    pairing.rounds.extend([started(10.0, 10.0)] * 2)
+    assert paired.judge(COLD_START, 0.2).value == 10.0

@@ -51,10 +51,12 @@ def test_what_will_not_be_recorded_is_not_measured_to_its_end(world: World) -> N
     assert len(world.judge().measure(target(), SHAPE, None).sessions) == 1
 
 
-@pytest.mark.parametrize(("metrics", "share"), [({"latency.p99"}, 0.02), ({"latency.p99", "throughput"}, 0.01)])
-def test_the_client_may_add_a_tenth_of_the_narrowest_tolerance(world: World, metrics: set[str], share: float) -> None:
-    """A load that is compared at 20 % is not INVALID for 1 % of it."""
-    world.next_run(metrics=frozenset(metrics))
+@pytest.mark.parametrize(
+    ("named", "share"), [({"latency.p99"}, 0.02), ({"latency.p99", "throughput"}, 0.01), (set(), 0.01)]
+)
+def test_the_client_may_add_a_tenth_of_the_narrowest_tolerance(world: World, named: set[str], share: float) -> None:
+    """Of those that a marker names: a load that is compared at 20 % is not INVALID for 1 % of it."""
+    world.next_run(named=frozenset(named))
     judge = world.judge()
     judge.measure(target(), SHAPE, None)
     assert judge.measurements[0].shape.late_share == pytest.approx(share)
@@ -166,7 +168,7 @@ def test_what_was_measured_alone_stays_the_run(world: World) -> None:
     world.recorded()
     world.alone = WORSE
     for world.failures in ({}, {0: BaseFailed("it did not start")}):
-        world.next_run(metrics=frozenset({"throughput", "latency.p50"}))
+        world.next_run()
         judge = world.judge()
         run = judge.measure(target(), SHAPE, None)
         alone = list(run.sessions)
@@ -229,12 +231,13 @@ def test_no_other_server_runs_while_a_session_is_measured(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metrics", "requests"), [({"itl.p99"}, 1), ({"ttft.p99", "itl.p50"}, 1000), ({"goodput", "latency.p50"}, 80)]
+    ("named", "requests"),
+    [((), (40, 80, 200, 400, 1000)), (("itl.p99", "goodput", "gpu_memory"), (1, 40, 80, 200, 400, 1000))],
 )
-def test_a_load_is_as_long_as_what_it_is_compared_by_needs_requests(
-    world: World, metrics: set[str], requests: int
+def test_a_load_is_as_long_as_what_it_may_be_compared_by_needs_requests(
+    world: World, named: tuple[str, ...], requests: tuple[int, ...]
 ) -> None:
-    """A request has many gaps; how many, nobody knows before."""
-    world.next_run(metrics=frozenset(metrics))
+    """By the usual metrics and what a marker names; a request has many gaps, and how many nobody knows before."""
+    world.next_run(named=frozenset(named))
     world.judge().measure(target(), SHAPE, None)
     assert world.requests_wanted == [requests]

@@ -150,6 +150,6 @@ def test_an_unsteady_start_is_doubled_and_then_goes_on_to_its_end() -> None:
 
 
 def test_a_quantile_gets_its_requests() -> None:
-    """So many windows more as the requests that are missing take at the rate of those that are there."""
-    shape = LoadShape(Closed(8), seconds=4.0, requests_wanted=105)
+    """So many windows more as the missing requests take at this rate; what no start has is not waited for."""
+    shape = LoadShape(Closed(8), seconds=4.0, requests_wanted=(105, 10_000))
     assert windows_wanted([window((0.01,) * 10)] * 8, shape) == 11

@@ -65,6 +65,7 @@ class ScriptedPairing:
         problems: Why nothing may be concluded, in words, by the number of the round, from 0.
         failures: What is raised instead of a round, by its number.
         start_in_blocks: See `Pairing`; by default so dear that every round is whole.
+        starts_together: See `Pairing`.
         measured: How often `measure` was called.
         closed: How often `close` was.
     """
@@ -76,6 +77,7 @@ class ScriptedPairing:
     problems: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     failures: Mapping[int, Exception] = field(default_factory=dict)
     start_in_blocks: float = math.inf
+    starts_together: bool = True
     measured: int = 0
     closed: int = 0
     _is_open: bool = False
