@@ -121,6 +121,27 @@ print(flush=True)
 time.sleep(600)
 """
 
+GRAPHS = """
+import torch
+recorded = 0
+enter = torch.cuda.graph.__enter__
+
+def counted(graph):
+    global recorded
+    recorded += 1
+    return enter(graph)
+
+torch.cuda.graph.__enter__ = counted
+model = torch.compile(torch.nn.Linear(64, 64).cuda(), mode="reduce-overhead")
+with torch.no_grad():
+    for rows in range(1, 5):
+        seen = []
+        for _ in range(6):
+            model(torch.ones(rows, 64, device="cuda")).cpu()
+            seen.append(recorded)
+        print(*seen)
+"""
+
 TOO_MUCH = """
 import torch
 torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
@@ -325,6 +346,21 @@ def test_litserve_takes_the_card(card: Card) -> None:
         [sys.executable, "-c", LITSERVE], env=environment, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.stdout.startswith("cuda:0 "), done.stdout + done.stderr
+
+
+@pytest.mark.gpu
+def test_cuda_graphs_are_recorded_by_the_second_execution(card: Card) -> None:
+    """Of each batch size the third execution records no graph, so that three before the load are enough."""
+    needs_cuda()
+    environment = {**os.environ, **variables(card)}
+    done = subprocess.run(
+        [sys.executable, "-c", GRAPHS], env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    print(done.stdout)  # noqa: T201 -- as above
+    sizes = [[int(count) for count in line.split()] for line in done.stdout.splitlines()]
+    assert len(sizes) == 4, done.stderr
+    assert all(seen[0] <= seen[1] == seen[-1] for seen in sizes)
+    assert sizes[-1][-1] >= 4
 
 
 @pytest.mark.gpu

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.servers.inside import torch_service
 from pytest_gpuserve.servers.inside.http_socket import ClientConnection
-from pytest_gpuserve.servers.inside.torch_service import RequestQueue, Waiting
+from pytest_gpuserve.servers.inside.torch_service import GraphShapes, RequestQueue, Waiting, uses_cuda_graphs
 from pytest_gpuserve.servers.inside.torch_tally import FIELDS, WorkerCounters, read_counters
 from pytest_gpuserve.servers.inside.torch_wire import InferenceRequest, Tensor
 from tests.fakes.children.toolkit import eventually
@@ -151,11 +151,66 @@ def test_two_takers_share_a_full_queue(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sorted(found) == list(range(200))
 
 
+# -- CUDA graphs
+
+
+def test_each_batch_size_has_its_graph_before_the_first_answer() -> None:
+    """Sizes from 1 to the largest are executed three times, with the request's first row; later requests run none."""
+    sizes: list[int] = []
+    inputs: set[bytes] = set()
+
+    def execute(requests: list[InferenceRequest]) -> None:
+        sizes.append(len(requests))
+        inputs.update(bytes(asked.inputs[0].data) for asked in requests)
+
+    graphs = GraphShapes(3)
+    asked = InferenceRequest((Tensor("x", "UINT8", (2, 2), b"abcd"),))
+    for _ in range(2):
+        graphs.record(execute, asked)
+    assert (sizes, inputs) == ([1, 1, 1, 2, 2, 2, 3, 3, 3], {b"ab"})
+    assert not graphs.is_new([asked])
+    # A shape that comes first under load is warmed up and recorded there.
+    other = InferenceRequest((Tensor("x", "UINT8", (1, 3), b"abc"),))
+    assert [graphs.is_new([other, other]) for _ in range(4)] == [True, True, False, False]
+    # Without batching a request is executed as it is.
+    GraphShapes(1).record(execute, asked)
+    assert (sizes[9:], inputs) == ([1, 1, 1], {b"ab", b"abcd"})
+
+
+def test_graphs_that_could_not_be_recorded_are_tried_again() -> None:
+    """A model that fails for a batch size fails before it is ready, with each request."""
+
+    def full(requests: list[InferenceRequest]) -> None:
+        if len(requests) == 2:
+            raise MemoryError
+
+    graphs = GraphShapes(2)
+    for _ in range(2):
+        with pytest.raises(MemoryError):
+            graphs.record(full, request(0, 1).asked)
+
+
+@pytest.mark.parametrize(
+    ("device", "backend", "mode", "expected"),
+    [
+        ("cuda", "inductor", "reduce-overhead", True),
+        ("cuda", "inductor", "max-autotune", True),
+        ("cuda", "cudagraphs", "", True),
+        ("cuda", "inductor", "", False),
+        ("cuda", "inductor", "max-autotune-no-cudagraphs", False),
+        ("cpu", "inductor", "reduce-overhead", False),
+    ],
+)
+def test_only_cuda_records_graphs(device: str, backend: str, mode: str, *, expected: bool) -> None:
+    """A worker on a CPU, or without them, executes nothing before its first answer."""
+    assert uses_cuda_graphs(device, backend, mode) is expected
+
+
 # -- counters
 
 
 def test_what_is_counted_is_read(tmp_path: Path) -> None:
-    """Each event is in its fields, sizes exactly, and an execution compiled something where frames became more."""
+    """Each event is in its fields, sizes exactly; an execution compiled something where frames or graphs are more."""
     tally = WorkerCounters(tmp_path / "tally")
     assert read_counters(tmp_path / "tally") == (dict.fromkeys(FIELDS, 0), {})
     for _ in range(5):
@@ -164,14 +219,15 @@ def test_what_is_counted_is_read(tmp_path: Path) -> None:
     tally.executed(7, [10, 20, 30], 1000, (2, 3, 1))
     tally.executed(7, [40], 100, (2, 3, 1))
     tally.executed(1, [], 50, (3, 4, 1))
+    tally.executed(1, [], 7, (3, 4, 1), recording=True)
     tally.answered(500)
     tally.answered(600)
     tally.failed(4)
     requests = {"arrived": 5, "taken": 3, "answered": 2, "failed": 4}
-    times = {"server_ns": 1100, "queue_ns": 100, "compute_ns": 1150, "compiling_ns": 1050}
-    executions = {"executions": 3, "executed": 4, "items": 15}
-    compiled = {"compiling": 2, "frames": 3, "graphs": 4, "breaks": 1}
-    assert read_counters(tmp_path / "tally") == ({**requests, **times, **executions, **compiled}, {7: 2, 1: 1})
+    times = {"server_ns": 1100, "queue_ns": 100, "compute_ns": 1157, "compiling_ns": 1057}
+    executions = {"executions": 4, "executed": 4, "items": 16}
+    compiled = {"compiling": 3, "frames": 3, "graphs": 4, "breaks": 1}
+    assert read_counters(tmp_path / "tally") == ({**requests, **times, **executions, **compiled}, {7: 2, 1: 2})
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "contradicts itself"])

@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import traceback
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from http import HTTPStatus
 from operator import itemgetter
@@ -18,14 +18,13 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import torch
 
 from pytest_gpuserve.servers.inside.torch_model import Execution, chosen
-from pytest_gpuserve.servers.inside.torch_wire import BadRequest, Tensor, read_request, write_answer
+from pytest_gpuserve.servers.inside.torch_wire import BadRequest, InferenceRequest, Tensor, read_request, write_answer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpuserve.servers.inside.http_socket import ClientConnection, HttpSocket
     from pytest_gpuserve.servers.inside.torch_tally import WorkerCounters
-    from pytest_gpuserve.servers.inside.torch_wire import InferenceRequest
 
 
 MOST_WAITING: Final = 4096
@@ -129,6 +128,65 @@ class RequestQueue:
         return batch
 
 
+GRAPH_EXECUTIONS: Final = 3
+"""Executions of a shape by CUDA graphs: one that warms memory up, one that records the graph, one that replays it."""
+
+GRAPH_MODES: Final = frozenset({"reduce-overhead", "max-autotune"})
+
+
+def uses_cuda_graphs(device: str, backend: str, mode: str) -> bool:
+    """Whether ``torch.compile`` records CUDA graphs, one for each shape, without compiling a frame."""
+    return device == "cuda" and (backend == "cudagraphs" or mode in GRAPH_MODES)
+
+
+class GraphShapes:
+    """The shapes of which a compiled model has recorded its CUDA graphs.
+
+    Args:
+        max_batch_size: Rows of the largest batch.
+    """
+
+    def __init__(self, max_batch_size: int) -> None:
+        self._max_batch_size = max_batch_size
+        self._executions: Counter[tuple[Fit, int]] = Counter()
+
+    def record(self, execute: Callable[[list[InferenceRequest]], object], asked: InferenceRequest) -> None:
+        """Before a worker's first answer, execute batches of each size like a request until all have their graphs.
+
+        Raises:
+            Exception: What the model raised; the next call begins anew.
+        """
+        if self._executions:
+            return
+        one = asked if self._max_batch_size == 1 else first_row(asked)
+        batches = [[one] * size for size in range(1, self._max_batch_size + 1)]
+        for batch in batches:
+            for _ in range(GRAPH_EXECUTIONS):
+                execute(batch)
+        self._executions.update({shape_of(batch): GRAPH_EXECUTIONS for batch in batches})
+
+    def is_new(self, batch: Sequence[InferenceRequest]) -> bool:
+        """Whether an execution of this batch is before the first that replays a graph; counts it."""
+        shape = shape_of(batch)
+        self._executions[shape] += 1
+        return self._executions[shape] < GRAPH_EXECUTIONS
+
+
+def shape_of(batch: Sequence[InferenceRequest]) -> tuple[Fit, int]:
+    """What a batch fits to, and its rows: a model sees no more of its shape."""
+    return fit_of(batch[0]), sum(asked.rows for asked in batch)
+
+
+def first_row(asked: InferenceRequest) -> InferenceRequest:
+    """The first row of a request, as a request."""
+    return InferenceRequest(
+        tuple(
+            tensor._replace(shape=(1, *tensor.shape[1:]), data=tensor.data[: len(tensor.data) // tensor.shape[0]])
+            for tensor in asked.inputs
+        )
+    )
+
+
 END_SECONDS: Final = 2.0
 """How long an execution under way may take when the worker is told to end."""
 
@@ -151,6 +209,7 @@ class Service:
         max_batch_size: Rows of a batch.
         max_wait_seconds: How long the oldest request of a batch waits for others.
         on_first: Called with the seconds of the first request, before its answer goes out.
+        graphs: Of a model that records CUDA graphs; None of any other.
     """
 
     def __init__(
@@ -163,6 +222,7 @@ class Service:
         max_batch_size: int,
         max_wait_seconds: float,
         on_first: Callable[[float], None],
+        graphs: GraphShapes | None = None,
     ) -> None:
         self._listener = listener
         self._tally = tally
@@ -171,6 +231,7 @@ class Service:
         self._queue = RequestQueue(max_batch_size, round(max_wait_seconds * 1e9), tally.taken)
         self._done: queue.SimpleQueue[list[_Executed] | None] = queue.SimpleQueue()
         self._on_first: Callable[[float], None] | None = on_first
+        self._graphs = graphs
         self._lock = threading.Lock()
         self._tracebacks = 0
 
@@ -210,17 +271,21 @@ class Service:
                 self._execute(execution, batch)
 
     def _execute(self, execution: Execution, batch: list[Waiting]) -> None:
-        begin_ns = time.perf_counter_ns()
+        requests = [waiting.asked for waiting in batch]
         try:
-            outputs = execution([waiting.asked for waiting in batch])
+            if self._graphs is not None:
+                self._graphs.record(execution, requests[0])
+            begin_ns = time.perf_counter_ns()
+            outputs = execution(requests)
         except Exception as problem:  # noqa: BLE001 -- whatever the model raises is an answer
             self._fail(batch, problem)
             execution.check_device()
             return
         end_ns = time.perf_counter_ns()
-        rows = sum(waiting.asked.rows for waiting in batch)
+        rows = sum(asked.rows for asked in requests)
+        recording = self._graphs is not None and self._graphs.is_new(requests)
         waits_ns = [begin_ns - waiting.arrived_ns for waiting in batch]
-        self._tally.executed(rows, waits_ns, end_ns - begin_ns, compiled())
+        self._tally.executed(rows, waits_ns, end_ns - begin_ns, compiled(), recording=recording)
         # Another thread answers, so that the model goes on: with 8 to 32 clients that is a fifth to a half more answers
         # a second, with a single one a tenth fewer.
         self._done.put([_Executed(waiting, each) for waiting, each in zip(batch, outputs, strict=True)])

@@ -54,7 +54,15 @@ class WorkerCounters:
         """Requests are no longer in the queue."""
         self._tally.add(taken=requests)
 
-    def executed(self, rows: int, waits_ns: Sequence[int], compute_ns: int, compiled: tuple[int, int, int]) -> None:
+    def executed(
+        self,
+        rows: int,
+        waits_ns: Sequence[int],
+        compute_ns: int,
+        compiled: tuple[int, int, int],
+        *,
+        recording: bool = False,
+    ) -> None:
         """A batch was executed.
 
         Args:
@@ -62,6 +70,7 @@ class WorkerCounters:
             compute_ns: How long it took, with copies to and from the device.
             compiled: Frames and graphs that dynamo has compiled so far, and breaks between graphs. More frames than
                 before make it an execution that compiled.
+            recording: Whether it came before the first that replays a CUDA graph: then it compiled, too.
         """
         with self._lock:
             frames, graphs, breaks = (now - before for now, before in zip(compiled, self._compiled, strict=True))
@@ -73,8 +82,8 @@ class WorkerCounters:
                 compute_ns=compute_ns,
                 executions=1,
                 items=rows,
-                compiling_ns=compute_ns if frames > 0 else 0,
-                compiling=int(frames > 0),
+                compiling_ns=compute_ns if frames > 0 or recording else 0,
+                compiling=int(frames > 0 or recording),
                 frames=frames,
                 graphs=graphs,
                 breaks=breaks,

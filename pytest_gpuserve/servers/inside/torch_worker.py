@@ -64,7 +64,12 @@ def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> 
         parameter_names,
         random_model,
     )
-    from pytest_gpuserve.servers.inside.torch_service import Service, on_termination  # noqa: PLC0415
+    from pytest_gpuserve.servers.inside.torch_service import (  # noqa: PLC0415
+        GraphShapes,
+        Service,
+        on_termination,
+        uses_cuda_graphs,
+    )
 
     # Bytes of requests are only read from.
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
@@ -86,6 +91,7 @@ def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> 
         with _timed(parts, COMPILE_CALL):
             # Not module.compile(), which compiles nothing of torch's own containers, such as Sequential.
             model = torch.compile(model, backend=options.compile_backend, mode=options.compile_mode or None)
+    records = options.compile and uses_cuda_graphs(device.type, options.compile_backend, options.compile_mode)
     batching = options.max_batch_size > 1
     executions = [Execution(model, names, device, batching=batching) for _ in range(options.workers)]
     tally = WorkerCounters(options.folder / TALLY_FILE)
@@ -105,6 +111,7 @@ def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> 
             max_batch_size=options.max_batch_size,
             max_wait_seconds=options.max_wait_ms / 1e3,
             on_first=first,
+            graphs=GraphShapes(options.max_batch_size) if records else None,
         )
         on_termination(service.close)
         service.run()
