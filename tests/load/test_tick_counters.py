@@ -237,8 +237,8 @@ def test_every_tick_accounts_exactly_for_sent_and_under_way(
             counters.latency.note(took_ns + (late_ns if open_loop else 0))
             if open_loop:
                 counters.service.note(took_ns)
-        under_way = sorted(sent_ns for sent_ns, took_ns, *_ in requests if sent_ns <= end_ns < sent_ns + took_ns)
-        tick = counters.close(end_ns, 0, iter(under_way), open_loop=open_loop)
+        under_way = [sent_ns for sent_ns, took_ns, *_ in requests if sent_ns <= end_ns < sent_ns + took_ns]
+        tick = counters.close(end_ns, 0, under_way, open_loop=open_loop)
         overlap = sum(
             max(0, min(end_ns, sent_ns + took_ns) - max(begin_ns, sent_ns)) for sent_ns, took_ns, *_ in requests
         )

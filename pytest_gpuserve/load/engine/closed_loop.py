@@ -39,7 +39,7 @@ class ClosedLoop(Loop):
         self._limit = NO_LIMIT if plan.requests is None else plan.requests
         self._payload = plan.payloads[0][0]
         # The next request follows at once: nothing to choose, to wait for or to read elsewhere, and no end.
-        self._straight = (
+        self._is_plain = self._straight = (
             plan.payloads == ((self._payload,),)
             and not self._think_ns
             and plan.outputs is None
@@ -75,7 +75,15 @@ class ClosedLoop(Loop):
     def _want(self, users: int) -> None:
         parts, part = self._plan.parts, self._plan.part
         self._wanted = users // parts + (part < users % parts)
+        self._straighten()
         self._fill()
+
+    def _straighten(self) -> None:
+        self._straight = self._is_plain and len(self._slots) <= self._wanted
+
+    def _gone(self, slot: Slot) -> None:
+        super()._gone(slot)
+        self._straighten()
 
     def _fill(self) -> None:
         while (
@@ -88,30 +96,31 @@ class ClosedLoop(Loop):
     def _clock_begin(self, slot: Slot) -> int:
         return slot.sent_ns
 
-    def _note_latency(self, slot: Slot, sent_ns: int, now_ns: int) -> None:
-        del slot
-        self._counters.latency.note(now_ns - sent_ns)
+    def _note_latency(self, slot: Slot, now_ns: int) -> None:
+        self._counters.latency.note(now_ns - slot.sent_ns)
 
     def answered(self, slot: Slot, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- as in the base
         """The request was answered well."""
-        counters, number, under_way = self._counters, self._next_number, self._under_way
-        seen = counters.answers[0].get(body) if self._straight else None
-        if seen is None or not keep or number >= self._limit or len(self._slots) > self._wanted:
+        counters, number = self._counters, self._next_number
+        seen = counters.answers[0].get(body) if self._straight and keep and number < self._limit else None
+        if seen is None:
             super().answered(slot, now_ns, body, keep)
             return
-        # All of the above for the commonest case, in one piece: a call costs as much as what it does here.
-        counters.latency.note(now_ns - under_way.pop(slot))
+        # All of the above for the commonest case, in one piece: a call costs as much as what it does here. The slot
+        # stays under way.
+        note = counters.latency.note
+        note(now_ns - slot.sent_ns)
         counters.requests += 1
         seen[0] += 1
         self._next_number = number + self._parts
         slot.number = number
-        slot.sent_ns = under_way[slot] = sent_ns = time.perf_counter_ns()
+        slot.sent_ns = sent_ns = time.perf_counter_ns()
         slot.send(self._payload)
         if not counters.requests & LAG_SAMPLE:
             counters.lag.note(sent_ns - now_ns)
 
     def _end(self) -> None:
-        self._straight = False
+        self._is_plain = self._straight = False
         super()._end()
 
     def _opened(self, now_ns: int) -> None:

@@ -275,8 +275,9 @@ class HttpConnection(Slot):
     def send(self, payload: bytes) -> None:
         """Send a request."""
         self._busy = True
+        send = self._send
         try:
-            count = self._send(payload)
+            count = send(payload)
         except BlockingIOError:
             count = 0
         except OSError:
@@ -315,8 +316,10 @@ class HttpConnection(Slot):
     def _readable(self, mask: int) -> None:
         if mask != READABLE and not self._flushed(mask):
             return
+        # Bound here: to call what an attribute holds costs more than to read it first.
+        recv, answered = self._recv, self._answered
         try:
-            data = self._recv(RECEIVE_BYTES)
+            data = recv(RECEIVE_BYTES)
         except BlockingIOError:
             return
         except OSError as problem:
@@ -327,7 +330,7 @@ class HttpConnection(Slot):
         body = self._known.get(data) if len(data) <= KNOWN_ANSWER_BYTES else None
         if body is not None and self._busy and self._rest is None and self._parser.resting:
             self._busy = self._used_once = False
-            self._answered(self, now_ns, body, True)  # noqa: FBT003 -- see ``Issuer``
+            answered(self, now_ns, body, True)  # noqa: FBT003 -- see ``Issuer``
         else:
             self._take(data, now_ns)
 

@@ -15,7 +15,7 @@ from pytest_gpuserve.load.schedule import NANOSECONDS, is_open
 from pytest_gpuserve.load.wire import OPENS, unwritten
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpuserve.load.engine.reactor import Reactor
     from pytest_gpuserve.load.engine.tick_counters import TickCounters
@@ -97,8 +97,7 @@ class Loop:
         self._begin_ns = 0
         self._ending = False
         self.losses = 0
-        # In the order of sending, so that the oldest is the first.
-        self._under_way: dict[Slot, int] = {}
+        self._under_way: set[Slot] = set()
         self._slots: set[Slot] = set()
         self._places: list[int] = []
         self._opening: dict[Slot, int] = {}
@@ -154,19 +153,18 @@ class Loop:
         """Return when the opening of each slot that is not open yet began, the oldest first."""
         return list(self._opening.values())
 
-    def under_way(self) -> Iterable[int]:
-        """Return when each of the requests under way was sent, the oldest first."""
-        return self._under_way.values()
+    def under_way(self) -> Sequence[int]:
+        """Return when each of the requests under way was sent."""
+        return [slot.sent_ns for slot in self._under_way]
 
     def expire(self, now_ns: int) -> None:
         """Give up requests that have waited too long."""
         limit_ns = self._plan.timeout_ns
-        while self._under_way:
-            slot, sent_ns = next(iter(self._under_way.items()))
-            if now_ns - sent_ns <= limit_ns:
-                break
-            slot.expire(limit_ns / NANOSECONDS)
-            assert slot not in self._under_way or self._under_way[slot] != sent_ns, "a slot that does not expire"
+        late = [slot for slot in self._under_way if now_ns - slot.sent_ns > limit_ns]
+        for slot in sorted(late, key=lambda slot: slot.sent_ns):
+            # Whoever hears of one may have closed others.
+            if slot in self._under_way:
+                slot.expire(limit_ns / NANOSECONDS)
 
     def close(self) -> None:
         """Abandon all that is under way."""
@@ -187,8 +185,8 @@ class Loop:
 
     def answered(self, slot: Slot, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- the hot path: by name it would cost a tenth of a microsecond
         """The request was answered well."""
-        sent_ns = self._under_way.pop(slot)
-        self._note_latency(slot, sent_ns, now_ns)
+        self._under_way.remove(slot)
+        self._note_latency(slot, now_ns)
         if self._outputs is not None:
             body = self._outputs.take(self._place(slot)) + body
         if self._objectives is not None:
@@ -213,9 +211,10 @@ class Loop:
 
     def refused(self, slot: Slot, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
         """The request failed."""
-        waited_ns = now_ns - self._under_way.pop(slot)
+        self._under_way.remove(slot)
         if self._outputs is not None:
             self._outputs.blank(self._place(slot))
+        waited_ns = now_ns - slot.sent_ns
         self._counters.fail(kind, lambda: f"request {slot.number}: {text_of(sample)}", under_way_ns=waited_ns)
         if keep:
             self._free(slot, now_ns)
@@ -231,11 +230,11 @@ class Loop:
         now_ns = time.perf_counter_ns()
         self.losses += 1
         self._gone(slot)
-        sent_ns = self._under_way.pop(slot, None)
-        if sent_ns is not None:
+        if slot in self._under_way:
+            self._under_way.remove(slot)
             if self._outputs is not None:
                 self._outputs.blank(self._place(slot))
-            self._counters.fail(kind, f"request {slot.number}: {sample}", under_way_ns=now_ns - sent_ns)
+            self._counters.fail(kind, f"request {slot.number}: {sample}", under_way_ns=now_ns - slot.sent_ns)
             self._replace(now_ns + max(RECONNECT_NS, self._pause_ns(slot)), slot)
         elif slot in self._opening:
             del self._opening[slot]
@@ -263,7 +262,8 @@ class Loop:
         counters, tokens = self._counters, stream.tokens
         # An answer without content shows nothing before its end.
         first_ns, last_ns = (now_ns, now_ns) if stream.first_ns == IDLE else (stream.first_ns, stream.last_ns)
-        self._note_latency(slot, self._under_way.pop(slot), last_ns)
+        self._under_way.remove(slot)
+        self._note_latency(slot, last_ns)
         counters.untimed_ns += now_ns - last_ns
         ttft_ns = first_ns - self._clock_begin(slot)
         counters.ttft.note(ttft_ns)
@@ -291,7 +291,7 @@ class Loop:
         slot.index = index
         slot.intended_ns = intended_ns
         slot.sent_ns = sent_ns = time.perf_counter_ns()
-        self._under_way[slot] = sent_ns
+        self._under_way.add(slot)
         slot.send(self._payload_of(slot))
         return sent_ns
 
@@ -345,7 +345,7 @@ class Loop:
         """Return when the latency of the slot's request began."""
         raise NotImplementedError
 
-    def _note_latency(self, slot: Slot, sent_ns: int, now_ns: int) -> None:
+    def _note_latency(self, slot: Slot, now_ns: int) -> None:
         raise NotImplementedError
 
     def _free(self, slot: Slot, now_ns: int) -> None:

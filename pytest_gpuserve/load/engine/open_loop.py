@@ -97,9 +97,9 @@ class OpenLoop(Loop):
     def _clock_begin(self, slot: Slot) -> int:
         return slot.intended_ns
 
-    def _note_latency(self, slot: Slot, sent_ns: int, now_ns: int) -> None:
+    def _note_latency(self, slot: Slot, now_ns: int) -> None:
         self._counters.latency.note(now_ns - slot.intended_ns)
-        self._counters.service.note(now_ns - sent_ns)
+        self._counters.service.note(now_ns - slot.sent_ns)
 
     def _free(self, slot: Slot, now_ns: int) -> None:
         if not self._waiting:

@@ -118,10 +118,7 @@ class Reactor:
         self._running = True
         poll, handlers, now = self._epoll.poll, self._handlers, time.perf_counter_ns
         while self._running:
-            if now() >= self._next_ns:
-                self._call_due()
-                if not self._running:
-                    break
+            # One that is in the past wakes it at once.
             if self._next_ns != self._armed_ns:
                 self._arm()
             for fd, mask in poll(-1, EVENTS_AT_ONCE):

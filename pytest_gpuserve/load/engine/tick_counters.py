@@ -20,7 +20,7 @@ from pytest_gpuserve.measure.histogram import LOG_BASE
 from pytest_gpuserve.process.logs import excerpt
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from typing import Literal
 
     from pytest_gpuserve.load.engine.transport import Sample, Transfer
@@ -167,7 +167,7 @@ class TickCounters:
         self,
         now_ns: int,
         cpu_ns: int,
-        sent_ns: Iterable[int] = (),
+        sent_ns: Sequence[int] = (),
         *,
         open_loop: bool = False,
         opening_ns: Sequence[int] = (),
@@ -180,18 +180,17 @@ class TickCounters:
         Args:
             now_ns: The tick's end.
             cpu_ns: CPU time that the process has used.
-            sent_ns: When each of the requests under way was sent, the oldest first.
+            sent_ns: When each of the requests under way was sent.
             open_loop: Whether ``service`` and ``due`` are counted apart from ``latency`` and what was sent.
             opening_ns: Since when each of the slots that are being opened has been, the oldest first.
             transfer: What was timed of sends and answers; None where that is not known.
             users: Of a closed loop.
             last: Whether it is the last one.
         """
-        under_way = list(sent_ns)
-        sent = self.requests + self._failed + len(under_way) - self._under_way
+        sent = self.requests + self._failed + len(sent_ns) - self._under_way
         latency, service = self.latency.close(), self.service.close()
         # Of a request that was under way at the begin only the rest counts: all its time less what it had waited.
-        waited_ns = len(under_way) * now_ns - sum(under_way)
+        waited_ns = len(sent_ns) * now_ns - sum(sent_ns)
         served_ns = (service if open_loop else latency).sum_ns + self.untimed_ns
         kept = [
             AnswerCount(index, body, count, number)
@@ -223,13 +222,13 @@ class TickCounters:
             error_samples=self._samples,
             answers=[] if self._keep == "none" else kept,
             unchecked=self.requests if self._keep == "none" else self._unchecked,
-            in_flight=len(under_way),
+            in_flight=len(sent_ns),
             in_flight_ns=served_ns + waited_ns - self._waited_ns,
             untimed_ns=self.untimed_ns,
             opening=len(opening_ns),
             oldest_opening_ns=now_ns - opening_ns[0] if opening_ns else 0,
             cpu_ns=cpu_ns - self._begin_cpu_ns,
-            oldest_ns=now_ns - under_way[0] if under_way else 0,
+            oldest_ns=now_ns - min(sent_ns, default=now_ns),
             bytes_received=sum(len(answer.body) * answer.count for answer in kept) + self._unchecked_bytes,
             sending_ns=None if transfer is None else transfer.sending_ns,
             receiving_ns=None if transfer is None else transfer.receiving_ns,
@@ -239,7 +238,7 @@ class TickCounters:
         self._number += 1
         self._begin_ns = now_ns
         self._begin_cpu_ns = cpu_ns
-        self._under_way = len(under_way)
+        self._under_way = len(sent_ns)
         self._waited_ns = waited_ns
         self._reset()
         return tick
