@@ -19,9 +19,6 @@ _T = TypeVar("_T")
 MOST_EVENTS: Final = 64
 """Of one card in one sample; the rest comes with the next."""
 
-BYTES_A_KB: Final = 1000
-"""NVML gives PCIe throughput in KB/s, which nvidia-smi shows as decimal."""
-
 
 class CardProbe:
     """Reads a card; never raises for anything that NVML answers.
@@ -71,13 +68,10 @@ class CardProbe:
         sample = CardSample(
             self._uuid,
             gpu_utilisation=None if utilisation is None else utilisation.gpu / 100,
-            memory_utilisation=None if utilisation is None else utilisation.memory / 100,
             memory_used_bytes=None if memory is None else memory.used,
             sm_clock_mhz=ask("the SM clock", nvml.nvmlDeviceGetClockInfo, card, nvml.NVML_CLOCK_SM),
-            memory_clock_mhz=ask("the memory clock", nvml.nvmlDeviceGetClockInfo, card, nvml.NVML_CLOCK_MEM),
             power_watts=None if power_mw is None else power_mw / 1000,
             energy_joules=None if energy_mj is None else energy_mj / 1000,
-            temperature_celsius=ask("temperature", nvml.nvmlDeviceGetTemperature, card, nvml.NVML_TEMPERATURE_GPU),
             clock_reasons=ask("clock-event reasons", self._reasons, card),
             **(self._slow() if slow else {}),
         )
@@ -87,12 +81,8 @@ class CardProbe:
     def _slow(self) -> dict[str, Any]:
         nvml, card, ask = self._nvml, self._card, self._ask
         processes = ask("processes", self._processes, self._own)
-        received = ask("PCIe received", nvml.nvmlDeviceGetPcieThroughput, card, nvml.NVML_PCIE_UTIL_RX_BYTES)
-        sent = ask("PCIe sent", nvml.nvmlDeviceGetPcieThroughput, card, nvml.NVML_PCIE_UTIL_TX_BYTES)
         return {
             "processes": None if processes is None else tuple(map(self._process, processes)),
-            "pcie_received": None if received is None else received * float(BYTES_A_KB),
-            "pcie_sent": None if sent is None else sent * float(BYTES_A_KB),
             "uncorrected_ecc": ask(
                 "uncorrected ECC errors",
                 nvml.nvmlDeviceGetTotalEccErrors,

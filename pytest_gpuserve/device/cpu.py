@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import psutil
 
-from pytest_gpuserve.device.sample import HostSample, WatchedProcesses
+from pytest_gpuserve.device.sample import WatchedProcesses
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -234,17 +234,6 @@ def below(roots: Iterable[int], children: Mapping[int, Iterable[int]], among: Co
         found |= dict.fromkeys(fresh)
         level = [child for pid in fresh for child in children.get(pid, ())]
     return list(found)
-
-
-def read_host_counters() -> HostSample:
-    """Look at the host: CPU, load, swap."""
-    swap = psutil.swap_memory()
-    return HostSample(
-        busy_seconds=busy_seconds(psutil.cpu_times()._asdict()),
-        load=psutil.getloadavg()[0],
-        swap_used_bytes=swap.used,
-        swapped_bytes=swap.sin + swap.sout,
-    )
 
 
 @dataclass(frozen=True, slots=True)

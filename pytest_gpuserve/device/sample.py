@@ -1,4 +1,4 @@
-"""Samples of cards, host and processes at one moment, and events of a card: values, and lines of a file.
+"""Samples of cards and processes at one moment, and events of a card: values, and lines of a file.
 
 A value that is not known, or was not looked at in this sample, is None: never zero.
 """
@@ -13,7 +13,7 @@ SAMPLES_A_SECOND: Final = 10
 """How often the fast values are looked at."""
 
 SLOW_EVERY: Final = 10
-"""Of so many samples one has the slow values too: PCIe (NVML itself counts for 20 ms), ECC, processes, the host."""
+"""Of so many samples one has the slow values too: memory errors and processes."""
 
 
 MOST_FAILURES: Final = 5
@@ -44,46 +44,23 @@ class CardSample(msgspec.Struct, frozen=True, omit_defaults=True):
     Args:
         uuid: ``GPU-...``, or ``MIG-...`` of an instance.
         gpu_utilisation: Share of the driver's last sampling period (1/6 s to 1 s) in which a kernel ran.
-        memory_utilisation: Share of it in which memory was read or written.
         memory_used_bytes: Memory that is allocated, what the driver keeps for itself included.
         power_watts: Drawn by the board; on newer cards already a mean of the last second.
         energy_joules: Counter since the driver was loaded.
         clock_reasons: Why the clocks are what they are: NVML's mask of clock-event reasons.
-        pcie_received: Bytes a second that the card receives; seen once in `SLOW_EVERY` samples.
-        pcie_sent: Bytes a second that it sends; as ``pcie_received``.
-        uncorrected_ecc: Counter of uncorrected memory errors since the driver was loaded; as ``pcie_received``.
-        processes: What computes on it; as ``pcie_received``.
+        uncorrected_ecc: Counter of uncorrected memory errors since the driver was loaded; once in `SLOW_EVERY` samples.
+        processes: What computes on it; as ``uncorrected_ecc``.
     """
 
     uuid: str
     gpu_utilisation: float | None = None
-    memory_utilisation: float | None = None
     memory_used_bytes: int | None = None
     sm_clock_mhz: int | None = None
-    memory_clock_mhz: int | None = None
     power_watts: float | None = None
     energy_joules: float | None = None
-    temperature_celsius: int | None = None
     clock_reasons: int | None = None
-    pcie_received: float | None = None
-    pcie_sent: float | None = None
     uncorrected_ecc: int | None = None
     processes: tuple[DeviceProcess, ...] | None = None
-
-
-class HostSample(msgspec.Struct, frozen=True):
-    """The host at one moment.
-
-    Args:
-        busy_seconds: Counter of the CPU time that all cores together have worked.
-        load: Processes that ran or waited to run, as the kernel's mean of the last minute.
-        swapped_bytes: Counter of what was moved to the disk and back.
-    """
-
-    busy_seconds: float
-    load: float
-    swap_used_bytes: int
-    swapped_bytes: int
 
 
 class TelemetrySample(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
@@ -91,21 +68,15 @@ class TelemetrySample(msgspec.Struct, frozen=True, tag=True, omit_defaults=True)
 
     Args:
         at_ns: When, by ``time.perf_counter_ns``, the clock of the load's ticks.
-        took_ns: How long it took to look.
-        sampler_cpu_seconds: Counter of the CPU time that the sampler itself has used.
         cards: Those that are watched; empty where there is none.
         client_cpu_seconds: Counter of the CPU time of the client's processes since they were watched; None before.
         server_cpu_seconds: The same of the server's.
-        host: Seen once in `SLOW_EVERY` samples.
     """
 
     at_ns: int
-    took_ns: int
-    sampler_cpu_seconds: float
     cards: tuple[CardSample, ...] = ()
     client_cpu_seconds: float | None = None
     server_cpu_seconds: float | None = None
-    host: HostSample | None = None
 
 
 class CardEvent(msgspec.Struct, frozen=True, tag=True):

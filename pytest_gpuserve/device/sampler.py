@@ -23,7 +23,7 @@ import pynvml
 
 from pytest_gpuserve.device.card import initialised
 from pytest_gpuserve.device.card_probe import CardProbe
-from pytest_gpuserve.device.cpu import ProcessTrees, read_host_counters
+from pytest_gpuserve.device.cpu import ProcessTrees
 from pytest_gpuserve.device.sample import (
     SAMPLES_A_SECOND,
     SLOW_EVERY,
@@ -56,27 +56,18 @@ class Sampler:
         self._encode = msgspec.json.Encoder().encode
         self._trees = ProcessTrees(owner)
         self._uuids = tuple(uuids)
-        self._due = list(range(len(uuids) + 1))
+        self._slow_due = 0
         self._cards = self._opened()
 
     def sample(self, number: int) -> None:
         """Take the sample of this number, which counts from 0 by the time."""
         began_ns = time.perf_counter_ns()
-        turn = self._turn(number)
-        cards = self._read_cards(turn)
+        slow = number >= self._slow_due
+        if slow:
+            self._slow_due = number + SLOW_EVERY
+        cards = self._read_cards(slow=slow)
         client, server = self._trees.count()
-        host = read_host_counters() if turn == len(self._uuids) else None
-        self._write(
-            TelemetrySample(
-                at_ns=began_ns,
-                took_ns=time.perf_counter_ns() - began_ns,
-                sampler_cpu_seconds=time.process_time(),
-                cards=cards,
-                client_cpu_seconds=client,
-                server_cpu_seconds=server,
-                host=host,
-            )
-        )
+        self._write(TelemetrySample(began_ns, cards, client_cpu_seconds=client, server_cpu_seconds=server))
 
     def run(self) -> NoReturn:
         """Sample for ever, at points in time that do not move with how long a sample takes; those missed are missed."""
@@ -103,18 +94,10 @@ class Sampler:
             return None
         return [CardProbe(nvml, uuid, tell=self._write, is_ours=self._trees.is_ours) for uuid in self._uuids]
 
-    def _turn(self, number: int) -> int | None:
-        """The number of the card whose slow values are due (the host is the last), or None. PCIe alone takes 40 ms."""
-        turn = min(range(len(self._due)), key=self._due.__getitem__)
-        if self._due[turn] > number:
-            return None
-        self._due[turn] = number + SLOW_EVERY
-        return turn
-
-    def _read_cards(self, turn: int | None) -> tuple[CardSample, ...]:
+    def _read_cards(self, *, slow: bool) -> tuple[CardSample, ...]:
         if self._cards is None:
             return tuple(map(CardSample, self._uuids))
-        return tuple(card.read(slow=index == turn) for index, card in enumerate(self._cards))
+        return tuple(card.read(slow=slow) for card in self._cards)
 
     def _rest(self, until_ns: int) -> None:
         """Wait for a moment, and meanwhile for orders."""

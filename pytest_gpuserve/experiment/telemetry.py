@@ -23,7 +23,7 @@ from pytest_gpuserve.measure.conditions import (
     judge_use,
     judge_window,
 )
-from pytest_gpuserve.measure.telemetry import NS, SLOW_GAP_NS, between, card_of, is_instance, merged, telemetry_between
+from pytest_gpuserve.measure.telemetry import FAST_GAP_NS, NS, between, card_of, is_instance, merged, telemetry_between
 from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.servers.instance import gpu_remedy
 
@@ -410,7 +410,7 @@ class TelemetrySource:
         # Long enough to see who else is on the card while nobody is who was started here.
         sampler.seen_until(self._free_ns + LOOK_NS)
         needed_ns = min((self._free_ns, *(monitor.since_ns for monitor in self._open)))
-        sampler.forget_before(needed_ns - SLOW_GAP_NS)
+        sampler.forget_before(needed_ns - FAST_GAP_NS)
         server_began_ns = self._clock()
         sampler.seen_until(server_began_ns)
         monitor = TelemetryMonitor(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pytest_gpuserve.device.sample import CardSample, HostSample, TelemetrySample
+    from pytest_gpuserve.device.sample import CardSample, TelemetrySample
 
 
 COMMON: Final = {
@@ -104,16 +104,11 @@ class CardTelemetry:
     Args:
         uuid: Of the card or MIG instance. All but memory is the whole card's, other instances included.
         gpu_utilisation: Share of the time in which a kernel ran.
-        memory_utilisation: Share of the time in which memory was read or written.
         memory_used_bytes: Allocated memory.
         sm_clock_mhz: Of the multiprocessors.
         busy_sm_clock_mhz: The same without the samples in which the card had nothing to do, as far as its clock-event
             reasons tell; None where it never had. How fast a card is shows in this one alone.
-        memory_clock_mhz: Of the memory.
         power_watts: Drawn power.
-        temperature_celsius: Of the chip.
-        pcie_received: Bytes a second, seen once a second.
-        pcie_sent: Bytes a second, seen once a second.
         energy: None where the samples do not cover the stretch.
         clock_reasons: How many samples had each bit of the mask of clock-event reasons; None where it is not known.
         clock_reasons_samples: How many samples had a mask.
@@ -121,15 +116,10 @@ class CardTelemetry:
 
     uuid: str
     gpu_utilisation: Spread | None = None
-    memory_utilisation: Spread | None = None
     memory_used_bytes: Spread | None = None
     sm_clock_mhz: Spread | None = None
     busy_sm_clock_mhz: Spread | None = None
-    memory_clock_mhz: Spread | None = None
     power_watts: Spread | None = None
-    temperature_celsius: Spread | None = None
-    pcie_received: Spread | None = None
-    pcie_sent: Spread | None = None
     energy: Energy | None = None
     clock_reasons: Mapping[int, int] | None = None
     clock_reasons_samples: int = 0
@@ -146,11 +136,6 @@ class Telemetry:
         cards: What each card did, by its uuid; empty where there is none.
         server_cpu_seconds: CPU time of the server's processes; None where they, or the whole stretch, were not seen.
         client_cpu_seconds: The same of the client's.
-        sampler_cpu_seconds: The same of the sampler itself.
-        busy_cores: Cores of the host that worked, on average; seen once a second.
-        load: Processes that ran or waited to run.
-        swap_used_bytes: Memory on disk.
-        swapped_bytes: What was moved there and back.
     """
 
     seconds: float
@@ -159,11 +144,6 @@ class Telemetry:
     cards: Mapping[str, CardTelemetry] = field(default_factory=dict)
     server_cpu_seconds: float | None = None
     client_cpu_seconds: float | None = None
-    sampler_cpu_seconds: float | None = None
-    busy_cores: float | None = None
-    load: Spread | None = None
-    swap_used_bytes: Spread | None = None
-    swapped_bytes: float | None = None
 
     @property
     def energy(self) -> Energy | None:
@@ -224,7 +204,6 @@ def merged(parts: Iterable[Telemetry]) -> Telemetry | None:
         return None
     seconds = sum(part.seconds for part in known)
     uuids = dict.fromkeys(uuid for part in known for uuid in part.cards)
-    busy = _sum([None if part.busy_cores is None else part.busy_cores * part.seconds for part in known])
     return Telemetry(
         seconds,
         sum(part.samples for part in known),
@@ -232,11 +211,6 @@ def merged(parts: Iterable[Telemetry]) -> Telemetry | None:
         {uuid: _merged_card(uuid, [part.cards.get(uuid) for part in known]) for uuid in uuids},
         server_cpu_seconds=_sum([part.server_cpu_seconds for part in known]),
         client_cpu_seconds=_sum([part.client_cpu_seconds for part in known]),
-        sampler_cpu_seconds=_sum([part.sampler_cpu_seconds for part in known]),
-        busy_cores=None if busy is None or seconds <= 0 else busy / seconds,
-        load=Spread.merged(part.load for part in known),
-        swap_used_bytes=Spread.merged(part.swap_used_bytes for part in known),
-        swapped_bytes=_sum([part.swapped_bytes for part in known]),
     )
 
 
@@ -247,15 +221,10 @@ def _merged_card(uuid: str, parts: Sequence[CardTelemetry | None]) -> CardTeleme
     return CardTelemetry(
         uuid,
         gpu_utilisation=Spread.merged(part.gpu_utilisation for part in known),
-        memory_utilisation=Spread.merged(part.memory_utilisation for part in known),
         memory_used_bytes=Spread.merged(part.memory_used_bytes for part in known),
         sm_clock_mhz=Spread.merged(part.sm_clock_mhz for part in known),
         busy_sm_clock_mhz=Spread.merged(part.busy_sm_clock_mhz for part in known),
-        memory_clock_mhz=Spread.merged(part.memory_clock_mhz for part in known),
         power_watts=Spread.merged(part.power_watts for part in known),
-        temperature_celsius=Spread.merged(part.temperature_celsius for part in known),
-        pcie_received=Spread.merged(part.pcie_received for part in known),
-        pcie_sent=Spread.merged(part.pcie_sent for part in known),
         energy=_sum_energy([None if part is None else part.energy for part in parts]),
         clock_reasons={bit: sum(reasons.get(bit, 0) for reasons in told) for bit in bits} if told else None,
         clock_reasons_samples=sum(part.clock_reasons_samples for part in known),
@@ -352,9 +321,6 @@ def _when(point: Point) -> int:
 FAST_GAP_NS: Final = NS // 2
 """Between two samples of what is seen ten times a second; nothing is known of a longer one."""
 
-SLOW_GAP_NS: Final = 5 * NS // 2
-"""The same of what is seen once a second."""
-
 GPU_IDLE: Final = 0x1
 """Clock-event reason of a card that has nothing to do, nvml.h's nvmlClocksEventReasonGpuIdle: its clocks fall then."""
 
@@ -374,14 +340,13 @@ def telemetry_between(samples: Sequence[TelemetrySample], begin_ns: int, end_ns:
     """
     inside = between(samples, begin_ns, end_ns)
     # As far around as anything is interpolated from.
-    first = bisect_left(samples, begin_ns - SLOW_GAP_NS, key=_at_ns)
-    around = samples[first : bisect_right(samples, end_ns + SLOW_GAP_NS, key=_at_ns)]
+    first = bisect_left(samples, begin_ns - FAST_GAP_NS, key=_at_ns)
+    around = samples[first : bisect_right(samples, end_ns + FAST_GAP_NS, key=_at_ns)]
     seconds = (end_ns - begin_ns) / NS
 
-    def rise(read: Callable[[TelemetrySample], float | None], gap_ns: int = FAST_GAP_NS) -> float | None:
-        return rise_between(points(around, read), begin_ns, end_ns, gap_ns)
+    def rise(read: Callable[[TelemetrySample], float | None]) -> float | None:
+        return rise_between(points(around, read), begin_ns, end_ns, FAST_GAP_NS)
 
-    busy = rise(lambda sample: _host(sample, lambda host: host.busy_seconds), SLOW_GAP_NS)
     uuids = dict.fromkeys(card.uuid for sample in around for card in sample.cards)
     nearest = inside or _neighbours(around, begin_ns)
     return Telemetry(
@@ -391,11 +356,6 @@ def telemetry_between(samples: Sequence[TelemetrySample], begin_ns: int, end_ns:
         {uuid: _card(uuid, nearest, around, begin_ns, end_ns) for uuid in uuids},
         server_cpu_seconds=rise(lambda sample: sample.server_cpu_seconds),
         client_cpu_seconds=rise(lambda sample: sample.client_cpu_seconds),
-        sampler_cpu_seconds=rise(lambda sample: sample.sampler_cpu_seconds),
-        busy_cores=None if busy is None or seconds <= 0 else busy / seconds,
-        load=Spread.of(_host(sample, lambda host: host.load) for sample in inside),
-        swap_used_bytes=Spread.of(_host(sample, lambda host: host.swap_used_bytes) for sample in inside),
-        swapped_bytes=rise(lambda sample: _host(sample, lambda host: host.swapped_bytes), SLOW_GAP_NS),
     )
 
 
@@ -416,15 +376,10 @@ def _card(
     return CardTelemetry(
         uuid,
         gpu_utilisation=Spread.of(card.gpu_utilisation for card in seen),
-        memory_utilisation=Spread.of(card.memory_utilisation for card in seen),
         memory_used_bytes=Spread.of(card.memory_used_bytes for card in seen),
         sm_clock_mhz=Spread.of(card.sm_clock_mhz for card in seen),
         busy_sm_clock_mhz=Spread.of(card.sm_clock_mhz for card in busy),
-        memory_clock_mhz=Spread.of(card.memory_clock_mhz for card in seen),
         power_watts=Spread.of(card.power_watts for card in seen),
-        temperature_celsius=Spread.of(card.temperature_celsius for card in seen),
-        pcie_received=Spread.of(card.pcie_received for card in seen),
-        pcie_sent=Spread.of(card.pcie_sent for card in seen),
         energy=energy_between(around, uuid, begin_ns, end_ns),
         clock_reasons={bit: sum(bool(mask & bit) for mask in masks) for bit in sorted(bits)} if masks else None,
         clock_reasons_samples=len(masks),
@@ -458,10 +413,6 @@ def energy_between(samples: Sequence[TelemetrySample], uuid: str, begin_ns: int,
         return Energy(joules, "counter")
     joules = integral_between(of_card(lambda card: card.power_watts), begin_ns, end_ns, FAST_GAP_NS)
     return None if joules is None else Energy(joules, "power")
-
-
-def _host(sample: TelemetrySample, read: Callable[[HostSample], float]) -> float | None:
-    return None if sample.host is None else read(sample.host)
 
 
 def _bits(mask: int) -> Iterable[int]:

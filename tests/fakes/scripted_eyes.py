@@ -102,4 +102,4 @@ class ScriptedEyes:
         rest = {} if any(self.watched) else {"gpu_utilisation": 0.0}
         card = CardSample(UUID, **{"energy_joules": 100 * at_ns / 1e9, **QUIET, **rest, **self.card(at_ns / 1e9)})
         seconds = at_ns / 1e9
-        self._samples.append(TelemetrySample(at_ns, 1, 0.0, (card,), server_cpu_seconds=seconds / 2))
+        self._samples.append(TelemetrySample(at_ns, (card,), server_cpu_seconds=seconds / 2))

@@ -153,15 +153,13 @@ def test_no_rule_can_see_how_fast_the_server_was() -> None:
 
 def test_a_run_needs_something_to_be_known_of_its_card() -> None:
     """One value in one sample is something; a clock that the baseline has must be known but for some samples."""
-    blank, power = (
-        TelemetrySample(0, 1, 0.0, cards=(card,)) for card in (CardSample(UUID), CardSample(UUID, power_watts=1.0))
-    )
+    blank, power = (TelemetrySample(0, cards=(card,)) for card in (CardSample(UUID), CardSample(UUID, power_watts=1.0)))
     assert judge_known([blank, power], [UUID], needs_clock=False) == RunCondition()
     assert judge_known([], [], needs_clock=True) == RunCondition()
     for samples, uuid in (([blank, blank], UUID), ([power], "GPU-2"), ([], UUID)):
         (reason,) = judge_known(samples, [uuid], needs_clock=False).invalid
         assert reason.text.startswith(f"nothing is known of {uuid}: ")
-    clocks = [TelemetrySample(0, 1, 0.0, cards=(CardSample(UUID, 1.0, sm_clock_mhz=mhz),)) for mhz in (1500, None)]
+    clocks = [TelemetrySample(0, cards=(CardSample(UUID, 1.0, sm_clock_mhz=mhz),)) for mhz in (1500, None)]
     assert judge_known((clocks[:1] + clocks[1:] * 4) * 3, [UUID], needs_clock=True) == RunCondition()
     clocks = clocks[:1] + clocks[1:] * 5
     assert judge_known(clocks, [UUID], needs_clock=False) == RunCondition()
@@ -212,9 +210,7 @@ def test_processes_of_others_are_named(
     looks: tuple[tuple[DeviceProcess, ...] | None, ...], server_began: int, invalid: str, unknown: str
 ) -> None:
     """By pid, name and memory, with what helps; where nobody can tell whose one is it is unknown, and no pass."""
-    samples = [
-        TelemetrySample(number, 1, 0.0, cards=(CardSample(UUID, processes=each),)) for number, each in enumerate(looks)
-    ]
+    samples = [TelemetrySample(number, cards=(CardSample(UUID, processes=each),)) for number, each in enumerate(looks)]
     found = judge_processes(samples, [UUID], server_began_ns=server_began)
     for texts, words in ((said(found.invalid), invalid), (found.unknown, unknown)):
         assert len(texts) == bool(words)
@@ -225,7 +221,7 @@ def test_processes_of_others_are_named(
 
 def test_processes_of_other_cards_are_not_looked_at() -> None:
     """Whoever is there, this card's are not known."""
-    elsewhere = [TelemetrySample(0, 1, 0.0, cards=(CardSample("GPU-2", processes=(THEIRS,)),))]
+    elsewhere = [TelemetrySample(0, cards=(CardSample("GPU-2", processes=(THEIRS,)),))]
     assert judge_processes(elsewhere, [UUID], server_began_ns=1) == RunCondition(unknown=(NOT_SEEN,))
 
 
@@ -245,7 +241,7 @@ def test_use_without_a_process_is_foreign(
 ) -> None:
     """By memory or utilisation; of an instance by memory alone, for the utilisation is its whole GPU's."""
     cards = [CardSample(uuid, gpu_utilisation=busy, memory_used_bytes=memory) for busy, memory in values]
-    found = judge_rest([TelemetrySample(0, 1, 0.0, cards=(card,)) for card in cards], [uuid]).invalid
+    found = judge_rest([TelemetrySample(0, cards=(card,)) for card in cards], [uuid]).invalid
     assert [(reason.kind, reason.about) for reason in found] == [(ReasonKind.FOREIGN_PROCESS, uuid)] * used
 
 
@@ -278,7 +274,7 @@ BUSY, IDLE = {"gpu_utilisation": 0.01}, {"gpu_utilisation": 0.0}
 def test_a_server_that_does_not_use_the_gpu(looks: list[dict[str, Any]], *, invalid: bool, unknown: bool) -> None:
     """Nothing may tell of use: no process of its own, no utilisation, and no more memory than before its start."""
     cards = [CardSample(UUID, **{"memory_used_bytes": 450 * MIB, **look}) for look in looks]
-    samples = [TelemetrySample(0, 1, 0.0, cards=(card,)) for card in cards]
+    samples = [TelemetrySample(0, cards=(card,)) for card in cards]
     found = judge_use(samples, [UUID], before_bytes={UUID: 450 * MIB}, remedy="--device=cuda")
     assert [(reason.kind, reason.about) for reason in found.invalid] == [(ReasonKind.GPU_UNUSED, UUID)] * invalid
     assert all("--device=cuda; or measure the CPU: --gpu=cpu" in reason.text for reason in found.invalid)
@@ -340,7 +336,7 @@ def test_ecc_errors_are_those_that_came_meanwhile() -> None:
     """Older ones are not this run's; a counter that was never read is unknown, unless the card has none."""
 
     def ecc(*counts: int | None) -> list[TelemetrySample]:
-        return [TelemetrySample(0, 1, 0.0, cards=(CardSample(UUID, uncorrected_ecc=count),)) for count in counts]
+        return [TelemetrySample(0, cards=(CardSample(UUID, uncorrected_ecc=count),)) for count in counts]
 
     assert judge_ecc(ecc(7, None, 7), [UUID]) == RunCondition()
     (reason,) = judge_ecc(ecc(7, None, 8, 7), [UUID]).invalid

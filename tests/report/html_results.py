@@ -270,11 +270,8 @@ def _telemetry(seconds: float, users: int) -> Telemetry:
     card = CardTelemetry(
         UUID,
         gpu_utilisation=Spread(busy, min(1.0, busy + 0.05), busy - 0.1, 40),
-        memory_utilisation=Spread(busy / 2, busy, 0.1, 40),
         memory_used_bytes=Spread(12e9, 12.2e9, 11.8e9, 40),
         power_watts=Spread(280.0, 310.0, 240.0, 40),
         energy=Energy(280.0 * seconds, "counter"),
     )
-    return Telemetry(
-        seconds, samples=40, covered=True, cards={UUID: card}, server_cpu_seconds=2.5 * seconds, busy_cores=4.0
-    )
+    return Telemetry(seconds, samples=40, covered=True, cards={UUID: card}, server_cpu_seconds=2.5 * seconds)

@@ -174,11 +174,8 @@ class FakeCard:
     power_watts: Fact = 30
     energy_millijoules: Fact | str = "integral"
     energy_began_millijoules: int = 1_000_000
-    temperature: Fact = 40
     clock_reasons: Fact = 0
     supported_clock_reasons: Fact = 0x1FF
-    pcie_tx_kilobytes: Fact = 0
-    pcie_rx_kilobytes: Fact = 0
     ecc_corrected: Fact = 0
     ecc_uncorrected: Fact = 0
     processes: ProcessFact = ()
@@ -340,8 +337,6 @@ _KEYS: Final = {
     "power_watts": ("power_mw", 1000),
     "mig": ("mig_mode", 1),
     "most_slices": ("max_mig_devices", 1),
-    "pcie_tx_kilobytes": ("pcie_tx_kbs", 1),
-    "pcie_rx_kilobytes": ("pcie_rx_kbs", 1),
 }
 """Fields whose fact has another name in the script, and how many of its units are one of the field's."""
 

@@ -42,7 +42,6 @@ typedef struct { unsigned long long total, free, used; } Memory;
 typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
 typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } Process;
-typedef struct { unsigned version, sensor; int temperature; } Temperature;
 typedef struct { void *device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } EventData;
 
 enum {
@@ -541,26 +540,6 @@ int nvmlDeviceGetUtilizationRates(void *device, Utilization *rates) {
     int code = enter_device(__func__, device);
     if (code || (code = small_number(device, "utilization", &rates->gpu))) return code;
     return small_number(device, "memory_utilization", &rates->memory);
-}
-
-int nvmlDeviceGetTemperature(void *device, unsigned sensor, unsigned *celsius) {
-    int code = enter_device(__func__, device);
-    if (code) return code;
-    return sensor ? INVALID_ARGUMENT : small_number(device, "temperature", celsius);
-}
-
-int nvmlDeviceGetTemperatureV(void *device, Temperature *reading) {
-    unsigned celsius;
-    int code = enter_device(__func__, device);
-    if (code || (code = small_number(device, "temperature", &celsius))) return code;
-    reading->temperature = (int)celsius;
-    return SUCCESS;
-}
-
-int nvmlDeviceGetPcieThroughput(void *device, unsigned counter, unsigned *kilobytes) {
-    int code = enter_device(__func__, device);
-    if (code) return code;
-    return small_number(device, counter ? "pcie_rx_kbs" : "pcie_tx_kbs", kilobytes);
 }
 
 int nvmlDeviceGetTotalEccErrors(void *device, unsigned type, unsigned counter, unsigned long long *count) {
