@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given, settings
@@ -21,6 +21,9 @@ from tests.fakes.children.toolkit import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from pytest_gpuserve.servers.inside.http_socket import HttpSocket
+    from pytest_gpuserve.servers.inside.torch_model import Execution
 
 GUARD_SECONDS = 20.0
 LONG_NS = round(1e9 * GUARD_SECONDS)
@@ -175,6 +178,32 @@ def test_each_batch_size_has_its_graph_before_the_first_answer() -> None:
     # Without batching a request is executed as it is.
     GraphShapes(1).record(execute, asked)
     assert (sizes[9:], inputs) == ([1, 1, 1], {b"ab", b"abcd"})
+
+
+def test_a_worker_records_graphs_before_it_counts(tmp_path: Path) -> None:
+    """Its first execution comes after those for the graphs; one of a shape without a graph counts as compiled."""
+    sizes: list[int] = []
+
+    def execute(requests: list[InferenceRequest]) -> list[list[Tensor]]:
+        sizes.append(len(requests))
+        return [[] for _ in requests]
+
+    execution, tally = cast("Execution", execute), WorkerCounters(tmp_path / "tally")
+    service = torch_service.Service(
+        cast("HttpSocket", None),
+        tally,
+        "model",
+        [execution],
+        max_batch_size=2,
+        max_wait_seconds=0.0,
+        on_first=lambda _: None,
+        graphs=GraphShapes(2),
+    )
+    for width in (1, 2):
+        service._execute(execution, [request(0, 1, width)])
+    counted, _ = read_counters(tmp_path / "tally")
+    assert sizes == [1, 1, 1, 2, 2, 2, 1, 1]
+    assert (counted["executions"], counted["compiling"]) == (2, 1)
 
 
 def test_graphs_that_could_not_be_recorded_are_tried_again() -> None:
