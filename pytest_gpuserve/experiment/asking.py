@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
 from pytest_gpuserve.load.engine.http1 import MalformedResponse, ResponseParser
-from pytest_gpuserve.load.kserve import extra
-from pytest_gpuserve.load.kserve_grpc import decode_answer
+from pytest_gpuserve.load.kserve import decode_answer, extra
 from pytest_gpuserve.load.request import check_answer
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import begin_of

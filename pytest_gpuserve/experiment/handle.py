@@ -15,8 +15,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.asking import ANSWER_SECONDS, Answer, ask_once
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.load.driver import most_under_way
-from pytest_gpuserve.load.kserve import Inference, OutputRequest, http_request, inputs_of
-from pytest_gpuserve.load.kserve_grpc import RPC, grpc_message
+from pytest_gpuserve.load.kserve import RPC, Inference, grpc_message, http_request, tensors_of
 from pytest_gpuserve.load.openai import ApiCall, Messages, Texts, embeddings, generations, one_token, rerank
 from pytest_gpuserve.load.prompt_set import Prompts
 from pytest_gpuserve.load.request import Expect, Request
@@ -26,8 +25,8 @@ from pytest_gpuserve.load.tensors import close_to
 from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.load.wire import OPENS, Endpoint, Tls
 from pytest_gpuserve.process.ports import is_here
-from pytest_gpuserve.process.ready import verified_tls
 from pytest_gpuserve.servers.base import Ask, Guarded, ServerKind
+from pytest_gpuserve.servers.query import query
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
@@ -240,23 +239,21 @@ class ServerHandle:
             parameters: Of the request, such as ``{"sequence_id": 7}``.
             shared_memory: Instead of ``outputs``, each with the most bytes that it takes: inputs and outputs then go
                 through the system shared memory of this host, and requests and answers carry no data. Only a server
-                that maps it does that (Triton, pytriton). What ``expect`` sees is put together as if they did.
+                that maps it does that (Triton, pytriton), and ``expect`` compares arrays.
 
         Raises:
             UsageProblem: A part cannot stand in such a request, the model is not known, or there is no gRPC, or no
                 shared memory.
         """
-        bare = Inference(
+        inference = Inference(
             model or self._only_model(),
-            inputs_of(inputs),
+            tensors_of("input", inputs),
+            outputs=tuple(outputs if shared_memory is None else shared_memory),
             version=version,
             request_id=request_id,
             parameters=dict(parameters or {}),
         )
-        sharing = None if shared_memory is None else Sharing((bare,), self._layout(shared_memory, outputs))
-        inference = replace(
-            bare, outputs=tuple(map(OutputRequest, outputs if shared_memory is None else shared_memory))
-        )
+        sharing = None if shared_memory is None else Sharing((inference,), self._layout(shared_memory, outputs))
         check = close_to(expect) if isinstance(expect, Mapping) else expect
         request = http_request(inference, check if sharing is None else sharing.layout.expecting(check))
         if self.kind.transport == "queue":
@@ -280,7 +277,7 @@ class ServerHandle:
                 "infer(...) takes either outputs=... or shared_memory=..., which names them too",
                 remedies=["leave out outputs=..."],
             )
-        return Layout.of(shared_memory, "infer(shared_memory=...)")
+        return Layout(tuple(shared_memory.items()))
 
     def _only_model(self) -> str:
         if not self.kind.default_model:
@@ -354,7 +351,7 @@ class Sharing:
     """What of a target goes through shared memory.
 
     Args:
-        inferences: Its payloads, which name no outputs.
+        inferences: Its payloads.
         layout: Their outputs.
     """
 
@@ -367,7 +364,7 @@ class Sharing:
 
         Raises:
             UsageProblem: As of ``slots_needed``; or the server is on another machine, or there is no room.
-            LoadFailed: The server does not take the memory.
+            ServerFailed: The server does not take the memory.
         """
         site = instance.site
         if not is_here(site.host):
@@ -375,15 +372,15 @@ class Sharing:
                 f"the server at {site.host} has no memory in common with this machine",
                 remedies=["run the test on the machine of the server", WITHOUT],
             )
-        with share(
-            self.inferences,
-            dict(self.layout.outputs),
-            slots=slots_needed(schedule),
-            host=site.host,
-            port=site.port,
-            tls=verified_tls(site.ca_file) if site.tls else None,
-            headers=instance.kind.owner_headers(site) if isinstance(instance.kind, Guarded) else {},
-        ) as shared:
+        headers = instance.kind.owner_headers(site) if isinstance(instance.kind, Guarded) else {}
+
+        def ask(method: str, path: str, body: bytes) -> tuple[int, str]:
+            what = "the server could not be asked to use shared memory of this host"
+            path = f"/v2/systemsharedmemory/region/{path}"
+            reply = query(site, path, what=what, method=method, headers=headers, body=body)
+            return reply.status, instance.shown(reply.body.decode(errors="replace"), headers)
+
+        with share(self.inferences, self.layout, slots_needed(schedule), ask) as shared:
             yield shared
 
 
@@ -506,17 +503,18 @@ class Target:
 
         Raises:
             UsageProblem: As of ``check_schedule``; or the server is on another machine, or there is no room.
-            LoadFailed: The server does not take the memory.
+            ServerFailed: The server does not take the memory.
         """
         return nullcontext() if self.sharing is None else self.sharing.opened(instance, schedule)
 
     def payloads(self, instance: Instance, shared: SharedTensors | None = None) -> tuple[tuple[bytes, ...], ...]:
         """The serialised requests, as a plan has them: of each its one form, or in shared memory one for each slot."""
         if self.protocol == "grpc":
-            return tuple((message,) for message in self.messages) if shared is None else shared.grpc_messages()
-        forms = [(request,) for request in self.requests] if shared is None else shared.http_requests()
+            messages = [[message] for message in self.messages]
+            return tuple(map(tuple, messages if shared is None else shared.made_by(grpc_message)))
+        requests = [[request] for request in self.requests] if shared is None else shared.made_by(http_request)
         site = instance.site
-        return tuple(tuple(request.to_bytes(site.host, site.port) for request in each) for each in forms)
+        return tuple(tuple(request.to_bytes(site.host, site.port) for request in each) for each in requests)
 
     def numbers_before_end(self) -> tuple[int, ...]:
         """Where requests have the place of a number, as a plan has it."""
@@ -589,7 +587,7 @@ def _joined_sharing(parts: Sequence[Sharing | None]) -> Sharing | None:
     if len({part.layout for part in known}) > 1:
         raise UsageProblem(
             "rotate([...]): requests through shared memory have the same outputs, each of one size",
-            found="; ".join(sorted({repr(dict(part.layout.outputs)) for part in known})),
+            found="; ".join(sorted({repr(dict(part.layout.sizes)) for part in known})),
             remedies=["give each infer(...) the same shared_memory={...}, with the most bytes that any of them takes"],
         )
     return Sharing(tuple(inference for part in known for inference in part.inferences), known[0].layout)

@@ -105,7 +105,7 @@ class Watch:
 
         Raises:
             UsageProblem: The load cannot go through shared memory.
-            LoadFailed: The server does not take the memory.
+            ServerFailed: The server does not take the memory.
         """
         with self.target.shared(self.instance, self.shape.schedule) as self._shared:
             yield

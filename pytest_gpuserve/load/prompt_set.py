@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import math
 import random
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import msgspec
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.request import NUMBER_PLACE
+from pytest_gpuserve.process.extras import import_extra
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -322,14 +322,7 @@ def _counter(tokenizer: str | Path) -> Callable[[str], int]:
         )
     path = Path(tokenizer)
     path = path / "tokenizer.json" if path.is_dir() else path
-    try:
-        tokenizers = importlib.import_module("tokenizers")
-    except ImportError as problem:
-        raise UsageProblem(
-            "tokenizer=... needs the library tokenizers",
-            found=str(problem),
-            remedies=["pip install 'pytest-gpuserve[tokenizers]'", "leave it out: words are counted then"],
-        ) from None
+    tokenizers = import_extra("tokenizers", "prompts(tokenizer=...)", "tokenizers")
     try:
         read = tokenizers.Tokenizer.from_file(str(path))
     except Exception as problem:  # noqa: BLE001 -- the library raises nothing more special

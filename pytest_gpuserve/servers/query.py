@@ -30,7 +30,15 @@ class Reply(NamedTuple):
         return f"status {self.status}{redirected(self.location)}"
 
 
-def query(site: Site, path: str, *, what: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> Reply:
+def query(
+    site: Site,
+    path: str,
+    *,
+    what: str,
+    method: str = "GET",
+    headers: Mapping[str, str] | None = None,
+    body: bytes = b"",
+) -> Reply:
     """Ask a server something; any status is an answer.
 
     Args:
@@ -39,6 +47,7 @@ def query(site: Site, path: str, *, what: str, method: str = "GET", headers: Map
         what: What did not work if there is no answer, for the message.
         method: How.
         headers: Sent along, such as a token.
+        body: Sent along.
 
     Raises:
         ServerFailed: There is no whole answer in time.
@@ -50,7 +59,7 @@ def query(site: Site, path: str, *, what: str, method: str = "GET", headers: Map
         else http.client.HTTPConnection(site.host, site.port, timeout=seconds)
     )
     try:
-        connection.request(method, path, headers=dict(headers or {}))
+        connection.request(method, path, body or None, dict(headers or {}))
         answer = connection.getresponse()
         return Reply(answer.status, answer.read(), answer.headers.get("Location", ""))
     except TimeoutError:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import re
 import shutil
 from collections.abc import Iterable, Mapping
@@ -15,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
+from pytest_gpuserve.process.extras import import_extra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,17 +41,8 @@ def parse_config(text: str, origin: str) -> ModelConfig:
     Raises:
         UsageProblem: The text does not fit the schema; names the line. Or tritonclient is missing.
     """
-    try:
-        text_format = importlib.import_module("google.protobuf.text_format")
-        schema = importlib.import_module("tritonclient.grpc.model_config_pb2")
-    except Exception as problem:
-        # tritonclient raises RuntimeError for a missing grpcio, protobuf errors of its own for a wrong version.
-        raise UsageProblem(
-            "Triton's model configurations need tritonclient",
-            found=f"{type(problem).__name__}: {problem}",
-            looked=[origin],
-            remedies=["pip install 'pytest-gpuserve[triton]'"],
-        ) from problem
+    schema = import_extra("tritonclient.grpc.model_config_pb2", f"reading {origin}")
+    text_format = import_extra("google.protobuf.text_format", f"reading {origin}")
     try:
         return text_format.Parse(text, schema.ModelConfig(), allow_unknown_field=True)
     except RecursionError:

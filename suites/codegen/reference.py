@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.load.kserve_grpc import decode_answer
+from pytest_gpuserve.load.kserve import decode_answer
 from suites.codegen.apps.byte_tokenizer import load_tokenizer
 from suites.codegen.request import END_ID, HELLO, START_ID
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from pytest_gpuserve.asking import Refused
-from pytest_gpuserve.load.kserve import inputs_of
+from pytest_gpuserve.load.kserve import datatype_of
 from pytest_gpuserve.measure.counters import counted_between
 from suites.codegen.analysis import (
     mean_batch,
@@ -174,9 +174,9 @@ def test_tritonclients_own_request_is_answered_alike(running: Running) -> None:
     """The body that tritonclient makes of the 15 tensors, 1443 bytes of JSON and 78 of tensors, gets our answer."""
     client = pytest.importorskip("tritonclient.http")
     inputs = []
-    for tensor in inputs_of(request_tensors()):
-        inputs.append(client.InferInput(tensor.name, list(tensor.shape), tensor.datatype))
-        inputs[-1].set_data_from_numpy(request_tensors()[tensor.name])
+    for name, array in request_tensors().items():
+        inputs.append(client.InferInput(name, list(array.shape), datatype_of(array)))
+        inputs[-1].set_data_from_numpy(array)
     body, json_bytes = client.InferenceServerClient.generate_request_body(inputs)
     assert (json_bytes, len(body) - json_bytes) == (JSON_BYTES, BINARY_BYTES)
     theirs = running.server.post(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.asking import Answer, Refused
-from pytest_gpuserve.load.kserve_grpc import decode_answer
+from pytest_gpuserve.load.kserve import decode_answer
 from suites.asking import ask_together
 from suites.distilbert.payload import FOX, HEADER_LENGTH, INFER_PATH, SENTENCES, kserve_body
 from suites.distilbert.settings import AS_PUBLISHED, EQUALISED, MAX_BATCH_SIZE

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.load.kserve import Inference, decode_http, http_request, inputs_of
+from pytest_gpuserve.load.kserve import Inference, decode_answer, http_request, tensors_of
 from pytest_gpuserve.measure.window import COMPUTE
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Ask
@@ -50,7 +50,7 @@ def request(model: str = "double") -> Request:
     import numpy as np
 
     x = np.array([[1.5]] if model == "double" else [1.5], dtype=np.float32)
-    return http_request(Inference(model, inputs_of({"X": x})))
+    return http_request(Inference(model, tensors_of("input", {"X": x})))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def load(instance: Instance, asked: Request, users: int, each: int) -> None:
         url = f"http://127.0.0.1:{instance.site.port}{asked.path}"
         sent = urllib.request.Request(url, asked.body, dict(asked.headers))
         with urllib.request.urlopen(sent, timeout=START_SECONDS) as answer:
-            values: list[float] = decode_http(answer.read())["Y"].ravel().tolist()
+            values: list[float] = decode_answer(answer.read())["Y"].ravel().tolist()
             return values
 
     with ThreadPoolExecutor(users) as pool:

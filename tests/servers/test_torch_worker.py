@@ -20,7 +20,7 @@ from pytest_gpuserve.device import list_cards
 from pytest_gpuserve.device.telemetry import SamplerProcess
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.experiment.telemetry import RELEASE_NS
-from pytest_gpuserve.load.kserve import Inference, OutputRequest, decode_http, http_request, inputs_of
+from pytest_gpuserve.load.kserve import Inference, decode_answer, http_request, tensors_of
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed
@@ -51,7 +51,7 @@ START_SECONDS = 120.0
 
 def body(outputs: tuple[str, ...] = (), **tensors: object) -> bytes:
     """A request with these inputs, in this order."""
-    return http_request(Inference("m", inputs_of(tensors), tuple(map(OutputRequest, outputs)))).body
+    return http_request(Inference("m", tensors_of("input", tensors), outputs)).body
 
 
 def answered(worker: Instance, request: bytes) -> tuple[int, bytes]:
@@ -67,7 +67,7 @@ def ask(worker: Instance, request: bytes) -> dict[str, Any]:
     """The worker's answer, which is a good one."""
     status, answer = answered(worker, request)
     assert status == HTTPStatus.OK, answer
-    return decode_http(answer)
+    return decode_answer(answer)
 
 
 def refusal(worker: Instance, request: bytes) -> str:

@@ -75,7 +75,7 @@ def test_a_configuration_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 def test_a_missing_tritonclient_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra that brings it is the remedy."""
     monkeypatch.setitem(sys.modules, "tritonclient.grpc.model_config_pb2", None)
-    with pytest.raises(UsageProblem, match=r"need tritonclient\n(.*\n)*.*pip install 'pytest-gpuserve\[triton\]'"):
+    with pytest.raises(UsageProblem, match=r"needs tritonclient\n(.*\n)*.*pip install 'pytest-gpuserve\[triton\]'"):
         parse_config("", ORIGIN)
 
 

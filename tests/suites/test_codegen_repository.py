@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.kserve import HEADER_LENGTH, Inference, http_request, inputs_of
+from pytest_gpuserve.load.kserve import HEADER_LENGTH, Inference, datatype_of, http_request, tensors_of
 from pytest_gpuserve.servers.triton_config import Repository
 from suites.codegen.apps import serving
 from suites.codegen.apps.byte_tokenizer import END_ID, ByteTokenizer, load_tokenizer
@@ -67,9 +67,11 @@ def test_request_is_the_ensembles_contract() -> None:
 
     Of five prompts every tensor has five rows, with the same options in each.
     """
-    ensemble, inputs = config(ENSEMBLE), inputs_of(request_tensors())
+    ensemble, inputs = config(ENSEMBLE), tensors_of("input", request_tensors())
     assert len(inputs) == 15
-    assert [(each.name, each.datatype) for each in inputs] == [(each.name, datatype(each)) for each in ensemble.input]
+    assert {name: datatype_of(each) for name, each in inputs.items()} == {
+        each.name: datatype(each) for each in ensemble.input
+    }
     assert tuple(each.name for each in ensemble.input if each.optional) == OPTION_NAMES
     assert tuple(each.name for each in ensemble.output) == OUTPUTS
     tensors = request_tensors([HELLO] * 5, top_k=9)
@@ -79,7 +81,7 @@ def test_request_is_the_ensembles_contract() -> None:
 
 def test_request_has_the_published_bytes() -> None:
     """Its tensors take 78 bytes, and what tritonclient makes of them 1521 in all."""
-    request = http_request(Inference(ENSEMBLE, inputs_of(request_tensors())))
+    request = http_request(Inference(ENSEMBLE, tensors_of("input", request_tensors())))
     assert len(request.body) - int(request.headers[HEADER_LENGTH]) == BINARY_BYTES == 78
     client = pytest.importorskip("tritonclient.http")
     inputs = []
