@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.builds.interpreter import find_python
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
-from pytest_gpuserve.new.asking import RequestOptions, ask
-from pytest_gpuserve.new.files import IGNORED, ignore, suite_files, variable_of, write_missing
-from pytest_gpuserve.new.recognise import recognise, recognise_command, suite_name
+from pytest_gpuserve.load.request import Request
+from pytest_gpuserve.new.app import COMMAND, ask, recognise, recognise_command, suite_name
+from pytest_gpuserve.new.files import suite_files, variable_of, write_missing
 from pytest_gpuserve.process.command_line import refused, run_command
 from pytest_gpuserve.process.secrets import masked, secret_headers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.new.asking import SampleExchange
-    from pytest_gpuserve.new.recognise import RecognisedApp
+    from pytest_gpuserve.new.app import App
 
-
-SHOWN_CHARACTERS: Final = 300
+_SHOWN: Final = 300  # characters
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -33,7 +31,8 @@ def main(arguments: Sequence[str]) -> int:
     split = words.index("--") if "--" in words else len(words)
     given = _parser().parse_args(words[:split])
     try:
-        _make(given, words[split + 1 :])
+        app = _app(given, words[split + 1 :], Path.cwd())
+        print(masked("\n".join(_made(given, app, Path.cwd()))))  # noqa: T201 -- a command
     except GpuserveError as problem:
         return refused(problem)
     return 0
@@ -41,18 +40,16 @@ def main(arguments: Sequence[str]) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m pytest_gpuserve.new",
+        prog=COMMAND,
         usage="%(prog)s [options] APP\n       %(prog)s [options] -- COMMAND --port={port}",
         description="Starts an app, asks it once, and writes a suite that gates it, with a workflow.",
         epilog="Exit status: 0, or 2 where the app cannot be used or does not answer. Files that exist are left alone.",
     )
     parser.add_argument("app", nargs="?", type=Path, help="an app's file, or the folder of Triton's model repository")
     parser.add_argument("--name", help="of the suite (default: that of the file)")
-    parser.add_argument("--method", help="of the request")
-    parser.add_argument("--path", help="of the request")
-    body = parser.add_mutually_exclusive_group()
-    body.add_argument("--body", help="of the request")
-    body.add_argument("--body-file", type=Path, metavar="FILE", help="a file with the request's body")
+    for name in ("--method", "--path"):
+        parser.add_argument(name, help="of the request")
+    parser.add_argument("--body", metavar="TEXT|@FILE", help="of the request")
     parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="of the request")
     parser.add_argument("--model", help="of a pytriton app: the model that is asked")
     parser.add_argument("--python", metavar="EXE", help="the interpreter that has the server's library")
@@ -60,60 +57,57 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _make(given: argparse.Namespace, argv: Sequence[str]) -> None:
-    root = Path.cwd()
-    app = _app(given, argv, root)
-    question = RequestOptions(given.method, given.path, _body(given), _headers(given.header))
+def _app(given: argparse.Namespace, argv: Sequence[str], root: Path) -> App:
+    if (given.app is None) == (not argv):
+        found = "both" if argv else "neither"
+        raise UsageProblem("name one app, or one command", found=found, remedies=[f"{COMMAND} --help"])
+    app = recognise_command(argv, root) if argv else recognise((root / given.app).resolve())
+    app = replace(app, model=given.model) if given.model else app
+    return replace(app, name=suite_name(given.name)) if given.name else app
+
+
+def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
+    """Ask, write, and say what was done."""
+    body, headers = _body(given.body), _headers(given.header)
+
+    def over(default: Request) -> Request:
+        """What the user says goes before what the app's kind suggests; a body is JSON only where it looks like it."""
+        sent = default.body if body is None else body
+        is_json = sent and (body is None or body.lstrip()[:1] in {b"{", b"["})
+        known = (default.headers or {"Content-Type": "application/json"}) if is_json else {}
+        method = given.method or ("POST" if sent else default.method)
+        return Request(method.upper(), given.path or default.path, sent, {**known, **headers})
+
     python = None if given.python is None else find_python(given.python, root, "--python")
     with tempfile.TemporaryDirectory(prefix="gpuserve-new-") as folder:
         log = Path(folder) / "server.log"
-        asked = ask(app, question, root=root, log=log, python=python, timeout=given.start_timeout)
+        asked = ask(app, over, root=root, log=log, python=python, timeout=given.start_timeout)
     # Only now: an app that does not answer leaves nothing behind.
     written, left = write_missing(suite_files(app, asked, root=root, python=given.python or ""))
-    try:
-        ignored = ignore(root / ".gitignore", IGNORED)
-    except (OSError, ValueError) as problem:
-        raise UsageProblem(f"{root / '.gitignore'} cannot be extended", found=str(problem)) from None
-    lines = [
-        _told(app, asked),
+    request, answer = asked.request, asked.body[:_SHOWN].decode(errors="replace")
+    sent = f" with {request.body[:_SHOWN].decode(errors='replace')}" if request.body else ""
+    return [
+        f"{app.kind}: {request.method} {request.path}{sent}",
+        f"answered: {answer}" + (f" ... ({len(asked.body)} bytes)" if len(asked.body) > _SHOWN else ""),
         *(f"wrote {path.relative_to(root)}" for path in written),
-        *(["added to .gitignore what tests leave behind"] if ignored else []),
         *(f"left as it is: {path.relative_to(root)}" for path in left),
         *(
             f"set {variable_of(name)} where the test runs: header {name} is a secret, and was not written"
-            for name in secret_headers(asked.question.headers)
+            for name in secret_headers(request.headers)
         ),
         "next:",
         f"  pytest suites/{app.name} --baseline-update   # records what it does now; later runs are gated by it",
         f"  pytest suites/{app.name} --against=HEAD      # once it is committed: compares your changes side by side",
     ]
-    print(masked("\n".join(lines)))  # noqa: T201 -- a command
 
 
-def _app(given: argparse.Namespace, argv: Sequence[str], root: Path) -> RecognisedApp:
-    if (given.app is None) == (not argv):
-        raise UsageProblem(
-            "name one app, or one command",
-            found="both" if argv else "neither",
-            remedies=[
-                "python -m pytest_gpuserve.new app.py",
-                "python -m pytest_gpuserve.new -- python app.py --port={port}",
-            ],
-        )
-    app = recognise_command(argv, root) if argv else recognise((root / given.app).resolve())
-    if given.model:
-        app = replace(app, model=given.model)
-    return replace(app, name=suite_name(given.name)) if given.name else app
-
-
-def _body(given: argparse.Namespace) -> bytes | None:
-    if given.body_file is None:
-        return None if given.body is None else str(given.body).encode()
+def _body(given: str | None) -> bytes | None:
+    if given is None or not given.startswith("@"):
+        return None if given is None else given.encode()
     try:
-        content: bytes = given.body_file.read_bytes()
+        return Path(given[1:]).read_bytes()
     except OSError as problem:
-        raise UsageProblem(f"--body-file={given.body_file} cannot be read", found=str(problem)) from None
-    return content
+        raise UsageProblem(f"--body={given} cannot be read", found=str(problem)) from None
 
 
 def _headers(texts: Sequence[str]) -> dict[str, str]:
@@ -121,17 +115,9 @@ def _headers(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         name, colon, value = text.partition(":")
         if not colon or not name.strip():
-            raise UsageProblem(f"--header={text!r} is no header", remedies=["--header='Content-Type: text/plain'"])
+            raise UsageProblem(f"--header={text!r} is not a header", remedies=["--header='Content-Type: text/plain'"])
         found[name.strip()] = value.strip()
     return found
-
-
-def _told(app: RecognisedApp, asked: SampleExchange) -> str:
-    question = asked.question
-    body = asked.body[:SHOWN_CHARACTERS].decode(errors="replace")
-    more = f" ... ({len(asked.body)} bytes)" if len(asked.body) > SHOWN_CHARACTERS else ""
-    sent = f" with {question.body[:SHOWN_CHARACTERS].decode(errors='replace')}" if question.body else ""
-    return f"{app.kind}: {question.method} {question.path}{sent}\nanswered: {body}{more}"
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ class Square(litserve.LitAPI):
     def setup(self, device):
         pass
     def decode_request(self, request):
-        return request["number"]
+        return request["input"]
     def predict(self, x):
         return x + 1
     def encode_response(self, output):
@@ -123,25 +123,23 @@ def test_a_second_command_leaves_all_files_as_they_are(project: Path, capfd: pyt
     assert contents(project) == before
 
 
-def test_a_litserve_app_is_asked_by_the_keys_it_reads(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_litserve_app_is_asked_with_a_number(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Nothing but the file is given."""
     pytest.importorskip("litserve")
     (project / "app.py").write_text(LITSERVE_APP)
     assert main(["app.py", "--name=sum"]) == 0
-    assert 'litserve: POST /predict with {"number": 1.0}\nanswered: {"sum":2.0}\n' in capfd.readouterr().out
+    assert 'litserve: POST /predict with {"input": 1.0}\nanswered: {"sum":2.0}\n' in capfd.readouterr().out
     assert 'litserve_server("../../app.py")' in (project / "suites/sum/conftest.py").read_text()
 
 
 def test_a_command_with_a_long_answer(project: Path) -> None:
     """It is kept beside the test; the workflow is YAML that compares a merge with its base, and has no open hole."""
-    (project / ".gitignore").write_text("mine")
     (project / "venv").symlink_to(sys.prefix)
     assert main(["--python=venv/bin/python", *COMMAND]) == 0
     assert (project / "suites/web/answer.bin").read_bytes() == b"x" * 100
     assert "expect=ANSWER" in (project / "suites/web/test_web.py").read_text()
     call = 'command_server(["{python}", "web.py", "--port={port}"], cwd="../..", python="../../venv/bin/python")'
     assert call in (project / "suites/web/conftest.py").read_text()
-    assert (project / ".gitignore").read_text() == "mine\n__pycache__/\n.pytest_cache/\n"
     workflow = project / ".github/workflows/gate-web.yml"
     steps = yaml.safe_load(workflow.read_text())["jobs"]["gate"]["steps"]
     assert steps[0]["with"]["fetch-depth"] == 0
@@ -180,8 +178,8 @@ def test_an_answer_that_changes_is_not_expected(project: Path, capfd: pytest.Cap
         (["--path=/missing", *COMMAND], "--method=POST --path=/predict --body="),
         (["--path=/broken", *COMMAND], "status 500"),
         (["--path=missing", *COMMAND], "slash"),
-        (["--header=nothing", *COMMAND], "is no header"),
-        (["--body-file=none", *COMMAND], "--body-file=none cannot be read"),
+        (["--header=nothing", *COMMAND], "is not a header"),
+        (["--body=@none", *COMMAND], "--body=@none cannot be read"),
         (["--name=taken", *COMMAND], "cannot be written"),
     ],
 )

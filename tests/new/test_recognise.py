@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.new.asking import RequestOptions, SampleRequest, default_question, triton_question
-from pytest_gpuserve.new.recognise import RecognisedApp, recognise, recognise_command, suite_name
+from pytest_gpuserve.new.app import recognise, recognise_command, suite_name, triton_request
 
 FAKES = Path(__file__).parents[1] / "fakes"
 
@@ -33,26 +32,15 @@ def test_a_repository_is_recognised_by_its_configurations(tmp_path: Path) -> Non
     (tmp_path / "Models-1" / "double" / "config.pbtxt").touch()
     found = recognise(tmp_path / "Models-1")
     assert (found.kind, found.name) == ("triton", "models_1")
-    with pytest.raises(UsageProblem, match="no model repository"):
+    with pytest.raises(UsageProblem, match="not a model repository"):
         recognise(tmp_path)
-
-
-def test_keys_of_the_request_are_read(tmp_path: Path) -> None:
-    """Those of the first argument of what reads a request, not of other dictionaries."""
-    app = tmp_path / "app.py"
-    app.write_text(
-        "import litserve\nclass A(litserve.LitAPI):\n  def decode_request(self, request):\n"
-        "    return request['x'], other['y'], request['z']\n"
-    )
-    assert json.loads(default_question(recognise(app)).body) == {"x": 1.0, "z": 1.0}
 
 
 @pytest.mark.parametrize(
     ("source", "found"),
     [
         ("import flask", "none of"),
-        ("import mosec, litserve", "mosec and litserve"),
-        ("def", "invalid syntax"),
+        ("import os, mosec\nfrom litserve import x", "litserve and mosec"),
         ("from . import mosec", "none of"),
     ],
 )
@@ -86,22 +74,12 @@ def test_a_request_for_triton_is_of_the_models_shapes() -> None:
         {"name": "S", "datatype": "BYTES", "shape": [1]},
         {"name": "B", "datatype": "BOOL", "shape": [1]},
     ]
-    asked = triton_question("a b", {"inputs": told})
-    assert asked.path == "/v2/models/a%20b/infer"
+    asked = triton_request("/v2/models/m", {"inputs": told})
+    assert asked.path == "/v2/models/m/infer"
     assert json.loads(asked.body)["inputs"] == [
         {"name": "X", "shape": [1, 1, 2], "datatype": "FP32", "data": [0, 0]},
         {"name": "S", "shape": [1], "datatype": "BYTES", "data": [""]},
         {"name": "B", "shape": [1], "datatype": "BOOL", "data": [False]},
     ]
     with pytest.raises(UsageProblem, match="FP16"):
-        triton_question("m", {"inputs": [{"name": "X", "datatype": "FP16", "shape": [1]}]})
-
-
-def test_what_the_user_says_goes_before_the_kinds_default() -> None:
-    """A body makes a POST of it; a text is not called JSON."""
-    default = default_question(RecognisedApp("command", "app", Path("/x")))
-    assert RequestOptions().over(default) == SampleRequest("GET", "/")
-    assert RequestOptions(body=b"hello", path="/p").over(default) == SampleRequest("POST", "/p", b"hello")
-    json_type = {"Content-Type": "application/json"}
-    assert RequestOptions(body=b"[1]", headers={"A": "b"}).over(default).headers == {**json_type, "A": "b"}
-    assert RequestOptions(body=b"hello").over(default_question(RecognisedApp("mosec", "a", Path("/x")))).headers == {}
+        triton_request("/v2/models/m", {"inputs": [{"name": "X", "datatype": "FP16", "shape": [1]}]})
