@@ -16,15 +16,15 @@ from pytest_gpuserve.builds.interpreter import find_python, installed_versions
 from pytest_gpuserve.device.card import AUTO, CPU, list_cards
 from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.device.select import select_device, visible_cards
-from pytest_gpuserve.doctor.checks import MACHINE, Check, Level, gpu_checks, host_checks, lock_check
-from pytest_gpuserve.doctor.look import look, read_lock
+from pytest_gpuserve.doctor.checks import MACHINE, Check, Level, gpu_checks, host_checks
+from pytest_gpuserve.doctor.look import lock_check, look
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.command_line import refused, run_command
 from pytest_gpuserve.process.container import find_engine
 from pytest_gpuserve.servers.triton_install import find_triton
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.device.host import Host
@@ -38,13 +38,7 @@ KERNEL_MODULE: Final = Path("/proc/driver/nvidia/version")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole report, as ``--json`` prints it.
-
-    Args:
-        can_measure: Whether a server works and a device is free.
-        devices: Names for ``--gpu`` that can be measured on now.
-        host: None if its facts cannot be read.
-    """
+    """The whole report, as ``--json`` prints it; ``devices`` are names for ``--gpu`` that can be measured on now."""
 
     can_measure: bool
     devices: tuple[str, ...]
@@ -55,7 +49,7 @@ class Report:
 
 
 def servers(python: str) -> list[Check]:
-    """Find the servers that an interpreter can run, and the container engines. Raises ServerFailed."""
+    """Find the servers that an interpreter can run, and a container engine. Raises ServerFailed."""
     versions = installed_versions(python, DEFAULT_DISTRIBUTIONS)
     found = []
     for name, fixture in SERVERS.items():
@@ -64,31 +58,30 @@ def servers(python: str) -> list[Check]:
         else:
             remedy = f"{python} -m pip install 'pytest-gpuserve[{name}]'"
             found.append(Check(fixture, Level.WARNING, f"{name} is not installed", remedy=remedy))
-    try:
-        triton = Check("triton_server", Level.OK, f"nvidia-pytriton {find_triton(python).version}")
-    except GpuserveError as problem:
-        triton = Check("triton_server", Level.WARNING, problem.summary, remedy="; ".join(problem.remedies[:1]))
-    try:
-        containers = Check("containers", Level.OK, f"{' '.join(find_engine().command)} works")
-    except GpuserveError as problem:
-        containers = Check("containers", Level.WARNING, problem.found, remedy=problem.remedies[0])
-    return [*found, triton, containers]
+    looks: dict[str, Callable[[], str]] = {
+        "triton_server": lambda: f"nvidia-pytriton {find_triton(python).version}",
+        "containers": lambda: f"{' '.join(find_engine().command)} works",
+    }
+    for name, works in looks.items():
+        try:
+            found.append(Check(name, Level.OK, works()))
+        except GpuserveError as problem:
+            found.append(Check(name, Level.WARNING, problem.summary, remedy="; ".join(problem.remedies[:1])))
+    return found
 
 
 def examined(gpu: str | None, found_servers: Sequence[Check]) -> Report:
     """Read the machine and judge it; ``gpu`` is the device as for ``--gpu``, None for any."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    answer = list_cards()
-    seen = visible_cards(answer.cards, visible)
+    visible, answer = os.environ.get("CUDA_VISIBLE_DEVICES"), list_cards()
     host, gpus = look(answer.cards, os.environ)
-    checks = [*host_checks(host), lock_check(read_lock(CPU), CPU)]
+    checks = [*host_checks(host), lock_check(CPU)]
     if answer.problem and (KERNEL_MODULE.exists() or not answer.absent):
         effect = "--gpu=auto refuses to guess; --gpu=cpu is not affected"
         remedy = "`nvidia-smi` must list every GPU: reload the driver; docker run --gpus=all"
         checks.append(Check("driver", Level.PREVENTS, answer.problem, effect, remedy, subject="driver"))
     for each in gpus:
-        checks += gpu_checks(each)
-    names = {**{card.uuid: card.name for card in seen}, CPU: CPU}
+        checks += [lock_check(each.card.uuid), *gpu_checks(each)]
+    names = {**{card.uuid: card.name for card in visible_cards(answer.cards, visible)}, CPU: CPU}
     wanted = [*names]
     if gpu is not None and host.host is not None:
         try:
@@ -96,23 +89,19 @@ def examined(gpu: str | None, found_servers: Sequence[Check]) -> Report:
         except GpuserveError as problem:
             found = f"{problem.summary} {problem.found}".strip()
             checks.append(Check("device", Level.PREVENTS, found, "pytest refuses to measure", problem.remedies[0]))
-    prevented = {each.subject for each in checks if each.level is Level.PREVENTS}
     if not any(each.level is Level.OK for each in found_servers):
         checks.append(Check("servers", Level.PREVENTS, "no server works", "nothing can be started"))
-        prevented.add(MACHINE)
-    devices = [] if MACHINE in prevented else [names[key] for key in wanted if key not in prevented]
-    return Report(
-        bool(devices), tuple(dict.fromkeys(devices)), host.host, answer.cards, tuple(checks), tuple(found_servers)
-    )
+    prevented = {each.subject for each in checks if each.level is Level.PREVENTS}
+    free = dict.fromkeys(names[key] for key in wanted if key not in prevented and MACHINE not in prevented)
+    return Report(bool(free), tuple(free), host.host, answer.cards, tuple(checks), tuple(found_servers))
 
 
 def printed(report: Report) -> str:
     """The report for people."""
     labels = {card.uuid: f"{card.name} {card.uuid[:12]}" for card in report.gpus}
-    host = report.host
-    lines = (
-        [] if host is None else [f"{host.cpu}, {host.cores} cores, {host.memory_bytes / 2**30:.1f} GiB, {host.system}"]
-    )
+    host, lines = report.host, []
+    if host is not None:
+        lines = [f"{host.cpu}, {host.cores} cores, {host.memory_bytes / 2**30:.1f} GiB, {host.system}"]
     for card in report.gpus:
         facts = f"{card.product}, driver {card.driver}, CUDA {card.cuda}, {(card.memory_bytes or 0) / 2**30:.0f} GiB"
         lines.append(f"{labels[card.uuid]}: {facts}; --gpu={card.name}, baselines/{card.name}/")
@@ -121,14 +110,12 @@ def printed(report: Report) -> str:
         for each in checks:
             name = f"{labels.get(each.subject, '')} {each.what}".strip()
             lines.append(f"  {each.level.value:8}  {name:24}  {each.found}".rstrip())
-            lines += [
-                f"{'':38}{word}: {text}" for word, text in (("effect", each.effect), ("help", each.remedy)) if text
-            ]
+            told = (("effect", each.effect), ("help", each.remedy))
+            lines += [f"{'':38}{word}: {text}" for word, text in told if text]
     count = Counter(each.level for each in report.checks)
-    if report.can_measure:
-        gpu = " or ".join(f"--gpu={name}" for name in report.devices)
-        last = f"can be measured with {gpu}; {count[Level.WARNING]} warnings, {count[Level.UNKNOWN]} unknown"
-    else:
+    gpu = " or ".join(f"--gpu={name}" for name in report.devices)
+    last = f"can be measured with {gpu}; {count[Level.WARNING]} warnings, {count[Level.UNKNOWN]} unknown"
+    if not report.can_measure:
         why = "; ".join(f"{each.what}: {each.found}" for each in report.checks if each.level is Level.PREVENTS)
         last = f"nothing can be measured: {why}"
     return "\n".join([*lines, "", last])

@@ -13,11 +13,12 @@ import pytest
 
 from pytest_gpuserve.device import DeviceLock
 from pytest_gpuserve.doctor import look as looking
-from pytest_gpuserve.doctor.look import look, read_lock
+from pytest_gpuserve.doctor.checks import Level
+from pytest_gpuserve.doctor.look import lock_check, look
 from tests.fakes.children.toolkit import busy
 from tests.fakes.nvml import cards
 from tests.fakes.nvml.build import fake_environment
-from tests.fakes.nvml.cards import Course, Moment, Process, Script, Step, second
+from tests.fakes.nvml.cards import Process, Script, second
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,10 +26,8 @@ if TYPE_CHECKING:
 
 def doctor(*options: str, **environ: str) -> tuple[int, str]:
     """Run the command; its exit status and what it prints. A traceback is a failure."""
-    command = [sys.executable, "-m", "pytest_gpuserve.doctor", *options]
-    done = subprocess.run(
-        command, env={**os.environ, **environ}, capture_output=True, text=True, timeout=110, check=False
-    )
+    command, env = [sys.executable, "-m", "pytest_gpuserve.doctor", *options], {**os.environ, **environ}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=110, check=False)
     assert "Traceback" not in done.stderr
     return done.returncode, done.stdout + done.stderr
 
@@ -86,25 +85,6 @@ def test_a_gpu_in_trouble_is_no_device(tmp_path: Path, library: Path) -> None:
     assert "T4" in told["devices"]
 
 
-def test_a_slowdown_that_begins_meanwhile_is_told(tmp_path: Path, library: Path) -> None:
-    """A slowdown that only the second sample has is a warning."""
-    begins = replace(cards.T4, clock_reasons=Course(0, (Step(cards.HW_SLOWDOWN, Moment(call=2)),)))
-    assert levels(report(Script((begins,)), tmp_path, library), cards.T4.uuid)["throttling"] == "warning"
-
-
-def test_instances_of_a_divided_gpu_are_devices(tmp_path: Path, library: Path) -> None:
-    """Each MIG instance is a device by its own name."""
-    told = report(Script((cards.DIVIDED_A100,)), tmp_path, library)
-    assert {"A100-SXM4-80GB-MIG-1g.10gb", "A100-SXM4-80GB-MIG-3g.40gb"} <= set(told["devices"])
-
-
-def test_a_hidden_gpu_is_no_device(tmp_path: Path, library: Path) -> None:
-    """CUDA_VISIBLE_DEVICES hides a GPU from the devices, not from the report."""
-    told = report(Script((cards.T4,)), tmp_path, library, CUDA_VISIBLE_DEVICES="")
-    assert "T4" not in told["devices"]
-    assert [gpu["name"] for gpu in told["gpus"]] == ["T4"]
-
-
 @pytest.mark.parametrize(("name", "status"), [("H200", 0), ("T4", 1), ("A100", 1)])
 def test_the_device_that_is_asked_for_decides(library: Path, tmp_path: Path, name: str, status: int) -> None:
     """--gpu=NAME succeeds only for a GPU that is here and free, although `cpu` would be left."""
@@ -137,14 +117,14 @@ def test_a_busy_process_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_reading_a_lock_disturbs_nobody(tmp_path: Path) -> None:
     """A held lock is told with its session, which still has it; a free one leaves no file; a link is not followed."""
-    assert read_lock("cpu", folder=tmp_path).held is False
+    assert lock_check("cpu", folder=tmp_path).found == "free"
     assert list(tmp_path.iterdir()) == []
     lock = DeviceLock("GPU-1", command="pytest other", folder=tmp_path)
     with lock.acquire(wait_seconds=0, on_wait=lambda *_: None):
-        state = read_lock("GPU-1", folder=tmp_path)
-        assert state.held
-        assert "pytest other" in state.told
+        held = lock_check("GPU-1", folder=tmp_path)
+        assert (held.level, held.subject) == (Level.PREVENTS, "GPU-1")
+        assert "pytest other" in held.found
         assert lock.held
-    assert read_lock("GPU-1", folder=tmp_path).held is False
+    assert lock_check("GPU-1", folder=tmp_path).level is Level.OK
     (tmp_path / "pytest-gpuserve-cpu.lock").symlink_to(tmp_path / "elsewhere")
-    assert read_lock("cpu", folder=tmp_path).held is None
+    assert lock_check("cpu", folder=tmp_path).level is Level.UNKNOWN
