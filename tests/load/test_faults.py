@@ -50,6 +50,7 @@ def test_every_fault_is_counted_once_by_its_kind(server: Serving, schedule: Sche
     found = Counter("incomplete answer" if kind == "connection reset" else kind for kind in totals.errors.elements())
     assert found == {kind: EACH * count for kind, count in Counter(FAULTS.values()).items()}
     assert all(totals.samples[kind].startswith("request ") for kind in totals.errors)
+    assert "it redirects to /ok" in totals.samples["status 302"]
     seen = {path: server.seen(path).requests - before[path] for path in FAULTS}
     assert sum(seen.values()) == totals.sent + totals.resent
     unanswered = {"/hang-up", "/reset"}

@@ -40,12 +40,13 @@ Fault: TypeAlias = tuple[str, Sample]
 
 
 class Parsed(NamedTuple):
-    """A complete answer."""
+    """A complete answer, and where it redirects to."""
 
     status: int
     body: bytes
     reusable: bool
     content_type: bytes
+    location: bytes
 
 
 class ResponseParser:
@@ -68,6 +69,7 @@ class ResponseParser:
         self._status = 0
         self._announced = False
         self._content_type = b""
+        self._location = b""
         self._reusable = False
         self._complete = False
         self._surplus = False
@@ -117,7 +119,7 @@ class ResponseParser:
     def _finish(self) -> Parsed:
         if self._surplus:
             raise MalformedResponse("more than one answer to one request")
-        parsed = Parsed(self._status, b"".join(self._body), self._reusable, self._content_type)
+        parsed = Parsed(self._status, b"".join(self._body), self._reusable, self._content_type, self._location)
         if self._head:
             # The old one may wait for the body that was announced.
             self._new()
@@ -138,12 +140,14 @@ class ResponseParser:
         self._content_type = b""
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Note whether the answer says where it ends, and of what type it is."""
+        """Note whether the answer says where it ends, of what type it is, and where it redirects to."""
         lowered = name.lower()
         if lowered == b"content-type":
             self._content_type = value
         elif lowered == b"content-length" or (lowered == b"transfer-encoding" and value.lower().endswith(b"chunked")):
             self._announced = True
+        elif lowered == b"location":
+            self._location = value
 
     def on_headers_complete(self) -> None:
         """Note the status; the answer to HEAD ends here."""
@@ -386,7 +390,8 @@ class HttpConnection(Slot):
     def _fault(self, parsed: Parsed) -> Fault | None:
         """The failure that a complete answer is, if it is one."""
         if not 200 <= parsed.status < 300:
-            return f"status {parsed.status}", lambda: repr(begin_of(parsed.body))
+            moved = f"it redirects to {parsed.location.decode('latin-1')}; " if parsed.location else ""
+            return f"status {parsed.status}", lambda: moved + repr(begin_of(parsed.body))
         return self._transport.other_type(self.index, parsed)
 
     def _answer(self, now_ns: int, body: bytes, *, keep: bool) -> None:
