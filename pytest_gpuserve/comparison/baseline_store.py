@@ -23,15 +23,14 @@ if TYPE_CHECKING:
     from pytest_gpuserve.store.schema import DeviceRecord
 
 
-def comparability(stored: Stored, here: RunEnvironment) -> Compatibility:
-    """Compare the devices of a baseline's sessions with this one, and the host of those that this host recorded.
+def comparability(here: RunEnvironment, records: Iterable[SessionRecord]) -> Compatibility:
+    """Compare the devices of recorded sessions with this one, and the host of those that this host recorded.
 
-    What another host has beside its card is no matter here: its sessions say how much hosts differ, not how fast this
-    one is. Each reason is said once.
+    What another host has beside its card is no matter here. Each reason is said once.
     """
     device, host = msgspec.to_builtins(here.device_record()), msgspec.to_builtins(here.host_record())
     found = []
-    for record in stored.entry.sessions:
+    for record in records:
         found.append(compare(msgspec.to_builtins(record.device), device))
         if record.host.id == here.host.id:
             found.append(compare(msgspec.to_builtins(record.host), host, HOST_RULES))
@@ -41,8 +40,8 @@ def comparability(stored: Stored, here: RunEnvironment) -> Compatibility:
     )
 
 
-MOST_SESSIONS_A_HOST = 12
-"""Recording again at the same commit adds sessions; beyond so many of one host the oldest go."""
+MOST_SESSIONS = 12
+"""Recording again at the same commit on the same host adds sessions; beyond so many the oldest go."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +112,8 @@ class BaselineStore:
     ) -> str:
         """Write the sessions of a load into its file, at once and atomically; says in words what it did.
 
-        Sessions are added to those that are there if they measured the same: same workload, same committed code, same
-        software. Else they replace them: sessions of different code are no sample of anything.
+        Sessions are added to those that are there if they measured the same on the same host: same workload, same
+        committed code, same software. Else they replace them: sessions of different code are no sample of anything.
 
         Args:
             key: Where.
@@ -159,7 +158,7 @@ class BaselineStore:
             entry = msgspec.structs.replace(
                 entry,
                 reason=reason or old.entry.reason,
-                sessions=_newest([*old.entry.sessions, *records]),
+                sessions=[*old.entry.sessions, *records][-MOST_SESSIONS:],
             )
             done = "added to"
         count = len(entry.sessions)
@@ -215,7 +214,12 @@ def _same_build(old: Entry, new: Entry) -> bool:
         and old.code is not None
         and old.code == new.code
         and old.workload == new.workload
-        and all(each.software == last.software and _is_same_device(last.device, each.device) for each in new.sessions)
+        and all(
+            each.software == last.software
+            and each.host.id == last.host.id
+            and _is_same_device(last.device, each.device)
+            for each in new.sessions
+        )
     )
 
 
@@ -223,13 +227,3 @@ def _is_same_device(old: DeviceRecord, new: DeviceRecord) -> bool:
     """Whether nothing tells two devices apart that could move a number: two cards of a kind are the same."""
     found = compare(msgspec.to_builtins(old), msgspec.to_builtins(new))
     return not (found.incompatible or found.warnings)
-
-
-def _newest(records: list[SessionRecord]) -> list[SessionRecord]:
-    kept: list[SessionRecord] = []
-    by_host: dict[str, int] = {}
-    for record in reversed(records):
-        by_host[record.host.id] = by_host.get(record.host.id, 0) + 1
-        if by_host[record.host.id] <= MOST_SESSIONS_A_HOST:
-            kept.append(record)
-    return kept[::-1]

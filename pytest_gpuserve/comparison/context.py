@@ -104,11 +104,10 @@ class Policy:
         record_sessions: Sessions that a recording takes.
         reason: Why a recording may loosen a metric.
         skip_missing: Whether a missing baseline skips.
-        skip_foreign: Whether a baseline that only other hosts recorded skips.
         skip_inconclusive: Whether a verdict that could not be reached skips.
         budget_seconds: Most measuring time of one test.
         foreign_cores: Cores that others may take while we measure, before a change is theirs rather than the build's.
-        confirm: Whether a paired run settles what a stored baseline leaves open.
+        stored_only: Whether nothing is measured side by side with the base commit.
         one_at_a_time: Whether two servers of the test do not fit into memory together.
         named: Metrics to which a marker of the test gives a tolerance.
     """
@@ -118,11 +117,10 @@ class Policy:
     record_sessions: int
     reason: str | None
     skip_missing: bool
-    skip_foreign: bool
     skip_inconclusive: bool
     budget_seconds: float
     foreign_cores: float
-    confirm: bool
+    stored_only: bool
     one_at_a_time: bool
     named: frozenset[str]
 

@@ -10,7 +10,7 @@ from pytest_gpuserve.comparison.baseline_store import Workload
 from pytest_gpuserve.comparison.context import Look
 from pytest_gpuserve.comparison.measurement import Measurement
 from pytest_gpuserve.comparison.paired import Unconfirmed, base_failed, make_confirmation, next_round
-from pytest_gpuserve.comparison.stored import next_session
+from pytest_gpuserve.comparison.screen import FIRST_SESSION
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.assertions import Judge
     from pytest_gpuserve.comparison.context import ComparisonContext, TestMeasurements
     from pytest_gpuserve.comparison.recording import Recorder
-    from pytest_gpuserve.comparison.stored import StoredComparison
+    from pytest_gpuserve.comparison.screen import BaselineComparison
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.measure.window import Session
@@ -34,7 +34,7 @@ class FirstLooks:
     Args:
         case: The test.
         judge: Reaches the verdicts on the runs.
-        stored: Judges by baselines.
+        baselines: Judges by baselines.
         recorder: Says what is recorded anew.
         earlier: The loads of an earlier try of the same test, whose sessions are kept; None where there was none.
     """
@@ -43,13 +43,13 @@ class FirstLooks:
         self,
         case: ComparisonContext,
         judge: Judge,
-        stored: StoredComparison,
+        baselines: BaselineComparison,
         recorder: Recorder,
         earlier: TestMeasurements | None,
     ) -> None:
         self._case = case
         self._judge = judge
-        self._stored = stored
+        self._baselines = baselines
         self._recorder = recorder
         self._earlier = earlier
 
@@ -82,7 +82,7 @@ class FirstLooks:
         """
         measurement = self._added(name, shape, target, opponent)
         self._case.loads.duels.append(measurement.run)
-        spec = self._stored.spec_of(measurement, None)
+        spec = self._baselines.spec_of(measurement, None)
         measurement.paired = self._case.paired_runner.compare_servers(spec, opponent)
         self._look_first(measurement)
         return measurement.run
@@ -108,7 +108,7 @@ class FirstLooks:
             _workload_of(targets, shape),
             self._case.baseline_store.key_of(self._case.nodeid, label),
             paired_runner.progress,
-            paired_runner.machine,
+            paired_runner.read_host,
             make_room=paired_runner.starts.make_room,
         )
         loads.stop_other_loads(measurement)
@@ -120,24 +120,24 @@ class FirstLooks:
         stored = self._case.baseline_store.find(measurement.baseline_key)
         wanted = self._recorder.wants(stored)
         # What is recorded anew may have other clocks.
-        clock_mhz = None if wanted else self._stored.clock_mhz(measurement, stored)
+        clock_mhz = None if wanted else self._baselines.clock_mhz(measurement, stored)
         sessions = policy.record_sessions if wanted else 1
         measurement.run.sessions.extend(self._kept(measurement))
         while len(measurement.run.sessions) < sessions:
             if wanted:
                 self._case.on_look(Look("session", len(measurement.run.sessions) + 1, sessions))
             else:
-                self._case.announce(next_session(measurement))
+                self._case.announce(FIRST_SESSION)
             measurement.take(self._case.requests_wanted, policy.foreign_cores, clock_mhz)
             # What will not be recorded anyway need not be measured to its end.
-            if measurement.run.invalid or self._stored.shared(measurement):
+            if measurement.run.invalid or self._baselines.shared(measurement):
                 break
 
     def _begin_against(self, measurement: Measurement, against: Callable[[], ReferenceBuild]) -> None:
         """Compare with what was asked for; where it has no such server, the measurement notes why."""
         stored = self._case.baseline_store.find(measurement.baseline_key)
         try:
-            spec = self._stored.spec_of(measurement, stored)
+            spec = self._baselines.spec_of(measurement, stored)
             measurement.paired = self._case.paired_runner.compare_builds(spec, against())
             self._look_first(measurement)
         except GpuserveError as problem:
@@ -151,11 +151,11 @@ class FirstLooks:
         stored = self._case.baseline_store.find(measurement.baseline_key)
         if stored is None or self._recorder.wants(stored):
             return
-        if not self._was_paired(measurement) and not self._stored.needs_pair(measurement, stored):
+        if not self._was_paired(measurement) and not self._baselines.begins_paired(measurement, stored):
             return
         try:
             measurement.paired = make_confirmation(
-                self._case.paired_runner, self._stored.spec_of(measurement, stored), stored, measurement.baseline_key
+                self._case.paired_runner, self._baselines.spec_of(measurement, stored), stored, measurement.baseline_key
             )
             measurement.is_paired = True
             self._look_first(measurement)
@@ -166,10 +166,10 @@ class FirstLooks:
             # The time that it took is the test's.
             measurement.seconds += measurement.paired.seconds
             measurement.paired, measurement.is_paired = None, False
-            measurement.absent = base_failed("it", problem)
+            measurement.absent = base_failed(problem)
 
     def _was_paired(self, measurement: Measurement) -> bool:
-        """Whether the test goes on with a load that began side by side: the machine is not asked again."""
+        """Whether the test goes on with a load that began side by side: the host is not asked again."""
         if self._earlier is None or not self._case.goes_on:
             return False
         return any(

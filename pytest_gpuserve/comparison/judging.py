@@ -16,7 +16,7 @@ from pytest_gpuserve.comparison.first_looks import FirstLooks
 from pytest_gpuserve.comparison.numbers import judge_limit
 from pytest_gpuserve.comparison.paired import PairedComparison
 from pytest_gpuserve.comparison.recording import Recorder
-from pytest_gpuserve.comparison.stored import StoredComparison
+from pytest_gpuserve.comparison.screen import BaselineComparison
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.gate.metric import METRICS
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.measure.window import Session
-    from pytest_gpuserve.store.baseline import Stored
 
 
 class TestGate:
@@ -97,13 +96,13 @@ class TestGate:
             may_wait=self._ask_to_wait,
             goes_on=waited is not None,
         )
-        self._recorder = Recorder(self._case)
         self._paired = PairedComparison(self._case)
-        self._stored = StoredComparison(self._case, self._paired)
+        self._baselines = BaselineComparison(self._case, self._paired)
+        self._recorder = Recorder(self._case, self._baselines)
         self._first_looks = FirstLooks(
             self._case,
             self,
-            self._stored,
+            self._baselines,
             self._recorder,
             earlier=None if earlier is None else earlier._loads,  # noqa: SLF001 -- of the same class
         )
@@ -164,14 +163,13 @@ class TestGate:
         if self._case.paired_runner.against is not None:
             judgement = self._against(measurement, metric)
         elif self._recorder.wants(stored):
-            judged = self._stored.judge(measurement, metric, stored)
-            judgement = self._recorder.judge(measurement, metric, stored, judged, self._stored.shared(measurement))
+            judgement = self._recorder.judge(measurement, metric, stored)
             self._answer(measurement, judgement, "baseline")
             return self._comparison(judgement, holds=self._recorder.may(judgement))
         else:
-            judgement = self._stored.settle(measurement, metric, stored)
+            judgement = self._baselines.settle(measurement, metric, stored)
         self._answer(measurement, judgement, "baseline")
-        if self._is_skipped(measurement, judgement, stored):
+        if self._is_skipped(judgement):
             return self._skipped(judgement)
         return self._comparison(judgement, holds=judgement.verdict.passes)
 
@@ -187,7 +185,7 @@ class TestGate:
     def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
         measurement = self._loads.of(run)
-        self._stored.measure_alone(measurement)
+        self._baselines.measure_alone(measurement)
         tolerance, rounds = self._case.tolerance_of(metric), self._loads.rounds_of(measurement)
         judgement = judge_limit(measurement, metric, limit, tolerance=tolerance, rounds=rounds)
         self._answer(measurement, judgement, "limit")
@@ -202,14 +200,11 @@ class TestGate:
             return self._skipped(judgement)
         return self._comparison(judgement, holds=judgement.verdict.passes)
 
-    def _is_skipped(self, measurement: Measurement, judgement: Judgement, stored: Stored | None) -> bool:
+    def _is_skipped(self, judgement: Judgement) -> bool:
         policy = self._case.policy
         if judgement.verdict is Verdict.INCONCLUSIVE:
             return policy.skip_inconclusive
-        if judgement.verdict is not Verdict.MISSING:
-            return False
-        foreign = judgement.reference_kind == "baseline" and self._stored.is_foreign(measurement, stored)
-        return policy.skip_missing or (policy.skip_foreign and foreign)
+        return judgement.verdict is Verdict.MISSING and policy.skip_missing
 
     def _skipped(self, judgement: Judgement) -> Comparison:
         """Go on with the rest of the test: what it finds must not hide behind this."""
@@ -240,9 +235,9 @@ class TestGate:
         stored = self._case.baseline_store.find(measurement.baseline_key)
         if stored is None or measurement.run.invalid or judgement.reference_kind != "baseline":
             return (), ()
-        evidence = self._stored.evidence(measurement, stored)
-        # What a machine of another speed did moved with the machine.
-        return ((), ()) if evidence is None else (evidence.sessions, measurement.run.sessions)
+        usable = self._baselines.usable(measurement, stored).sessions
+        # What a host of another speed did moved with the host.
+        return ([session for _, session in usable], measurement.run.sessions) if usable else ((), ())
 
     def unjudged_problems(self) -> list[str]:
         """Problems of runs of which no comparison has spoken; a test must not pass over them.
@@ -268,12 +263,7 @@ class TestGate:
         written = self._recorder.write(self.measurements)
         if self._case.paired_runner.against is not None:
             return written
-        here = [
-            measurement
-            for measurement in self.measurements
-            if not self._stored.is_foreign(measurement, self._case.baseline_store.find(measurement.baseline_key))
-        ]
-        return [*written, *self._recorder.proposals(here)]
+        return [*written, *self._recorder.proposals(self.measurements)]
 
 
 def other_changes(metric: Metric, before: Sequence[Session], after: Sequence[Session]) -> Mapping[str, float]:

@@ -10,7 +10,6 @@ from pytest_gpuserve.experiment.sampling import take_session
 from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
-from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.report.results import RunResult
 from pytest_gpuserve.units import format_value
 
@@ -21,7 +20,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.baseline_store import BaselineKey, Workload
     from pytest_gpuserve.comparison.side_by_side import SideBySide
     from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.experiment.machine import Machine
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.gate.reason import Reason
@@ -40,7 +38,7 @@ class Measurement:
         workload: What it is, for a baseline.
         baseline_key: Where its baseline is.
         progress: Told how its loads get on.
-        machine: Measured before and after each session.
+        read_host: Reads how fast the host is; None where that is not known, or does not matter.
         seconds: Time spent on it.
         taken: Sessions that it was spent on.
         interrupted: Whether Ctrl-C cut it short.
@@ -49,7 +47,7 @@ class Measurement:
         answers: What comparisons with each metric's baseline or limit came to, whoever decided them.
         paired: The comparison with its base side by side, where there is one.
         absent: Why there is none, where there should be; else None.
-        before: The last reading of the machine that no session has had yet; None where it has to be taken.
+        reading: How fast the host is, where it was read.
         is_paired: Whether its first look was beside the baseline's commit, as the stored numbers decide nothing here.
         make_room: Ends servers that run for other loads, before it is measured alone; says whether there were any.
     """
@@ -60,7 +58,7 @@ class Measurement:
     workload: Workload
     baseline_key: BaselineKey
     progress: Progress
-    machine: Machine
+    read_host: Callable[[], float | None]
     seconds: float = 0.0
     taken: int = 0
     interrupted: bool = False
@@ -69,7 +67,7 @@ class Measurement:
     answers: dict[tuple[str, ReferenceKind], Judgement] = field(default_factory=dict)
     paired: SideBySide | None = None
     absent: Reason | None = None
-    before: Mapping[str, float] | None = None
+    reading: list[float | None] = field(default_factory=list)
     is_paired: bool = False
     make_room: Callable[[], bool] = lambda: False
 
@@ -88,20 +86,15 @@ class Measurement:
             LoadFailed: The load engine failed.
         """
         began = time.monotonic()
-        before: list[Mapping[str, float]] = []
 
         def keep(session: Session) -> None:
-            # Of one that was cut short nobody waits for another reading.
-            after = [self.machine.reading(self.python)] if self.python and not session.problems else []
-            self.run.sessions.append(replace(session, yardstick=Yardstick.of([*before, *after])))
+            self.run.sessions.append(replace(session, host_reading=reading))
 
-        if self.make_room():
-            # It was read beside servers that ran.
-            self.before = None
+        if self.make_room() or self.run.sessions:
+            # It was read beside servers that ran, or for another session.
+            self.reading.clear()
+        reading = self.host_reading()
         try:
-            if self.python:
-                before.append(self.read_machine())
-                self.before = None
             take_session(
                 self.target,
                 replace(
@@ -121,26 +114,15 @@ class Measurement:
             self.seconds += time.monotonic() - began
 
     @property
-    def python(self) -> str:
-        """The server's interpreter; empty where somebody else runs it."""
-        return self.target.server.kind.python
+    def is_own(self) -> bool:
+        """Whether the test starts the server; else somebody else runs it, perhaps elsewhere."""
+        return bool(self.target.server.kind.python)
 
-    def read_machine(self) -> Mapping[str, float]:
-        """Measure the machine before its next session, once."""
-        if self.before is None:
-            self.before = self.machine.reading(self.python)
-        return self.before
-
-    @property
-    def yardstick(self) -> Yardstick:
-        """How fast the machine was in all of its sessions, or as they were about to begin."""
-        known = [session.yardstick for session in self.run.sessions if session.yardstick.rates]
-        return Yardstick.pooled(known) if known else Yardstick.of([] if self.before is None else [self.before])
-
-    @property
-    def known_yardstick(self) -> Yardstick | None:
-        """The same; None of a server that somebody else runs, whose machine is not this one."""
-        return self.yardstick if self.python else None
+    def host_reading(self) -> float | None:
+        """How fast the host is before its next session, read once; None where that is not known."""
+        if not self.reading:
+            self.reading.append(self.read_host() if self.is_own else None)
+        return self.reading[0]
 
     def look(self) -> None:
         """Measure to the next look beside its base, and put that into the run.
@@ -208,7 +190,6 @@ class Measurement:
             base_options=() if self.paired is None else self.paired.options,
             base_sessions=() if self.paired is None else tuple(self.paired.sessions("base")),
             candidate_sessions=() if self.paired is None else tuple(self.paired.sessions("candidate")),
-            yardstick=self.yardstick,
         )
 
     @property

@@ -1,4 +1,4 @@
-"""Verdicts side by side, look by look, and what the commit of a baseline settles of a stored verdict."""
+"""Verdicts side by side, look by look, and how the base commit of a baseline is made ready for them."""
 
 from __future__ import annotations
 
@@ -61,9 +61,12 @@ _KINDS: Final[Mapping[type[GpuserveError], type[Unconfirmed]]] = {
 }
 
 
-def base_failed(what: str, problem: GpuserveError) -> Reason:
-    """Say that something is not settled, because the base could not be started."""
-    return Reason(ReasonKind.NOT_SIDE_BY_SIDE, f"{what} could not be settled side by side: {problem}")
+def base_failed(problem: GpuserveError) -> Reason:
+    """Say that a comparison is not settled, because the base could not be started."""
+    return Reason(ReasonKind.NOT_SIDE_BY_SIDE, f"{_NOT_SETTLED}: {problem}")
+
+
+_NOT_SETTLED: Final = "it could not be settled side by side"
 
 
 def make_confirmation(paired_runner: PairedRunner, spec: PairedSpec, stored: Stored, key: BaselineKey) -> SideBySide:
@@ -72,16 +75,27 @@ def make_confirmation(paired_runner: PairedRunner, spec: PairedSpec, stored: Sto
     Raises:
         Unconfirmed: It cannot be: there is no such commit, git lacks it, or it has no such server.
     """
+    builds = paired_runner.reference_builds
     try:
-        commit = paired_runner.reference_builds.base_of(key.path, same_recording(key.path.read_bytes(), key.entry))
-    except NotInGit as problem:
-        commit = _recorded_at(stored.entry, problem)
+        try:
+            commit = builds.base_of(key.path, same_recording(key.path.read_bytes(), key.entry))
+        except NotInGit as problem:
+            commit = _recorded_at(stored.entry, problem)
+        build = builds.find(revision=commit, python=None, called="the baseline's commit")
+        return paired_runner.compare_builds(spec, build)
+    except Unconfirmed:
+        raise
     except NoCheckout as problem:
         # What helps was said before anything was measured.
-        raise Unconfirmed(f"it could not be settled side by side: {problem.summary}") from problem
+        raise Unconfirmed(f"{_NOT_SETTLED}: {problem.summary}") from problem
     except GpuserveError as problem:
-        raise _unconfirmed("it", problem) from problem
-    return pair_with_commit(paired_runner, spec, commit, called="the baseline's commit", what="it")
+        raise _KINDS.get(type(problem), Unconfirmed)(
+            f"{_NOT_SETTLED}: {problem.summary}",
+            found=problem.found,
+            looked=problem.looked,
+            remedies=problem.remedies,
+            log_tail=problem.log_tail,
+        ) from problem
 
 
 def _recorded_at(entry: Entry, problem: NotInGit) -> str:
@@ -91,77 +105,7 @@ def _recorded_at(entry: Entry, problem: NotInGit) -> str:
     where = "outside of git"
     if entry.commit is not None:
         where = f"with uncommitted changes on top of {entry.commit[:SHOWN_DIGITS]}"
-    raise Unconfirmed(f"it could not be settled side by side: {problem.summary}, and the entry was recorded {where}")
-
-
-def pair_with_commit(
-    paired_runner: PairedRunner, spec: PairedSpec, commit: str, *, called: str, what: str
-) -> SideBySide:
-    """Make a commit ready to be compared with.
-
-    Args:
-        paired_runner: Where builds are compared.
-        spec: The load.
-        commit: Which.
-        called: What people call it.
-        what: Is not settled where that fails.
-
-    Raises:
-        Unconfirmed: git lacks the commit, or it has no such server.
-    """
-    try:
-        reference_build = paired_runner.reference_builds.find(revision=commit, python=None, called=called)
-        return paired_runner.compare_builds(spec, reference_build)
-    except GpuserveError as problem:
-        raise _unconfirmed(what, problem) from problem
-
-
-def _unconfirmed(what: str, problem: GpuserveError) -> Unconfirmed:
-    return _KINDS.get(type(problem), Unconfirmed)(
-        f"{what} could not be settled side by side: {problem.summary}",
-        found=problem.found,
-        looked=problem.looked,
-        remedies=problem.remedies,
-        log_tail=problem.log_tail,
-    )
-
-
-def settled(stored: Judgement, paired: Judgement, changed: tuple[str, ...], *, decides: bool = True) -> Judgement:
-    """The verdict after both were asked.
-
-    Args:
-        stored: What the stored baseline says.
-        paired: What its commit, side by side, says.
-        changed: What else has changed since the recording, which both sides now share.
-        decides: Whether the stored numbers are evidence here: they were recorded by a machine as fast as this one.
-    """
-    name = "with the baseline's commit"
-    is_settled = paired.verdict is Verdict.REGRESSED or paired.verdict.passes
-    is_missing = stored.verdict is Verdict.MISSING
-    if not decides and not is_missing:
-        # There is no other evidence: what the pair leaves open is open, and what of it cannot be trusted is INVALID.
-        how = "settled" if is_settled else "looked at"
-        return paired.because(*stored.reasons, side_by_side(f"{how} side by side {name}"), *_shared(changed))
-    if paired.verdict is Verdict.INVALID and (stored.verdict.passes or paired.has(ReasonKind.OUTSIDE_GIT)):
-        # What showed beside its commit is of this build too: it must not pass by a number from before.
-        return paired.because(side_by_side(f"the stored baseline alone says {stored.verdict}"))
-    if is_settled and is_missing:
-        return paired.because(side_by_side(f"settled side by side {name}"), *_shared(changed))
-    if paired.verdict is Verdict.REGRESSED or (paired.verdict.passes and not changed):
-        told = f"the stored baseline alone says {stored.verdict}; side by side {name} it is {paired.verdict}"
-        return paired.because(side_by_side(f"{told}, and that counts"), *_shared(changed))
-    if paired.verdict.passes:
-        return stored.because(
-            side_by_side(
-                f"side by side {name} it is {paired.verdict}, but that cannot see what both sides share now:"
-                f" {'; '.join(changed)}"
-            ),
-            Reason(
-                ReasonKind.SHARED_CHANGES,
-                "compare with the old packages: --against-python=EXE of an environment that has them, or record anew",
-            ),
-        )
-    return stored.because(side_by_side(f"not settled side by side {name} either: {paired.verdict}"), *paired.reasons)
+    raise Unconfirmed(f"{_NOT_SETTLED}: {problem.summary}, and the entry was recorded {where}")
 
 
 def changes_since(stored: Stored, here: RunEnvironment) -> tuple[str, ...]:
@@ -178,30 +122,8 @@ def changes_since(stored: Stored, here: RunEnvironment) -> tuple[str, ...]:
     return tuple(changed)
 
 
-def unsettled_by(changed: tuple[str, ...]) -> tuple[Reason, ...]:
-    """Why a stored verdict that is not decided is not settled side by side, where more than the code has changed."""
-    if not changed:
-        return ()
-    shared = "; ".join(changed)
-    return (
-        Reason(
-            ReasonKind.NOT_SIDE_BY_SIDE,
-            "not settled side by side with the baseline's commit, which cannot see what both sides share now:"
-            f" {shared}",
-        ),
-        Reason(
-            ReasonKind.SHARED_CHANGES,
-            "record anew, or compare with the old packages: --against-python=EXE of an environment that has them",
-        ),
-    )
-
-
-def side_by_side(text: str) -> Reason:
-    """What was seen side by side, whatever came of it."""
-    return Reason(ReasonKind.SIDE_BY_SIDE, text)
-
-
-def _shared(changed: tuple[str, ...]) -> tuple[Reason, ...]:
+def only_code_compared(changed: tuple[str, ...]) -> tuple[Reason, ...]:
+    """What a comparison with the base commit cannot see, for both sides have it now."""
     if not changed:
         return ()
     text = f"only the code was compared: both sides now have {'; '.join(changed)}"

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.builds.worktree import ReferenceBuild, ReferenceBuilds
     from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.experiment.machine import Machine
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.experiment.shared_starts import SharedStarts
     from pytest_gpuserve.experiment.watch import Progress
@@ -70,7 +69,7 @@ class PairedRunner:
         history: Remembers comparisons from run to run; None where nothing is to be remembered.
         note: Hears, once each, what a report should say of it all.
         progress: Told how loads get on.
-        machine: Measured beside each session.
+        read_host: As in `Measurement`.
         against: Whom every comparison is with, where that was asked for; None where baselines are stored.
         starts: Owns the servers that comparisons share; whoever makes it ends it.
     """
@@ -83,13 +82,13 @@ class PairedRunner:
         history: History | None,
         note: Callable[[str], None],
         progress: Progress,
-        machine: Machine,
+        read_host: Callable[[], float | None],
         against: Callable[[], ReferenceBuild] | None,
         starts: SharedStarts,
     ) -> None:
         self.here = here
         self.reference_builds = reference_builds
-        self.machine = machine
+        self.read_host = read_host
         self.progress = progress
         self.against = against
         self.starts = starts
@@ -176,8 +175,7 @@ class _Priors:
         return [
             session
             for session, record in zip(self._stored.sessions, records, strict=True)
-            # Where the machine's speed moved, starts that followed each other differ by that, which a pair's do not.
-            if record.host.id == self._host and session.yardstick.is_steady
+            if record.host.id == self._host
         ]
 
 

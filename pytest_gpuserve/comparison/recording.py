@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.comparison.stored import not_measured
+from pytest_gpuserve.comparison.screen import not_measured
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.gate.metric import METRICS, log_cost
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Judgement, Verdict
-from pytest_gpuserve.measure.points import NotMeasured, point
+from pytest_gpuserve.measure.points import NotMeasured, point, pooled_value
 from pytest_gpuserve.report.next_step import tightening_command
 from pytest_gpuserve.units import format_change, format_value
 
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.comparison.context import ComparisonContext
     from pytest_gpuserve.comparison.measurement import Measurement
+    from pytest_gpuserve.comparison.screen import BaselineComparison
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.store.baseline import Stored
 
@@ -29,10 +29,12 @@ class Recorder:
 
     Args:
         case: The test.
+        baselines: Says what there is to compare with.
     """
 
-    def __init__(self, case: ComparisonContext) -> None:
+    def __init__(self, case: ComparisonContext, baselines: BaselineComparison) -> None:
         self._case = case
+        self._baselines = baselines
         self._baseline_store = case.baseline_store
         self._policy = case.policy
 
@@ -44,42 +46,54 @@ class Recorder:
         """Whether what was judged so may be recorded."""
         if judgement.verdict is Verdict.INVALID or judgement.value is None:
             return False
-        return bool(self._policy.reason) or not _is_looser(judgement)
+        return bool(self._policy.reason) or judgement.verdict is not Verdict.REGRESSED
 
-    def judge(
-        self,
-        measurement: Measurement,
-        metric: Metric,
-        stored: Stored | None,
-        judgement: Judgement,
-        shared: Reason | None,
-    ) -> Judgement:
-        """Turn a judgement into that of a recording, which asks something else.
+    def judge(self, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
+        """Say what a recording would do to a metric; the numbers of both are compared as they are.
 
         Args:
             measurement: What was measured.
-            metric: What was judged.
-            stored: What is there.
-            judgement: Of the one against the other.
-            shared: Who else used the host, if that was too much; else None.
+            metric: What is compared.
+            stored: The entry that it would replace; None where there is none.
         """
-        if shared and judgement.verdict is not Verdict.INVALID:
+        unsound = self._baselines.unsound(measurement, metric)
+        if unsound is not None:
+            return unsound
+        value, tolerance = measurement.value(metric), self._case.tolerance_of(metric)
+        shared = self._baselines.shared(measurement)
+        if shared is not None:
             reason = shared.with_text(f"{shared}; a baseline recorded now would hide a regression later")
-            return Judgement.invalid(metric, "baseline", reason, value=judgement.value)
-        if judgement.verdict is Verdict.MISSING:
-            # Nothing to compare with, but what is recorded must be good enough to compare with tomorrow.
-            try:
-                for session in measurement.run.sessions:
-                    point(metric, session, self._case.tolerance_of(metric))
-            except NotMeasured as problem:
-                return not_measured(metric, problem)
+            return Judgement.invalid(metric, "baseline", reason, value=value)
+        try:
+            # What is recorded must be good enough to compare with tomorrow.
+            for session in measurement.run.sessions:
+                point(metric, session, tolerance)
+            value = pooled_value(metric, measurement.run.sessions)
+        except NotMeasured as problem:
+            return not_measured(metric, problem)
+        recorded = Reason(ReasonKind.RECORDING, "recorded by this run, if the test passes")
+        absent = self._baselines.absent(measurement, stored)
+        if stored is None or absent:
             # That there was nothing is why it is recorded; that there was another workload is worth saying.
-            known = judgement.reasons if stored is not None else ()
-            recorded = Reason(ReasonKind.RECORDING, "recorded by this run, if the test passes")
-            return replace(judgement, reasons=(*known, recorded))
-        if not self._policy.reason and _is_looser(judgement):
-            return judgement.because(_needs_reason(metric))
-        return judgement
+            return Judgement.missing(metric, "baseline", *(absent if stored else ()), recorded, value=value)
+        try:
+            reference = pooled_value(metric, stored.sessions)
+        except NotMeasured:
+            return Judgement.missing(metric, "baseline", recorded, value=value)
+        grown = log_cost(metric, value) - log_cost(metric, reference)
+        is_looser = grown > math.log1p(metric.growth(tolerance))
+        needed = (_needs_reason(metric),) if is_looser and not self._policy.reason else ()
+        return Judgement(
+            metric,
+            Verdict.REGRESSED if is_looser else Verdict.PASS,
+            "baseline",
+            value=value,
+            reference=reference,
+            change=value / reference - 1,
+            tolerance=tolerance,
+            rounds=len(measurement.run.sessions),
+            reasons=needed or (recorded,),
+        )
 
     def write(self, measurements: Iterable[Measurement]) -> list[str]:
         """Write the baselines of what a test compared, if this is a recording; says what was written.
@@ -175,13 +189,3 @@ def _changed(judgement: Judgement) -> str:
 def _needs_reason(metric: Metric) -> Reason:
     text = f"recording this would loosen {metric.name}, which needs a reason: --reason='why it is worth it'"
     return Reason(ReasonKind.NEEDS_REASON, text)
-
-
-def _is_looser(judgement: Judgement) -> bool:
-    """Whether a recording would accept a worse number, decided or not: what is accepted must be said."""
-    if judgement.verdict is Verdict.REGRESSED:
-        return True
-    if judgement.value is None or judgement.reference is None or judgement.tolerance is None:
-        return False
-    grown = log_cost(judgement.metric, judgement.value) - log_cost(judgement.metric, judgement.reference)
-    return grown > math.log1p(judgement.metric.growth(judgement.tolerance))

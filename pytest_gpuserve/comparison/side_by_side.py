@@ -210,11 +210,6 @@ def windows_of(rounds: Sequence[Round]) -> int:
     return sum(len(block.windows) for measured in rounds for block in measured.blocks)
 
 
-def in_rounds(count: int) -> str:
-    """A number of rounds in words: ``3 rounds``."""
-    return f"{count} round{'s' if count != 1 else ''}"
-
-
 class SideBySide:
     """The comparison of a load with its base.
 

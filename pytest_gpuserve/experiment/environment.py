@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytest_gpuserve.device.rules import kind_of
-from pytest_gpuserve.store.schema import DeviceRecord, HostRecord, SessionRecord, start_record, yardstick_record
+from pytest_gpuserve.store.schema import DeviceRecord, HostRecord, SessionRecord, rounded, start_record
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class RunEnvironment:
             answers_checked=session.answers_checked,
             starts=[start_record(start) for start in session.starts],
             settings=used_settings(session),
-            yardstick=yardstick_record(session.yardstick),
+            host_reading=None if session.host_reading is None else rounded(session.host_reading),
         )
 
 

@@ -47,11 +47,6 @@ class Verdict(str, Enum):
         return self in (Verdict.REGRESSED, Verdict.IMPROVED)
 
     @property
-    def without_claim(self) -> Verdict:
-        """What is left of a claim that is not upheld: what is better for sure is within the tolerance for sure."""
-        return Verdict.PASS if self is Verdict.IMPROVED else Verdict.INCONCLUSIVE
-
-    @property
     def passes(self) -> bool:
         """Whether a comparison with this outcome is true."""
         return self in (Verdict.PASS, Verdict.IMPROVED)
@@ -210,11 +205,9 @@ class Judgement:
         tolerance: How much worse the value may be, as a fraction of it, so that it compares with ``change``: 0.3 lets a
             throughput fall, and a latency rise, by 30 %.
         detectable: Smallest such change for the worse that would have been found.
-        decidable: Smallest tolerance that the evidence could have decided as PASS.
         rounds: New sessions or paired rounds behind it.
         reasons: Why; never empty for INVALID and MISSING.
         windows: Measured windows behind it.
-        overruled: Whether another judgement is the last word on it: a stored verdict that was settled side by side.
 
     Raises:
         ValueError: A number is NaN, a passing verdict lacks its two values, or INVALID or MISSING its reason.
@@ -229,14 +222,12 @@ class Judgement:
     interval: tuple[float, float] | None = None
     tolerance: float | None = None
     detectable: float | None = None
-    decidable: float | None = None
     rounds: int = 0
     reasons: tuple[Reason, ...] = ()
     windows: int = 0
-    overruled: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("value", "reference", "change", "tolerance", "detectable", "decidable"):
+        for name in ("value", "reference", "change", "tolerance", "detectable"):
             number = getattr(self, name)
             if number is not None and not math.isfinite(number):
                 raise ValueError(f"{name} of {self.metric.name} must be a number or None, not {number}")
@@ -259,10 +250,6 @@ class Judgement:
     def because(self, *reasons: Reason) -> Judgement:
         """The same with more reasons."""
         return replace(self, reasons=(*self.reasons, *reasons))
-
-    def overrule(self) -> Judgement:
-        """The same with another judgement as the last word, which has the reasons."""
-        return replace(self, reasons=(), overruled=True)
 
     @classmethod
     def missing(
@@ -295,7 +282,6 @@ class Judgement:
         reference: float,
         rounds: int,
         windows: int = 0,
-        claim: Evidence | None = None,
     ) -> Judgement:
         """A verdict reached from evidence.
 
@@ -308,10 +294,8 @@ class Judgement:
             reference: The reference's value, in the metric's unit.
             rounds: New sessions or paired rounds behind the evidence.
             windows: Measured windows behind the evidence.
-            claim: The evidence that a claim of a change has to rest on, where that is not ``evidence`` itself.
         """
         low, high = (metric.change_of(bound) for bound in evidence.interval)
-        claim = claim or evidence
         return cls(
             metric,
             verdict,
@@ -321,8 +305,7 @@ class Judgement:
             change=metric.change_of(evidence.estimate),
             interval=None if low is None or high is None else (min(low, high), max(low, high)),
             tolerance=metric.loss(evidence.most_growth),
-            detectable=_loss(metric, claim.detectable_growth),
-            decidable=_loss(metric, evidence.decidable_growth),
+            detectable=_loss(metric, evidence.detectable_growth),
             rounds=rounds,
             reasons=evidence.remarks(metric),
             windows=windows,

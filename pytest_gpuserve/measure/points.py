@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from pytest_gpuserve.errors import GpuserveError
@@ -33,10 +32,6 @@ OF_STREAMS: Final = frozenset({"ttft", "itl", "tpot"})
 
 ASK_FOR_USAGE: Final = 'ask for it in the request\'s body: "stream_options": {"include_usage": true}; server.chat does'
 
-NO_WINDOW_SPREAD: Final = frozenset({COLD_START, "gpu_memory"})
-"""Metrics whose windows say nothing of how well a start knows them: those are none of a window's, memory is a maximum.
-Only the spread between starts judges them."""
-
 
 class NotMeasured(GpuserveError):
     """A metric has no value, or too few requests stand behind it; it is never judged."""
@@ -55,21 +50,8 @@ class TooFewRequests(NotMeasured):
     kind: ClassVar[ReasonKind] = ReasonKind.TOO_FEW_REQUESTS
 
 
-@dataclass(frozen=True, slots=True)
-class CostPoint:
-    """A session on the scale on which it is judged.
-
-    Args:
-        y: Mean over its starts of the log cost; for the batching ratio the log cost of the session's ratio of totals.
-        u: Squared standard error of ``y``, as the session's own windows show it; 0 where they show nothing.
-    """
-
-    y: float
-    u: float
-
-
-def point(metric: Metric, session: Session, tolerance: float) -> CostPoint:
-    """Reduce a session to a point.
+def point(metric: Metric, session: Session, tolerance: float) -> float:
+    """Reduce a session to one log cost: the mean over its starts, of a batching ratio that of its totals.
 
     Raises:
         NotMeasured: The metric is not known of every start.
@@ -78,14 +60,10 @@ def point(metric: Metric, session: Session, tolerance: float) -> CostPoint:
     if not session.starts:
         raise NotMeasured(f"{metric.name} is not known: no server start was measured")
     _demand_requests(metric, session, tolerance)
-    inside = [_squared_error(metric, start) for start in session.starts]
     costs = [log_cost(metric, value_of_starts(metric, [start])) for start in session.starts]
-    y = (
-        log_cost(metric, value_of(metric, session.windows))
-        if metric.name == "batching_ratio"
-        else statistics.fmean(costs)
-    )
-    return CostPoint(y=y, u=statistics.fmean(inside) / len(inside))
+    if metric.name == "batching_ratio":
+        return log_cost(metric, value_of(metric, session.windows))
+    return statistics.fmean(costs)
 
 
 def pooled_value(metric: Metric, sessions: Sequence[Session]) -> float:
@@ -353,17 +331,3 @@ def _enough(session: Session, counts: Sequence[int], needed: int) -> int:
     """Whole seconds in which the slowest start would have come to so many, with a fifth to spare."""
     seconds_each = max(start.seconds / max(count, 1) for start, count in zip(session.starts, counts, strict=True))
     return math.ceil(1.2 * needed * seconds_each)
-
-
-def _squared_error(metric: Metric, start: Start) -> float:
-    """Squared standard error of a start's mean log cost, from the spread of its windows."""
-    if metric.name in NO_WINDOW_SPREAD:
-        return 0.0
-    costs = []
-    for window in start.windows:
-        try:
-            costs.append(log_cost(metric, value_of(metric, [window])))
-        except NotMeasured:
-            # A window in which nothing happened has no quantile; the start as a whole is still judged by all requests.
-            continue
-    return statistics.variance(costs) / len(costs) if len(costs) > 1 else 0.0

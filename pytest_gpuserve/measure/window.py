@@ -12,7 +12,6 @@ from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime 
 from pytest_gpuserve.measure.histogram import Histogram, merge
 from pytest_gpuserve.measure.streams import Streams  # noqa: TC001 -- as above
 from pytest_gpuserve.measure.telemetry import Telemetry  # noqa: TC001 -- msgspec reads the annotations
-from pytest_gpuserve.measure.yardstick import Yardstick
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -218,7 +217,7 @@ class Session:
         batch_sizes: How often the server executed each batch size, by the upper edge of the server's own buckets.
         answers: Answers received; ``answers_checked`` of them were compared with what the test expects.
         answers_checked: See ``answers``.
-        yardstick: How fast the machine was, by readings before and after it; without any where nobody has looked.
+        host_reading: How fast the host was before it: the log of the seconds of fixed work; None where nobody looked.
     """
 
     starts: tuple[Start, ...]
@@ -227,7 +226,7 @@ class Session:
     batch_sizes: Mapping[str, int] = field(default_factory=dict)
     answers: int = 0
     answers_checked: int = 0
-    yardstick: Yardstick = field(default_factory=Yardstick)
+    host_reading: float | None = None
 
     @property
     def client(self) -> Client:

@@ -42,7 +42,6 @@ class Settings:
         update: What is written.
         baseline_dir: Where baselines are, or the copy of those that are elsewhere.
         missing_fails: Whether a missing baseline fails its test, or skips it.
-        missing_asked: Whether that was asked for, rather than being the default.
         inconclusive_fails: Whether a verdict that could not be reached fails its test, or skips it.
         budget_seconds: Most measuring time of one test.
         artifacts_dir: Where tables and charts of the tests' own go; None for pytest's cache.
@@ -53,7 +52,7 @@ class Settings:
         lock_wait_seconds: How long to wait for another session that measures on the device.
         against: The git revision that every comparison with ``baseline`` is paired against; None for none.
         against_python: Absolute path of the interpreter whose packages it is paired against; None for none.
-        confirm: Whether a paired run settles what the stored baseline leaves open.
+        stored_only: Whether nothing is measured side by side with a baseline's base commit.
         base_files: As in `Rules`.
     """
 
@@ -62,7 +61,6 @@ class Settings:
     baseline_dir: Path
     root: Path
     missing_fails: bool
-    missing_asked: bool
     inconclusive_fails: bool
     budget_seconds: float
     outputs: tuple[Output, ...]
@@ -73,7 +71,7 @@ class Settings:
     ci: bool
     against: str | None = None
     against_python: str | None = None
-    confirm: bool = True
+    stored_only: bool = False
     base_files: tuple[str, ...] = ()
     artifacts_dir: Path | None = None
     full: bool = False
@@ -119,10 +117,10 @@ def add_options(parser: pytest.Parser) -> None:
         help="compare with the packages of that interpreter, side by side; with --against: with both",
     )
     group.addoption(
-        "--no-confirm",
+        "--stored-only",
         action="store_true",
         default=None,
-        help="take a verdict against a stored baseline as final, without a paired run against its commit",
+        help="judge by stored baselines alone, without rounds beside their base commits; on cpu they decide nothing",
     )
     group.addoption("--on-missing", choices=POLICIES, help="what a test without a baseline does (default: fail)")
     group.addoption("--on-inconclusive", choices=POLICIES, help="what a test without a decision does (default: fail)")
@@ -175,7 +173,7 @@ def add_options(parser: pytest.Parser) -> None:
         type="linelist",
         default=[],
     )
-    parser.addini("no_confirm", "like --no-confirm", type="bool", default=False)
+    parser.addini("stored_only", "like --stored-only", type="bool", default=False)
 
 
 def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.environ) -> Settings:
@@ -201,7 +199,6 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         baseline_dir=_baseline_dir(config),
         root=config.rootpath,
         missing_fails=missing != "skip",
-        missing_asked=missing != "",
         inconclusive_fails=_choice(config, "on_inconclusive", POLICIES) == "fail",
         budget_seconds=_number(config, "gpuserve_budget", BUDGET_SECONDS),
         outputs=read_outputs(config, environment),
@@ -213,7 +210,7 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
         against=against,
         against_python=against_python,
         base_files=tuple(config.getini("gpuserve_base_files")),
-        confirm=not (config.getini("no_confirm") if config.getoption("--no-confirm") is None else True),
+        stored_only=config.getini("stored_only") if config.getoption("--stored-only") is None else True,
         artifacts_dir=artifacts_dir,
         full=config.getoption("--gpuserve-full"),
         load_engine=_load_engine(config),

@@ -13,9 +13,10 @@ from pytest_gpuserve.comparison.assertions import Measured, Ratio, Reference
 from pytest_gpuserve.comparison.context import Policy, WaitsForStart
 from pytest_gpuserve.comparison.judging import TestGate, attributed, other_changes
 from pytest_gpuserve.comparison.paired_runner import PairedRunner
+from pytest_gpuserve.comparison.screen import may_screen
 from pytest_gpuserve.device.card import UNSUPPORTED
+from pytest_gpuserve.device.host_reading import NoReading, read_host
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
-from pytest_gpuserve.experiment.machine import Machine
 from pytest_gpuserve.experiment.shared_starts import SharedStarts
 from pytest_gpuserve.plugin.collection import (
     all_was_run,
@@ -255,11 +256,10 @@ class TestGates:
             record_sessions=settings.record_sessions,
             reason=settings.reason,
             skip_missing=not settings.missing_fails,
-            skip_foreign=device.card is None and not settings.ci and not settings.missing_asked,
             skip_inconclusive=not settings.inconclusive_fails,
             budget_seconds=settings.budget_seconds,
             foreign_cores=max(settings.foreign_cores, FOREIGN_SHARE * device.host.cores),
-            confirm=settings.confirm,
+            stored_only=settings.stored_only,
             one_at_a_time=one_at_a_time(item, device.name),
             named=frozenset(tolerances(item, device.name)),
         )
@@ -314,12 +314,22 @@ class GateSession:
             history=None if remembered is None else History(remembered),
             note=self._note,
             progress=progress,
-            machine=Machine(self.here.device, self._note),
+            read_host=self._read_host,
             against=partial(reference_builds.find, revision=settings.against, python=settings.against_python)
             if settings.side_by_side
             else None,
             starts=self._starts,
         )
+
+    def _read_host(self) -> float | None:
+        """How fast the host is, where stored numbers may count."""
+        if not may_screen(self.here.device):
+            return None
+        try:
+            return read_host()
+        except NoReading as problem:
+            self._note(f"{problem.summary}: {problem.found}")
+            return None
 
     def _note(self, line: str) -> None:
         if line not in self._notes:

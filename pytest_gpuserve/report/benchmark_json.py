@@ -134,7 +134,7 @@ def _benchmarks(test: TestResult, taken: set[str]) -> Iterator[dict[str, Any]]:
 
 def _sound(run: RunResult, rows: Sequence[Row]) -> Sequence[Session]:
     # That others used the host is no problem of a session: what passed in spite of them stands.
-    judged = any(row.counts and row.judgement.verdict is Verdict.INVALID for row in rows)
+    judged = any(row.judgement.verdict is Verdict.INVALID for row in rows)
     return () if judged or any(session.problems for session in run.sessions) else run.sessions
 
 
@@ -160,7 +160,6 @@ def _verdict(row: Row) -> dict[str, Any]:
         "metric": judgement.metric.name,
         "verdict": str(judgement.verdict),
         "reference_kind": judgement.reference_kind,
-        "overruled": judgement.overruled,
         **{name: value for name, value in known.items() if value is not None},
     }
 

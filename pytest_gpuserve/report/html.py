@@ -43,7 +43,7 @@ p { margin: 4px 0; }
 pre { padding: 8px; background: #8881; white-space: pre-wrap; font-size: 12.5px; unicode-bidi: plaintext; }
 table { border-collapse: collapse; font-size: 0.9rem; }
 th, td { padding: 3px 10px 3px 0; text-align: left; vertical-align: top; }
-.why td, .aside td { opacity: 0.7; }
+.why td { opacity: 0.7; }
 tr:not(.why) td { border-top: 1px solid #8885; }
 b { padding: 0 6px; border-radius: 8px; color: #fff; background: #646d77; font-size: 0.8rem; }
 .PASS, .passed { background: #1f7f48; } .IMPROVED { background: #2a6fae; }
@@ -112,14 +112,11 @@ def _row(row: Row, names: Mapping[str, str]) -> str:
     reasons = [reason.text for reason in row.reasons]
     if judgement.rounds and not judgement.verdict.passes:
         reasons.append(evidence(judgement))
-    if judgement.overruled:
-        reasons.append("settled side by side: that verdict is the last word")
     line = "".join(
         f"<td>{_line(text)}</td>" for text in (judgement.metric.name, name, *(texts[each] for each in _HEADINGS))
     )
     why = "".join(f"<p>{_line(reason, TEXT_CHARACTERS)}</p>" for reason in reasons)
-    aside = "" if row.counts else ' class="aside"'
-    return f"<tr{aside}><td>{_badge(str(judgement.verdict))}</td>{line}</tr>" + (
+    return f"<tr><td>{_badge(str(judgement.verdict))}</td>{line}</tr>" + (
         f'<tr class="why"><td colspan="9">{why}</td></tr>' if why else ""
     )
 

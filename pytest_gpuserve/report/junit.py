@@ -59,9 +59,8 @@ def _places(rows: Sequence[Row]) -> Iterator[tuple[str, Judgement]]:
         yield name, row.judgement
 
 
-def _by_weight(row: Row) -> tuple[bool, int]:
-    """What decides comes first."""
-    return not row.counts, _KINDS.index(row.judgement.reference_kind)
+def _by_weight(row: Row) -> int:
+    return _KINDS.index(row.judgement.reference_kind)
 
 
 def _fields(place: str, judgement: Judgement) -> Iterator[tuple[str, str]]:

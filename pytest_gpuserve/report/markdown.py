@@ -140,16 +140,8 @@ def _table_row(row: Row, name: str) -> str:
         shown["change"] += f" ({shown['interval']})"
     # Bounds are in words, for a sign such as `>=` would have to be escaped.
     numbers = (shown[heading] for heading in ("now", "reference", "change", "detectable"))
-    row_cells = (code(name), row.judgement.metric.name, *numbers, _verdict(row))
+    row_cells = (code(name), row.judgement.metric.name, *numbers, f"<strong>{row.judgement.verdict}</strong>")
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in row_cells)}</tr>"
-
-
-def _verdict(row: Row) -> str:
-    return (
-        f"{row.judgement.verdict}, settled side by side"
-        if row.judgement.overruled
-        else f"<strong>{row.judgement.verdict}</strong>"
-    )
 
 
 PASSED: Final = "passed"

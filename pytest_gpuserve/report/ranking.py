@@ -48,18 +48,13 @@ class Row:
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
-        """Why it is what it is; of what was settled otherwise that is told elsewhere."""
-        return () if self.judgement.overruled else reasons_of(self.judgement)
-
-    @property
-    def counts(self) -> bool:
-        """Whether it decides something."""
-        return not self.judgement.overruled
+        """Why it is what it is."""
+        return reasons_of(self.judgement)
 
     @property
     def is_bad(self) -> bool:
         """Whether it is why its test did not pass, or may be: what is not known is bad."""
-        return self.counts and not self.judgement.verdict.passes and self.test.outcome != "passed"
+        return not self.judgement.verdict.passes and self.test.outcome != "passed"
 
 
 def ranked(tests: Iterable[TestResult]) -> list[Row]:
@@ -95,7 +90,7 @@ def _rank_of_row(row: Row) -> tuple[int, bool, float]:
 
 
 def _rank_of_load(rows: Iterable[Row]) -> tuple[int, bool, float]:
-    return min((_rank_of_row(row) for row in rows if row.counts), default=_NOTHING)
+    return min((_rank_of_row(row) for row in rows), default=_NOTHING)
 
 
 def _rank_of_test(test: TestResult) -> tuple[int, tuple[int, bool, float]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
@@ -11,11 +10,10 @@ from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.counters import differences
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.measure.work import cached_share, preemptions_of_thousand
-from pytest_gpuserve.measure.yardstick import LIMIT
 from pytest_gpuserve.report.explain import evidence
 from pytest_gpuserve.report.names import names_of, printable, some_of
 from pytest_gpuserve.report.ranking import FAILED, ranked, rows_of
-from pytest_gpuserve.units import format_change, format_fraction, format_ratio, format_seconds
+from pytest_gpuserve.units import format_change, format_fraction, format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -212,20 +210,6 @@ def language_model_lines(tests: Collection[TestResult]) -> list[str]:
     ]
 
 
-def machine_lines(tests: Iterable[TestResult]) -> list[str]:
-    """Say in one line how far the machine's own speed moved while it was measured; none where it held still."""
-    rates: dict[str, list[float]] = {}
-    for run in (run for test in tests for run in test.runs):
-        for kind, readings in run.yardstick.rates.items():
-            rates.setdefault(kind, []).extend(readings)
-    moved = {kind: max(found) / min(found) for kind, found in rates.items() if len(found) > 1}
-    kind = max(moved, key=lambda each: moved[each], default="")
-    if not kind or math.log(moved[kind]) <= LIMIT:
-        return []
-    count = len(rates[kind])
-    return [f"machine: its own speed moved by a factor of {format_ratio(moved[kind])} ({kind}, {count} readings)"]
-
-
 def measured_again_lines(tests: Collection[TestResult], *, verbose: bool = False) -> list[str]:
     """Say how many windows were measured again, and what disturbed them.
 
@@ -293,7 +277,7 @@ def totals_line(result: SessionResult) -> str:
         The line, with the improvements that could be recorded; empty where nothing was compared.
     """
     recording = bool(result.update)
-    rows = [row for test in result.tests for row in rows_of(test) if not row.judgement.overruled]
+    rows = [row for test in result.tests for row in rows_of(test)]
     counts = Counter(_word(row, recording=recording) for row in rows)
     parts = [f"{counts[word]} {word}" for word in (*_WORDS.values(), _RECORDED) if counts[word]]
     without = sum(test.outcome in FAILED and not rows_of(test) for test in result.tests)
@@ -318,8 +302,7 @@ def improvements(result: SessionResult) -> list[Row]:
     return [
         row
         for row in ranked(result.tests)
-        if row.counts
-        and row.test.outcome == "passed"
+        if row.test.outcome == "passed"
         and row.judgement.verdict is Verdict.IMPROVED
         and row.judgement.reference_kind in RECORDABLE
     ]

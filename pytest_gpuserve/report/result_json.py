@@ -99,7 +99,6 @@ def _verdict(row: Row) -> VerdictRecord:
         ],
         run=row.run.label,
         windows=judgement.windows,
-        overruled=judgement.overruled,
     )
 
 
@@ -135,7 +134,6 @@ def _run(run: RunResult) -> RunRecord:
         telemetry=_telemetry(starts),
         windows_measured_again=[reason for start in starts for reason in start.rejected],
         sessions=len(run.sessions),
-        yardstick={kind: list(rates) for kind, rates in run.yardstick.rates.items()},
         starts=len(starts),
         cold_start_seconds=[start.cold_start_seconds for start in starts],
         cold_start_parts=[dict(start.cold_start_parts) for start in starts],

@@ -8,7 +8,6 @@ from typing import Any
 
 from pytest_gpuserve.gate.verdict import Judgement  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.window import Session  # noqa: TC001 -- msgspec reads the annotations
-from pytest_gpuserve.measure.yardstick import Yardstick
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,6 @@ class RunResult:
     base_options: tuple[str, ...] = ()
     base_sessions: tuple[Session, ...] = ()
     candidate_sessions: tuple[Session, ...] = ()
-    yardstick: Yardstick = field(default_factory=Yardstick)
 
 
 @dataclass(frozen=True)

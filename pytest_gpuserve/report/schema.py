@@ -50,7 +50,6 @@ class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
         why: For each of them what a program decides by.
         run: The label of the load.
         windows: Measured windows behind it.
-        overruled: Whether another verdict, reached side by side, decides.
     """
 
     metric: str
@@ -68,12 +67,6 @@ class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
     why: list[ReasonRecord] = []
     run: str = ""
     windows: int = 0
-    overruled: bool = False
-
-    @property
-    def counts(self) -> bool:
-        """Whether it decides something."""
-        return not self.overruled
 
 
 class BaseRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -122,7 +115,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         telemetry: What cards and processes did.
         windows_measured_again: Why, a text for each.
         sessions: How many there were.
-        yardstick: How often a second the machine did fixed work, a list of readings for each kind of it.
         starts: How many there were.
         cold_start_seconds: Of each start.
         cold_start_parts: Of each start, what the server says that it went to, in seconds.
@@ -159,7 +151,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     telemetry: Plain | None = None
     windows_measured_again: list[str] = []
     sessions: int = 0
-    yardstick: dict[str, list[float]] = {}
     starts: int = 0
     cold_start_seconds: list[float | None] = []
     cold_start_parts: list[dict[str, float]] = []

@@ -32,7 +32,6 @@ STYLES = {
     Verdict.MISSING: "yellow",
 }
 
-OVERRULED_STYLE = "dim"
 """Of a verdict that was settled otherwise: in red it would be taken for the last word."""
 
 UNKNOWN = "-"
@@ -114,8 +113,7 @@ def _lines(tests: Collection[TestResult], *, only_bad: bool) -> list[_Line]:
         # A load is named in its first line: its others stand right below.
         is_new = last is None or row.run is not last.run
         name = f"{names[row.test.nodeid]} {printable(row.run.label)}".strip() if is_new else ""
-        style = OVERRULED_STYLE if row.judgement.overruled else STYLES[row.judgement.verdict]
-        lines.append(_Line(name, style, _cells(row.judgement)))
+        lines.append(_Line(name, STYLES[row.judgement.verdict], _cells(row.judgement)))
         last = row
     return lines
 

@@ -19,11 +19,10 @@ from pytest_gpuserve.store import write_whole
 from pytest_gpuserve.store.schema import SCHEMA, Entry, FileHead, Summary, Value, session_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pytest_gpuserve.measure.window import Session
-    from pytest_gpuserve.store.schema import SessionRecord
 
 SUMMARY_TOLERANCE = 0.001
 """A summary further than this from its samples was edited by hand, or the samples were."""
@@ -42,11 +41,6 @@ class Stored:
 
     entry: Entry
     sessions: tuple[Session, ...] = field(repr=False)
-
-    def narrowed(self, kept: Sequence[tuple[SessionRecord, Session]]) -> Stored:
-        """The same with only the sessions that are kept (each with its record): at least one, oldest first."""
-        records, sessions = [record for record, _ in kept], tuple(session for _, session in kept)
-        return Stored(msgspec.structs.replace(self.entry, sessions=records), sessions)
 
 
 def read(path: Path) -> dict[str, Stored]:

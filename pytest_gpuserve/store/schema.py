@@ -6,6 +6,7 @@ Schema history (an older file names the way to this one, a newer one asks for a 
    any later statistic can be computed from it.
 2. Sessions have yardsticks, by which a number is known to be of a machine as fast as this one.
 3. Entries have no anchors.
+4. Sessions on a GPU have one reading of the host, and no yardstick.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from pytest_gpuserve.measure.counters import ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import CardUse, Session, Start, Window
-from pytest_gpuserve.measure.yardstick import Yardstick
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -276,10 +276,7 @@ class FileHead(msgspec.Struct):
     schema: int
 
 
-SCHEMA = 3
-
-Rates = dict[str, Annotated[list[Value], msgspec.Meta(min_length=1)]]
-"""A yardstick: by the kind of work how often a second it was done, one for each reading."""
+SCHEMA = 4
 
 
 class StartRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -338,7 +335,7 @@ class SessionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     Args:
         occasion: Begin of the run of pytest that measured it, which its other sessions share.
         settings: How the server was really set up; left out where it does not tell.
-        yardstick: How fast the machine was meanwhile; left out where nobody has looked, as in files of schema 1.
+        host_reading: How fast the host was: the log of the seconds of fixed work; left out where nobody has looked.
     """
 
     occasion: Moment
@@ -351,7 +348,7 @@ class SessionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     answers_checked: Count
     starts: Annotated[list[StartRecord], msgspec.Meta(min_length=2)]
     settings: dict[str, str] = {}
-    yardstick: Rates = {}
+    host_reading: Annotated[float, msgspec.Meta(gt=-100, lt=100)] | None = None
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -390,16 +387,6 @@ def start_record(start: Start) -> StartRecord:
     )
 
 
-def yardstick_record(yardstick: Yardstick) -> Rates:
-    """Turn a yardstick into its record."""
-    return {kind: [rounded(rate) for rate in rates] for kind, rates in yardstick.rates.items()}
-
-
-def yardstick_of(rates: Rates) -> Yardstick:
-    """Read a yardstick back."""
-    return Yardstick({kind: tuple(values) for kind, values in rates.items()})
-
-
 def session_of(record: SessionRecord) -> Session:
     """Read a session back.
 
@@ -422,5 +409,5 @@ def session_of(record: SessionRecord) -> Session:
         batch_sizes=record.batch_sizes,
         answers=record.answers,
         answers_checked=record.answers_checked,
-        yardstick=yardstick_of(record.yardstick),
+        host_reading=record.host_reading,
     )

@@ -79,7 +79,7 @@ _SLOWER: Final = {"slowed": True, "status": 1, "told": "REGRESSED"}
 STEPS: Final = (
     Step("doctor", 15, ("{python}", "-m", "pytest_gpuserve.doctor")),
     on_gpu("nvml", 15, _DEVICE, "nvml"),
-    on_gpu("device", 50, _DEVICE, "not nvml and not yardstick and not clocks and not litserve and not under_load"),
+    on_gpu("device", 50, _DEVICE, "not nvml and not clocks and not litserve and not under_load"),
     on_gpu("servers", 30, _DEVICE, "litserve or under_load"),
     suite("record-mosec", 120, *_MOSEC, "--baseline-update", "-o", "gpuserve_sessions=2"),
     suite("slower", 90, *_MOSEC, "--against=HEAD", "--gpuserve-budget=60", **_SLOWER),

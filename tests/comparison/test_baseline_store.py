@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.comparison.baseline_store import (
-    MOST_SESSIONS_A_HOST,
+    MOST_SESSIONS,
     BaselineKey,
     BaselineStore,
     Workload,
@@ -95,12 +95,11 @@ def test_what_is_recorded_is_found_by_the_next_run(folder: Path) -> None:
 
 
 def test_the_same_commit_is_pooled(folder: Path) -> None:
-    """Sessions of one clean commit add up over runs and hosts, and keep the reason that was given."""
+    """Sessions of one clean commit on one host add up over runs, and keep the reason that was given."""
     record(folder, 1, reason="why")
-    assert record(folder, 2, host="host-b") == "added to (2 sessions)"
+    assert record(folder, 2) == "added to (2 sessions)"
     assert record(folder, 3) == "added to (3 sessions)"
     assert days(folder) == [1, 2, 3]
-    assert [each.host.id for each in stored(folder).entry.sessions] == ["host-a", "host-b", "host-a"]
     assert stored(folder).entry.reason == "why"
 
 
@@ -113,9 +112,10 @@ def test_the_same_commit_is_pooled(folder: Path) -> None:
         ({"clean": False}, {"clean": False}),
         ({"commit": None, "clean": False}, {"commit": None, "clean": False}),
         ({"commit": None}, {"commit": None}),
+        ({}, {"host": "host-b"}),
         ({}, {"workload": Workload({"server": "mosec", "concurrency": "80"}, {})}),
     ],
-    ids=["other commit", "now dirty", "was dirty", "both dirty", "no git", "no commit", "other workload"],
+    ids=["other commit", "now dirty", "was dirty", "both dirty", "no git", "no commit", "other host", "other workload"],
 )
 def test_different_code_replaces(folder: Path, first: dict[str, object], then: dict[str, object]) -> None:
     """What is not certainly the same code under the same load is never one sample with it."""
@@ -125,13 +125,11 @@ def test_different_code_replaces(folder: Path, first: dict[str, object], then: d
     assert stored(folder).entry.reason is None
 
 
-def test_only_the_newest_sessions_of_a_host_are_kept(folder: Path) -> None:
-    """Each host has a bound of its own, beyond which its oldest sessions go."""
-    record(folder, 1, host="host-b")
-    record(folder, *range(2, 12))
-    said = record(folder, *range(12, 20))
-    assert said == f"added to ({MOST_SESSIONS_A_HOST + 1} sessions)"
-    assert days(folder) == [1, *range(20 - MOST_SESSIONS_A_HOST, 20)]
+def test_only_the_newest_sessions_are_kept(folder: Path) -> None:
+    """Beyond a bound the oldest go."""
+    record(folder, *range(1, 12))
+    assert record(folder, *range(12, 20)) == f"added to ({MOST_SESSIONS} sessions)"
+    assert days(folder) == list(range(20 - MOST_SESSIONS, 20))
 
 
 def test_removing_entries_leaves_the_others(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A stored verdict and the one side by side with its commit: which of them counts, and why it cannot be had."""
+"""The base commit of a baseline: what else has changed since it, and why it cannot be measured."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import pytest
 
 from pytest_gpuserve.builds.worktree import ReferenceBuilds
 from pytest_gpuserve.comparison.baseline_store import BaselineKey
-from pytest_gpuserve.comparison.paired import Unconfirmed, changes_since, make_confirmation, settled
+from pytest_gpuserve.comparison.paired import Unconfirmed, changes_since, make_confirmation
 from pytest_gpuserve.device import Card
 from pytest_gpuserve.errors import GpuserveError, NotInRevision, ServerFailed
-from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.store.baseline import Stored
 from tests.comparison.world import FakeOpponents
-from tests.support.builders import COMMIT, entry, here, judgement
-from tests.support.reasons import said
+from tests.support.builders import COMMIT, entry, here
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,34 +25,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.paired_runner import PairedRunner, PairedSpec
     from pytest_gpuserve.comparison.side_by_side import SideBySide
     from pytest_gpuserve.store.schema import Entry
-
-CHANGED = ("torch 2.8.0 -> 2.9.1",)
-
-
-@pytest.mark.parametrize("stored", [Verdict.REGRESSED, Verdict.INCONCLUSIVE, Verdict.MISSING])
-@pytest.mark.parametrize("changed", [(), CHANGED])
-@pytest.mark.parametrize("paired", Verdict)
-def test_which_of_the_two_verdicts_counts(stored: Verdict, paired: Verdict, changed: tuple[str, ...]) -> None:
-    """REGRESSED beside the commit counts whatever else has changed, a pass clears no packages that both sides have.
-
-    Without a verdict beside the commit the stored one stays: nothing passes that did not pass there, and all is told.
-    """
-    final = settled(judgement(stored), judgement(paired, kind="against", reasons=("as measured",)), changed)
-    text = " ".join(said(final.reasons))
-    # Of another host's baseline the code decides.
-    counts = paired is Verdict.REGRESSED or (paired.passes and (not changed or stored is Verdict.MISSING))
-    assert (final.verdict, final.reference_kind) == ((paired, "against") if counts else (stored, "baseline"))
-    assert final.verdict.passes <= paired.passes
-    if counts and paired.passes:
-        assert "side by side" in text
-        assert str(stored) in text or stored is Verdict.MISSING
-        assert not changed or ("only the code" in text and CHANGED[0] in text)
-    elif paired.passes:
-        assert all(part in text for part in (str(paired), *CHANGED, "--against-python="))
-    elif not counts:
-        assert any(str(paired) in reason and "not settled" in reason for reason in said(final.reasons))
-        assert "as measured" in said(final.reasons)
-
 
 # -- what has changed since
 

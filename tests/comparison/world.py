@@ -27,7 +27,7 @@ from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.measure.window import CardUse, Session, Start
 from tests.fakes.scripted_pairing import AT, Build, ScriptedPairing, window_at
-from tests.support.builders import COMMIT, here
+from tests.support.builders import COMMIT, here, on_card
 from tests.support.reasons import because, said
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.comparison.assertions import Comparison, Run
     from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.experiment.handle import Starter, Target
-    from pytest_gpuserve.experiment.machine import Machine
     from pytest_gpuserve.experiment.shape import Terms
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.gate.verdict import Judgement
@@ -94,7 +93,7 @@ class FakeOpponents(ReferenceBuilds):
 
 @dataclass
 class World:
-    """A machine with its baselines, on which loads take as long as is said.
+    """A machine with a card and its baselines, on which loads take as long as is said.
 
     Args:
         folder: Of baselines and of what is remembered.
@@ -111,7 +110,7 @@ class World:
         clock_mhz: Of the card, in every window; None for no card.
         clocks_wanted: The baseline's clock that each session was told.
         requests_wanted: That each start of a session should have.
-        speed: Of the machine, by its yardstick.
+        reading: How fast the host is; None where that cannot be measured.
         recorded_metrics: What a recording compares.
         leak: Why nothing may be concluded from the last round, which shows at its servers' end; "" for nothing.
         seed: Of the noise of rounds.
@@ -129,7 +128,7 @@ class World:
     foreign_cores: float = 0.0
     here: RunEnvironment = field(
         default_factory=lambda: replace(
-            here(),
+            on_card(here()),
             revision=Revision(COMMIT, True, COMMIT, "c" * 64),  # noqa: FBT003
         )
     )
@@ -137,7 +136,7 @@ class World:
     clock_mhz: float | None = None
     clocks_wanted: list[float | None] = field(default_factory=list)
     requests_wanted: list[tuple[int, ...]] = field(default_factory=list)
-    speed: float = 1.0
+    reading: float | None = -3.5
     recorded_metrics: tuple[Metric, ...] = (THROUGHPUT,)
     leak: str = ""
     seed: int = 0
@@ -153,11 +152,10 @@ class World:
             record_sessions=4,
             reason=None,
             skip_missing=False,
-            skip_foreign=False,
             skip_inconclusive=False,
             budget_seconds=1000.0,
             foreign_cores=1.0,
-            confirm=True,
+            stored_only=False,
             one_at_a_time=False,
             named=frozenset(),
         )
@@ -173,10 +171,6 @@ class World:
         for module in (measurement, side_by_side):
             monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=self.monotonic))
         return self
-
-    def reading(self, python: str) -> dict[str, float]:
-        """Stand for `Machine.reading`; of speed 0 it cannot be measured."""
-        return {"interpreter": 1000.0 * self.speed} if self.speed else {}
 
     def monotonic(self) -> float:
         """The clock."""
@@ -294,15 +288,15 @@ class World:
             history=self.history,
             note=pytest.fail,
             progress=cast("Progress", None),
-            machine=cast("Machine", SimpleNamespace(reading=self.reading)),
+            read_host=lambda: self.reading,
             against=against,
             starts=SharedStarts(),
         )
 
 
-def target(name: str = "fake", *, is_in_base: bool = True) -> Target:
-    """A request to a server that is never started."""
-    kind = FakeKind(name, is_in_base)
+def target(name: str = "fake", *, is_in_base: bool = True, python: str = "python") -> Target:
+    """A request to a server that is never started; without an interpreter it is somebody else's."""
+    kind = FakeKind(name, is_in_base, python=python)
     return ServerHandle(cast("Any", kind), cast("Starter", None)).get("/")
 
 

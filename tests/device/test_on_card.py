@@ -28,11 +28,9 @@ from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.device.sample import SAMPLES_A_SECOND, CardEvent, CardSample, Unknown
 from pytest_gpuserve.device.select import select_device
 from pytest_gpuserve.device.telemetry import SamplerProcess
-from pytest_gpuserve.device.yardstick import measure_card
 from pytest_gpuserve.experiment.telemetry import NEEDED, NOT_SUPPORTED, RELEASE_NS
 from pytest_gpuserve.measure.conditions import APPLICATION_XIDS, MEMORY_TOLERANCE_BYTES, RestState, judge_memory
 from pytest_gpuserve.measure.telemetry import GPU_IDLE, NS, between, telemetry_between
-from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.servers.instance import CAUSES
 
 if TYPE_CHECKING:
@@ -373,17 +371,6 @@ def test_a_full_card_is_told(card: Card) -> None:
     )
     (cause,) = [cause for cause in CAUSES if "GPU's memory is full" in cause.help]
     assert cause.words.search(done.stderr), done.stderr
-
-
-@pytest.mark.gpu
-def test_yardstick_scatters_less_than_its_limit(card: Card) -> None:
-    """Ten readings of a card that nobody else uses call it steady."""
-    needs_cuda()
-    readings = [measure_card(sys.executable, {"CUDA_VISIBLE_DEVICES": card.uuid}) for _ in range(10)]
-    yardstick = Yardstick.of(readings)
-    for kind, rates in yardstick.rates.items():
-        print(f"{kind}: {', '.join(f'{rate:.1f}' for rate in rates)} a second")  # noqa: T201 -- as above
-    assert yardstick.is_steady
 
 
 @pytest.mark.gpu

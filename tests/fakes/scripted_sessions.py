@@ -87,7 +87,7 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         paired_problems: Why nothing may be concluded from the candidate's side of a round.
         interrupted_turn: Number, from 1, of the window side by side that Ctrl-C cuts short; 0 for none.
         lost_turn: Number, from 1, of the window side by side in which the load engines are lost; 0 for none.
-        yardstick: How fast the machine says that it is, by its yardstick; 0 where it cannot be measured.
+        reading: How fast the host says that it is.
     """
 
     seed: int = 0
@@ -105,7 +105,7 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     paired_problems: tuple[Reason, ...] = ()
     interrupted_turn: int = 0
     lost_turn: int = 0
-    yardstick: float = 1.0
+    reading: float = -3.5
 
 
 @dataclass
@@ -236,10 +236,9 @@ def _latencies_ns(count: int) -> tuple[float, ...]:
     return tuple(math.exp(normal.inv_cdf((i + 0.5) / count)) for i in range(count))
 
 
-def reading(path: Path) -> dict[str, float]:
-    """Stand for a reading of the machine, by the script."""
-    script = msgspec.json.decode(path.read_bytes(), type=Script)
-    return {"interpreter": 1000.0 * script.yardstick} if script.yardstick else {}
+def reading(path: Path) -> float:
+    """Stand for a reading of the host, by the script."""
+    return msgspec.json.decode(path.read_bytes(), type=Script).reading
 
 
 def show(windows: tuple[Window, ...], progress: Progress) -> None:
@@ -282,10 +281,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if config.pluginmanager.get_plugin(SESSION_NAME) is None:
         return
-    from pytest_gpuserve.comparison import measurement
+    from pytest_gpuserve.comparison import measurement, screen
     from pytest_gpuserve.experiment import pairing, shared_starts
-    from pytest_gpuserve.experiment.machine import Machine
     from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
+    from pytest_gpuserve.plugin import session as plugin_session
     from pytest_gpuserve.plugin.opening import Equipment
     from tests.fakes.scripted_contender import ScriptedContenders
 
@@ -296,8 +295,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     patch.setattr(pairing.Pairing, "_start", contenders.start)
     patch.setattr(shared_starts, "_answers", lambda *_: True)
     patch.setattr(pairing, "ServerArm", contenders)
-    # What is made up is as fast as the script says, on every machine.
-    patch.setattr(Machine, "reading", lambda *_: reading(path))
+    # Loads that are made up have no hours, so that stored numbers of them count, and a host that is as the script says.
+    for module in (screen, plugin_session):
+        patch.setattr(module, "may_screen", lambda _: True)
+    patch.setattr(plugin_session, "read_host", lambda: reading(path))
     # What is made up needs nobody to look at the card meanwhile.
     patch.setattr(Equipment, "telemetry_source", lambda *_: NO_TELEMETRY)
     config.add_cleanup(patch.undo)

@@ -14,13 +14,9 @@ import pytest
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.paired import default_prior, paired_evidence
 from pytest_gpuserve.gate.sequential import LEVELS, LOOKS, first_look
-from pytest_gpuserve.gate.stored import LOOKS as SESSIONS
-from pytest_gpuserve.gate.stored import SessionPoint, judge_stored, withstand_drift
 from pytest_gpuserve.gate.verdict import Verdict
-from pytest_gpuserve.measure.points import point
 from pytest_gpuserve.measure.rounds import ArmResult, round_point
 from tests.fakes.scripted_pairing import ScriptedPairing, a_comparison, round_of
-from tests.support.builders import session, start
 from tests.support.counting import short_and_long
 from tests.support.reasons import said
 
@@ -30,7 +26,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.gate.metric import Metric
     from pytest_gpuserve.gate.paired import RoundPoint
     from pytest_gpuserve.measure.rounds import Round
-    from pytest_gpuserve.measure.window import Session
 
     Court = Callable[[float, int], Verdict]
 
@@ -73,32 +68,6 @@ def beside(metric: Metric, measured: Callable[[int], Round], *, left_out: int = 
     return Verdict.INCONCLUSIVE
 
 
-def against_three(metric: Metric, measured: Callable[[float], Session], change: float) -> Verdict:
-    """What the gate says of a build's sessions of two starts each, against three recorded ones of another.
-
-    Args:
-        metric: What is gated, within its own tolerance.
-        measured: Measures a session of a build, by how much it differs from the recorded one, as a fraction.
-        change: By how much it does.
-    """
-
-    def reduced(each: float) -> SessionPoint:
-        found = point(metric, measured(each), metric.default_tolerance)
-        return SessionPoint("host-a", found.y, found.u, 2)
-
-    stored = [reduced(0.0) for _ in range(3)]
-    now: list[SessionPoint] = []
-    while len(now) < SESSIONS:
-        now.append(reduced(change))
-        result = withstand_drift(
-            judge_stored(metric, stored, now, most_growth=metric.growth(metric.default_tolerance)),
-            {"then": [known.y for known in stored]},
-        )
-        if result.verdict is not Verdict.INCONCLUSIVE:
-            return result.verdict
-    return Verdict.INCONCLUSIVE
-
-
 def shares(court: Court, change: float, count: int) -> dict[Verdict, float]:
     """How often each verdict comes of a build that differs so much, in runs with seeds from 0 on."""
     counted = Counter(court(change, seed) for seed in range(count))
@@ -129,24 +98,12 @@ start_from_disk = partial(start_side_by_side, first=FROM_DISK)
 """The same where one of the two finds its files on the disk at the first start of all."""
 
 
-def start_by_baseline(change: float, seed: int) -> Verdict:
-    """What the gate says of sessions of two starts each, against three recorded ones."""
-    random = Random(f"stored {change} {seed}")
-
-    def measured(growth: float) -> Session:
-        seconds = [10.0 * (1 + growth) * math.exp(random.gauss(0.0, START_SD)) for _ in range(2)]
-        return session(*(start(cold_start_seconds=each) for each in seconds))
-
-    return against_three(COLD_START, measured, change)
-
-
 @short_and_long(60, 300)
 @pytest.mark.parametrize(
     ("court", "passes"),
     [
         (start_side_by_side, 0.9),
         (start_from_disk, 0.9),
-        (start_by_baseline, 0.8),
     ],
 )
 def test_an_identical_build_is_hardly_ever_called_changed(court: Court, passes: float, count: int) -> None:
@@ -162,7 +119,6 @@ def test_an_identical_build_is_hardly_ever_called_changed(court: Court, passes: 
     [
         (start_side_by_side, 0.5, 0.99),
         (start_from_disk, 0.5, 0.99),
-        (start_by_baseline, 0.5, 0.8),
     ],
 )
 def test_what_is_much_worse_is_found_and_never_passes(court: Court, change: float, least: float, count: int) -> None:

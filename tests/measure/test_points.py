@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-import statistics
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -68,28 +67,21 @@ def test_a_pooled_value_is_that_of_all_that_was_measured(metric: Metric, session
 
 
 def test_a_point_is_the_mean_log_cost_of_its_starts() -> None:
-    """Starts of 100/s and 400/s make 200/s; its error is the variance of the log costs of the windows within them."""
+    """Starts of 100/s and 400/s make 200/s, and cold starts of 10 and 40 s 20 s."""
     slow, fast = start(*[window((0.01,) * 50)] * 4), start(*[window((0.01,) * 200)] * 4)
-    found = point(THROUGHPUT, session(slow, fast), 0.05)
-    assert THROUGHPUT.value_at(found.y) == pytest.approx(200)
-    assert found.u == 0
-    uneven = start(window((0.01,) * 50), window((0.01,) * 100))
-    variance = statistics.variance([-math.log(100), -math.log(200)])
-    assert point(THROUGHPUT, session(uneven, uneven), 0.05).u == pytest.approx(variance / 2 / 2)
-    # Of cold starts there is one in each, without any error inside.
+    assert THROUGHPUT.value_at(point(THROUGHPUT, session(slow, fast), 0.05)) == pytest.approx(200)
     found = point(COLD_START, session(start(cold_start_seconds=10.0), start(cold_start_seconds=40.0)), 0.2)
-    assert COLD_START.value_at(found.y) == pytest.approx(20.0)
-    assert found.u == 0
+    assert COLD_START.value_at(found) == pytest.approx(20.0)
 
 
 def test_the_point_of_a_batching_ratio_is_that_of_its_totals() -> None:
     """Starts with many and with few batches weigh by their batches; a quiet window does not unmake a start."""
     many = start(window(FAST * 2, items=400, batches=100))
     few = start(window(FAST * 2, items=10, batches=10))
-    assert BATCHING.value_at(point(BATCHING, session(many, few), 0.05).y) == pytest.approx(410 / 110)
+    assert BATCHING.value_at(point(BATCHING, session(many, few), 0.05)) == pytest.approx(410 / 110)
     # A window without any answer has no latency; a start without any is refused.
     quiet = start(window(FAST * 3), window(()), window(FAST * 3))
-    assert P50.value_at(point(P50, session(quiet, quiet), 0.05).y) == pytest.approx(0.010, rel=0.0006)
+    assert P50.value_at(point(P50, session(quiet, quiet), 0.05)) == pytest.approx(0.010, rel=0.0006)
     with pytest.raises(NotMeasured, match="found: 0 requests"):
         point(THROUGHPUT, session(start(window(())), start(window(FAST))), 0.05)
 
@@ -114,7 +106,7 @@ def test_too_few_requests_are_refused_with_what_helps(metric: Metric) -> None:
 def test_the_fewest_requests_that_suffice_are_enough() -> None:
     """At a tolerance of 20 %, 1000 requests of each start gate p99, and 999 do not."""
     exact = start(window((0.01,) * 1000, seconds=4))
-    assert P99.value_at(point(P99, session(exact, exact), 0.20).y) == pytest.approx(0.010, rel=0.0006)
+    assert P99.value_at(point(P99, session(exact, exact), 0.20)) == pytest.approx(0.010, rel=0.0006)
     with pytest.raises(NotMeasured, match="needs 1000 requests"):
         point(P99, session(exact, start(window((0.01,) * 999, seconds=4))), 0.20)
 
@@ -187,18 +179,9 @@ def test_what_cards_did_is_of_all_windows(metric: Metric, windows: list[Window],
 def test_a_point_of_the_cards_is_the_mean_log_cost_of_its_starts(metric: Metric) -> None:
     """Starts that differ by a factor of 4 make their geometric mean, whichever of them came first."""
     low, high = start(*[used(2.0, 1e9, 0.2)] * 2), start(*[used(8.0, 4e9, 0.8)] * 2)
-    found = [metric.value_at(point(metric, session(*starts), 0.05).y) for starts in ((low, high), (high, low))]
+    found = [metric.value_at(point(metric, session(*starts), 0.05)) for starts in ((low, high), (high, low))]
     middle = {"energy_per_inference": 0.08, "gpu_memory": 2e9, "gpu_utilisation": 0.4}[metric.name]
     assert found == pytest.approx([middle] * 2)
-
-
-def test_the_windows_of_a_maximum_say_nothing_of_its_error() -> None:
-    """Memory that grows within a start is no noise of its most; energy and utilisation have theirs from the windows."""
-    growing = start(used(4.0, 1e9, 0.4), used(5.0, 2e9, 0.5))
-    assert point(MEMORY, session(growing, growing), 0.02).u == 0
-    for metric, costs in ((ENERGY, (4.0, 5.0)), (UTILISATION, (0.4, 0.5))):
-        variance = statistics.variance(map(math.log, costs))
-        assert point(metric, session(growing, growing), 0.05).u == pytest.approx(variance / 2 / 2)
 
 
 @OF_CARDS
@@ -263,7 +246,7 @@ def test_a_server_that_we_did_not_start_has_no_cold_start() -> None:
 def test_one_request_shows_that_there_was_load(metric: Metric) -> None:
     """What is not made of requests needs no more of them, at any tolerance; none at all is too few."""
     quick, idle = start(used(requests=1)), start(used(requests=0))
-    assert point(metric, session(quick, quick), 0.001).u == 0
+    assert math.isfinite(point(metric, session(quick, quick), 0.001))
     with pytest.raises(TooFewRequests, match="needs 1 requests") as caught:
         point(metric, session(quick, idle), 0.001)
     assert "a wider tolerance" not in str(caught.value)

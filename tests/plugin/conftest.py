@@ -37,6 +37,12 @@ import pytest
 
 ARGUMENTS = {arguments!r}
 
+# Wide enough that stored numbers of a single run of pytest let an identical build pass.
+pytestmark = pytest.mark.gpuserve(
+    throughput=0.1, p50=0.1, batching_ratio=0.1, cold_start=0.4, energy_per_inference=0.1,
+    ttft_p50=0.1, output_tokens_per_second=0.1, goodput=0.1,
+)
+
 @pytest.fixture(scope="module")
 def server(mosec_server):
     return mosec_server("app.py", **ARGUMENTS)

@@ -18,6 +18,8 @@ JSON = "--gpuserve-json=out.json"
 TEST = """
 import pytest
 
+pytestmark = pytest.mark.gpuserve(throughput=0.1, p50=0.1, batching_ratio=0.1)
+
 @pytest.fixture(scope="module")
 def new(mosec_server):
     return mosec_server("new.py")

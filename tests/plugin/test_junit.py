@@ -84,7 +84,7 @@ def test_each_test_case_says_what_was_measured(project: Project, recorded: Path,
     project.speed(0.5)
     project.test_file.write_text(SUITE.replace("HOSTILE", repr(HOSTILE)))
     result = project.run(
-        "--no-confirm", "--junitxml=junit.xml", "-o", f"junit_family={family}", "--gpuserve-json=out.json"
+        "--stored-only", "--junitxml=junit.xml", "-o", f"junit_family={family}", "--gpuserve-json=out.json"
     )
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     cases = read(project.path / "junit.xml")

@@ -1,4 +1,4 @@
-"""``--against``, ``--against-python``, ``--no-confirm`` and their marker: mistakes are told before anything is run."""
+"""``--against``, ``--against-python``, ``--stored-only`` and their marker: mistakes are told before anything is run."""
 
 from __future__ import annotations
 
@@ -55,16 +55,18 @@ def test_what_is_no_revision_or_python_is_exit_4(project: Project, option: str, 
 def test_values_by_option_and_ini(pytester: pytest.Pytester) -> None:
     """The command line wins over the ini file; an interpreter is absolute, relative to where it was written."""
     settings = read_settings(pytester.parseconfig())
-    assert (settings.against, settings.against_python, settings.confirm) == (None, None, True)
-    settings = read_settings(pytester.parseconfig("--against=v1", f"--against-python={sys.executable}", "--no-confirm"))
-    assert (settings.against, settings.against_python, settings.confirm) == ("v1", sys.executable, False)
+    assert (settings.against, settings.against_python, settings.stored_only) == (None, None, False)
+    settings = read_settings(
+        pytester.parseconfig("--against=v1", f"--against-python={sys.executable}", "--stored-only")
+    )
+    assert (settings.against, settings.against_python, settings.stored_only) == ("v1", sys.executable, True)
     (pytester.path / "python").symlink_to(sys.executable)
-    pytester.makeini("[pytest]\nagainst = v2\nagainst_python = ./python\nno_confirm = true\n")
+    pytester.makeini("[pytest]\nagainst = v2\nagainst_python = ./python\nstored_only = true\n")
     settings = read_settings(pytester.parseconfig())
-    expected = ("v2", str(pytester.path / "python"), False)
-    assert (settings.against, settings.against_python, settings.confirm) == expected
+    expected = ("v2", str(pytester.path / "python"), True)
+    assert (settings.against, settings.against_python, settings.stored_only) == expected
     assert read_settings(pytester.parseconfig("--against=v3")).against == "v3"
-    assert read_settings(pytester.parseconfig("-o", "no_confirm=false")).confirm
+    assert not read_settings(pytester.parseconfig("-o", "stored_only=false")).stored_only
 
 
 def test_the_closest_marker_counts(pytester: pytest.Pytester) -> None:

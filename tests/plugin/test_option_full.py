@@ -33,6 +33,8 @@ ONE = LINE.format("1 test", "it")
 TWO = """
 import pytest
 
+pytestmark = pytest.mark.gpuserve(throughput=0.1, p50=0.1, batching_ratio=0.1)
+
 @pytest.fixture(scope="module")
 def server(mosec_server):
     return mosec_server("app.py")

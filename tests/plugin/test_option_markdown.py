@@ -27,7 +27,7 @@ def test_a_red_run(project: Project, recorded: Path) -> None:
         "assert run.batching_ratio >= baseline.batching_ratio\n    assert run.throughput >= baseline.throughput"
     )
     project.speed(0.5)
-    result = project.run("--no-confirm", "--gpuserve-markdown=out.md")
+    result = project.run("--stored-only", "--gpuserve-markdown=out.md")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     text = (project.path / "out.md").read_text()
     marker, head, totals, *_ = text.split("\n")
@@ -57,7 +57,7 @@ def test_what_pytest_cuts_for_a_terminal_reports_have(project: Project, recorded
     for asserted in ("{}", "({} or run.latency.p50 <= 1e-9)"):
         project.write(f"assert {asserted.format('run.throughput >= baseline.throughput')}")
         project.speed(0.5)
-        result = project.run("--no-confirm", *files, "--junitxml=out.xml")
+        result = project.run("--stored-only", *files, "--junitxml=out.xml")
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         assert "Full output truncated" in text_of(result)
         problem = project.result()["problem"]
@@ -75,7 +75,7 @@ def test_what_pytest_cuts_for_a_terminal_reports_have(project: Project, recorded
         headline, *lines = problem.partition("assert ")[2].splitlines()
         assert "REGRESSED" in headline
         assert all(line.startswith("  ") for line in lines)
-    result = project.run("--no-confirm", "-vv", "--junitxml=out.xml")
+    result = project.run("--stored-only", "-vv", "--junitxml=out.xml")
     assert "Full output truncated" not in text_of(result)
     assert problems_in(project) == []
 

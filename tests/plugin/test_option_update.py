@@ -22,7 +22,7 @@ def test_recorded_file_is_reviewable(recorded: Path) -> None:
     """A recorded file has its summary on top, one metric a line, sorted keys, and all that a comparison needs."""
     text = recorded.read_text()
     lines = text.splitlines()
-    assert lines[1:3] == [' "schema": 3,', ' "summary": {']
+    assert lines[1:3] == [' "schema": 4,', ' "summary": {']
     assert any(re.fullmatch(r'   "throughput": [\d.]+,?', line) for line in lines[:12])
     entry = json.loads(text)["entries"]["test_it"]
     assert (entry["workload"]["concurrency"], entry["workload"]["app"]) == ("8", "suites/perf/app.py")

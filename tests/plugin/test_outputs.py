@@ -144,7 +144,7 @@ def test_a_run_writes_what_is_asked_and_clears_what_was(project: Project, record
     summary.write_text("before\n")
     project.environment[STEP_SUMMARY] = str(summary)
     files = ("--gpuserve-json=out.json", "--gpuserve-markdown=out.md")
-    result = project.run("--no-confirm", *files)
+    result = project.run("--stored-only", *files)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
         [f"results: {project.path}/out.json", f"*markdown: {project.path}/out.md", f"*SUMMARY: {summary}"]

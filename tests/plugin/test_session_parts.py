@@ -28,7 +28,7 @@ NEVER: Any = None
 def asked(root: Path, **changes: Any) -> Settings:  # noqa: ANN401 -- fields of the settings
     """The settings of a session on ``cpu`` that only gates."""
     values: dict[str, Any] = {"gpu": "cpu", "update": Update.NOTHING, "baseline_dir": root / "baselines", "root": root}
-    values |= {"missing_fails": True, "missing_asked": False, "inconclusive_fails": True, "budget_seconds": 300.0}
+    values |= {"missing_fails": True, "inconclusive_fails": True, "budget_seconds": 300.0}
     values |= {"outputs": (), "reason": None, "record_sessions": 3, "foreign_cores": 0.25, "lock_wait_seconds": 1.0}
     return Settings(**{**values, "ci": False, **changes})
 

@@ -48,9 +48,6 @@ NEVER = frozenset({"_pytest", "torch", "transformers", "mosec", "litserve", "tri
 INSIDE = "servers/inside/"
 """What runs in a server's process, with the server's own library."""
 
-CARD = "device/yardstick_card.py"
-"""A program for the interpreter of a server, which has torch, and nothing of ours."""
-
 INSIDE_BANNED = frozenset({"numpy", "msgspec", "psutil", "prometheus_client", "pynvml", "pytest", "_pytest"})
 """What a server's interpreter need not have."""
 
@@ -103,7 +100,7 @@ def broken_rules(file: str, source: str) -> list[str]:
     if own is None:
         return [f"{file} is in no layer: place it in LAYERS"]
     banned = NEVER | (IMPURE if room in PURE else frozenset()) | (frozenset() if room in IMPORT_PYTEST else {"pytest"})
-    if file.startswith(INSIDE) or file == CARD:
+    if file.startswith(INSIDE):
         banned = INSIDE_BANNED
     broken = []
     for module in imported(source):

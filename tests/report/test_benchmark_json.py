@@ -64,10 +64,10 @@ def load_of(
     return RunResult(label, measured, judgements, load, {"server": "mosec"})
 
 
-def overruled_and_last_word() -> tuple[Judgement, Judgement]:
-    """What a baseline said of a throughput, and what counts: that of its commit side by side, which let it pass."""
+def stored_and_paired() -> tuple[Judgement, Judgement]:
+    """A stored verdict of a throughput, and one side by side."""
     paired = replace(judgement(Verdict.PASS, kind="against", reasons=("that counts",)), change=-0.01, interval=None)
-    return judgement(Verdict.REGRESSED).overrule(), paired
+    return judgement(Verdict.REGRESSED), paired
 
 
 def result_of(*tests: TestResult, commit: str | None = COMMIT) -> SessionResult:
@@ -173,7 +173,7 @@ def test_statistics_are_in_order(latencies: list[float]) -> None:
 
 def test_a_load_is_a_benchmark() -> None:
     """It has the test's name, its parameters, and beside its latencies what pytest-benchmark has no place for."""
-    run = load_of(*overruled_and_last_word(), judgement(Verdict.MISSING, "batching_ratio"))
+    run = load_of(*stored_and_paired(), judgement(Verdict.MISSING, "batching_ratio"))
     (benchmark,) = read(document(one_test(run, outcome="failed"))).benchmarks
     assert (benchmark.fullname, benchmark.name, benchmark.param) == (NODEID, "test_it[8]", "8")
     assert set(benchmark.stats) == STATISTICS
@@ -182,10 +182,10 @@ def test_a_load_is_a_benchmark() -> None:
     assert info["outcome"] == "failed"
     assert (info["metrics"]["throughput"], info["metrics"]["cold_start"]) == (20, 1.5)
     assert "gpu_memory" not in info["metrics"]
-    overruled, last, missing = info["verdicts"]
-    assert [overruled[name] for name in ("metric", "verdict", "change")] == ["throughput", "REGRESSED", -0.301]
-    assert (overruled["overruled"], last["verdict"], last["overruled"]) == (True, "PASS", False)
-    told = {"verdict": "MISSING", "reference_kind": "baseline", "overruled": False}
+    worse, last, missing = info["verdicts"]
+    assert [worse[name] for name in ("metric", "verdict", "change")] == ["throughput", "REGRESSED", -0.301]
+    assert last["verdict"] == "PASS"
+    told = {"verdict": "MISSING", "reference_kind": "baseline"}
     assert missing == {"metric": "batching_ratio", **told}
     assert (info["load"], info["server"]) == ({"load": "closed loop", "concurrency": "8"}, {"server": "mosec"})
 

@@ -47,16 +47,6 @@ def test_the_document_is_schema_2() -> None:
         assert (plain["software"], plain["notes"]) == ({}, [])
 
 
-def test_a_verdict_that_was_overruled_says_so() -> None:
-    """What the baseline said is told beside the last word, found side by side."""
-    paired = judgement(Verdict.PASS, kind="against", reasons=("that counts",))
-    kept = judgement(Verdict.INCONCLUSIVE, "latency.p99", reasons=("not settled side by side",))
-    (test,) = read(result_of("t", judgement().overrule(), paired, kept))["tests"]
-    told = [(each["verdict"], each["overruled"]) for each in test["verdicts"]]
-    assert told == [("REGRESSED", True), ("PASS", False), ("INCONCLUSIVE", False)]
-    assert test["verdicts"][0]["reasons"] == []
-
-
 def test_a_verdict_has_every_promised_field() -> None:
     """Fractions carry the sign of the value, the interval is two numbers, reasons are a list; in this order."""
     plain = read(result_of("t", judgement(reasons=("slower",))))["tests"][0]["verdicts"][0]

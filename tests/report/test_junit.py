@@ -72,16 +72,6 @@ def test_a_metric_with_several_references(kinds: Sequence[ReferenceKind], plain:
     assert verdicts == {f"gpuserve.throughput{other}.verdict" for other in ("", *(f".{other}" for other in others))}
 
 
-def test_a_stored_verdict_that_stays_counts() -> None:
-    """Side by side it passed, but that cannot see new packages: the plain name never says PASS of a failure."""
-    paired = judgement(Verdict.PASS, kind="against")
-    settled, stays = judgement().overrule(), judgement(reasons=("side by side it is PASS, but",))
-    assert of(settled, paired)["gpuserve.throughput.verdict"] == "PASS"
-    assert of(settled, paired)["gpuserve.throughput.baseline.verdict"] == "REGRESSED"
-    assert of(stays, paired)["gpuserve.throughput.verdict"] == "REGRESSED"
-    assert of(stays, paired)["gpuserve.throughput.against.verdict"] == "PASS"
-
-
 def test_loads_are_told_apart() -> None:
     """The first one needs no name."""
     named = properties([run(judgement()), run(judgement(), label="warm")])

@@ -64,13 +64,11 @@ def test_a_row_says_everything_of_a_metric() -> None:
 
 
 def test_what_fails_comes_first_and_the_worst_of_it_at_once() -> None:
-    """Rows that fail their test, by verdict and size; what passed, or was settled otherwise, is folded away."""
+    """Rows that fail their test, by verdict and size; what passed is folded away."""
     little = replace(judgement(), change=-0.06)
     latency = replace(judgement(metric="latency.p99"), change=2.0)
     tests = (
         a_test("t.py::test_pass", "passed", judgement(Verdict.PASS)),
-        # Side by side with the baseline's commit it passed, and that counted.
-        a_test("t.py::test_settled", "passed", judgement().overrule(), judgement(Verdict.PASS, kind="against")),
         a_test("t.py::test_skipped", "skipped", judgement(Verdict.INCONCLUSIVE)),
         a_test("t.py::test_missing", "failed", judgement(Verdict.MISSING)),
         a_test(
@@ -97,8 +95,6 @@ def test_what_fails_comes_first_and_the_worst_of_it_at_once() -> None:
     assert rows_in(above)[0][1] == "latency.p99"
     assert {(row[0], row[-1]) for row in rows_in(below) if len(row) == 7} == {
         ("test_pass", "PASS"),
-        ("test_settled", "REGRESSED, settled side by side"),
-        ("test_settled", "PASS"),
         ("test_little", "PASS"),
     }
 

@@ -65,10 +65,10 @@ def words(line: str) -> list[str]:
 
 UNSTEADY = Reason(ReasonKind.NO_STEADY_STATE, "the throughput still changed; run `rm -rf /` --now")
 LAST_LOOK = judgement(
-    Verdict.INCONCLUSIVE, reasons=(Reason(ReasonKind.LAST_LOOK, "not decided after 6 sessions, the last look"),)
+    Verdict.INCONCLUSIVE, reasons=(Reason(ReasonKind.LAST_LOOK, "not decided after 8 rounds, the last look"),)
 )
 SHALLOW = (
-    Reason(ReasonKind.MACHINE_SPEED, "this machine is 1.4 times as fast as when the baseline was recorded"),
+    Reason(ReasonKind.NOT_SCREENED, "this host is 40 % faster than when the baseline was recorded"),
     Reason(ReasonKind.COMMIT_UNKNOWN, "git does not know the revision 'df11ab42e5e2'"),
 )
 FEW = Reason(ReasonKind.TOO_FEW_REQUESTS, "latency.p99 needs 1000 requests")

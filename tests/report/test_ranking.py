@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.names import names_of, some_of
-from pytest_gpuserve.report.ranking import ranked, rows_of
+from pytest_gpuserve.report.ranking import ranked
 from tests.support.builders import judgement, result_of
 
 if TYPE_CHECKING:
@@ -62,20 +62,6 @@ def test_by_the_change_as_a_multiple_of_the_tolerance() -> None:
     ]
     found = [row.judgement.change for row in ranked([named("t", *rows)])]
     assert found == [0.12, -0.10, 0.30, None]
-
-
-def test_the_last_word_counts() -> None:
-    """A stored verdict that was settled side by side counts no more; one that was not does.
-
-    Nor does it put its test above others: this one is as good as its pair says.
-    """
-    stored = judgement(Verdict.REGRESSED).overrule()
-    paired = judgement(Verdict.PASS, kind="against", reasons=("that counts",))
-    kept = judgement(Verdict.REGRESSED, reasons=("not settled side by side",))
-    assert [row.counts for row in rows_of(named("t", stored, paired))] == [False, True]
-    assert [row.counts for row in rows_of(named("t", kept, paired))] == [True, True]
-    settled, fails = named("settled", stored, paired), named("fails", judgement(Verdict.INCONCLUSIVE))
-    assert order(settled, fails) == ["fails", "settled"]
 
 
 def any_judgement(verdict: Verdict, change: float | None, metric: str) -> Judgement:

@@ -13,7 +13,6 @@ from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Client
-from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.report.html import document as page
 from pytest_gpuserve.report.markdown import comment
 from pytest_gpuserve.report.next_step import UPDATE
@@ -23,7 +22,6 @@ from pytest_gpuserve.report.remarks import (
     client_lines,
     detail_lines,
     language_model_lines,
-    machine_lines,
     measured_again_lines,
     problem_lines,
     reason_lines,
@@ -75,13 +73,12 @@ def test_a_reason_of_many_tests_is_said_once() -> None:
 
 
 def test_a_regression_within_the_tolerance_says_why_it_is_one() -> None:
-    """In terminal, comment and page alike, unless it was settled side by side: then it is no last word."""
+    """In terminal, comment and page alike."""
     small = replace(judgement(), change=-0.216, interval=(-0.35, -0.11), tolerance=0.3)
-    for judgements, said in (((small,), 1), ((small.overrule(), judgement(Verdict.PASS, kind="against")), 0)):
-        test = named("test_a", *judgements, outcome="failed" if said else "passed")
-        assert sum("within the tolerance of 30 % by its estimate" in line for line in reason_lines([test])) == said
-        for written in (comment, page):
-            assert ("within the tolerance of 30 % by its estimate" in written(run_of(test))) is bool(said)
+    test = named("test_a", small, outcome="failed")
+    assert sum("within the tolerance of 30 % by its estimate" in line for line in reason_lines([test])) == 1
+    for written in (comment, page):
+        assert "within the tolerance of 30 % by its estimate" in written(run_of(test))
 
 
 @pytest.mark.parametrize("outcome", ["failed", "skipped", "error", "interrupted"])
@@ -182,16 +179,6 @@ def test_what_a_language_model_had_in_its_cache_is_told() -> None:
     assert language_model_lines(results[2:]) == []
 
 
-def test_a_machine_whose_speed_moved_is_told() -> None:
-    """By the kind of work that moved furthest, over the readings of all loads; of one that held still nothing is."""
-    results = [result_of("a"), result_of("b")]
-    for result, rates in zip(results, ((1000.0, 1010.0), (1900.0, 1000.0)), strict=True):
-        result.runs[0] = replace(result.runs[0], yardstick=Yardstick({"memory": rates, "interpreter": (5.0, 5.0)}))
-    assert machine_lines(results) == ["machine: its own speed moved by a factor of 1.90 (memory, 4 readings)"]
-    assert machine_lines(results[:1]) == []
-    assert machine_lines([]) == []
-
-
 def test_windows_that_were_measured_again_are_told() -> None:
     """How many of how many and why, a line for each load; of several loads one line, unless the run is verbose."""
     once = replace(start(), rejected=("GPU-1: thermal slowdown in 2 of 5 samples",), discarded=1)
@@ -234,12 +221,12 @@ def test_only_what_has_a_baseline_could_be_recorded() -> None:
 
 
 def test_totals_count_last_words_and_tests_without_any() -> None:
-    """What could be recorded is of tests that passed, the largest change first; what was overruled counts once."""
+    """What could be recorded is of tests that passed, the largest change first."""
     better = replace(judgement(Verdict.IMPROVED), change=0.12)
     much_better = replace(judgement(Verdict.IMPROVED, "latency.p50"), change=-0.5)
     paired = judgement(Verdict.PASS, kind="against", reasons=("that counts",))
     tests = [
-        named("test_a", judgement().overrule(), paired, outcome="passed"),
+        named("test_a", paired, outcome="passed"),
         named("test_b", better, much_better, outcome="passed"),
         named("test_c", judgement(Verdict.IMPROVED), judgement(Verdict.INVALID)),
         named("test_d", judgement(Verdict.MISSING), outcome="skipped"),

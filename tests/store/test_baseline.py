@@ -58,7 +58,7 @@ def test_a_file_without_entries_is_removed(path: Path) -> None:
 def test_the_file_reads_from_the_top() -> None:
     """The summary comes first with one metric a line, the windows after it one a line, all keys sorted."""
     lines = TEXT.splitlines()
-    assert lines[:5] == ["{", ' "schema": 3,', ' "summary": {', '  "test_a[1]": {', '   "batching_ratio": 4.0,']
+    assert lines[:5] == ["{", ' "schema": 4,', ' "summary": {', '  "test_a[1]": {', '   "batching_ratio": 4.0,']
     assert [line.split('"')[1] for line in lines[4:11]] == sorted(SUMMARISED)
     assert sum('"requests": ' in line for line in lines) == 2
     plain = json.loads(TEXT)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.builds.checkout import Revision
-from pytest_gpuserve.device import Device, Host
+from pytest_gpuserve.device import Card, Device, Host
 from pytest_gpuserve.experiment.environment import RunEnvironment
 from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.gate.reason import Reason, ReasonKind
@@ -16,7 +16,6 @@ from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import CACHED_TOKENS, PROMPT_TOKENS, Session, Start, Window
-from pytest_gpuserve.measure.yardstick import Yardstick
 from pytest_gpuserve.report.results import RunResult, TestResult
 from pytest_gpuserve.store.schema import Entry
 from tests.support.reasons import because
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 OCCASION = "2025-01-02T03:00:00+00:00"
 OTHER_COMMIT = "fedcba9876543210fedcba9876543210fedcba98"
-
-
-YARDSTICK = Yardstick({"interpreter": (1000.0, 1000.0)})
 
 
 def histogram(latencies_seconds: Iterable[float]) -> Histogram:
@@ -100,7 +96,7 @@ def session(*starts: Start, at: str = "2025-01-02T03:04:05+00:00", problems: tup
         batch_sizes={"4": 80},
         answers=80,
         answers_checked=80,
-        yardstick=YARDSTICK,
+        host_reading=-3.5,
     )
 
 
@@ -108,6 +104,12 @@ def here(host: str = "host-a", *, commit: str | None = COMMIT, clean: bool = Tru
     """Circumstances on a CPU."""
     machine = Host(id=host, cpu="A CPU", cores=2, memory_bytes=4 * 2**30, kernel="6.1", system="Debian 12")
     return RunEnvironment(Device("cpu", None, machine), {"python": "3.11.9"}, Revision(commit, clean, commit), OCCASION)
+
+
+def on_card(where: RunEnvironment) -> RunEnvironment:
+    """The same with a card."""
+    card = Card(0, "NVIDIA X", "X", "GPU-1", "00000000:3B:00.0", None, "560.1", "12.6", 300.0, None, None)
+    return replace(where, device=replace(where.device, name="X", card=card))
 
 
 def entry(*sessions: Session, commit: str | None = COMMIT) -> Entry:
@@ -161,5 +163,5 @@ def result_of(nodeid: str, *judgements: Judgement, sessions: tuple[Session, ...]
     return TestResult(
         nodeid,
         "failed",
-        [RunResult("", measured, judgements, {"load": "closed loop"}, {"server": "mosec"}, yardstick=YARDSTICK)],
+        [RunResult("", measured, judgements, {"load": "closed loop"}, {"server": "mosec"})],
     )

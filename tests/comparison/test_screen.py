@@ -1,9 +1,9 @@
-"""A stored baseline that its commit has to confirm: which of the two decides, and what of it counts as a claim."""
+"""A baseline: when its stored numbers count, when its base commit decides, and what where neither can."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -14,16 +14,17 @@ from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.gate.verdict import Verdict
 from tests.comparison import world as world_module
 from tests.comparison.vocabulary import cases
-from tests.comparison.world import BETWEEN, SAME, SHAPE, THROUGHPUT, WORSE, ask, loaded, target, text_of
+from tests.comparison.world import SAME, SHAPE, THROUGHPUT, WORSE, ask, loaded, target, text_of
 from tests.fakes.scripted_pairing import Build, window_at
-from tests.support.builders import COMMIT, here, streamed
+from tests.support.builders import COMMIT, here, on_card, streamed
 
 if TYPE_CHECKING:
     from tests.comparison.world import World
 
 P50 = METRICS["latency.p50"]
 
-ELSEWHERE = {"device": here("host-b").device}
+CARD = on_card(here()).device.card
+assert CARD is not None
 
 
 # -- sessions
@@ -101,66 +102,129 @@ def test_the_baselines_clock_is_told_to_who_measures(world: World, *, is_compara
     assert world.clocks_wanted[-1] == (pytest.approx(1200.0) if is_comparable else None)
 
 
-# -- confirmation
+# -- the screen, and what decides everything else
+
+
+OTHER_DRIVER = {"device": replace(on_card(here()).device, card=replace(CARD, driver="550.9"))}
 
 
 @cases(
-    "given, paired, expected",
+    "now, where, base, expected, words",
     {
-        "a pass needs no confirmation": ((SAME, None, True), WORSE, (Verdict.PASS, "baseline")),
-        "confirmed": ((WORSE, None, True), WORSE, (Verdict.REGRESSED, "against")),
-        "cleared, it was a slow hour": ((WORSE, None, True), SAME, (Verdict.PASS, "against")),
-        # What another host recorded says nothing here, so the commit decides, both ways.
-        "of another host": ((SAME, ELSEWHERE, True), SAME, (Verdict.PASS, "against")),
-        "worse than on another host": ((SAME, ELSEWHERE, True), WORSE, (Verdict.REGRESSED, "against")),
-        "--no-confirm": ((WORSE, None, False), SAME, (Verdict.REGRESSED, "baseline")),
-        "--no-confirm, of another host": ((WORSE, ELSEWHERE, False), SAME, (Verdict.MISSING, "baseline")),
+        "within the tolerance": (SAME, {}, WORSE, (Verdict.PASS, "baseline"), ""),
+        "worse": (WORSE, {}, WORSE, (Verdict.REGRESSED, "against"), "settled side by side"),
+        "worse by the hour alone": (WORSE, {}, SAME, (Verdict.PASS, "against"), "settled side by side"),
+        "better": (Build(-0.3), {}, SAME, (Verdict.PASS, "against"), "settled side by side"),
+        "of another host": (SAME, {"device": on_card(here("host-b")).device}, SAME, (Verdict.PASS, "against"), ""),
+        "of another driver": (SAME, OTHER_DRIVER, WORSE, (Verdict.REGRESSED, "against"), "only the code was compared"),
     },
 )
-def test_the_commit_confirms_or_clears_what_the_baseline_does_not_pass(
-    world: World, given: tuple[Build, dict[str, object] | None, bool], paired: Build, expected: tuple[Verdict, str]
+def test_stored_numbers_end_a_test_with_pass_alone(  # noqa: PLR0917 -- columns of a table
+    world: World, now: Build, where: dict[str, Any], base: Build, expected: tuple[Verdict, str], words: str
 ) -> None:
-    """Nothing is measured side by side where the stored baseline can decide, or nobody may; else both are told."""
-    alone, where, confirm = given
+    """On a GPU whose facts are those of the recording; everything else goes to rounds at once, and they decide it."""
     world.start_noise = 0.003
     world.recorded(where=where)
-    world.alone, world.paired = alone, paired
-    world.next_run(confirm=confirm)
+    world.alone, world.paired = now, base
+    before = world.sessions
     final = loaded(world)
     assert (final.verdict, final.reference_kind) == expected
+    assert words in text_of(final)
+    # Where no stored number counts here, nothing is measured alone.
+    assert world.sessions - before == (not where)
     assert len(world.pairings) == (final.reference_kind == "against")
-    if alone is WORSE and world.pairings:
-        assert "REGRESSED" in text_of(final)
-        told = {(each.reference_kind, each.verdict) for each in world.told}
-        assert told == {("baseline", Verdict.REGRESSED), ("against", final.verdict)}
+
+
+@cases(
+    "reading, is_screened", {"4 % slower": (-3.46, True), "6 % faster": (-3.56, False), "not measured": (None, False)}
+)
+def test_a_host_of_another_speed_is_not_screened(world: World, reading: float | None, *, is_screened: bool) -> None:
+    """What its numbers would say is not asked, and where nothing else can be asked either, that is why."""
+    world.start_noise = 0.003
+    world.recorded()
+    world.reading = reading
+    assert (loaded(world).reference_kind == "baseline") is is_screened
+    world.next_run(stored_only=True)
+    final = loaded(world)
+    assert (final.verdict is Verdict.PASS) is is_screened
+    assert is_screened or final.verdict is Verdict.INCONCLUSIVE
+    assert is_screened or "this host" in text_of(final)
+
+
+def test_on_cpu_stored_numbers_decide_nothing(world: World) -> None:
+    """Rounds beside the base commit decide everything, and nothing is measured alone before them."""
+    world.here = replace(here(), revision=world.here.revision)
+    world.next_run()
+    world.recorded()
+    before = world.sessions
+    for world.paired, verdict in ((SAME, Verdict.PASS), (WORSE, Verdict.REGRESSED)):
+        world.next_run()
+        assert (loaded(world).verdict, loaded(world).reference_kind) == (verdict, "against")
+    assert world.sessions == before
+    world.next_run(stored_only=True)
+    alone = loaded(world)
+    assert (alone.verdict, alone.change) == (Verdict.INCONCLUSIVE, None)
+    assert "on cpu stored numbers decide nothing" in text_of(alone)
+    assert "--stored-only" in text_of(alone)
 
 
 @pytest.mark.parametrize(
-    ("words", "where"),
+    ("words", "where", "changes"),
     [
-        ("uncommitted", {"revision": Revision(COMMIT, clean=False, code=COMMIT)}),
-        ("no app.py", None),
-        ("no such flag", None),
+        ("uncommitted", {"revision": Revision(COMMIT, clean=False, code=COMMIT)}, {}),
+        ("no app.py", None, {}),
+        ("no such flag", None, {}),
+        ("--stored-only", None, {"stored_only": True}),
     ],
 )
-@pytest.mark.parametrize("alone", [WORSE, Build(0.025)], ids=["worse", "undecided"])
-def test_what_cannot_be_confirmed_goes_on_alone(
-    world: World, words: str, where: dict[str, object] | None, alone: Build
+@pytest.mark.parametrize(
+    ("alone", "verdict"),
+    [(WORSE, Verdict.REGRESSED), (Build(-0.5), Verdict.IMPROVED), (Build(0.03), Verdict.INCONCLUSIVE)],
+)
+def test_where_rounds_are_impossible_stored_numbers_decide(  # noqa: PLR0917 -- columns of a table
+    world: World, words: str, where: dict[str, Any] | None, changes: dict[str, Any], alone: Build, verdict: Verdict
 ) -> None:
-    """The reason is told in words, the stored path takes its sessions, and nothing passes for the want of a base."""
-    world.noise = 0.02
+    """On a GPU all three outcomes, which say so and why."""
     world.recorded(where=where)
+    world.next_run(**changes)
     world.alone = alone
     if words == "no such flag":
         world.failures = {0: BaseFailed("the base of the comparison could not be started: no such flag")}
-    before = world.sessions
     final = loaded(world, is_in_base=words != "no app.py")
     assert final.reference_kind == "baseline"
-    assert not final.verdict.passes
-    assert world.looks == (words == "no such flag")
+    assert final.verdict is verdict
     assert words in text_of(final)
-    assert (final.verdict is Verdict.REGRESSED) is (alone is WORSE)
-    assert alone is WORSE or world.sessions - before == 6
+    assert "by stored numbers, not settled side by side" in text_of(final)
+
+
+def test_a_server_of_somebody_elses_is_judged_by_stored_numbers(world: World) -> None:
+    """Nobody knows its host, and no other build of it can be started."""
+    world.recorded()
+    world.alone, world.reading = WORSE, 5.0
+    judge = world.judge()
+    final = ask(judge.measure(target(python=""), SHAPE, None), THROUGHPUT).judgement
+    assert (final.verdict, final.reference_kind) == (Verdict.REGRESSED, "baseline")
+    assert "somebody else runs this server" in text_of(final)
+
+
+def test_a_reason_that_was_accepted_is_shown_by_every_run(world: World) -> None:
+    """Whoever decides."""
+    world.record(reason="a larger model")
+    world.next_run(record_all=False, reason=None)
+    for world.alone in (SAME, WORSE):
+        assert "recorded with the reason: a larger model" in text_of(loaded(world))
+
+
+def test_a_recording_that_is_worse_needs_a_reason(world: World) -> None:
+    """The numbers are compared as they are, on whatever machine; within the tolerance none is needed."""
+    world.record()
+    world.next_run(record_all=True, record_sessions=2)
+    for change, reason, holds in ((0.03, None, True), (0.3, None, False), (0.3, "a larger model", True)):
+        world.alone = Build(change)
+        world.next_run(reason=reason)
+        comparison = ask(world.judge().measure(target(), SHAPE, None), THROUGHPUT)
+        assert comparison.holds is holds
+        assert ("needs a reason: --reason=" in text_of(comparison.judgement)) is not holds
 
 
 def test_what_was_measured_alone_stays_the_run(world: World) -> None:
@@ -176,58 +240,8 @@ def test_what_was_measured_alone_stays_the_run(world: World) -> None:
         for metric in (THROUGHPUT, P50):
             judgement = ask(run, metric).judgement
             assert run.sessions == alone
-        assert "REGRESSED" in text_of(judgement) or judgement.verdict is Verdict.REGRESSED
+        assert judgement.reference_kind == ("baseline" if world.failures else "against")
         judge.close()
-
-
-def test_a_base_that_cannot_start_is_tried_once_and_its_time_counts(world: World) -> None:
-    """Further metrics do not wait for it again, and what it took is taken off the test's budget."""
-    world.noise, world.look_seconds = 0.02, 500.0
-    world.recorded()
-    world.alone, world.failures = Build(0.025), {0: BaseFailed("it did not start")}
-    world.next_run(budget_seconds=515.0)
-    before = world.sessions
-    judge = world.judge()
-    run = judge.measure(target(), SHAPE, None)
-    first = ask(run, THROUGHPUT)
-    ask(run, P50)
-    judge.close()
-    assert (world.looks, world.sessions - before) == (1, 1)
-    assert "budget" in text_of(first.judgement)
-
-
-def test_a_shared_host_is_no_regression(world: World) -> None:
-    """Where others used the host and the commit settled nothing, the stored claim is INVALID and not REGRESSED."""
-    world.recorded()
-    world.alone, world.paired, world.foreign_cores = WORSE, BETWEEN, 1.5
-    world.next_run(budget_seconds=25.0)
-    final = loaded(world)
-    assert final.verdict is Verdict.INVALID
-    assert "shared" in text_of(final)
-    world.paired = SAME
-    world.next_run(budget_seconds=1000.0)
-    assert loaded(world).verdict is Verdict.PASS
-
-
-def test_no_other_server_runs_while_a_session_is_measured(world: World) -> None:
-    """A decided comparison side by side leaves its servers running; they end before another load is measured alone.
-
-    The second load is not settled side by side, for packages have changed.
-    """
-    for nodeid in ("test_x.py::test_a", "test_x.py::test_a second"):
-        world.recorded(nodeid, where={"software": {"python": "3.10.0"}})
-    gate = world.judge()
-    world.alone = world.paired = WORSE
-    first = gate.measure(target(), SHAPE, None)
-    world.alone = BETWEEN
-    second = gate.measure(target(), SHAPE, "second")
-    assert ask(first, THROUGHPUT).judgement.verdict is Verdict.REGRESSED
-    (pairing,) = world.pairings
-    assert pairing.blocks_of_open_round > 0
-    measured = world.sessions
-    ask(second, THROUGHPUT)
-    assert world.sessions > measured
-    assert pairing.blocks_of_open_round == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,41 @@
+"""A reading of the host: fixed work, and what may be compared."""
+
+from __future__ import annotations
+
+import math
+import sys
+
+import pytest
+
+from pytest_gpuserve.device.host_reading import NoReading, read_host, speed_text
+
+
+def test_a_reading_is_the_log_of_seconds() -> None:
+    """Of work that takes between a millisecond and some seconds on any machine that still works."""
+    assert math.log(0.001) < read_host() < math.log(30)
+
+
+def test_a_host_that_cannot_be_measured_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Never a reading that happens to be alike."""
+    for program in ("/no/such/python", "/bin/false", "/bin/true"):
+        monkeypatch.setattr(sys, "executable", program)
+        with pytest.raises(NoReading):
+            read_host()
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "words"),
+    [
+        (-3.5, -3.5, ""),
+        (-3.5, -3.46, ""),
+        (-3.5, -3.4, "10.5 % slower"),
+        (-3.5, -3.6, "10.5 % faster"),
+        (None, -3.5, "not known"),
+        (-3.5, None, "could not be measured"),
+    ],
+)
+def test_only_a_host_that_is_known_to_be_as_fast_is_alike(then: float | None, now: float | None, words: str) -> None:
+    """Within 5 %; and nothing that is not known."""
+    text = speed_text(then, now)
+    assert words in text
+    assert bool(text) is bool(words)
