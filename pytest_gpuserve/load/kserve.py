@@ -34,8 +34,6 @@ Tensors: TypeAlias = dict[str, Array]
 HEADER_LENGTH: Final = "Inference-Header-Content-Length"
 RPC: Final = "/inference.GRPCInferenceService/ModelInfer"
 
-_ARGUMENTS: Final = ("sequence_id", "sequence_start", "sequence_end", "priority", "timeout")
-"""Parameters that tritonclient takes as arguments of their own."""
 
 extra: Final = partial(import_extra, what="KServe v2")
 
@@ -50,14 +48,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Inference:
-    """One inference, before a protocol is chosen.
+    """One inference, before a protocol is chosen; without ``outputs`` it returns all.
 
-    Args:
-        inputs: `tensors_of` makes them.
-        outputs: Which outputs to return; empty for all.
-        version: Empty leaves it to the server.
-        request_id: Empty for none.
-        places: Where tensors lie in shared memory, by ``input`` or ``output`` and the name.
+    ``places`` says where tensors lie in shared memory, by ``input`` or ``output`` and the name.
     """
 
     model: str
@@ -125,12 +118,13 @@ def http_request(inference: Inference, expect: Expect | None = None) -> Request:
     for (kind, name), place in inference.places.items():
         entry = next(each for each in {"input": inputs, "output": outputs}[kind] if each.name() == name)
         entry.set_shared_memory(*place)
-    others = dict(inference.parameters)
-    arguments = {key: others.pop(key) for key in _ARGUMENTS if key in others}
+    # tritonclient takes these as arguments of their own.
+    known = {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout"} & inference.parameters.keys()
+    arguments: dict[str, Any] = {key: inference.parameters[key] for key in known}
+    others = {key: value for key, value in inference.parameters.items() if key not in known}
+    make = client.InferenceServerClient.generate_request_body
     try:
-        body, length = client.InferenceServerClient.generate_request_body(
-            inputs, outputs, inference.request_id, parameters=others, **arguments
-        )
+        body, length = make(inputs, outputs, inference.request_id, parameters=others, **arguments)
     except client.InferenceServerException as problem:
         raise UsageProblem(f"an inference of {inference.model} cannot be sent", found=str(problem)) from None
     version = f"/versions/{quote(inference.version, safe='')}" if inference.version else ""
@@ -166,12 +160,8 @@ def grpc_message(inference: Inference) -> bytes:
 def decode_answer(body: bytes, places: Mapping[str, bytes] | None = None) -> Tensors:
     """Read the tensors of an answer of either protocol: JSON begins with a brace, and no message does.
 
-    Args:
-        body: What the server sent.
-        places: What it left in shared memory, by output; None where its answers carry their data.
-
-    Raises:
-        ValueError: It is not such an answer, or the server's error; the text is one line.
+    ``places`` has what the server left in shared memory, by output; None where its answers carry their data. Raises
+    ValueError in one line if it is not such an answer, or the server's error.
     """
     to_dtype = extra("tritonclient.utils").triton_to_np_dtype
     try:

@@ -61,19 +61,11 @@ class Comparator:
 
 
 def close_to(expected: Mapping[str, object], *, rtol: float = 1e-5, atol: float = 1e-8) -> Comparator:
-    """Compare the answer's tensors with these: ``|got - expected| <= atol + rtol * |expected|``.
+    """Compare the answer's tensors with these, by name: ``|got - expected| <= atol + rtol * |expected|``.
 
     That is ``numpy.isclose``'s formula, with its defaults. NaN is close to NaN alone, an infinity to itself alone;
     strings and truth values must be equal. Shapes must be equal, and datatypes where an array is given; of a plain
-    list they are not looked at.
-
-    Args:
-        expected: Outputs by name.
-        rtol: Relative tolerance.
-        atol: Absolute tolerance, in the output's unit.
-
-    Raises:
-        UsageProblem: Nothing would be compared, or anything would be right.
+    list they are not looked at. Raises UsageProblem if nothing would be compared, or anything would be right.
     """
     for tolerance in (rtol, atol):
         if type(tolerance) not in {int, float} or not 0 <= tolerance < float("inf"):
