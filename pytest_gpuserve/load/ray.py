@@ -251,6 +251,9 @@ class _OwnCluster:
         options = {
             "port": address.rpartition(":")[2],
             "node-ip-address": "127.0.0.1",
+            # Random ones: by default Ray reserves 10002 to 19999 and fails if its own port is among them.
+            "min-worker-port": "0",
+            "max-worker-port": "0",
             "num-cpus": str(_LOGICAL_CPUS),
             "num-gpus": "0",
             "object-store-memory": str(80 << 20),  # the least that Ray takes
