@@ -32,7 +32,6 @@ pytestmark = CPU_TOLERANCES
 
 USERS_ON_CPU = 8
 
-PUBLISHED_REQUESTS = {8: 391_768, 32: 118_812, 128: 14_286, 512: 7_183}
 
 FULL = pytest.mark.gpuserve_full
 
@@ -98,8 +97,7 @@ def test_codegen(
             expect=right_answer(output_len, size=size),
         ),
         concurrency=users,
-        requests=PUBLISHED_REQUESTS[output_len] if full_size and device.is_gpu else None,
-        seconds=30.0 if full_size else 3.0,
+        seconds=10.0 if full_size else 3.0,
         timeout=60.0,
     )
     counted = run.counters

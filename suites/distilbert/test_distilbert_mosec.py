@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from suites.distilbert.payload import FOX
-from suites.distilbert.settings import EQUALISED, FULL_SECONDS, MAX_BATCH_SIZE, PUBLISHED_REQUESTS
+from suites.distilbert.settings import EQUALISED, FULL_SECONDS, MAX_BATCH_SIZE
 from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
@@ -55,7 +55,6 @@ def test_distilbert(
         server.post("/inference", body=FOX, expect=label),
         concurrency=concurrency,
         seconds=FULL_SECONDS if full_size else 3,
-        requests=PUBLISHED_REQUESTS if full_size else None,
     )
     keep(run, system="mosec", variant=EQUALISED, workers=workers, concurrency=concurrency)
     assert run.batching_ratio >= baseline.batching_ratio

@@ -17,7 +17,6 @@ from suites.distilbert.settings import (
     EQUALISED,
     FULL_SECONDS,
     MAX_BATCH_SIZE,
-    PUBLISHED_REQUESTS,
     PYTRITON,
 )
 from suites.tolerances import CPU_TOLERANCES
@@ -65,7 +64,6 @@ def test_distilbert(
         ),
         concurrency=50,
         seconds=FULL_SECONDS if full_size else 3,
-        requests=PUBLISHED_REQUESTS if full_size else None,
     )
     keep(run, system="pytriton", variant=variant, workers=1, concurrency=50)
     assert run.batching_ratio >= baseline.batching_ratio

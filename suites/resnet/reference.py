@@ -68,7 +68,7 @@ def write_trace(model: ResNet, batch: Array, path: Path) -> None:
     tensor = torch.from_numpy(batch)
     with torch.no_grad():
         model(tensor)
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], acc_events=True) as profile:
             model(tensor)
     path.parent.mkdir(parents=True, exist_ok=True)
     profile.export_chrome_trace(str(path))

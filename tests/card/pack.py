@@ -34,7 +34,7 @@ MIB: Final = 1 << 20
 MOST_MIB: Final = 63.0
 """What travels to a lent machine, the checkout and the pack together; a little is left for an archive's own records."""
 
-EXTRAS: Final = {MAIN: ("mosec", "litserve", "suites"), TRITON: ("triton", "pytriton")}
+EXTRAS: Final = {MAIN: ("mosec", "litserve", "triton", "suites"), TRITON: ("pytriton",)}
 """Of each environment; the first has the package's own requirements, too."""
 
 NOT_PACKED: Final = ("pytest-gpuserve[", "torch", "gguf", "xllamacpp")

@@ -27,7 +27,10 @@ INSTALL_SECONDS: Final = 60.0
 SLOWED: Final = ("suites/distilbert/apps/distilbert_options.py", '"DISTILBERT_SLOWDOWN", "0"')
 """A file, and a text in it: with 1.0 in the place of 0 a build whose batches take twice as long."""
 
-PYTEST: Final = ("{python}", "-m", "pytest", "-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider", "-vsrs")
+PYTEST: Final = (
+    *("{python}", "-m", "pytest", "-o", "addopts=--import-mode=importlib", "-p", "no:cacheprovider"),
+    *("-p", "pytest_benchmark.plugin", "-vsrs"),
+)
 """Prints each outcome as it comes; without xdist."""
 
 PASSED: Final = " passed"
@@ -78,16 +81,18 @@ _SLOWER: Final = {"slowed": True, "status": 1, "told": "REGRESSED"}
 
 STEPS: Final = (
     Step("doctor", 15, ("{python}", "-m", "pytest_gpuserve.doctor")),
-    on_gpu("nvml", 15, _DEVICE, "nvml"),
-    on_gpu("device", 50, _DEVICE, "not nvml and not clocks and not litserve and not under_load"),
+    on_gpu("nvml", 20, _DEVICE, "nvml"),
+    on_gpu("device", 60, _DEVICE, "not nvml and not clocks and not litserve and not under_load"),
     on_gpu("servers", 30, _DEVICE, "litserve or under_load"),
-    suite("record-mosec", 120, *_MOSEC, "--baseline-update", "-o", "gpuserve_sessions=2"),
-    suite("slower", 90, *_MOSEC, "--against=HEAD", "--gpuserve-budget=60", **_SLOWER),
-    on_gpu("worker-eager", 25, _WORKER, "on_a_card and not compile"),
-    on_gpu("worker-graphs", 45, _WORKER, "on_a_card and overhead"),
+    suite("record-mosec", 100, *_MOSEC, "--baseline-update", "-o", "gpuserve_sessions=2"),
+    suite("slower", 80, *_MOSEC, "--against=HEAD", "--gpuserve-budget=60", **_SLOWER),
+    on_gpu("worker-eager", 35, _WORKER, "on_a_card and not compile and not two"),
+    on_gpu("worker-graphs", 50, _WORKER, "on_a_card and overhead"),
     suite("smoke-tft", 25, "suites/tft", "-m", "smoke", needs=TRITON),
     suite("smoke-codegen", 30, "suites/codegen", "-m", "smoke", needs=TRITON),
     suite("smoke-resnet", 35, "suites/resnet", "-m", "smoke"),
+    suite("unchanged", 80, *_MOSEC, "--against=HEAD", "--gpuserve-budget=60", spare=True),
+    Step("stored", 80, (*PYTEST, "--gpu={gpu}", *_MOSEC), told=PASSED, spare=True),
     on_gpu("worker", 120, _WORKER, "two_on_a_card or sampler or compile", spare=True),
     *(
         suite(f"record-{name}", 240, f"suites/{name}", "--baseline-update-new", needs=needs, spare=True)
