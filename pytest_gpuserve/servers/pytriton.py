@@ -68,7 +68,7 @@ class PyTriton(AppServer):
         """
         install = find_triton(self.app.python)
         before = {**inherited_environment(os.environ), **self.app.environment}.get(LIBRARIES, "")
-        libraries = os.pathsep.join(filter(None, (str(install.python_libraries), before)))
+        libraries = os.pathsep.join(filter(None, (str(install.link_library(site)), before)))
         folder = _folder(site)
         folder.mkdir(mode=0o700)
         return Launch(

@@ -152,7 +152,7 @@ class Triton:
                 f"--backend-directory={backends}",
                 *self._command_line(site, str(self.repository)),
             ),
-            environment={**self.environment, **install.environment(variables)},
+            environment={**self.environment, **install.environment(variables, install.link_library(site))},
             cwd=self.cwd or self.repository.parent,
         )
 

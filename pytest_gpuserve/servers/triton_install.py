@@ -61,7 +61,7 @@ class TritonInstall:
         programs: The folder that its ``python3`` is in.
         folder: The server's, with ``bin``, ``backends`` and ``python_backend_stubs``.
         stub: The program of a Python model's process, made for that version of Python.
-        python_libraries: The folder that the interpreter's libpython is in.
+        library: The interpreter's libpython.
         libraries: The folder of what the wheel brings along.
         version: Of nvidia-pytriton.
     """
@@ -70,7 +70,7 @@ class TritonInstall:
     programs: Path
     folder: Path
     stub: Path
-    python_libraries: Path
+    library: Path
     libraries: Path
     version: str
 
@@ -99,7 +99,18 @@ class TritonInstall:
             (backend / _UTILITIES).write_text(_SEARCHING.format(entries=entries, file=str(source / _UTILITIES)))
         return backend.parent
 
-    def environment(self, variables: Mapping[str, str]) -> dict[str, str]:
+    def link_library(self, site: Site) -> Path:
+        """Link libpython into a folder of its own in a start's folder, and return that.
+
+        libpython's own folder is often one of the system, whose other libraries would then come before those that the
+        models' packages bring, such as torch's cuDNN.
+        """
+        folder = site.folder / "libpython"
+        folder.mkdir(parents=True)
+        (folder / self.library.name).symlink_to(self.library)
+        return folder
+
+    def environment(self, variables: Mapping[str, str], library: Path) -> dict[str, str]:
         """Variables with which the stub finds its interpreter's library and packages, on top of others.
 
         The stub takes the packages of the ``python3`` that is first on the ``PATH``; its libpython must be of the same
@@ -107,8 +118,9 @@ class TritonInstall:
 
         Args:
             variables: All that the server gets, the inherited ones too.
+            library: The folder where libpython is.
         """
-        libraries = (self.python_libraries, self.libraries, variables.get("LD_LIBRARY_PATH", ""))
+        libraries = (library, self.libraries, variables.get("LD_LIBRARY_PATH", ""))
         return {
             "PATH": os.pathsep.join((str(self.programs), variables.get("PATH", os.defpath))),
             "LD_LIBRARY_PATH": os.pathsep.join(str(entry) for entry in libraries if str(entry)),
@@ -167,7 +179,7 @@ def find_triton(python: str) -> TritonInstall:
         programs=_programs(python, facts),
         folder=folder,
         stub=folder / "python_backend_stubs" / version / "triton_python_backend_stub",
-        python_libraries=_python_libraries(python, facts),
+        library=_library(python, facts),
         libraries=Path(facts["libraries"]),
         version=facts["pytriton"],
     )
@@ -183,7 +195,7 @@ def _check_stub(install: TritonInstall) -> None:
     try:
         done = subprocess.run(
             [str(install.stub)],
-            env=install.environment(os.environ),
+            env=install.environment(os.environ, install.library.parent),
             capture_output=True,
             stdin=subprocess.DEVNULL,
             timeout=ASK_SECONDS,
@@ -202,7 +214,7 @@ def _check_stub(install: TritonInstall) -> None:
     raise ServerFailed(
         "the program that runs Triton's Python models cannot be run",
         found=found,
-        looked=[str(install.stub), str(install.python_libraries)],
+        looked=[str(install.stub), str(install.library)],
         remedies=[_SHARED],
     )
 
@@ -233,15 +245,15 @@ def _programs(python: str, facts: Mapping[str, Any]) -> Path:
     )
 
 
-def _python_libraries(python: str, facts: Mapping[str, Any]) -> Path:
-    """The folder of the interpreter's libpython."""
+def _library(python: str, facts: Mapping[str, Any]) -> Path:
+    """The interpreter's libpython."""
     name = f"libpython{facts['version']}.so.1.0"
     base = Path(facts["base_prefix"]) / "lib"
     folders = [Path(facts["library_folder"]), base]
     places = [place for folder in folders for place in (folder, folder / facts["platform"])]
     for place in dict.fromkeys(places):
         if (place / name).is_file():
-            return place
+            return place / name
     built = "it was built without --enable-shared" if not facts["shared"] else "its library is not installed"
     raise ServerFailed(
         f"Triton's Python backend needs {name}, and the interpreter has none",

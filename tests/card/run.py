@@ -168,7 +168,7 @@ class Run:
         if left < END_SECONDS:
             return Record(step.name, "skipped", why="there was no time left")
         tree = ROOT if not self._laid else self._work / ("slowed" if step.slowed else "tree")
-        values = {**self._values, "python": self._values[step.needs]}
+        values = {**self._values, "tree": str(tree), "python": self._values[step.needs]}
         return run_step(step, values, tree, min(step.seconds * self._factor, left), self._records)
 
 

@@ -270,6 +270,7 @@ def test_a_gpu_at_rest_is_called_unused(card: Card) -> None:
     with SamplerProcess([card.uuid], log=Path(os.devnull)) as sampler:
         began = time.perf_counter_ns() + NS
         seen = sampler.seen_until(began + NS)
+    assert seen.problem == ""
     rest = RestState.of(card for sample in between(seen.samples, began, began + NS) for card in sample.cards)
     print(f"at rest {rest}")  # noqa: T201 -- as above
     assert not rest.is_used
@@ -327,6 +328,7 @@ def test_a_kill_under_load_is_no_error_of_the_card(busy_card: tuple[Card, int]) 
         sampler.seen_until(time.perf_counter_ns() + NS)
         os.kill(pid, signal.SIGKILL)
         seen = sampler.seen_until(time.perf_counter_ns() + 3 * NS)
+    assert seen.problem == ""
     print(seen.events)  # noqa: T201 -- as above
     assert {event.kind for event in seen.events} <= {"xid"}
     assert {event.number for event in seen.events} <= APPLICATION_XIDS

@@ -49,7 +49,10 @@ def test_a_container_serves_the_repository(tmp_path: Path) -> None:
     launcher = tmp_path / "bin" / "tritonserver"
     launcher.parent.mkdir()
     backends = install.write_backends(Site(tmp_path), searched="")
-    variables = " ".join(f'{name}="{value}"' for name, value in install.environment({"PATH": "/usr/bin:/bin"}).items())
+    variables = " ".join(
+        f'{name}="{value}"'
+        for name, value in install.environment({"PATH": "/usr/bin:/bin"}, install.library.parent).items()
+    )
     launcher.write_text(f'#!/bin/sh\nexec env {variables} {install.server} --backend-directory={backends} "$@"\n')
     launcher.chmod(0o755)
     system = [path for path in (Path("/usr"), *SYSTEM) if path.is_dir() and not path.is_symlink()]

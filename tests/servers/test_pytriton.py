@@ -151,11 +151,13 @@ def test_the_model_is_what_is_asked_for(tmp_path: Path) -> None:
 
 def test_the_app_is_started_with_its_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The interpreter's own libpython comes before any other, and all three ports are given."""
-    install = TritonInstall("python", Path("/b"), Path("/t"), Path("/s"), Path("/own/lib"), Path("/l"), "0.7.0")
+    install = TritonInstall(
+        "python", Path("/b"), Path("/t"), Path("/s"), Path("/own/libpython3.so"), Path("/l"), "0.7.0"
+    )
     monkeypatch.setattr(pytriton, "find_triton", lambda python: install)
     monkeypatch.setenv("LD_LIBRARY_PATH", "/others/lib")
     ports = {"http": 11, "grpc": 12, "metrics": 13}
-    launch = kind(tmp_path, instances=2).launch(Site(tmp_path, ports))
-    assert launch.environment["LD_LIBRARY_PATH"] == "/own/lib:/others/lib"
+    launch = kind(tmp_path, instances=2).launch(Site(tmp_path / "site", ports))
+    assert launch.environment["LD_LIBRARY_PATH"] == f"{tmp_path}/site/libpython:/others/lib"
     assert {"--http=11", "--grpc=12", "--metrics=13", "--host=127.0.0.1"} <= set(launch.argv)
     assert launch.argv[-2:] == (str(tmp_path / "app.py"), "--instances=2")

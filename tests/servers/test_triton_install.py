@@ -75,15 +75,18 @@ def failure(folder: Path, facts: dict[str, Any]) -> str:
 
 
 def test_all_is_there(tmp_path: Path, facts: dict[str, Any]) -> None:
-    """What is needed is found, and the stub's variables put the interpreter and its library first."""
+    """What is needed is found, and the stub's variables put the interpreter and its library, alone, first."""
     install = find_triton(interpreter(tmp_path, facts))
     assert (install.version, install.stub.parent.name) == ("0.7.0", VERSION)
-    environment = install.environment({"PATH": "/usr/bin", "LD_LIBRARY_PATH": "/opt/lib"})
+    (install.library.parent / "libcudnn.so.9").touch()
+    library = install.link_library(Site(tmp_path / "site"))
+    assert [file.resolve() for file in library.iterdir()] == [install.library]
+    environment = install.environment({"PATH": "/usr/bin", "LD_LIBRARY_PATH": "/opt/lib"}, library)
     assert environment == {
         "PATH": f"{tmp_path}/bin:/usr/bin",
-        "LD_LIBRARY_PATH": f"{tmp_path}/lib:{tmp_path}/packages/nvidia_pytriton.libs:/opt/lib",
+        "LD_LIBRARY_PATH": f"{library}:{tmp_path}/packages/nvidia_pytriton.libs:/opt/lib",
     }
-    assert not install.environment({})["LD_LIBRARY_PATH"].endswith(os.pathsep)
+    assert not install.environment({}, library)["LD_LIBRARY_PATH"].endswith(os.pathsep)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,7 @@ def test_libpython_elsewhere(tmp_path: Path, facts: dict[str, Any], place: str) 
     (tmp_path / place).mkdir(parents=True)
     (tmp_path / place / f"libpython{VERSION}.so.1.0").touch()
     install = find_triton(interpreter(tmp_path, {**facts, "library_folder": str(tmp_path / "none")}))
-    assert install.python_libraries == tmp_path / place
+    assert install.library == tmp_path / place / f"libpython{VERSION}.so.1.0"
 
 
 def test_a_library_that_does_not_load(tmp_path: Path, facts: dict[str, Any]) -> None:
@@ -157,7 +160,7 @@ def test_this_interpreter_answers() -> None:
     install = find_triton(python)
     assert install.server.is_file()
     assert install.stub.is_file()
-    assert list(install.python_libraries.glob("libpython3*.so.1.0"))
+    assert install.library.is_file()
     assert find_triton(python) is install
 
 
