@@ -8,8 +8,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Literal
 
-    from pytest_gpuserve.comparison.assertions import Duel, Run
-    from pytest_gpuserve.comparison.judging import TestGate
+    from pytest_gpuserve.compare.assertions import Duel, Run
+    from pytest_gpuserve.compare.judging import TestGate
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
     from pytest_gpuserve.load.schedule import Schedule

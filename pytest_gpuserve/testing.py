@@ -14,10 +14,10 @@ from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.errors import NotInRevision
 from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.shape import LoadShape
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.validity import DISTURBANCES
+from pytest_gpuserve.verdict.reason import ReasonKind
 
 if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import Target

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
-    from pytest_gpuserve.comparison.assertions import Run
+    from pytest_gpuserve.compare.assertions import Run
 
     Value = str | int | float | bool | None
     Row = Mapping[str, Value]

@@ -11,7 +11,6 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.shape import LEAST_WINDOWS, TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SECONDS, windows_wanted
 from pytest_gpuserve.experiment.telemetry import TelemetryMonitor, no_monitor
 from pytest_gpuserve.experiment.watch import Watch, client_of, our_processes
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.ceiling import load_ceiling
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.totals import RunningTotals, total
@@ -20,6 +19,7 @@ from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.steady import truncate
 from pytest_gpuserve.measure.window import Start
 from pytest_gpuserve.units import format_seconds
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

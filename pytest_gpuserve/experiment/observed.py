@@ -18,11 +18,11 @@ from pytest_gpuserve.measure.window import Client
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.counters import ServerSetting
     from pytest_gpuserve.measure.histogram import Histogram
     from pytest_gpuserve.measure.window import Session, Start, Window
+    from pytest_gpuserve.verdict.reason import Reason
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,6 @@ from pytest_gpuserve.experiment.server_arm import Pace, ServerArm
 from pytest_gpuserve.experiment.shared_starts import SharedStarts, StartedPair
 from pytest_gpuserve.experiment.telemetry import side_with_telemetry
 from pytest_gpuserve.experiment.watch import our_processes
-from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, WindowCondition, judge_windows
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.points import NotMeasured
@@ -26,6 +23,9 @@ from pytest_gpuserve.measure.steady import drifts
 from pytest_gpuserve.measure.telemetry import merged
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.units import utc_now
+from pytest_gpuserve.verdict.metric import METRICS
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
+from pytest_gpuserve.verdict.sequential import BLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

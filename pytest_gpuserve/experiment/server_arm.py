@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.shape import TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SECONDS
 from pytest_gpuserve.experiment.watch import Watch, client_of
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.run import answer_reasons
@@ -18,6 +17,7 @@ from pytest_gpuserve.load.totals import RunningTotals, total
 from pytest_gpuserve.load.validity import LATENCIES_LONG
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.rounds import Arm, ArmResult
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
-    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.verdict.reason import Reason
 
 
 @dataclass

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from pytest_gpuserve.device.sample import SAMPLES_A_SECOND, SLOW_EVERY
 from pytest_gpuserve.device.telemetry import SILENCE_SECONDS, SamplerOutput
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.measure.conditions import (
     RunCondition,
     WindowCondition,
@@ -26,6 +25,7 @@ from pytest_gpuserve.measure.conditions import (
 from pytest_gpuserve.measure.telemetry import FAST_GAP_NS, NS, between, card_of, is_instance, merged, telemetry_between
 from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.servers.instance import gpu_remedy
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence

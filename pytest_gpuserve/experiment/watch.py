@@ -13,7 +13,6 @@ import psutil
 from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.errors import LoadFailed, ServerFailed
 from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.run import answer_reasons, lost_in_mid_load
 from pytest_gpuserve.load.totals import RunningTotals, packed, shares, total
 from pytest_gpuserve.load.validity import DISTURBANCES, SATURATED_SHARE, disturbances, one_line, reasons, share_reasons
@@ -23,6 +22,7 @@ from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import COMPILING, Client, Window
 from pytest_gpuserve.measure.work import unsteady_cache
 from pytest_gpuserve.units import format_fraction, format_seconds
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.totals import RunningShares, RunningTotals
 from pytest_gpuserve.load.validity import one_line, reasons, share_reasons
 from pytest_gpuserve.load.wire import Tick
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable

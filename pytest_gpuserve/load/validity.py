@@ -9,10 +9,10 @@ import math
 from statistics import fmean
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.schedule import NANOSECONDS, Closed, Constant, Gamma, Poisson, Steps, is_open
 from pytest_gpuserve.load.wire import BEAT_NS
 from pytest_gpuserve.units import format_fraction, format_rate, format_seconds
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

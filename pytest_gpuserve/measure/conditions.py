@@ -17,9 +17,9 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.device.sample import MOST_FAILURES, CardSample
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.measure.telemetry import Spread, describe_xid, is_instance
 from pytest_gpuserve.units import format_fraction
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -7,7 +7,10 @@ import statistics
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.gate.metric import (
+from pytest_gpuserve.measure.histogram import merge
+from pytest_gpuserve.measure.streams import Streams, is_quantile_known, within_one_read
+from pytest_gpuserve.units import format_fraction, format_seconds
+from pytest_gpuserve.verdict.metric import (
     COLD_START,
     GOODPUT,
     LATENCY,
@@ -16,10 +19,7 @@ from pytest_gpuserve.gate.metric import (
     log_cost,
     requests_needed,
 )
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.measure.histogram import merge
-from pytest_gpuserve.measure.streams import Streams, is_quantile_known, within_one_read
-from pytest_gpuserve.units import format_fraction, format_seconds
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -6,8 +6,6 @@ import statistics
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
-from pytest_gpuserve.gate.metric import COLD_START, Metric, log_cost, requests_needed
-from pytest_gpuserve.gate.paired import RoundPoint
 from pytest_gpuserve.measure.points import (
     NotMeasured,
     TooFewRequests,
@@ -17,14 +15,16 @@ from pytest_gpuserve.measure.points import (
 )
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.units import format_fraction
+from pytest_gpuserve.verdict.metric import COLD_START, Metric, log_cost, requests_needed
+from pytest_gpuserve.verdict.paired import RoundPoint
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
     from pytest_gpuserve.measure.telemetry import Telemetry
     from pytest_gpuserve.measure.window import Window
+    from pytest_gpuserve.verdict.reason import Reason
 
 FEWEST_GROUPS = 2
 """Neighbouring blocks are put together until a quantile has its requests; a single group would not know its spread."""

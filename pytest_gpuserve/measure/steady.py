@@ -11,7 +11,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.gate.student import t_upper_tail
+from pytest_gpuserve.verdict.student import t_upper_tail
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,11 +7,11 @@ from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotati
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.reason import Reason  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.histogram import Histogram, merge
 from pytest_gpuserve.measure.streams import Streams  # noqa: TC001 -- as above
 from pytest_gpuserve.measure.telemetry import Telemetry  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.verdict.reason import Reason  # noqa: TC001 -- msgspec reads the annotations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpuserve.comparison.baseline_store import BaselineStore
-    from pytest_gpuserve.comparison.measurement import Measurement
+    from pytest_gpuserve.compare.baseline_store import BaselineStore
+    from pytest_gpuserve.compare.measurement import Measurement
 
 
 def all_was_run(session: pytest.Session) -> bool:

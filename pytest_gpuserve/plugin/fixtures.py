@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
-    from pytest_gpuserve.comparison.assertions import Baseline
-    from pytest_gpuserve.comparison.judging import TestGate
+    from pytest_gpuserve.compare.assertions import Baseline
+    from pytest_gpuserve.compare.judging import TestGate
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.handle import ServerHandle
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
@@ -117,7 +117,7 @@ def duel(_gpuserve_judge: TestGate, _gpuserve_telemetry: TelemetrySource, _gpuse
 @pytest.fixture
 def baseline() -> Baseline:
     """The stored baseline of whatever run it is compared with."""
-    from pytest_gpuserve.comparison.assertions import Baseline
+    from pytest_gpuserve.compare.assertions import Baseline
 
     return Baseline()
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.gate.verdict import Judgement
+    from pytest_gpuserve.verdict.verdict import Judgement
 
 
 def pytest_gpuserve_judged(nodeid: str, label: str, judgement: Judgement) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from pytest_gpuserve.errors import DeviceProblem
-from pytest_gpuserve.gate.metric import METRICS, Metric, metric_by_option
 from pytest_gpuserve.plugin.collection import LEFT_OUT
 from pytest_gpuserve.plugin.options import read_settings
+from pytest_gpuserve.verdict.metric import METRICS, Metric, metric_by_option
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

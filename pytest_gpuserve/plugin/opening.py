@@ -14,7 +14,7 @@ from pytest_gpuserve.builds.checkout import read_revision
 from pytest_gpuserve.builds.ignored import Rules
 from pytest_gpuserve.builds.restore import said_at_start
 from pytest_gpuserve.builds.worktree import ReferenceBuilds, resolve_revision
-from pytest_gpuserve.comparison.baseline_store import BaselineStore
+from pytest_gpuserve.compare.baseline_store import BaselineStore
 from pytest_gpuserve.device import DeviceLock, list_cards, read_host, read_software, select_device
 from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.device.telemetry import SamplerProcess

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_gpuserve.comparison.measurement import Measurement
+    from pytest_gpuserve.compare.measurement import Measurement
     from pytest_gpuserve.servers.instance import Instance
 
 LOGS_SHOWN: Final = 2

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_gpuserve.comparison.context import Look
+    from pytest_gpuserve.compare.context import Look
     from pytest_gpuserve.load.totals import RunningTotals, Totals
     from pytest_gpuserve.load.wire import Tick
 

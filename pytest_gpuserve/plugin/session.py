@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pytest
 
-from pytest_gpuserve.comparison.assertions import Measured, Ratio, Reference
-from pytest_gpuserve.comparison.context import Policy, WaitsForStart
-from pytest_gpuserve.comparison.judging import TestGate, attributed, other_changes
-from pytest_gpuserve.comparison.paired_runner import PairedRunner
-from pytest_gpuserve.comparison.screen import may_screen
+from pytest_gpuserve.compare.assertions import Measured, Ratio, Reference
+from pytest_gpuserve.compare.context import Policy, WaitsForStart
+from pytest_gpuserve.compare.judging import TestGate, attributed, other_changes
+from pytest_gpuserve.compare.paired_runner import PairedRunner
+from pytest_gpuserve.compare.screen import may_screen
 from pytest_gpuserve.device.card import UNSUPPORTED
 from pytest_gpuserve.device.host_reading import NoReading, read_host
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
@@ -46,11 +46,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
     from pathlib import Path
 
-    from pytest_gpuserve.comparison.measurement import Measurement
-    from pytest_gpuserve.gate.verdict import ReferenceKind
+    from pytest_gpuserve.compare.measurement import Measurement
     from pytest_gpuserve.plugin.opening import Opened
     from pytest_gpuserve.plugin.options import Settings
     from pytest_gpuserve.report.results import TestResult
+    from pytest_gpuserve.verdict.verdict import ReferenceKind
 
 
 def explained(left: object, right: object, *, gpu: str, stored: bool, before: str) -> list[str] | None:

@@ -14,14 +14,14 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.histogram import seconds_of
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.report.ranking import rows_by_load
 from pytest_gpuserve.units import digest
+from pytest_gpuserve.verdict.metric import METRICS
+from pytest_gpuserve.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

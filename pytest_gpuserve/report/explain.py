@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.units import format_change, format_fraction, format_ratio, format_value
+from pytest_gpuserve.verdict.metric import METRICS
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
+from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

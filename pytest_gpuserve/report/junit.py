@@ -19,8 +19,8 @@ from pytest_gpuserve.report.results import TestResult
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.report.results import RunResult
+    from pytest_gpuserve.verdict.verdict import Judgement
 
 PROBLEM: Final = "gpuserve.problem"
 """Why the test did not pass, where what pytest writes of it was cut for a terminal."""

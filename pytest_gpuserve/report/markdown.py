@@ -13,12 +13,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.explain import cells
 from pytest_gpuserve.report.names import names_of, printable
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.ranking import Row, ranked
 from pytest_gpuserve.report.remarks import totals_line
+from pytest_gpuserve.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

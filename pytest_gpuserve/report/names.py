@@ -8,8 +8,8 @@ from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.gate.metric import Metric
 from pytest_gpuserve.measure.histogram import Histogram
+from pytest_gpuserve.verdict.metric import Metric
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Sequence

@@ -10,17 +10,17 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.reason import ReasonKind
-from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.ranking import ranked
 from pytest_gpuserve.report.remarks import RECORDABLE, improvements
+from pytest_gpuserve.verdict.reason import ReasonKind
+from pytest_gpuserve.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import SessionResult
+    from pytest_gpuserve.verdict.verdict import Judgement
 
 
 BUDGETS: Final = 4

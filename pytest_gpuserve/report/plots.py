@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.measure.histogram import merge, seconds_of
 from pytest_gpuserve.measure.points import NotMeasured, value_of_starts
+from pytest_gpuserve.verdict.metric import METRICS, Metric
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -12,14 +12,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.report.explain import reasons_of
+from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.report.results import RunResult, TestResult
+    from pytest_gpuserve.verdict.reason import Reason
 
 FAILED: Final = frozenset({"failed", "error", "interrupted"})
 """Outcomes of a test that did not come to a good end."""

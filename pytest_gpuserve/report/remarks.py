@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.reason import ReasonKind
-from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.counters import differences
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.measure.work import cached_share, preemptions_of_thousand
@@ -14,15 +12,17 @@ from pytest_gpuserve.report.explain import evidence
 from pytest_gpuserve.report.names import names_of, printable, some_of
 from pytest_gpuserve.report.ranking import FAILED, ranked, rows_of
 from pytest_gpuserve.units import format_change, format_fraction, format_seconds
+from pytest_gpuserve.verdict.reason import ReasonKind
+from pytest_gpuserve.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.gate.reason import Reason
-    from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+    from pytest_gpuserve.verdict.reason import Reason
+    from pytest_gpuserve.verdict.verdict import Judgement
 
 
 MOST_OF_PASSES: Final = 3

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pytest_gpuserve.gate.metric import GOODPUT, METRICS, OUTPUT_TOKENS
 from pytest_gpuserve.measure.breakdown import breakdown_of
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.histogram import merge
@@ -27,6 +26,7 @@ from pytest_gpuserve.report.schema import (
     TestRecord,
     VerdictRecord,
 )
+from pytest_gpuserve.verdict.metric import GOODPUT, METRICS, OUTPUT_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

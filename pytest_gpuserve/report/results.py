@@ -6,8 +6,8 @@ from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotati
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_gpuserve.gate.verdict import Judgement  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.window import Session  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.verdict.verdict import Judgement  # noqa: TC001 -- msgspec reads the annotations
 
 
 @dataclass(frozen=True)

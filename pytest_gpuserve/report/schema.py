@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.verdict.verdict import ReferenceKind, Verdict  # noqa: TC001 -- msgspec reads the annotations
 
 SCHEMA: Final = 2
 

@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.report.explain import PAIRED, cells
 from pytest_gpuserve.report.names import names_of, printable
 from pytest_gpuserve.report.ranking import ranked
+from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence

@@ -13,10 +13,10 @@ import msgspec
 
 from pytest_gpuserve.builds.restore import ways_to_restore
 from pytest_gpuserve.errors import BaselineUnusable
-from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.store import write_whole
 from pytest_gpuserve.store.schema import SCHEMA, Entry, FileHead, Summary, Value, session_of
+from pytest_gpuserve.verdict.metric import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,8 +10,6 @@ from typing import Annotated, Final, TypeVar
 
 import msgspec
 
-from pytest_gpuserve.gate.sequential import LOOKS
-from pytest_gpuserve.gate.verdict import Verdict  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.counters import Counters, ServerSetting
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.rounds import Arm, ArmResult, Block, Round
@@ -29,6 +27,8 @@ from pytest_gpuserve.store.schema import (
     window_of,
     window_record,
 )
+from pytest_gpuserve.verdict.sequential import LOOKS
+from pytest_gpuserve.verdict.verdict import Verdict  # noqa: TC001 -- msgspec reads the annotations
 
 HISTOGRAMS = ("lag", "service")
 """Fields of a ``Client`` that are histograms."""

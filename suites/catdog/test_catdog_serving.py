@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from pathlib import Path
 
-    from pytest_gpuserve.comparison.assertions import Baseline, Run
+    from pytest_gpuserve.compare.assertions import Baseline, Run
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.handle import Target
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
-    from pytest_gpuserve.comparison.assertions import Run
+    from pytest_gpuserve.compare.assertions import Run
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.handle import ServerHandle
 

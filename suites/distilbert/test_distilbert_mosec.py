@@ -15,7 +15,7 @@ from suites.distilbert.settings import EQUALISED, FULL_SECONDS, MAX_BATCH_SIZE
 from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.comparison.assertions import Baseline
+    from pytest_gpuserve.compare.assertions import Baseline
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.fixture_types import Load
     from suites.distilbert.conftest import Keep, MakeMosec

@@ -22,7 +22,7 @@ from suites.distilbert.settings import (
 from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.comparison.assertions import Baseline
+    from pytest_gpuserve.compare.assertions import Baseline
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.fixture_types import Load
     from suites.distilbert.conftest import Keep, MakePyTriton

@@ -16,7 +16,7 @@ from suites.tolerances import CPU_TOLERANCES
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.comparison.assertions import Baseline, Run
+    from pytest_gpuserve.compare.assertions import Baseline, Run
     from pytest_gpuserve.experiment.handle import ServerHandle
 
 pytestmark = CPU_TOLERANCES

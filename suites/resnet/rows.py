@@ -9,7 +9,7 @@ from pytest_gpuserve.measure.summary import summary_of
 from suites.resnet.formulas import published_throughput, samples_per_second, spread, weighted_sd
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.comparison.assertions import Run
+    from pytest_gpuserve.compare.assertions import Run
     from suites.sweep import Row
 
 LOAD = "load weights"

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from pytest_gpuserve.comparison.assertions import Run
+    from pytest_gpuserve.compare.assertions import Run
     from pytest_gpuserve.experiment.handle import ServerHandle, Target
     from suites.resnet.apps.resnet import ResNet
     from suites.resnet.reference import Size

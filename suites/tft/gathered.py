@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from _pytest.mark.structures import ParameterSet
 
-    from pytest_gpuserve.comparison.assertions import Run
+    from pytest_gpuserve.compare.assertions import Run
     from pytest_gpuserve.measure.counters import Counters
     from suites.sweep import Row
 

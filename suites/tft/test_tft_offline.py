@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator
     from pathlib import Path
 
-    from pytest_gpuserve.comparison.assertions import Baseline, Run
+    from pytest_gpuserve.compare.assertions import Baseline, Run
     from pytest_gpuserve.device import Device
     from suites.tft.conftest import Tft
 

@@ -9,7 +9,7 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.verdict.verdict import Verdict
 from tests.benchmarks.rows import parser_of, rich_table, show
 from tests.fakes.noise_model import NOISES
 from tests.fakes.simulated import by_default, comparisons, outcome, with_history

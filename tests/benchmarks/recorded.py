@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import msgspec
 
-from pytest_gpuserve.gate.metric import Metric, log_cost
+from pytest_gpuserve.verdict.metric import Metric, log_cost
 
 if TYPE_CHECKING:
     from pathlib import Path

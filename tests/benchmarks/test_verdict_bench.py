@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_gpuserve.gate.metric import METRICS
+from pytest_gpuserve.verdict.metric import METRICS
 from tests.benchmarks import verdicts
 from tests.benchmarks.recorded import RecordedBlock, read_rounds
 from tests.benchmarks.verdict_rules import mann_whitney_p, welch_p

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 from pytest_benchmark.utils import PercentageRegressionCheck
 
-from pytest_gpuserve.gate.student import t_upper_tail
+from pytest_gpuserve.verdict.student import t_upper_tail
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pytest_gpuserve.gate.metric import Growth, Metric, metric_by_option
-from pytest_gpuserve.gate.paired import RoundPoint, default_prior, paired_evidence
-from pytest_gpuserve.gate.sequential import BLOCKS, LEVELS, LOOKS, first_look
-from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.verdict.metric import Growth, Metric, metric_by_option
+from pytest_gpuserve.verdict.paired import RoundPoint, default_prior, paired_evidence
+from pytest_gpuserve.verdict.sequential import BLOCKS, LEVELS, LOOKS, first_look
+from pytest_gpuserve.verdict.verdict import Verdict
 from tests.benchmarks.recorded import COLUMNS, RecordedBlock, RecordedRound, read_rounds
 from tests.benchmarks.rows import parser_of, rich_table, show
 from tests.benchmarks.verdict_rules import rules

@@ -11,11 +11,11 @@ import textwrap
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.fixture_types import Load, MakeDuel
-from pytest_gpuserve.gate.metric import METRICS, OUTPUT_TOKENS
 from pytest_gpuserve.plugin import fixtures
 from pytest_gpuserve.plugin.options import add_options
 from pytest_gpuserve.plugin.server_factory import ServerFactory
 from pytest_gpuserve.units import format_fraction
+from pytest_gpuserve.verdict.metric import METRICS, OUTPUT_TOKENS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

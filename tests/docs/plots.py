@@ -1,7 +1,7 @@
 """The plots of the explanations: ``python -m tests.docs.plots``, which takes a minute.
 
 One is made of every baseline that the history of this repository holds, the other of the simulation that
-``tests/gate/test_power.py`` counts.
+``tests/verdict/test_power.py`` counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import matplotlib as mpl
 from matplotlib import pyplot as plt
 
-from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.verdict.verdict import Verdict
 from tests.fakes.noise_model import TYPICAL
 from tests.fakes.simulated import comparisons, outcome
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import pytest_gpuserve
-from pytest_gpuserve.gate.reason import ReasonKind
+from pytest_gpuserve.verdict.reason import ReasonKind
 
 PACKAGE = Path(pytest_gpuserve.__file__).parent
 ROOMS = sorted(path.parent for path in PACKAGE.glob("*/__init__.py") if path.parent.name != "trial")

@@ -16,13 +16,13 @@ from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.server_arm import SETTLE_TICKS
 from pytest_gpuserve.experiment.shape import TICKS_A_WINDOW, LoadShape, Terms
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
-from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import BEAT_NS
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.rounds import ARMS
 from pytest_gpuserve.measure.window import COMPILING
+from pytest_gpuserve.verdict.sequential import BLOCKS
 from tests.fakes.scripted_engines import TICK_NS, TICK_REQUESTS, ScriptedEngines, scripted_instance, tick_of
 from tests.fakes.scripted_eyes import UUID, ScriptedEyes
 from tests.servers.pairs import Seen

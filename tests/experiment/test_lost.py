@@ -8,10 +8,10 @@ import pytest
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.shape import LoadShape
-from pytest_gpuserve.gate.reason import ReasonKind
-from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.schedule import Poisson, Steps
 from pytest_gpuserve.measure.rounds import ARMS
+from pytest_gpuserve.verdict.reason import ReasonKind
+from pytest_gpuserve.verdict.sequential import BLOCKS
 from tests.experiment.stage import LOG, LOST, USERS, Stage, either_arm, either_way, told
 from tests.support.reasons import said
 

@@ -16,13 +16,13 @@ from pytest_gpuserve.experiment.server_arm import (
     _overload,
 )
 from pytest_gpuserve.experiment.shape import TICKS_A_WINDOW, LoadShape
-from pytest_gpuserve.gate.reason import ReasonKind
-from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson
 from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
+from pytest_gpuserve.verdict.reason import ReasonKind
+from pytest_gpuserve.verdict.sequential import BLOCKS
 from tests.experiment.stage import Stage, either_arm, either_way, told
 from tests.fakes.scripted_engines import TICK_NS
 from tests.fakes.scripted_eyes import MIB
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pytest_gpuserve.experiment.watch import Watch
-    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.rounds import Arm, Round
+    from pytest_gpuserve.verdict.reason import Reason
 
 HOT = {"clock_reasons": 0x40}
 LATE, HELD_UP = 2, 5

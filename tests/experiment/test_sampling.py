@@ -11,10 +11,10 @@ import pytest
 from pytest_gpuserve.experiment import sampling
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import Session, Start
+from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.support.builders import cached
 from tests.support.reasons import because
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.watch import Progress
-    from pytest_gpuserve.gate.reason import Reason
+    from pytest_gpuserve.verdict.reason import Reason
 
 LATE = "client late: by 3 ms"
 DELAYED = because(LATE, kind=ReasonKind.CLIENT_LATE)

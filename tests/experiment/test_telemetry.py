@@ -17,13 +17,13 @@ from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import CardUse
-from tests.comparison.vocabulary import cases
+from pytest_gpuserve.verdict.reason import ReasonKind
+from tests.compare.vocabulary import cases
 from tests.fakes.scripted_engines import TICK_NS, TICK_REQUESTS, ScriptedEngines, scripted_instance
 from tests.fakes.scripted_eyes import MIB, QUIET, UUID, ScriptedEyes
 from tests.servers.pairs import Seen
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.handle import ServerHandle
     from pytest_gpuserve.experiment.telemetry import TelemetryMonitor
-    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.wire import Plan
     from pytest_gpuserve.measure.window import Start
     from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.verdict.reason import Reason
 
 NS = 1_000_000_000
 WARMUP_TICKS, WINDOW_TICKS = 3, 5

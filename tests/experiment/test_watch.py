@@ -14,7 +14,6 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.watch import CounterReading, Watch, client_of
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.request import Request
@@ -27,6 +26,7 @@ from pytest_gpuserve.measure.objectives import Objectives
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, Client
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
+from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.servers.pairs import Seen
 from tests.support.builders import cached, window
 from tests.support.reasons import said
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from pytest_gpuserve.experiment.handle import ServerHandle
-    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.driver import Engines
     from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.verdict.reason import Reason
 
 SECOND_NS = 10**9
 TOKEN = "hf_abcdefghijkl"

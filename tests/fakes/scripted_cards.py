@@ -151,7 +151,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if config.pluginmanager.get_plugin(SESSION_NAME) is None:
         return
-    from pytest_gpuserve.comparison import measurement
+    from pytest_gpuserve.compare import measurement
     from pytest_gpuserve.experiment import pairing
 
     path = config.rootpath / SCRIPT_NAME

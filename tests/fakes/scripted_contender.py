@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.pairing import Pairing
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.experiment.watch import Progress
-    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.servers.base import ServerKind
     from pytest_gpuserve.servers.instance import Instance
+    from pytest_gpuserve.verdict.reason import Reason
 
 BLOCK_NOISE: Final = 10.0
 """Times the noise: what the windows of both servers in a block have in common, as a machine's drift; it cancels."""

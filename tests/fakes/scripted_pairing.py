@@ -12,21 +12,21 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final, cast
 
-from pytest_gpuserve.comparison.side_by_side import KEPT_IN_RUN, Memory, SideBySide
-from pytest_gpuserve.gate.paired import default_prior
-from pytest_gpuserve.gate.sequential import BLOCKS
+from pytest_gpuserve.compare.side_by_side import KEPT_IN_RUN, Memory, SideBySide
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, ArmResult, Block, Round
 from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.store.history import History, PastComparisons
 from pytest_gpuserve.store.sequence import KeptSequence, SequenceKey, Subject
+from pytest_gpuserve.verdict.paired import default_prior
+from pytest_gpuserve.verdict.sequential import BLOCKS
 from tests.support.reasons import because
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpuserve.experiment.pairing import Pairing
-    from pytest_gpuserve.gate.paired import Prior
+    from pytest_gpuserve.verdict.paired import Prior
 
 AT: Final = "2025-01-02T03:04:05+00:00"
 WINDOW_SECONDS: Final = 0.5

@@ -30,7 +30,6 @@ import msgspec
 import pytest
 
 from pytest_gpuserve import units
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
 from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.totals import RunningTotals
 from pytest_gpuserve.load.wire import Tick
@@ -38,6 +37,7 @@ from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import Client, Session, Start, Window
 from pytest_gpuserve.plugin.fixtures import SESSION_NAME
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -281,7 +281,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     config = session.config
     if config.pluginmanager.get_plugin(SESSION_NAME) is None:
         return
-    from pytest_gpuserve.comparison import measurement, screen
+    from pytest_gpuserve.compare import measurement, screen
     from pytest_gpuserve.experiment import pairing, shared_starts
     from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY
     from pytest_gpuserve.plugin import session as plugin_session

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from pytest_gpuserve.gate.metric import METRICS, Growth
-from pytest_gpuserve.gate.paired import (
+from pytest_gpuserve.verdict.metric import METRICS, Growth
+from pytest_gpuserve.verdict.paired import (
     Prior,
     RoundPoint,
     blocks_worth_a_start,
@@ -17,13 +17,13 @@ from pytest_gpuserve.gate.paired import (
     learn_prior,
     paired_evidence,
 )
-from pytest_gpuserve.gate.sequential import BLOCKS, FIRST_BLOCKS, FIRST_WORTH, LEVELS, LOOKS
-from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.verdict.sequential import BLOCKS, FIRST_BLOCKS, FIRST_WORTH, LEVELS, LOOKS
+from pytest_gpuserve.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from pytest_gpuserve.gate.sequential import Levels
+    from pytest_gpuserve.verdict.sequential import Levels
     from tests.fakes.noise_model import Noise
 
     Differences = Sequence[Sequence[float]]

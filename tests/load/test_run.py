@@ -8,12 +8,12 @@ from unittest import mock
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load import run
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.run import LoadOutcome, run_load
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import AnswerCount, Endpoint, Plan, Tick
+from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.load.ticks import TICK_NS, tick_of
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.run import lost_in_mid_load
+from pytest_gpuserve.verdict.reason import ReasonKind
 
 
 @pytest.mark.parametrize(

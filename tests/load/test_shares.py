@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.schedule import Closed, Constant
 from pytest_gpuserve.load.totals import merge_ticks, packed, shares, together, total
 from pytest_gpuserve.load.validity import reasons, share_reasons
 from pytest_gpuserve.load.wire import AnswerCount, Tick
+from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.load.ticks import TICK_NS, alike, tick_of
 
 MS = 1_000_000

@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
 from pytest_gpuserve.load.totals import Totals, total
@@ -23,6 +22,7 @@ from pytest_gpuserve.load.validity import (
     reasons,
 )
 from pytest_gpuserve.load.wire import BEAT_NS, Tick
+from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.load.ticks import alike
 
 SECOND = 10**9

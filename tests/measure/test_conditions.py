@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess, TelemetrySample
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.measure import conditions
 from pytest_gpuserve.measure.conditions import (
     SLOWDOWNS,
@@ -27,6 +26,7 @@ from pytest_gpuserve.measure.conditions import (
     judge_windows,
 )
 from pytest_gpuserve.measure.telemetry import CardTelemetry, Spread, Telemetry
+from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.support.reasons import because, said
 
 UUID = "GPU-1"

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.metric import METRICS, Metric, requests_needed
 from pytest_gpuserve.measure.histogram import BASE, Histogram
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
 from pytest_gpuserve.measure.rounds import ABBA, BAAB, ArmResult, Block, Round, paired_value, round_point
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import CardUse, Window
+from pytest_gpuserve.verdict.metric import METRICS, Metric, requests_needed
 from tests.fakes.scripted_pairing import AT, WINDOW_SECONDS, round_of
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.metric import METRICS, Metric
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.points import (
     NotMeasured,
@@ -25,6 +24,7 @@ from pytest_gpuserve.measure.points import (
 )
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import CardUse, Session
+from pytest_gpuserve.verdict.metric import METRICS, Metric
 from tests.support.builders import session, start, streamed, window
 
 if TYPE_CHECKING:

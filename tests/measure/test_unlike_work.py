@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.work import cached_share, unknown_work, unlike_work, unsteady_cache
+from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.support.builders import cached, histogram, streamed, window
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from tests.support.forked_pytest import ForkedPytest, Run
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from pytest_gpuserve.gate.reason import Reason
+    from pytest_gpuserve.verdict.reason import Reason
 
 REPOSITORY = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.device import DeviceLock
-from pytest_gpuserve.gate.reason import ReasonKind
+from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes.own_locks import LOCKS_VARIABLE
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import Checkout, says_no_traceback, text_of

@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.gate.reason import ReasonKind
+from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import says_no_traceback
 from tests.support.reasons import because

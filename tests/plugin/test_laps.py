@@ -197,7 +197,7 @@ import pytest
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session):
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
-    from pytest_gpuserve.gate.reason import Reason, ReasonKind
+    from pytest_gpuserve.verdict.reason import Reason, ReasonKind
     real = TelemetrySource.monitor
 
     @contextlib.contextmanager

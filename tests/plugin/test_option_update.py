@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import text_of
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, Form, Output, read_outputs
+from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import says_no_traceback, text_of
 from tests.support.html_page import Page

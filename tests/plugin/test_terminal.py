@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.comparison.context import Look
-from pytest_gpuserve.gate.verdict import Verdict
+from pytest_gpuserve.compare.context import Look
 from pytest_gpuserve.load.totals import Totals
 from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.plugin import progress
+from pytest_gpuserve.verdict.verdict import Verdict
 from tests.fakes.scripted_sessions import Script
 from tests.load.ticks import alike
 from tests.plugin.conftest import says_no_traceback, text_of

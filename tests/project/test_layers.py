@@ -25,13 +25,13 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("plugin",),
     ("doctor",),
     ("fixture_types", "testing"),
-    ("comparison",),
+    ("compare",),
     ("asking",),
     ("experiment",),
     ("servers", "load", "store", "report"),
     ("builds",),
     ("measure",),
-    ("gate",),
+    ("verdict",),
     ("device",),
     ("process",),
     ("__init__",),
@@ -54,7 +54,7 @@ INSIDE_BANNED = frozenset({"numpy", "msgspec", "psutil", "prometheus_client", "p
 INSIDE_ROOMS = ("errors", "units", "servers.inside")
 """The modules of ours that need nothing but the standard library."""
 
-PURE = frozenset({"gate", "report"})
+PURE = frozenset({"verdict", "report"})
 """Rooms of pure functions: the same numbers give the same verdict and the same text."""
 
 IMPURE = frozenset({"asyncio", "subprocess", "time", "os", "random", "socket", "threading"})
@@ -124,7 +124,7 @@ def broken_rules(file: str, source: str) -> list[str]:
 
 def test_every_room_is_there() -> None:
     """The walk sees the package, folders and all, and the order names no room that is gone."""
-    assert {"plugin/options.py", "units.py", "gate/verdict.py", "servers/mosec.py"} <= set(MODULES)
+    assert {"plugin/options.py", "units.py", "verdict/verdict.py", "servers/mosec.py"} <= set(MODULES)
     rooms = {room for layer in LAYERS for room in layer}
     assert rooms == {room_of(file) for file in MODULES}
     assert {*IMPORT_PYTEST, *PURE} <= rooms
@@ -155,10 +155,13 @@ def test_imports_make_no_circle() -> None:
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("gate/new.py", "import os"),
-        ("gate/new.py", "def f():\n    from time import monotonic"),
-        ("gate/new.py", "from pytest_gpuserve.measure.window import Window"),
-        ("gate/new.py", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pytest_gpuserve.store.schema"),
+        ("verdict/new.py", "import os"),
+        ("verdict/new.py", "def f():\n    from time import monotonic"),
+        ("verdict/new.py", "from pytest_gpuserve.measure.window import Window"),
+        (
+            "verdict/new.py",
+            "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pytest_gpuserve.store.schema",
+        ),
         ("report/new.py", "import subprocess as s"),
         ("report/new.py", "from asyncio.events import get_event_loop"),
         ("servers/new.py", "from pytest_gpuserve.load.request import Request"),
@@ -170,7 +173,7 @@ def test_imports_make_no_circle() -> None:
         ("store/new.py", "from pytest_gpuserve.plugin.fixtures import load"),
         ("units.py", "import pytest_gpuserve"),
         ("units.py", "from pytest_gpuserve.errors import GpuserveError"),
-        ("gate/new.py", "from .metric import Metric"),
+        ("verdict/new.py", "from .metric import Metric"),
         ("servers/inside/new.py", "import numpy"),
         ("servers/inside/new.py", "from pytest_gpuserve.load.kserve import Inference"),
         ("servers/inside/new.py", "from pytest_gpuserve.process.child import Process"),
@@ -186,7 +189,7 @@ def test_a_wrong_import_is_found(file: str, source: str) -> None:
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("gate/new.py", "import math\nfrom pytest_gpuserve.gate.metric import Metric"),
+        ("verdict/new.py", "import math\nfrom pytest_gpuserve.verdict.metric import Metric"),
         ("plugin/new.py", "import pytest\nfrom pytest_gpuserve.plugin import hookspecs"),
         ("servers/inside/new.py", "import torch\nfrom pytest_gpuserve.errors import ServerFailed"),
         ("experiment/ledger.py", "from pytest_gpuserve import ms\nimport os, time"),

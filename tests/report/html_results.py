@@ -8,14 +8,14 @@ from functools import cache
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.gate.reason import ReasonKind
-from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import LOG_BASE, Histogram, bucket_of, seconds_of
 from pytest_gpuserve.measure.telemetry import CardTelemetry, Energy, Spread, Telemetry
 from pytest_gpuserve.measure.window import COMPUTE, PER_REQUEST, QUEUE, SERVER, CardUse, Client, Session, Start, Window
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
+from pytest_gpuserve.verdict.metric import METRICS
+from pytest_gpuserve.verdict.reason import ReasonKind
+from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
 from tests.support.reasons import because
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pytest_benchmark.stats import Stats
 
-from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.measure.summary import Summary, summary_of
 from pytest_gpuserve.report.benchmark_json import LONGEST_NAME_BYTES, document, statistics_of
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 from tests.support.builders import COMMIT, judgement, session, start, window
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict
 from pytest_gpuserve.measure.breakdown import Profile, QueueFrom
 from pytest_gpuserve.report.attribution import attribution
 from pytest_gpuserve.report.explain import evidence, explain, reasons_of
+from pytest_gpuserve.verdict.verdict import ReferenceKind, Verdict
 from tests.support.builders import judgement
 
 KINDS: tuple[ReferenceKind, ...] = get_args(ReferenceKind)

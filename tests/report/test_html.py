@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.gate.metric import Metric
-from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.html import MOST_BYTES, document
 from pytest_gpuserve.report.names import with_texts
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.plots import MOST_POINTS, plots_of
 from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
+from pytest_gpuserve.verdict.metric import Metric
+from pytest_gpuserve.verdict.verdict import Verdict
 from tests.report.html_results import HOSTILE, session_result
 from tests.support.builders import judgement, result_of, session, start, window
 from tests.support.html_page import Page

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.telemetry import CardTelemetry, Telemetry
 from pytest_gpuserve.measure.window import Session
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import SessionResult, TestResult
+from pytest_gpuserve.verdict.verdict import Verdict
 from tests.support.builders import judgement, result_of, session, start, streamed, window
 from tests.support.reasons import because
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 from pytest_gpuserve.report.junit import properties
 from pytest_gpuserve.report.results import RunResult
+from pytest_gpuserve.verdict.metric import METRICS
+from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
 from tests.support.builders import judgement
 
 if TYPE_CHECKING:

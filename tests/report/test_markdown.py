@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.explain import cells
 from pytest_gpuserve.report.html import document as page
 from pytest_gpuserve.report.markdown import (
@@ -28,6 +26,8 @@ from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.results import LogTail, SessionResult, TestResult
 from pytest_gpuserve.report.terminal import table
+from pytest_gpuserve.verdict.metric import METRICS
+from pytest_gpuserve.verdict.verdict import Verdict
 from tests.support.builders import COMMIT, OCCASION, judgement, result_of
 from tests.support.markdown_results import (
     GITHUB_COMMENT,
@@ -49,7 +49,7 @@ from tests.support.markdown_results import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.gate.verdict import Judgement
+    from pytest_gpuserve.verdict.verdict import Judgement
 
 
 def test_a_row_says_everything_of_a_metric() -> None:

@@ -10,8 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.gate.verdict import ReferenceKind, Verdict
 from pytest_gpuserve.report.next_step import (
     MENDED_BY,
     UPDATE,
@@ -24,11 +22,13 @@ from pytest_gpuserve.report.next_step import (
     tightening_command,
 )
 from pytest_gpuserve.report.results import SessionResult
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
+from pytest_gpuserve.verdict.verdict import ReferenceKind, Verdict
 from tests.support.builders import COMMIT, judgement, result_of
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.report.results import TestResult
+    from pytest_gpuserve.verdict.verdict import Judgement
 
 FILE = "suites/x/test_y.py"
 SETTLED = judgement(Verdict.REGRESSED, kind="against", reasons=("that counts",))

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.names import names_of, some_of
 from pytest_gpuserve.report.ranking import ranked
+from pytest_gpuserve.verdict.metric import METRICS
+from pytest_gpuserve.verdict.verdict import Verdict
 from tests.support.builders import judgement, result_of
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.gate.verdict import Judgement
     from pytest_gpuserve.report.results import TestResult
+    from pytest_gpuserve.verdict.verdict import Judgement
 
 
 def changed(change: float | None, verdict: Verdict = Verdict.REGRESSED, metric: str = "throughput") -> Judgement:

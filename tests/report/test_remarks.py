@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.html import document as page
@@ -28,10 +26,12 @@ from pytest_gpuserve.report.remarks import (
     totals_line,
 )
 from pytest_gpuserve.report.results import SessionResult, TestResult
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
+from pytest_gpuserve.verdict.verdict import Verdict
 from tests.support.builders import judgement, result_of, session, start, window
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.gate.verdict import Judgement
+    from pytest_gpuserve.verdict.verdict import Judgement
 
 
 def named(nodeid: str, *judgements: Judgement, outcome: str = "failed", problem: str = "") -> TestResult:

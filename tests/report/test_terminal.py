@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.report.results import RunResult, TestResult
 from pytest_gpuserve.report.terminal import EVIDENCE, LEFT_OUT_FIRST, NARROWEST, is_whole, table
+from pytest_gpuserve.verdict.metric import METRICS
+from pytest_gpuserve.verdict.verdict import Verdict
 from tests.support.builders import judgement, result_of
 
 HOSTILE = [

@@ -18,10 +18,10 @@ import pytest
 from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.sampling import take_session
 from pytest_gpuserve.experiment.shape import LoadShape
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.schedule import Closed, Poisson
 from pytest_gpuserve.testing import Unseen
+from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes.http_server import BODY, Serving, serving
 from tests.servers.somebody import FACTORY
 
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.totals import RunningTotals
     from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.window import Session, Start
+    from pytest_gpuserve.verdict.reason import Reason
 
 pytestmark = pytest.mark.alone  # how fast a server answers beside others' work is no fact of ours
 

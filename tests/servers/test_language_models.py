@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load import prompts
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import CACHED_TOKENS, PREEMPTIONS, PROMPT_TOKENS
@@ -20,6 +19,7 @@ from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.language_models import ENGINES
 from pytest_gpuserve.servers.metric_names import MetricNames
+from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes import chat_server
 from tests.servers.deployments import Starts, loaded
 from tests.servers.somebody import FACTORY

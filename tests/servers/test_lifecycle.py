@@ -16,9 +16,9 @@ import pytest_gpuserve.servers.instance as instance_module
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.experiment.asking import Refused
 from pytest_gpuserve.experiment.watch import Watch
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.load.schedule import Burst
 from pytest_gpuserve.servers.command import CommandServer
+from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes.children.toolkit import HERE, eventually, segments_of_nobody
 from tests.servers.deployments import Starts, loaded
 from tests.servers.processes import running
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.watch import CounterReading
-    from pytest_gpuserve.gate.reason import Reason
     from pytest_gpuserve.servers.metric_names import MetricNames
+    from pytest_gpuserve.verdict.reason import Reason
 
 SECRETS = ("hf_abcdefghijkl", "mnopqrstuvwxyz")
 

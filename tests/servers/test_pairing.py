@@ -14,10 +14,10 @@ import pytest
 
 from pytest_gpuserve.experiment import server_arm
 from pytest_gpuserve.experiment.server_arm import ServerArm
-from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.gate.sequential import BLOCKS
 from pytest_gpuserve.load.schedule import Burst, Steps
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, round_point
+from pytest_gpuserve.verdict.metric import METRICS
+from pytest_gpuserve.verdict.sequential import BLOCKS
 from tests.fakes.children.toolkit import segments_of_nobody
 from tests.plugin.conftest import REPOSITORY, is_busy
 from tests.servers.pairs import USERS, Deployments, Seen, pairing, terms

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
-from pytest_gpuserve.gate.reason import ReasonKind
 from pytest_gpuserve.process.ports import free_port, is_here
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.metric_names import MetricNames
+from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes.certificates import make_certificates
 from tests.fakes.children.toolkit import HERE
 from tests.fakes.http_server import BODY, serving

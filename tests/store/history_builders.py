@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import LARGEST_BUCKET, Histogram
 from pytest_gpuserve.measure.rounds import ABBA, ArmResult, Block, Round
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import CardUse, Client, Window
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence, SequenceKey, Subject
+from pytest_gpuserve.verdict.verdict import Verdict
 from tests.support.builders import window
 
 if TYPE_CHECKING:

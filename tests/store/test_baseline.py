@@ -12,11 +12,11 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.errors import BaselineUnusable
-from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.window import CardUse
 from pytest_gpuserve.report.remarks import header_line
 from pytest_gpuserve.store.baseline import read, render, write
 from pytest_gpuserve.store.files import Stock, stock_of
+from pytest_gpuserve.verdict.metric import METRICS
 from tests.store.history_builders import ended, forked
 from tests.support.builders import COMMIT, OTHER_COMMIT, entry, session, small_entries, start, window
 

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import BaselineUnusable
-from pytest_gpuserve.gate.metric import METRICS
 from pytest_gpuserve.measure.points import pooled_value
 from pytest_gpuserve.store.baseline import SUMMARY_TOLERANCE, read, render
 from pytest_gpuserve.store.schema import SCHEMA
+from pytest_gpuserve.verdict.metric import METRICS
 from tests.support.builders import small_entries
 
 if TYPE_CHECKING:

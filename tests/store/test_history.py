@@ -13,13 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.gate.sequential import LOOKS
-from pytest_gpuserve.gate.verdict import Verdict
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, ArmResult, Block, Round
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.store.checksummed import HistoryUnusable
 from pytest_gpuserve.store.history import KEPT, PAST_DAYS, ROUNDS_DAYS, History, PastComparisons
 from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence
+from pytest_gpuserve.verdict.sequential import LOOKS
+from pytest_gpuserve.verdict.verdict import Verdict
 from tests.store.history_builders import (
     COUNT,
     HISTOGRAMS,

@@ -16,7 +16,7 @@ from tests.support.builders import session
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuserve.comparison.assertions import Run
+    from pytest_gpuserve.compare.assertions import Run
 
 
 class _Unknown:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.builds.checkout import Revision
 from pytest_gpuserve.device import Card, Device, Host
 from pytest_gpuserve.experiment.environment import RunEnvironment
-from pytest_gpuserve.gate.metric import METRICS
-from pytest_gpuserve.gate.reason import Reason, ReasonKind
-from pytest_gpuserve.gate.verdict import Judgement, ReferenceKind, Verdict
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import CACHED_TOKENS, PROMPT_TOKENS, Session, Start, Window
 from pytest_gpuserve.report.results import RunResult, TestResult
 from pytest_gpuserve.store.schema import Entry
+from pytest_gpuserve.verdict.metric import METRICS
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
+from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
 from tests.support.reasons import because
 
 if TYPE_CHECKING:

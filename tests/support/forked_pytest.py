@@ -32,7 +32,7 @@ IMPORTED: Final = (
     "pytest_gpuserve.servers.command",
     "pytest_gpuserve.servers.mosec",
     "pytest_gpuserve.plugin.session",
-    "pytest_gpuserve.comparison.assertions",
+    "pytest_gpuserve.compare.assertions",
 )
 """Modules that are not imported anew. The plugins' own are: pytest rewrites their assertions."""
 

@@ -13,8 +13,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from pytest_gpuserve.gate.verdict import Judgement, Verdict
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
+from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 from tests.support.builders import COMMIT, OCCASION, judgement
 
 UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example

@@ -1,0 +1,433 @@
+"""The vocabulary of a test's assertions: ``run.throughput >= baseline.throughput``.
+
+Comparing with ``baseline`` asks the judge for a verdict, which may measure more before it answers; comparing with a
+plain number is a service-level check. A comparison that means nothing is an error, never a quiet true or false.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
+
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.experiment.observed import Observed
+from pytest_gpuserve.measure.points import pooled_value
+from pytest_gpuserve.verdict.metric import GOODPUT, METRICS, OUTPUT_TOKENS, Metric
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.verdict.metric import Metric
+    from pytest_gpuserve.verdict.verdict import Judgement
+
+T = TypeVar("T")
+
+
+class Sides(Generic[T]):
+    """The metrics, as attributes of a run or of a reference: ``x.throughput``, ``x.latency.p99``."""
+
+    def __init__(self, make: Callable[[Metric], T]) -> None:
+        self._make = make
+
+    @property
+    def throughput(self) -> T:
+        """Requests answered a second."""
+        return self._make(METRICS["throughput"])
+
+    @property
+    def latency(self) -> Quantiles[T]:
+        """Latencies in seconds, from send to last byte."""
+        return Quantiles("latency", self._make)
+
+    @property
+    def batching_ratio(self) -> T:
+        """Items in an executed batch, on average, by the server's own counters."""
+        return self._make(METRICS["batching_ratio"])
+
+    @property
+    def ttft(self) -> Quantiles[T]:
+        """Of streams, the time to the first chunk with content, in seconds; lower is better.
+
+        From the send, of an open loop from when the request was due; a request counts where it ends. An answer without
+        content has that of its end.
+        """
+        return Quantiles("ttft", self._make)
+
+    @property
+    def itl(self) -> Quantiles[T]:
+        """Of streams, the gaps between chunks with content (inter-token latency), in seconds; lower is better.
+
+        It is not known where too many chunks came in one read.
+        """
+        return Quantiles("itl", self._make)
+
+    @property
+    def tpot(self) -> Quantiles[T]:
+        """Of streams, the time for each output token after the first, in seconds; lower is better.
+
+        Of a request (end - first chunk with content) / (tokens - 1), by the tokens that its ``usage`` tells. It is not
+        known where not every answer tells them.
+        """
+        return Quantiles("tpot", self._make)
+
+    @property
+    def output_tokens_per_second(self) -> T:
+        """Of streams, tokens that arrived a second, by ``usage``; not known where not every answer tells them."""
+        return self._make(METRICS[OUTPUT_TOKENS])
+
+    @property
+    def goodput(self) -> T:
+        """Answers a second that met all objectives of ``load(..., goodput=Objectives(...))``; higher is better.
+
+        Only of a load that has objectives. A load of other ones is another workload.
+        """
+        return self._make(METRICS[GOODPUT])
+
+    @property
+    def energy_per_inference(self) -> T:
+        """Joules of all cards by answered request, idle power included; lower is better.
+
+        A request of several items is one inference. Energy is a whole card's: beside ``--against`` the other server
+        rests on it meanwhile, whose idle power is in both numbers alike.
+        """
+        return self._make(METRICS["energy_per_inference"])
+
+    @property
+    def gpu_memory(self) -> T:
+        """The most bytes that were allocated on the cards, by whatever process; lower is better.
+
+        Beside ``--against`` it is known only of servers that run by turns: ``gpuserve(one_at_a_time=True)``.
+        """
+        return self._make(METRICS["gpu_memory"])
+
+    @property
+    def gpu_utilisation(self) -> T:
+        """Share of the time, 0 to 1, in which a kernel ran on the cards, as their mean; higher is better.
+
+        Only at the same load: of an open loop a quicker model answers the same requests in less of the card's time.
+        It says that a kernel ran, not how much of the card it used.
+        """
+        return self._make(METRICS["gpu_utilisation"])
+
+    @property
+    def cold_start(self) -> T:
+        """Seconds from the launch of the server's process to its first answer, a value for each start; lower is better.
+
+        Files that the first start of all finds on the disk, later ones find in memory.
+        """
+        return self._make(METRICS["cold_start"])
+
+    def __bool__(self) -> NoReturn:
+        no_truth(type(self).__name__.lower(), "throughput")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _no_such_metric(type(self).__name__.lower(), name)
+
+
+class Quantiles(Generic[T]):
+    """The quantiles of a latency, or of another time."""
+
+    def __init__(self, times: str, make: Callable[[Metric], T]) -> None:
+        self._times = times
+        self._make = make
+
+    @property
+    def p50(self) -> T:
+        """The median."""
+        return self._make(METRICS[f"{self._times}.p50"])
+
+    @property
+    def p90(self) -> T:
+        """The 90th percentile."""
+        return self._make(METRICS[f"{self._times}.p90"])
+
+    @property
+    def p95(self) -> T:
+        """The 95th percentile."""
+        return self._make(METRICS[f"{self._times}.p95"])
+
+    @property
+    def p99(self) -> T:
+        """The 99th percentile."""
+        return self._make(METRICS[f"{self._times}.p99"])
+
+    def __bool__(self) -> NoReturn:
+        no_truth(self._times, f"{self._times}.p99")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        _no_such_metric(self._times, name)
+
+
+def example(metric: Metric) -> str:
+    """Tell how a comparison of a metric with the baseline's is written."""
+    operator = ">=" if metric.higher_is_better else "<="
+    return f"write `assert run.{metric.name} {operator} baseline.{metric.name}`"
+
+
+def no_truth(what: str, metric: str) -> NoReturn:
+    """Refuse to say whether something is true that would have to be compared first.
+
+    Args:
+        what: What was asked for its truth.
+        metric: The name of a metric that could be compared.
+
+    Raises:
+        UsageProblem: Always.
+    """
+    raise UsageProblem(f"{what} is neither true nor false", remedies=[example(METRICS[metric])])
+
+
+def _no_such_metric(owner: str, name: str) -> NoReturn:
+    # Python asks for dunder names on its own account and expects exactly this answer.
+    if name.startswith("_"):
+        raise AttributeError(name)
+    raise AttributeError(f"{owner} has no metric {name!r}; there are: {', '.join(METRICS)}")
+
+
+class Duel(Sides["Ratio"]):
+    """Two servers, measured side by side under one load; its metrics are ratios, the first server's to the second's.
+
+    Args:
+        run: What was measured of the first server.
+        judge: Who reaches the verdicts.
+    """
+
+    def __init__(self, run: Run, judge: Judge) -> None:
+        super().__init__(lambda metric: Ratio(run, judge, metric))
+        self.run = run
+
+
+@dataclass(frozen=True, eq=False)
+class Ratio:
+    """A metric of the first server divided by that of the second; compare it with a number.
+
+    It holds if the data show it, and does not hold if they show the contrary; there is no tolerance: say 0.95 where 5 %
+    less will do.
+
+    Args:
+        run: What was measured of the first server.
+        judge: Who reaches the verdict.
+        metric: The metric.
+    """
+
+    run: Run = field(repr=False)
+    judge: Judge = field(repr=False)
+    metric: Metric
+
+    def __ge__(self, other: object) -> Comparison:
+        return self._compare(other, ">=", wants_higher=True)
+
+    def __le__(self, other: object) -> Comparison:
+        return self._compare(other, "<=", wants_higher=False)
+
+    def __gt__(self, other: object) -> NoReturn:
+        self._refuse(">")
+
+    def __lt__(self, other: object) -> NoReturn:
+        self._refuse("<")
+
+    def __eq__(self, other: object) -> NoReturn:
+        self._refuse("==")
+
+    def __ne__(self, other: object) -> NoReturn:
+        self._refuse("!=")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> NoReturn:
+        raise UsageProblem(f"duel.{self.metric.name} is neither true nor false", remedies=[self._example()])
+
+    def _compare(self, other: object, operator: str, *, wants_higher: bool) -> Comparison:
+        if wants_higher is not self.metric.higher_is_better:
+            self._refuse(operator)
+        if isinstance(other, (int, float)) and not isinstance(other, bool) and math.isfinite(other) and other > 0:
+            return self.judge.against_ratio(self.run, self.metric, float(other))
+        raise UsageProblem(
+            f"duel.{self.metric.name} is a ratio of two servers and can be compared with a number above 0",
+            found=f"{other!r}",
+            remedies=[self._example(), "baseline is for what load(...) returns"],
+        )
+
+    def _refuse(self, operator: str) -> NoReturn:
+        good = "higher" if self.metric.higher_is_better else "lower"
+        raise UsageProblem(
+            f"`duel.{self.metric.name} {operator} ...` gates nothing: {good} is better", remedies=[self._example()]
+        )
+
+    def _example(self) -> str:
+        text = ">= 1.05" if self.metric.higher_is_better else "<= 0.95"
+        return f"write `assert duel.{self.metric.name} {text}`"
+
+
+class Judge(Protocol):
+    """Who reaches verdicts; made by the session for one test."""
+
+    def against_baseline(self, run: Run, metric: Metric) -> Comparison:
+        """Compare with the stored baseline, measuring more until it is decided."""
+
+    def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
+        """Compare with a number in the metric's unit."""
+
+    def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
+        """Compare the ratio of a duel's first server to its second with a limit, measuring until it is decided."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What an assertion sees: true or false, with the judgement behind it.
+
+    Args:
+        judgement: The verdict and its numbers.
+        holds: Whether the assertion holds; a recording run holds where a gating one would not.
+    """
+
+    judgement: Judgement
+    holds: bool
+
+    def __bool__(self) -> bool:
+        return self.holds
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """A metric of the baseline, which has a value only where a run is compared with it.
+
+    Args:
+        metric: Which metric.
+    """
+
+    metric: Metric
+
+    def __eq__(self, other: object) -> NoReturn:
+        self._refuse("==")
+
+    def __ne__(self, other: object) -> NoReturn:
+        self._refuse("!=")
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"baseline.{self.metric.name}"
+
+    def __bool__(self) -> NoReturn:
+        no_truth(repr(self), self.metric.name)
+
+    def _refuse(self, operator: str) -> NoReturn:
+        raise UsageProblem(
+            f"`{self!r} {operator} ...` gates nothing",
+            remedies=[example(self.metric)],
+        )
+
+
+class Baseline(Sides[Reference]):
+    """The stored baseline of whatever run it is compared with."""
+
+    def __init__(self) -> None:
+        super().__init__(Reference)
+
+
+class Run(Sides["Measured"], Observed):
+    """What was measured of one load; it stays attached to its server, so that a comparison can measure more.
+
+    Args:
+        label: Tells apart several loads of one test; empty for the first.
+        judge: Who reaches the verdicts on it.
+        sessions: What was measured so far, the first look first; a comparison may add to it.
+        schedule: When its requests were sent.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        judge: Judge,
+        sessions: list[Session],
+        schedule: Schedule | None = None,
+    ) -> None:
+        Sides.__init__(self, lambda metric: Measured(self, metric))
+        Observed.__init__(self, sessions, schedule)
+        self.label = label
+        self.judge = judge
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """A metric of a run: compare it with ``baseline`` or with a number, in the direction that is good.
+
+    Args:
+        run: The run.
+        metric: The metric.
+    """
+
+    run: Run = field(repr=False)
+    metric: Metric
+
+    @property
+    def value(self) -> float:
+        """The value over all that was measured, in the metric's unit (seconds, requests a second, joules, bytes, ...).
+
+        Raises:
+            NotMeasured: There is nothing to compute it from.
+        """
+        return pooled_value(self.metric, self.run.sessions)
+
+    def __float__(self) -> float:
+        return self.value
+
+    def __ge__(self, other: object) -> Comparison:
+        return self._compare(other, ">=", wants_higher=True)
+
+    def __le__(self, other: object) -> Comparison:
+        return self._compare(other, "<=", wants_higher=False)
+
+    def __gt__(self, other: object) -> NoReturn:
+        self._refuse(">", other)
+
+    def __lt__(self, other: object) -> NoReturn:
+        self._refuse("<", other)
+
+    def __eq__(self, other: object) -> NoReturn:
+        self._refuse("==", other)
+
+    def __ne__(self, other: object) -> NoReturn:
+        self._refuse("!=", other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> NoReturn:
+        no_truth(self.metric.name, self.metric.name)
+
+    def _compare(self, other: object, operator: str, *, wants_higher: bool) -> Comparison:
+        if wants_higher is not self.metric.higher_is_better:
+            self._refuse(operator, other)
+        if isinstance(other, Reference):
+            if other.metric != self.metric:
+                raise UsageProblem(
+                    f"{self.metric.name} can only be compared with a baseline value of the same metric,"
+                    f" not with {other.metric.name}",
+                    remedies=[example(self.metric)],
+                )
+            return self.run.judge.against_baseline(self.run, self.metric)
+        # Every metric is above 0, so a limit of 0 or below holds for all of them, or for none.
+        if isinstance(other, (int, float)) and not isinstance(other, bool) and math.isfinite(other) and other > 0:
+            return self.run.judge.against_limit(self.run, self.metric, float(other))
+        raise UsageProblem(
+            f"{self.metric.name} can be compared with baseline.{self.metric.name} or with a finite number",
+            found=f"{other!r}",
+            remedies=[example(self.metric)],
+        )
+
+    def _refuse(self, operator: str, other: object) -> NoReturn:
+        good, gate = ("higher", ">=") if self.metric.higher_is_better else ("lower", "<=")
+        shown = "baseline" if isinstance(other, Reference) else repr(other)
+        why = f"a gate is written {gate}" if gate.startswith(operator) else f"{good} is better"
+        limit = isinstance(other, (int, float)) and not isinstance(other, bool)
+        raise UsageProblem(
+            f"`{self.metric.name} {operator} {shown}` gates nothing: {why}",
+            remedies=[
+                example(self.metric),
+                *([f"or, as a limit, `{self.metric.name} {gate} {other}`"] if limit else []),
+            ],
+        )

@@ -1,0 +1,198 @@
+"""A run with the means to measure more of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from pytest_gpuserve.experiment.sampling import take_session
+from pytest_gpuserve.load.source import LOCAL
+from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.report.results import RunResult
+from pytest_gpuserve.units import format_value
+from pytest_gpuserve.verdict.metric import METRICS, Metric
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpuserve.compare.assertions import Run
+    from pytest_gpuserve.compare.baseline_store import BaselineKey, Workload
+    from pytest_gpuserve.compare.side_by_side import SideBySide
+    from pytest_gpuserve.experiment.handle import Target
+    from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.verdict.reason import Reason
+    from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind
+
+
+@dataclass
+class Measurement:
+    """A load of a test.
+
+    Args:
+        run: What the test holds of it.
+        target: What is sent, where.
+        shape: How it is loaded.
+        workload: What it is, for a baseline.
+        baseline_key: Where its baseline is.
+        progress: Told how its loads get on.
+        read_host: Reads how fast the host is; None where that is not known, or does not matter.
+        seconds: Time spent on it.
+        taken: Sessions that it was spent on.
+        interrupted: Whether Ctrl-C cut it short.
+        compared: Whether the test compared it with its baseline.
+        judgements: The last judgement of each metric and kind of reference, in the order of asking.
+        answers: What comparisons with each metric's baseline or limit came to, whoever decided them.
+        paired: The comparison with its base side by side, where there is one.
+        absent: Why there is none, where there should be; else None.
+        reading: How fast the host is, where it was read.
+        is_paired: Whether its first look was beside the baseline's commit, as the stored numbers decide nothing here.
+        make_room: Ends servers that run for other loads, before it is measured alone; says whether there were any.
+    """
+
+    run: Run
+    target: Target
+    shape: LoadShape
+    workload: Workload
+    baseline_key: BaselineKey
+    progress: Progress
+    read_host: Callable[[], float | None]
+    seconds: float = 0.0
+    taken: int = 0
+    interrupted: bool = False
+    compared: bool = False
+    judgements: dict[tuple[str, str], Judgement] = field(default_factory=dict)
+    answers: dict[tuple[str, ReferenceKind], Judgement] = field(default_factory=dict)
+    paired: SideBySide | None = None
+    absent: Reason | None = None
+    reading: list[float | None] = field(default_factory=list)
+    is_paired: bool = False
+    make_room: Callable[[], bool] = lambda: False
+
+    def take(
+        self, requests_wanted: tuple[int, ...], foreign_cores: float, baseline_clock_mhz: float | None = None
+    ) -> None:
+        """Measure another session.
+
+        Args:
+            requests_wanted: As in `LoadShape`.
+            foreign_cores: As in `LoadShape`.
+            baseline_clock_mhz: As in `LoadShape`.
+
+        Raises:
+            ServerFailed: The server could not be started.
+            LoadFailed: The load engine failed.
+        """
+        began = time.monotonic()
+
+        def keep(session: Session) -> None:
+            self.run.sessions.append(replace(session, host_reading=reading))
+
+        if self.make_room() or self.run.sessions:
+            # It was read beside servers that ran, or for another session.
+            self.reading.clear()
+        reading = self.host_reading()
+        try:
+            take_session(
+                self.target,
+                replace(
+                    self.shape,
+                    requests_wanted=requests_wanted,
+                    foreign_cores=foreign_cores,
+                    baseline_clock_mhz=baseline_clock_mhz,
+                ),
+                keep,
+                self.progress,
+            )
+        except KeyboardInterrupt:
+            self.interrupted = True
+            raise
+        finally:
+            self.taken += 1
+            self.seconds += time.monotonic() - began
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the test starts the server; else somebody else runs it, perhaps elsewhere."""
+        return bool(self.target.server.kind.python)
+
+    def host_reading(self) -> float | None:
+        """How fast the host is before its next session, read once; None where that is not known."""
+        if not self.reading:
+            self.reading.append(self.read_host() if self.is_own else None)
+        return self.reading[0]
+
+    def look(self) -> None:
+        """Measure to the next look beside its base, and put that into the run.
+
+        Raises:
+            BaseFailed: The base could not be started.
+            ServerFailed: The server could not be started.
+            LoadFailed: The load engine failed.
+        """
+        assert self.paired is not None
+        try:
+            self.paired.more()
+        except KeyboardInterrupt:
+            self.interrupted = True
+            raise
+        finally:
+            self.show()
+
+    def show(self) -> None:
+        """Put what was measured beside the base into the run."""
+        assert self.paired is not None
+        self.run.sessions[:] = self.paired.sessions("candidate")
+
+    @property
+    def all_seconds(self) -> float:
+        """Time spent on it, alone and side by side."""
+        return self.seconds + (self.paired.seconds if self.paired is not None else 0.0)
+
+    def value(self, metric: Metric) -> float | None:
+        """The metric over all that was measured; None if it is not known."""
+        try:
+            return pooled_value(metric, self.run.sessions)
+        except NotMeasured:
+            return None
+
+    def known(self) -> Mapping[Metric, float]:
+        """All metrics that are known."""
+        values = {metric: self.value(metric) for metric in METRICS.values()}
+        return {metric: value for metric, value in values.items() if value is not None}
+
+    def so_far(self) -> str:
+        """Say in one line what was measured of a load that was cut short."""
+        windows = [window for session in self.run.sessions for window in session.windows]
+        requests = sum(window.requests for window in windows)
+        values = ", ".join(
+            f"{metric.name} {format_value(value, metric.unit)}"
+            for metric, value in self.known().items()
+            if not metric.on_request
+        )
+        measured = f"{values} of {requests} requests" if values else "nothing was measured yet"
+        return f"interrupted by Ctrl-C, not decided: {measured}"
+
+    def result(self) -> RunResult:
+        """All of it, for reports."""
+        kind = self.target.server.kind
+        source = self.shape.source
+        engine = {} if source is LOCAL else {"engine": source.name, "workers": str(self.shape.processes)}
+        return RunResult(
+            label=self.run.label,
+            sessions=tuple(self.run.sessions),
+            judgements=tuple(self.judgements.values()),
+            load={**self.shape.workload(), **self.target.fingerprint(), **engine},
+            server={**kind.workload(), **self.workload.information},
+            base=None if self.paired is None else self.paired.name,
+            base_options=() if self.paired is None else self.paired.options,
+            base_sessions=() if self.paired is None else tuple(self.paired.sessions("base")),
+            candidate_sessions=() if self.paired is None else tuple(self.paired.sessions("candidate")),
+        )
+
+    @property
+    def foreign_cores(self) -> float:
+        """Cores that others took, at the worst of its starts."""
+        return max((start.foreign_cores for session in self.run.sessions for start in session.starts), default=0.0)

@@ -1,0 +1,188 @@
+"""Verdicts side by side, look by look, and how the base commit of a baseline is made ready for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from pytest_gpuserve.builds.base import HistoryCut, NotCommitted, NotInGit
+from pytest_gpuserve.builds.checkout import NoCheckout
+from pytest_gpuserve.builds.worktree import SHOWN_DIGITS, RevisionUnknown
+from pytest_gpuserve.compare.context import NextLook
+from pytest_gpuserve.device.rules import HOST_RULES, changes
+from pytest_gpuserve.errors import GpuserveError
+from pytest_gpuserve.store.recording import same_recording
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
+from pytest_gpuserve.verdict.sequential import LOOKS
+from pytest_gpuserve.verdict.verdict import Judgement, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from pytest_gpuserve.compare.baseline_store import BaselineKey
+    from pytest_gpuserve.compare.context import ComparisonContext
+    from pytest_gpuserve.compare.measurement import Measurement
+    from pytest_gpuserve.compare.paired_runner import PairedRunner, PairedSpec
+    from pytest_gpuserve.compare.side_by_side import SideBySide
+    from pytest_gpuserve.experiment.environment import RunEnvironment
+    from pytest_gpuserve.store.baseline import Stored
+    from pytest_gpuserve.store.schema import Entry
+    from pytest_gpuserve.verdict.metric import Metric
+
+
+class Unconfirmed(GpuserveError):
+    """A stored verdict cannot be settled side by side; says why and what would help."""
+
+    kind: ReasonKind = ReasonKind.NOT_SIDE_BY_SIDE
+
+    @property
+    def reason(self) -> Reason:
+        """The same as a verdict gives it."""
+        return Reason(self.kind, str(self))
+
+
+class CommitUnknown(Unconfirmed):
+    """git does not know the commit."""
+
+    kind = ReasonKind.COMMIT_UNKNOWN
+
+
+class EntryNotCommitted(Unconfirmed):
+    """The entry has no base commit before it is committed."""
+
+    kind = ReasonKind.NOT_COMMITTED
+
+
+_KINDS: Final[Mapping[type[GpuserveError], type[Unconfirmed]]] = {
+    RevisionUnknown: CommitUnknown,
+    HistoryCut: CommitUnknown,
+    NotCommitted: EntryNotCommitted,
+}
+
+
+def base_failed(problem: GpuserveError) -> Reason:
+    """Say that a comparison is not settled, because the base could not be started."""
+    return Reason(ReasonKind.NOT_SIDE_BY_SIDE, f"{_NOT_SETTLED}: {problem}")
+
+
+_NOT_SETTLED: Final = "it could not be settled side by side"
+
+
+def make_confirmation(paired_runner: PairedRunner, spec: PairedSpec, stored: Stored, key: BaselineKey) -> SideBySide:
+    """Make the commit that brought a baseline into git ready to be compared with.
+
+    Raises:
+        Unconfirmed: It cannot be: there is no such commit, git lacks it, or it has no such server.
+    """
+    builds = paired_runner.reference_builds
+    try:
+        try:
+            commit = builds.base_of(key.path, same_recording(key.path.read_bytes(), key.entry))
+        except NotInGit as problem:
+            commit = _recorded_at(stored.entry, problem)
+        build = builds.find(revision=commit, python=None, called="the baseline's commit")
+        return paired_runner.compare_builds(spec, build)
+    except Unconfirmed:
+        raise
+    except NoCheckout as problem:
+        # What helps was said before anything was measured.
+        raise Unconfirmed(f"{_NOT_SETTLED}: {problem.summary}") from problem
+    except GpuserveError as problem:
+        raise _KINDS.get(type(problem), Unconfirmed)(
+            f"{_NOT_SETTLED}: {problem.summary}",
+            found=problem.found,
+            looked=problem.looked,
+            remedies=problem.remedies,
+            log_tail=problem.log_tail,
+        ) from problem
+
+
+def _recorded_at(entry: Entry, problem: NotInGit) -> str:
+    """The commit at which an entry was recorded whose file is not git's."""
+    if entry.commit is not None and entry.clean:
+        return entry.commit
+    where = "outside of git"
+    if entry.commit is not None:
+        where = f"with uncommitted changes on top of {entry.commit[:SHOWN_DIGITS]}"
+    raise Unconfirmed(f"{_NOT_SETTLED}: {problem.summary}, and the entry was recorded {where}")
+
+
+def changes_since(stored: Stored, here: RunEnvironment) -> tuple[str, ...]:
+    """What else than the code is not as it was recorded: packages, driver, settings of the card and of the host."""
+    last = stored.entry.sessions[-1]
+    changed = [
+        f"{name} {last.software.get(name, 'absent')} -> {here.software.get(name, 'absent')}"
+        for name in sorted({*last.software, *here.software})
+        if last.software.get(name) != here.software.get(name)
+    ]
+    changed += changes(msgspec.to_builtins(last.device), msgspec.to_builtins(here.device_record()))
+    if last.host.id == here.host.id:
+        changed += changes(msgspec.to_builtins(last.host), msgspec.to_builtins(here.host_record()), HOST_RULES)
+    return tuple(changed)
+
+
+def only_code_compared(changed: tuple[str, ...]) -> tuple[Reason, ...]:
+    """What a comparison with the base commit cannot see, for both sides have it now."""
+    if not changed:
+        return ()
+    text = f"only the code was compared: both sides now have {'; '.join(changed)}"
+    return (Reason(ReasonKind.SHARED_CHANGES, text),)
+
+
+class PairedComparison:
+    """Judges loads of one test that are measured beside a base.
+
+    Args:
+        case: The test.
+    """
+
+    def __init__(self, case: ComparisonContext) -> None:
+        self._case = case
+
+    def settle(self, measurement: Measurement, metric: Metric) -> Judgement:
+        """Judge a metric against the base.
+
+        Raises:
+            BaseFailed: The base could not be started.
+            ServerFailed: The server could not be started.
+            LoadFailed: The load engine failed.
+        """
+        tolerance = self._case.tolerance_of(metric)
+        return self._settle(measurement, lambda paired: paired.judge(metric, tolerance))
+
+    def settle_ratio(self, measurement: Measurement, metric: Metric, limit: float) -> Judgement:
+        """Judge the ratio of a metric to the base's against a limit.
+
+        Raises:
+            BaseFailed: The base could not be started.
+            ServerFailed: The server could not be started.
+            LoadFailed: The load engine failed.
+        """
+        return self._settle(measurement, lambda paired: paired.judge_limit(metric, limit))
+
+    def _settle(self, measurement: Measurement, judge: Callable[[SideBySide], Judgement]) -> Judgement:
+        paired = measurement.paired
+        assert paired is not None
+
+        def judged() -> tuple[Judgement, bool]:
+            judgement = judge(paired)
+            # More rounds do not help a quantile that a single one has too few requests for.
+            in_vain = judgement.has(ReasonKind.TOO_FEW_REQUESTS)
+            return judgement, judgement.verdict is Verdict.INCONCLUSIVE and not in_vain
+
+        return self._case.settle(measurement, judge=judged, next_look=lambda: next_round(paired), take=measurement.look)
+
+
+def next_round(paired: SideBySide) -> NextLook:
+    """The next look at a comparison side by side."""
+    return NextLook(
+        "round",
+        number=paired.next_round,
+        most=LOOKS[-1][0],
+        taken=len(paired.rounds),
+        is_beyond=paired.exhausted,
+        seconds=paired.next_seconds,
+        is_kept=True,
+        wants_start=paired.wants_start,
+    )

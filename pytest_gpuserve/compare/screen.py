@@ -1,0 +1,391 @@
+"""Verdicts against a baseline: its stored numbers screen where they may, and its base commit decides everything else.
+
+Stored numbers count on a GPU alone, and only those that this host recorded with the same facts of the card while it was
+as fast as it is now. There they may end a comparison with PASS. Where no rounds are possible they give all three
+outcomes, which say that nothing was settled side by side.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.compare.baseline_store import comparability, differences
+from pytest_gpuserve.compare.context import NextLook
+from pytest_gpuserve.compare.paired import (
+    Unconfirmed,
+    base_failed,
+    changes_since,
+    make_confirmation,
+    only_code_compared,
+)
+from pytest_gpuserve.compare.paired_runner import PairedSpec
+from pytest_gpuserve.device.host_reading import speed_text
+from pytest_gpuserve.experiment.pairing import BaseFailed
+from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, mean_sm_clock_mhz, point, pooled_value
+from pytest_gpuserve.measure.rounds import OF_ONE_SERVER
+from pytest_gpuserve.measure.work import unknown_work, unlike_work
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
+from pytest_gpuserve.verdict.screen import screen_evidence
+from pytest_gpuserve.verdict.verdict import Judgement, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pytest_gpuserve.compare.context import ComparisonContext
+    from pytest_gpuserve.compare.measurement import Measurement
+    from pytest_gpuserve.compare.paired import PairedComparison
+    from pytest_gpuserve.device import Device
+    from pytest_gpuserve.measure.streams import Streams
+    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.store.baseline import Stored
+    from pytest_gpuserve.store.schema import SessionRecord
+    from pytest_gpuserve.verdict.metric import Metric
+
+SHARED_CARD: Final = Reason(
+    ReasonKind.NOT_SIDE_BY_SIDE,
+    "not settled side by side with the baseline's commit, where both servers would share the card's memory; let them"
+    " run by turns: @pytest.mark.gpuserve(one_at_a_time=True)",
+)
+
+NOT_ASKED: Final = Reason(ReasonKind.NOT_SIDE_BY_SIDE, "not settled side by side: --stored-only")
+
+SOMEBODY_ELSES: Final = Reason(
+    ReasonKind.NOT_SIDE_BY_SIDE,
+    "not settled side by side: somebody else runs this server, so no other build of it starts",
+)
+
+BY_STORED: Final = Reason(ReasonKind.STORED_ALONE, "by stored numbers, not settled side by side")
+"""Of a verdict that rests on them alone, where rounds are impossible."""
+
+
+def may_screen(device: Device) -> bool:
+    """Whether stored numbers count on a device: hours and neighbours move those of a CPU by more than any tolerance."""
+    return device.card is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Usable:
+    """What of a baseline is evidence here and now.
+
+    Args:
+        sessions: Recorded sessions with their records; empty where none is.
+        why: Why none is, or not all; None where all are.
+    """
+
+    sessions: Sequence[tuple[SessionRecord, Session]]
+    why: Reason | None = None
+
+
+class BaselineComparison:
+    """Judges loads of one test by their baselines.
+
+    Args:
+        case: The test.
+        paired: Who settles a verdict side by side.
+    """
+
+    def __init__(self, case: ComparisonContext, paired: PairedComparison) -> None:
+        self._case = case
+        self._paired = paired
+        self._here = case.paired_runner.here
+        self._policy = case.policy
+
+    def settle(self, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
+        """Judge by stored numbers or beside the base commit, measuring rounds until it is decided or must stop.
+
+        Raises:
+            ServerFailed: The server could not be started.
+            LoadFailed: The load engine failed.
+        """
+        absent = self.absent(measurement, stored)
+        if absent or stored is None:
+            return Judgement.missing(metric, "baseline", *absent, value=measurement.value(metric))
+        usable, screened = Usable(()), None
+        if metric.name in OF_ONE_SERVER and not self._policy.one_at_a_time:
+            self.measure_alone(measurement)
+        if not measurement.is_paired:
+            unsound = self.unsound(measurement, metric)
+            if unsound is not None:
+                return unsound
+            usable = self.usable(measurement, stored)
+            screened = self._screened(measurement, metric, usable)
+            if screened is not None and screened.verdict in {Verdict.PASS, Verdict.INVALID}:
+                return self._noted(screened, stored)
+        return self._noted(self._beside(measurement, metric, stored, usable, screened), stored)
+
+    def unsound(self, measurement: Measurement, metric: Metric) -> Judgement | None:
+        """The judgement of what cannot be trusted, or is not known at all; None of a sound measurement."""
+        run = measurement.run
+        if run.invalid:
+            return Judgement.invalid(metric, "baseline", *run.invalid, value=measurement.value(metric))
+        try:
+            for session in run.sessions:
+                point(metric, session, self._case.tolerance_of(metric))
+        except TooFewRequests:
+            return None
+        except NotMeasured as problem:
+            return Judgement.invalid(metric, "baseline", problem.reason)
+        return None
+
+    # -- by stored numbers
+
+    def usable(self, measurement: Measurement, stored: Stored) -> Usable:
+        """What of a baseline is evidence for a load.
+
+        Of a server that somebody else runs the host is not this one, and nobody knows how fast it is.
+        """
+        if not may_screen(self._here.device):
+            return Usable(
+                (), _not_screened("on cpu stored numbers decide nothing: one host differs too much by the hour")
+            )
+        kept, found = [], dict[str, None]()
+        for record, session in zip(stored.entry.sessions, stored.sessions, strict=True):
+            why = self._why_not(measurement, record)
+            if why:
+                found[why] = None
+            else:
+                kept.append((record, session))
+        return Usable(kept, _not_screened("; ".join(found)) if found else None)
+
+    def _why_not(self, measurement: Measurement, record: SessionRecord) -> str:
+        """Why a recorded session is no evidence here; empty if it is."""
+        if not measurement.is_own:
+            return ""
+        if record.host.id != self._here.host.id:
+            return f"the baseline was recorded on the host {record.host.id!r}, this one is {self._here.host.id!r}"
+        differing = comparability(self._here, [record]).warnings
+        return "; ".join(differing) or speed_text(record.host_reading, measurement.host_reading())
+
+    def _screened(self, measurement: Measurement, metric: Metric, usable: Usable) -> Judgement | None:
+        """What stored numbers say; None where they say nothing."""
+        if not usable.sessions:
+            return None
+        sessions, recorded = measurement.run.sessions, [session for _, session in usable.sessions]
+        streams = (_streams(recorded), _streams(sessions)) if metric.is_of_requests else ((), ())
+        unlike = unlike_work(*streams)
+        if unlike is not None:
+            return Judgement.invalid(metric, "baseline", unlike, value=measurement.value(metric))
+        judgement = stored_judgement(metric, usable, sessions, tolerance=self._case.tolerance_of(metric))
+        shared = self.shared(measurement)
+        # A server that is kept waiting batches better.
+        if shared is None or (judgement.verdict is Verdict.PASS and metric.name != "batching_ratio"):
+            return judgement.because(*unknown_work(*streams))
+        return replace(judgement, verdict=Verdict.INCONCLUSIVE, reasons=(shared,))
+
+    # -- beside the base commit
+
+    def _beside(
+        self, measurement: Measurement, metric: Metric, stored: Stored, usable: Usable, screened: Judgement | None
+    ) -> Judgement:
+        impossible = self._why_alone(measurement, metric)
+        paired = None if impossible else self._paired_with_base(measurement, metric, stored)
+        if paired is not None:
+            decided = paired.verdict is Verdict.REGRESSED or paired.verdict.passes
+            told = Reason(
+                ReasonKind.SIDE_BY_SIDE,
+                f"{'settled' if decided else 'looked at'} side by side with the baseline's commit",
+            )
+            return paired.because(told, *only_code_compared(changes_since(stored, self._here)))
+        reason = impossible or measurement.absent
+        assert reason is not None
+        if screened is not None and screened.has(ReasonKind.HOST_SHARED):
+            return replace(screened, verdict=Verdict.INVALID).because(reason)
+        if screened is not None and screened.reference is not None:
+            return screened.because(BY_STORED, reason)
+        if screened is not None and screened.verdict is Verdict.MISSING:
+            return screened.because(reason)
+        value, why = measurement.value(metric), () if usable.why is None else (usable.why,)
+        reasons = (*(() if screened is None else screened.reasons), *why, reason)
+        return Judgement(
+            metric,
+            Verdict.INCONCLUSIVE,
+            "baseline",
+            value=value,
+            reference=_pooled(metric, stored.sessions),
+            reasons=reasons,
+        )
+
+    def _why_alone(self, measurement: Measurement, metric: Metric) -> Reason | None:
+        """Why no rounds are taken at all; None where they are tried."""
+        if self._policy.stored_only:
+            return NOT_ASKED
+        if not measurement.is_own:
+            return SOMEBODY_ELSES
+        # Of two servers on one card it is not known, so that to start them would be for nothing.
+        return SHARED_CARD if metric.name in OF_ONE_SERVER and not self._policy.one_at_a_time else None
+
+    def _paired_with_base(self, measurement: Measurement, metric: Metric, stored: Stored) -> Judgement | None:
+        """The verdict beside the base commit; None where it cannot be asked, which the measurement notes."""
+        if measurement.absent:
+            return None
+        # What was measured alone stays the run: further metrics are judged by it, as the baseline was measured alone.
+        alone = list(measurement.run.sessions)
+        try:
+            if measurement.paired is None:
+                measurement.paired = make_confirmation(
+                    self._case.paired_runner, self.spec_of(measurement, stored), stored, measurement.baseline_key
+                )
+            return self._paired.settle(measurement, metric)
+        except Unconfirmed as problem:
+            measurement.absent = problem.reason
+            return None
+        except BaseFailed as problem:
+            # The comparison is kept for the time that it took.
+            measurement.absent = base_failed(problem)
+            return None
+        finally:
+            if not measurement.is_paired:
+                measurement.run.sessions[:] = alone
+
+    def begins_paired(self, measurement: Measurement, stored: Stored) -> bool:
+        """Whether a load is measured beside the base commit from its first look on: stored numbers decide nothing."""
+        if self._policy.stored_only or not measurement.is_own or self.absent(measurement, stored):
+            return False
+        # Where the test says when a start ends, it may count what was measured by then.
+        if measurement.shape.requests is not None or measurement.shape.until is not None:
+            return False
+        return not self.usable(measurement, stored).sessions
+
+    def measure_alone(self, measurement: Measurement) -> None:
+        """Measure a session of a load that has only been measured beside its baseline's commit.
+
+        A limit is about a server that has the machine for itself.
+
+        Raises:
+            ServerFailed: The server could not be started.
+            LoadFailed: The load engine failed.
+        """
+        if not measurement.is_paired:
+            return
+        self._case.loads.stop_loads()
+        measurement.is_paired = False
+        measurement.run.sessions.clear()
+        self._case.announce(FIRST_SESSION)
+        measurement.take(self._case.requests_wanted, self._policy.foreign_cores)
+
+    def spec_of(self, measurement: Measurement, stored: Stored | None) -> PairedSpec:
+        """Describe a load that is to be compared side by side.
+
+        Args:
+            measurement: The load.
+            stored: Its baseline, which tells how far starts lie apart where it can be compared with.
+        """
+        return PairedSpec(
+            nodeid=self._case.nodeid,
+            label=measurement.run.label,
+            candidate=measurement.target,
+            shape=measurement.shape,
+            workload=measurement.workload.must_match,
+            requests_wanted=self._case.requests_wanted,
+            by_turns=self._policy.one_at_a_time,
+            foreign_cores=self._policy.foreign_cores,
+            stored=None if self.absent(measurement, stored) or not may_screen(self._here.device) else stored,
+            goes_on=self._case.goes_on,
+        )
+
+    # -- what there is to compare with
+
+    def absent(self, measurement: Measurement, stored: Stored | None) -> tuple[Reason, ...]:
+        """Why there is nothing to compare with; empty if there is."""
+        key = measurement.baseline_key
+        if stored is None:
+            return (Reason(ReasonKind.NO_ENTRY, f"{key.path} has no entry {key.entry!r}", about=str(key.path)),)
+        recorded_on = stored.entry.sessions[-1].device.name
+        if recorded_on != self._here.device.name:
+            return _not_comparable(f"{key.path} was recorded on {recorded_on}, this device is {self._here.device.name}")
+        incompatible = comparability(self._here, stored.entry.sessions).incompatible
+        if incompatible:
+            what = f"{key.path} was recorded on a device that cannot be compared with this one"
+            return _not_comparable(what, *incompatible)
+        different = differences(stored.entry.workload, measurement.workload.must_match)
+        if different:
+            what = f"{key.path} has another workload under {key.entry!r}"
+            return (Reason(ReasonKind.NOT_COMPARABLE, what, about=str(key.path)), *_not_comparable(*different))
+        return ()
+
+    def clock_mhz(self, measurement: Measurement, stored: Stored | None) -> float | None:
+        """The mean SM clock that a comparable baseline was recorded with; None where there is none."""
+        if stored is None or self.absent(measurement, stored):
+            return None
+        return mean_sm_clock_mhz(stored.sessions)
+
+    def shared(self, measurement: Measurement) -> Reason | None:
+        """Who else used the host while this was measured, if that was too much; else None."""
+        taken = measurement.foreign_cores
+        if taken <= self._policy.foreign_cores:
+            return None
+        return Reason(
+            ReasonKind.HOST_SHARED,
+            f"the host was shared: others took {taken:.2f} of its {self._here.host.cores} cores while a start was"
+            f" measured, {self._policy.foreign_cores:.2f} are allowed (ini gpuserve_foreign_cores)",
+        )
+
+    def _noted(self, judgement: Judgement, stored: Stored) -> Judgement:
+        """The same with the reason for which the baseline was accepted."""
+        accepted = stored.entry.reason
+        if not accepted or judgement.verdict is Verdict.INVALID:
+            return judgement
+        return judgement.because(Reason(ReasonKind.REMARK, f"the baseline was recorded with the reason: {accepted}"))
+
+
+FIRST_SESSION: Final = NextLook("session", number=1, most=1, taken=0, is_beyond=False, seconds=0.0, is_kept=False)
+"""The look at a load that is measured alone: stored numbers screen once."""
+
+
+def stored_judgement(metric: Metric, usable: Usable, sessions: Sequence[Session], *, tolerance: float) -> Judgement:
+    """Judge the sessions of a run, as one, by recorded ones of the same host.
+
+    Args:
+        metric: What is judged.
+        usable: The recorded ones, one at least.
+        sessions: The run's.
+        tolerance: How much worse it may be.
+    """
+    recorded: dict[str, list[float]] = {}
+    try:
+        for record, session in usable.sessions:
+            recorded.setdefault(record.occasion, []).append(point(metric, session, tolerance))
+    except NotMeasured as problem:
+        return Judgement.missing(metric, "baseline", Reason(problem.kind, f"the baseline does not have it: {problem}"))
+    try:
+        now = sum(point(metric, session, tolerance) for session in sessions) / len(sessions)
+    except NotMeasured as problem:
+        return not_measured(metric, problem)
+    evidence = screen_evidence(metric, recorded, now, most_growth=metric.growth(tolerance))
+    return Judgement.from_evidence(
+        metric,
+        evidence,
+        verdict=evidence.verdict,
+        reference_kind="baseline",
+        value=metric.value_at(now),
+        reference=metric.value_at(now - evidence.estimate),
+        rounds=len(sessions),
+    )
+
+
+def not_measured(metric: Metric, problem: NotMeasured) -> Judgement:
+    """The judgement of a metric that a run does not have."""
+    if isinstance(problem, TooFewRequests):
+        # The measurement is sound, there is only too little of it.
+        return Judgement(metric, Verdict.INCONCLUSIVE, "baseline", reasons=(problem.reason,))
+    return Judgement.invalid(metric, "baseline", problem.reason)
+
+
+def _pooled(metric: Metric, sessions: Sequence[Session]) -> float | None:
+    try:
+        return pooled_value(metric, sessions)
+    except NotMeasured:
+        return None
+
+
+def _streams(sessions: Sequence[Session]) -> list[Streams | None]:
+    return [window.streams for session in sessions for window in session.windows]
+
+
+def _not_screened(text: str) -> Reason:
+    return Reason(ReasonKind.NOT_SCREENED, text)
+
+
+def _not_comparable(*texts: str) -> tuple[Reason, ...]:
+    return tuple(Reason(ReasonKind.NOT_COMPARABLE, text) for text in texts)

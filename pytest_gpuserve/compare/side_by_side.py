@@ -1,0 +1,587 @@
+"""A load that is measured on two servers side by side: its rounds, what its looks came to, and what is kept of them."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import TYPE_CHECKING, Final
+
+from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
+from pytest_gpuserve.measure.rounds import ARMS, paired_value, round_point
+from pytest_gpuserve.measure.steady import MATERIAL_CHANGE
+from pytest_gpuserve.measure.window import Session, Start
+from pytest_gpuserve.measure.work import unknown_work, unlike_work
+from pytest_gpuserve.store.checksummed import HistoryUnusable
+from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence, SequenceKey
+from pytest_gpuserve.units import utc_now
+from pytest_gpuserve.verdict.metric import COLD_START, METRICS
+from pytest_gpuserve.verdict.paired import (
+    RoundPoint,
+    blocks_worth_a_start,
+    paired_evidence,
+    paired_limit,
+)
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
+from pytest_gpuserve.verdict.sequential import (
+    BLOCKS,
+    FIRST_BLOCKS,
+    FIRST_WORTH,
+    LEVELS,
+    LOOKS,
+    first_look,
+    look_index,
+)
+from pytest_gpuserve.verdict.verdict import Judgement, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from pytest_gpuserve.compare.one_build import OneBuild
+    from pytest_gpuserve.experiment.pairing import Pairing
+    from pytest_gpuserve.measure.rounds import Arm, Round
+    from pytest_gpuserve.measure.streams import Streams
+    from pytest_gpuserve.store.history import History
+    from pytest_gpuserve.verdict.metric import Metric
+    from pytest_gpuserve.verdict.paired import Prior
+    from pytest_gpuserve.verdict.verdict import ReferenceKind
+
+
+KEPT_IN_RUN: Final = Reason(
+    ReasonKind.KEPT, "decided by an earlier try in this run, and kept: a retry goes on where it ended"
+)
+
+
+class Memory:
+    """The sequence of one pair, from one try of a test to the next, and from one run of pytest to the next.
+
+    Args:
+        history: Where it is kept; None to forget it with this run.
+        key: Which pair it is; None where a build cannot be told from another, so that nothing outlasts this run.
+        note: Hears what could not be read or kept, a line each.
+
+    Attributes:
+        rounds: Of earlier tries of this pair.
+        metrics: What they came to, by the metric's name.
+        remark: When that was, and how to forget it, for a verdict that stems from it; None where no run before has any.
+        round_seconds: How long the last round took in this run; 0 where none was taken.
+        late: Trouble that showed at the end of the servers of a round, which was forgotten for it; in this try.
+        limits: What ratios have been shown to hold a limit or to miss it, in this try.
+    """
+
+    def __init__(self, history: History | None, key: SequenceKey | None, note: Callable[[str], None]) -> None:
+        self._history = history
+        self._key = key
+        self._note = note
+        self.rounds: Sequence[Round] = ()
+        self.metrics: Mapping[str, KeptMetric] = {}
+        self._began = utc_now()
+        self.remark: Reason | None = None
+        self.round_seconds = 0.0
+        self.late: tuple[Reason, ...] = ()
+        self.limits: dict[tuple[str, float], Judgement] = {}
+        kept = self._load()
+        if kept is not None:
+            self.rounds, self.metrics, self._began = kept.rounds, kept.metrics, kept.began
+            text = (
+                f"decided at {kept.added} of this very pair of builds, and kept: a re-run goes on where the last one"
+                " ended; `--cache-clear` forgets it"
+            )
+            self.remark = Reason(ReasonKind.KEPT, text)
+
+    def save(self, rounds: Sequence[Round], metrics: Mapping[str, KeptMetric]) -> None:
+        """Remember how far it has come."""
+        self.rounds, self.metrics = tuple(rounds), dict(metrics)
+        if self._history is None or self._key is None:
+            return
+        try:
+            self._history.save(self._key, KeptSequence(tuple(rounds), dict(metrics), self._began))
+        except HistoryUnusable as problem:
+            self._note(problem.line)
+
+    def past(self) -> Mapping[str, list[list[RoundPoint]]]:
+        """Of each metric, the rounds of other pairs under the same load on this device and host."""
+        if self._history is None or self._key is None:
+            return {}
+        found = self._history.past_rounds(self._key.subject, excluding=self._key)
+        for line in found.notes:
+            self._note(line)
+        past: dict[str, list[list[RoundPoint]]] = {}
+        for comparison in found.comparisons:
+            for name, rounds in comparison.differences.items():
+                past.setdefault(name, []).append([RoundPoint(differences) for differences in rounds])
+        return past
+
+    def _load(self) -> KeptSequence | None:
+        if self._history is None or self._key is None:
+            return None
+        try:
+            return self._history.load(self._key)
+        except HistoryUnusable as problem:
+            self._note(f"{problem.line}; so this comparison begins anew")
+            return None
+
+
+NOT_LOOKED_AT: Final = Reason(ReasonKind.NOT_LOOKED_AT, "not looked at yet: it takes a full round")
+LOOKED_BEFORE: Final = Reason(ReasonKind.LOOKED_BEFORE, "this look was taken before, and did not decide it")
+
+
+@dataclass
+class LookSequence:
+    """How far one metric has come.
+
+    Args:
+        tolerance: It was asked with.
+        seen: Its looks so far, by their places.
+        decision: What they decided; None for nothing yet.
+        decided_at: The look that decided.
+        is_kept: Whether an earlier try of the run decided.
+    """
+
+    tolerance: float
+    seen: list[int]
+    decision: Verdict | None = None
+    decided_at: int | None = None
+    is_kept: bool = False
+
+    @classmethod
+    def of(cls, kept: KeptMetric) -> LookSequence:
+        """How far an earlier try had come."""
+        seen = list(kept.looks)
+        if kept.decision is None or not seen:
+            return cls(kept.tolerance, seen)
+        return cls(kept.tolerance, seen, kept.decision, seen[-1], is_kept=True)
+
+
+def rounds_until(rounds: Sequence[Round], look: int) -> Sequence[Round]:
+    """The rounds as they were at a look."""
+    count, blocks = LOOKS[look]
+    if look == 0:
+        return [replace(rounds[0], blocks=rounds[0].blocks[:blocks])]
+    return list(rounds[:count])
+
+
+def judged_rounds(metric: Metric, rounds: Sequence[Round]) -> Sequence[Round]:
+    """The rounds that a metric is judged by, and its values are of.
+
+    Of cold starts the first round is left out where there is another: who starts first of all reads from the disk what
+    the others find in memory. So is a round whose servers
+    started at the same time.
+    """
+    if metric.name != COLD_START or len(rounds) < 2:
+        return rounds
+    return [each for each in rounds[1:] if not each.together]
+
+
+def points_of(metric: Metric, rounds: Sequence[Round], tolerance: float) -> list[RoundPoint]:
+    """The rounds as they are judged.
+
+    A first round that ended after three blocks has too few requests for many a quantile; that must not keep all later
+    rounds from being judged.
+    """
+    rounds = judged_rounds(metric, rounds)
+    points = []
+    for measured in rounds:
+        try:
+            points.append(round_point(metric, measured, tolerance))
+        except TooFewRequests:
+            if len(rounds) == 1 or len(measured.blocks) != FIRST_BLOCKS:
+                raise
+    return points
+
+
+def _worth(metric: Metric, measured: Round, tolerance: float, prior: Prior, start_in_blocks: float) -> float:
+    """How many blocks of a start are worth their time; infinitely many where that cannot be told of these."""
+    try:
+        point = round_point(metric, measured, tolerance)
+    except NotMeasured:
+        return math.inf
+    # Only a whole round tells whether one server changes beside the other.
+    change = (point.differences[-1] - point.differences[0]) * (BLOCKS - 1) / (FIRST_BLOCKS - 1)
+    if len(point.differences) < FIRST_BLOCKS or abs(change) > MATERIAL_CHANGE:
+        return math.inf
+    return blocks_worth_a_start(point, prior, start_in_blocks=start_in_blocks)
+
+
+def windows_of(rounds: Sequence[Round]) -> int:
+    """How many windows rounds have, of both servers together."""
+    return sum(len(block.windows) for measured in rounds for block in measured.blocks)
+
+
+class SideBySide:
+    """The comparison of a load with its base.
+
+    Args:
+        pairing: Takes the rounds; it may have rounds of an earlier run already.
+        kind: What the base is.
+        name: What people call the base.
+        memory: Remembers it for a re-run.
+        prior_of: What is believed beforehand of each metric's spread between starts.
+        most_foreign_cores: A round in which others took more of the host is evidence, but teaches nothing about starts.
+        kept: What is said of a verdict that an earlier try has reached; None where there was none.
+
+    Attributes:
+        name: See above.
+        options: What compares with this base again, on the command line; empty where nothing does.
+        seconds: Time spent on it in this run.
+    """
+
+    def __init__(
+        self,
+        pairing: Pairing,
+        *,
+        kind: ReferenceKind,
+        name: str,
+        memory: Memory,
+        prior_of: Callable[[Metric], Prior],
+        most_foreign_cores: float = math.inf,
+        kept: Reason | None = None,
+    ) -> None:
+        self.name = name
+        self.options: tuple[str, ...] = ()
+        self.seconds = 0.0
+        self._pairing = pairing
+        self._kind = kind
+        self._memory = memory
+        self._prior_of = prior_of
+        self._most_foreign_cores = most_foreign_cores
+        self._kept_remark = () if kept is None else (kept,)
+        # Of its rounds before this one: what these have of it is in their own problems.
+        self._late = memory.late
+        self._last_seconds = 0.0
+        self._round_seconds = memory.round_seconds
+        self._one_build: OneBuild | None = None
+        self._sequences = {name: LookSequence.of(kept) for name, kept in memory.metrics.items()}
+
+    def compare_one_build(self, one_build: OneBuild) -> None:
+        """Say that both servers are one build, so that neither can be worse or better."""
+        self._one_build = one_build
+        self._pairing.on_measured = one_build.look
+
+    # -- measuring
+
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """What was measured, earlier runs of this pair included."""
+        return self._pairing.rounds
+
+    @property
+    def problems(self) -> tuple[Reason, ...]:
+        """Why nothing may be concluded from it; empty when all is well."""
+        return (*self._late, *(problem for measured in self.rounds for problem in measured.problems))
+
+    def _problems_of(self, metric: Metric) -> tuple[Reason, ...]:
+        """The same of one metric: what comes of answers is not compared where they are unlike work."""
+        unlike = self._unlike_work() if metric.is_of_requests else None
+        return self.problems if unlike is None else (*self.problems, unlike)
+
+    def _unlike_work(self) -> Reason | None:
+        return unlike_work(*self._streams())
+
+    def _unknown_work(self, metric: Metric) -> tuple[Reason, ...]:
+        return unknown_work(*self._streams()) if metric.is_of_requests and self._unlike_work() is None else ()
+
+    def _streams(self) -> list[list[Streams | None]]:
+        """Those of the base's windows, and of the candidate's."""
+        return [[window.streams for measured in self.rounds for window in measured.windows(arm)] for arm in ARMS]
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether the last look was taken."""
+        return len(self.rounds) >= LOOKS[-1][0] and not self._pairing.blocks_of_open_round
+
+    @property
+    def next_round(self) -> int:
+        """Number, from 1, of the round that the next look measures: the one whose servers still run, or a new one."""
+        return len(self.rounds) + (0 if self._goes_on else 1)
+
+    @property
+    def wants_start(self) -> bool:
+        """Whether the next look takes a fresh start of both servers, after a round that this test has just taken."""
+        return self.seconds > 0 and not self._goes_on and not self._pairing.by_turns
+
+    @property
+    def next_seconds(self) -> float:
+        """How long it will take to the next look, as far as the last one, or the last round, tells."""
+        return self._last_seconds if self._goes_on else self._round_seconds
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the next look takes more blocks of servers that run."""
+        return bool(self._pairing.blocks_of_open_round) and not self._is_half_enough
+
+    @property
+    def _is_half_enough(self) -> bool:
+        """Whether another start tells more of what is not decided yet than the rest of the first round, in its time."""
+        undecided = {METRICS[name]: sequence for name, sequence in self._sequences.items() if sequence.decision is None}
+        # Whoever has not been looked at may be decided by the blocks that its first look still wants.
+        if not undecided or not all(sequence.seen for sequence in undecided.values()):
+            return False
+        start_in_blocks = self._pairing.start_in_blocks
+        return all(
+            _worth(metric, self.rounds[0], sequence.tolerance, self._prior_of(metric), start_in_blocks) <= FIRST_WORTH
+            for metric, sequence in undecided.items()
+        )
+
+    def more(self) -> None:
+        """Measure to the next look, and remember it.
+
+        Raises:
+            BaseFailed: The base could not be started.
+            ServerFailed: The candidate could not be started.
+            LoadFailed: A load could not be begun.
+        """
+        began = time.monotonic()
+        first = not self.rounds
+        goes_on = self._goes_on
+        self._pairing.on_late_trouble = self._hear_late
+        try:
+            if not goes_on:
+                self._round_seconds = 0.0
+                if self._pairing.blocks_of_open_round:
+                    self._pairing.close()
+                # What showed only at its end is known before another round is measured in vain.
+                if self.problems:
+                    return
+            self._pairing.measure(FIRST_BLOCKS if first else BLOCKS)
+        except BaseException:
+            if self.problems:
+                self._save()
+            raise
+        finally:
+            self._last_seconds = time.monotonic() - began
+            self._round_seconds += self._last_seconds
+            self.seconds += self._last_seconds
+            self._memory.round_seconds = self._round_seconds
+        self._save()
+
+    def _hear_late(self) -> None:
+        self._memory.late = self.problems
+        self._save()
+
+    def stop_load(self) -> None:
+        """End the load; a further look begins with a fresh round. Trouble at its servers' end spoils the last one."""
+        self._pairing.close()
+
+    def sessions(self, arm: Arm) -> list[Session]:
+        """What was measured of one server, in the form of a load that was measured alone."""
+        return [session_of(measured, arm) for measured in self.rounds]
+
+    # -- judging
+
+    def judge(self, metric: Metric, tolerance: float) -> Judgement:
+        """Judge what has been measured so far; a decision stays, whatever is measured after it."""
+        if problems := self._problems_of(metric):
+            return Judgement.invalid(metric, self._kind, *problems, value=self._value(metric, "candidate"))
+        sequence = self._sequences.setdefault(metric.name, LookSequence(tolerance, []))
+        if sequence.tolerance != tolerance:
+            # Another question: its looks begin anew, on the same data.
+            sequence = self._sequences[metric.name] = LookSequence(tolerance, [])
+        if metric.name == COLD_START:
+            self._pairing.starts_together = False
+        look = sequence.decided_at if sequence.decided_at is not None else self._look()
+        if look is None or look < first_look(metric) or not judged_rounds(metric, self.rounds):
+            return self._undecided(metric)
+        rounds = rounds_until(self.rounds, look)
+        try:
+            points = points_of(metric, rounds, tolerance)
+        except TooFewRequests as problem:
+            if look == 0:
+                return self._undecided(metric)
+            return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reasons=(problem.reason,))
+        except NotMeasured as problem:
+            return Judgement.invalid(metric, self._kind, problem.reason)
+        judgement = self._judged(metric, points, rounds, sequence, look)
+        if self._one_build is not None:
+            judgement = self._one_build.judged(judgement)
+        return judgement.because(*self._unknown_work(metric))
+
+    def judge_limit(self, metric: Metric, limit: float) -> Judgement:
+        """Judge whether the ratio of the candidate's value to the base's is shown to hold a limit, or to miss it.
+
+        Args:
+            metric: Which.
+            limit: Least ratio of a metric of which more is better, else the largest.
+        """
+        if problems := self._problems_of(metric):
+            return Judgement.invalid(metric, self._kind, *problems, reference=limit)
+        known = self._memory.limits.get((metric.name, limit))
+        if known is None:
+            known = self._judged_limit(metric, limit)
+            if known.verdict in {Verdict.PASS, Verdict.REGRESSED}:
+                self._memory.limits[metric.name, limit] = known
+        return known.because(*self._unknown_work(metric))
+
+    def _judged_limit(self, metric: Metric, limit: float) -> Judgement:
+        if metric.name == COLD_START:
+            self._pairing.starts_together = False
+        look = self._look()
+        if look is None or look < first_look(metric) or not judged_rounds(metric, self.rounds):
+            return self._undecided(metric, limit=limit)
+        rounds = rounds_until(self.rounds, look)
+        try:
+            points = points_of(metric, rounds, metric.default_tolerance)
+            ratio = self._ratio(metric, rounds)
+        except TooFewRequests as problem:
+            if look == 0:
+                return self._undecided(metric, limit=limit)
+            return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reference=limit, reasons=(problem.reason,))
+        except NotMeasured as problem:
+            return Judgement.invalid(metric, self._kind, problem.reason, reference=limit)
+        allowed = -math.log(limit) if metric.higher_is_better else math.log(limit)
+        evidence = paired_limit(metric, points, self._prior_of(metric), limit_log_cost=allowed, levels=LEVELS[look])
+        reasons = evidence.remarks(metric)
+        low, high = (metric.change_of(bound) for bound in evidence.interval)
+        return Judgement(
+            metric,
+            evidence.verdict,
+            self._kind,
+            value=ratio,
+            reference=limit,
+            change=ratio - 1,
+            interval=None if low is None or high is None else (min(low, high), max(low, high)),
+            rounds=len(points),
+            reasons=reasons if self.seconds else (*reasons, *self._kept_remark),
+            windows=windows_of(rounds),
+        )
+
+    def _look(self) -> int | None:
+        """The look that is due now; None where a round was broken off."""
+        if not self.rounds:
+            return None
+        last = self.rounds[-1]
+        return look_index(len(self.rounds), BLOCKS if last.by_turns else len(last.blocks))
+
+    def _judged(
+        self, metric: Metric, points: Sequence[RoundPoint], rounds: Sequence[Round], sequence: LookSequence, look: int
+    ) -> Judgement:
+        evidence = paired_evidence(
+            metric,
+            points,
+            self._prior_of(metric),
+            most_growth=metric.growth(sequence.tolerance),
+            levels=LEVELS[look],
+        )
+        verdict = evidence.verdict
+        reasons: tuple[Reason, ...] = ()
+        if sequence.decision is not None:
+            verdict, reasons = sequence.decision, self._kept_remark if sequence.is_kept else ()
+        elif look in sequence.seen:
+            # What was learned since then about other starts must not decide a look that is over.
+            reasons = () if verdict is Verdict.INCONCLUSIVE else (LOOKED_BEFORE,)
+            verdict = Verdict.INCONCLUSIVE
+        else:
+            sequence.seen.append(look)
+            if verdict is not Verdict.INCONCLUSIVE:
+                sequence.decision, sequence.decided_at = verdict, look
+            self._save()
+        judgement = Judgement.from_evidence(
+            metric,
+            evidence,
+            verdict=verdict,
+            reference_kind=self._kind,
+            value=paired_value(metric, judged_rounds(metric, rounds), "candidate"),
+            reference=paired_value(metric, judged_rounds(metric, rounds), "base"),
+            rounds=len(points),
+            windows=windows_of(rounds),
+        )
+        remarks = () if verdict is not evidence.verdict else judgement.reasons
+        return replace(judgement, reasons=(*remarks, *reasons))
+
+    def _undecided(self, metric: Metric, *, limit: float | None = None) -> Judgement:
+        value, reference = self._value(metric, "candidate"), self._value(metric, "base")
+        if limit is not None:
+            value, reference = (None if value is None or reference is None else value / reference), limit
+        return Judgement(
+            metric,
+            Verdict.INCONCLUSIVE,
+            self._kind,
+            value=value,
+            reference=reference,
+            rounds=len(self.rounds),
+            windows=windows_of(self.rounds),
+            reasons=(NOT_LOOKED_AT,),
+        )
+
+    def _value(self, metric: Metric, arm: Arm) -> float | None:
+        rounds = judged_rounds(metric, self.rounds)
+        try:
+            return paired_value(metric, rounds, arm) if rounds else None
+        except NotMeasured:
+            return None
+
+    @staticmethod
+    def _ratio(metric: Metric, rounds: Sequence[Round]) -> float:
+        judged = judged_rounds(metric, rounds)
+        return paired_value(metric, judged, "candidate") / paired_value(metric, judged, "base")
+
+    # -- remembering
+
+    def _save(self) -> None:
+        # What cannot be trusted is no part of the sequence, nor is what was concluded from it: a re-run measures that
+        # round again. It may have been remembered as sound before its trouble showed.
+        sound = list(takewhile(lambda measured: not measured.problems, self.rounds))
+        if self._unlike_work() is not None:
+            # It is of no round by itself.
+            sound = []
+        if self._one_build is not None and any(
+            each.decision is not None and each.decision.is_claim for each in self._sequences.values()
+        ):
+            # What it came of is outside of git, and may be another the next time.
+            sound = []
+        if sound or self._memory.rounds:
+            self._memory.save(
+                [measured for measured in sound if measured.blocks],
+                {name: self._kept(name, sound) for name in self._sequences},
+            )
+
+    def _kept(self, name: str, sound: Sequence[Round]) -> KeptMetric:
+        sequence = self._sequences[name]
+        looks = tuple(seen for seen in sequence.seen if LOOKS[seen][0] <= len(sound))
+        is_decided = sequence.decided_at is not None and LOOKS[sequence.decided_at][0] <= len(sound)
+        differences = []
+        for measured in judged_rounds(METRICS[name], sound):
+            if measured.foreign_cores > self._most_foreign_cores:
+                continue
+            try:
+                differences.append(round_point(METRICS[name], measured, sequence.tolerance).differences)
+            except NotMeasured:
+                continue
+        return KeptMetric(sequence.tolerance, looks, sequence.decision if is_decided else None, tuple(differences))
+
+
+def session_of(measured: Round, arm: Arm) -> Session:
+    """One server's part of a round, in the form of a load that was measured alone.
+
+    The memory of a card that two servers were on at the same time is not known of either.
+    """
+    side = measured.sides[arm]
+    windows = measured.windows(arm)
+    if not measured.by_turns:
+        windows = tuple(
+            window if window.cards is None else replace(window, cards=replace(window.cards, memory_bytes=None))
+            for window in windows
+        )
+    known = [seconds for seconds in side.cold_start_seconds if seconds is not None]
+    start = Start(
+        windows,
+        statistics.fmean(known) if known and len(known) == len(side.cold_start_seconds) else None,
+        foreign_cores=measured.foreign_cores,
+        client=side.client,
+        cold_start_parts=side.cold_start_parts,
+        settings=side.settings,
+        counters=side.counters,
+        telemetry=side.telemetry,
+        idle_watts=side.idle_watts,
+        rejected=side.rejected,
+    )
+    return Session(
+        starts=(start,) if start.windows else (),
+        at=measured.at,
+        problems=measured.problems,
+        batch_sizes=side.batch_sizes,
+        answers=side.answers,
+        answers_checked=side.answers_checked,
+    )

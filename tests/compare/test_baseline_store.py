@@ -1,0 +1,220 @@
+"""The baselines of a device: where one is kept, when sessions are pooled, and that nothing is lost on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.compare.baseline_store import (
+    MOST_SESSIONS,
+    BaselineKey,
+    BaselineStore,
+    Workload,
+    differences,
+)
+from pytest_gpuserve.errors import BaselineUnusable
+from tests.compare.world import SHAPE, THROUGHPUT, World, ask, target
+from tests.support.builders import COMMIT, OTHER_COMMIT, here, session
+
+if TYPE_CHECKING:
+    from pytest_gpuserve.store.baseline import Stored
+
+WORKLOAD = Workload({"server": "mosec", "concurrency": "50"}, {"app_sha256": "ab"})
+NODEID = "suites/x/test_y.py::test_z[50]"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The folder of one device."""
+    return tmp_path / "baselines" / "cpu"
+
+
+def record(
+    folder: Path,
+    *days: int,
+    host: str = "host-a",
+    commit: str | None = COMMIT,
+    clean: bool = True,
+    workload: Workload = WORKLOAD,
+    reason: str | None = None,
+) -> str:
+    """Record sessions of these days of January, as a new run would; returns what was said."""
+    baseline_store = BaselineStore(folder, here(host, commit=commit, clean=clean))
+    sessions = [session(at=f"2025-01-{day:02d}T00:00:00+00:00") for day in days]
+    return baseline_store.record(baseline_store.key_of(NODEID, ""), workload, sessions, reason)
+
+
+def stored(folder: Path) -> Stored:
+    """What a new run finds."""
+    baseline_store = BaselineStore(folder, here())
+    found = baseline_store.find(baseline_store.key_of(NODEID, ""))
+    assert found is not None
+    return found
+
+
+def days(folder: Path) -> list[int]:
+    """The days whose sessions are kept."""
+    return [int(record.at[8:10]) for record in stored(folder).entry.sessions]
+
+
+@pytest.mark.parametrize(
+    ("nodeid", "label", "file", "key"),
+    [
+        ("suites/x/test_y.py::test_z[1]", "", "x/test_y.json", "test_z[1]"),
+        ("suites/test_y.py::test_z", "", "test_y.json", "test_z"),
+        ("suites/x/y/test_y.py::test_z", "", "x/y/test_y.json", "test_z"),
+        ("x/test_y.py::test_z", "", "x/test_y.json", "test_z"),
+        ("test_y.py::test_z", "", "test_y.json", "test_z"),
+        ("perf/suites/test_y.py::test_z", "", "perf/suites/test_y.json", "test_z"),
+        ("suites.py::test_z", "", "suites.json", "test_z"),
+        ("suites/x/test_y.py::TestA::test_z[a]", "", "x/test_y.json", "TestA::test_z[a]"),
+        ("suites/x/test_y.py::test_z[a::b/c.py]", "", "x/test_y.json", "test_z[a::b/c.py]"),
+        ("suites/x/test_y.py::test_z[1]", "load 2", "x/test_y.json", "test_z[1] load 2"),
+        ("../x/test_y.py::test_z", "", "x/test_y.json", "test_z"),
+        ("/x/test_y.py::test_z", "", "x/test_y.json", "test_z"),
+    ],
+)
+def test_every_test_has_its_place(folder: Path, nodeid: str, label: str, file: str, key: str) -> None:
+    """Files mirror the tests below ``suites/``, entries are named as pytest names the test; none leads elsewhere."""
+    assert BaselineStore(folder, here()).key_of(nodeid, label) == BaselineKey(folder / file, key)
+
+
+def test_what_is_recorded_is_found_by_the_next_run(folder: Path) -> None:
+    """A recording is complete on disk: workload, revision, reason and sessions; to look for one makes no file."""
+    baseline_store = BaselineStore(folder, here())
+    assert baseline_store.find(baseline_store.key_of(NODEID, "")) is None
+    assert not folder.exists()
+    assert record(folder, 1, 2, reason="a faster tokenizer") == "recorded (2 sessions)"
+    entry = stored(folder).entry
+    assert (entry.workload, entry.information) == (WORKLOAD.must_match, WORKLOAD.information)
+    assert (entry.commit, entry.clean, entry.reason) == (COMMIT, True, "a faster tokenizer")
+    assert stored(folder).sessions[0] == session(at="2025-01-01T00:00:00+00:00")
+    assert (folder / "x" / "test_y.json").is_file()
+
+
+def test_the_same_commit_is_pooled(folder: Path) -> None:
+    """Sessions of one clean commit on one host add up over runs, and keep the reason that was given."""
+    record(folder, 1, reason="why")
+    assert record(folder, 2) == "added to (2 sessions)"
+    assert record(folder, 3) == "added to (3 sessions)"
+    assert days(folder) == [1, 2, 3]
+    assert stored(folder).entry.reason == "why"
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({}, {"commit": OTHER_COMMIT}),
+        ({}, {"clean": False}),
+        ({"clean": False}, {}),
+        ({"clean": False}, {"clean": False}),
+        ({"commit": None, "clean": False}, {"commit": None, "clean": False}),
+        ({"commit": None}, {"commit": None}),
+        ({}, {"host": "host-b"}),
+        ({}, {"workload": Workload({"server": "mosec", "concurrency": "80"}, {})}),
+    ],
+    ids=["other commit", "now dirty", "was dirty", "both dirty", "no git", "no commit", "other host", "other workload"],
+)
+def test_different_code_replaces(folder: Path, first: dict[str, object], then: dict[str, object]) -> None:
+    """What is not certainly the same code under the same load is never one sample with it."""
+    record(folder, 1, reason="old", **first)  # type: ignore[arg-type]
+    assert record(folder, 2, **then) == "replaced (1 session)"  # type: ignore[arg-type]
+    assert days(folder) == [2]
+    assert stored(folder).entry.reason is None
+
+
+def test_only_the_newest_sessions_are_kept(folder: Path) -> None:
+    """Beyond a bound the oldest go."""
+    record(folder, *range(1, 12))
+    assert record(folder, *range(12, 20)) == f"added to ({MOST_SESSIONS} sessions)"
+    assert days(folder) == list(range(20 - MOST_SESSIONS, 20))
+
+
+def test_removing_entries_leaves_the_others(folder: Path) -> None:
+    """With the last one the file goes; removing what is not there is no error."""
+    record(folder, 1)
+    baseline_store = BaselineStore(folder, here())
+    first, other = baseline_store.key_of(NODEID, ""), baseline_store.key_of(NODEID, "load 2")
+    baseline_store.record(other, WORKLOAD, [session()], None)
+    assert baseline_store.unused(other.path, {other.entry}) == ["test_z[50]"]
+    baseline_store.remove(other.path, [other.entry, "never there"])
+    assert days(folder) == [1]
+    for _ in range(2):
+        baseline_store.remove(first.path, [first.entry])
+    assert baseline_store.find(first) is None
+    assert not first.path.exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"<<<<<<< HEAD\n", b'{"schema": 2}'])
+def test_a_file_that_cannot_be_read_is_left_alone(folder: Path, content: bytes) -> None:
+    """Neither finding, recording nor removing touches it; each says which file it is."""
+    baseline_store = BaselineStore(folder, here())
+    place = baseline_store.key_of(NODEID, "")
+    place.path.parent.mkdir(parents=True)
+    place.path.write_bytes(content)
+    for attempt in (
+        lambda: baseline_store.find(place),
+        lambda: baseline_store.record(place, WORKLOAD, [session()], None),
+        lambda: baseline_store.unused(place.path, set()),
+        lambda: baseline_store.remove(place.path, [place.entry]),
+    ):
+        with pytest.raises(BaselineUnusable, match=r"test_y\.json"):
+            attempt()
+        assert place.path.read_bytes() == content
+
+
+def test_a_recording_that_fails_changes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without sessions, or on a full disk, the old baseline is what this run and the next one find."""
+    record(folder, 1)
+    path = folder / "x" / "test_y.json"
+    before = path.read_bytes()
+    with pytest.raises(BaselineUnusable, match="not written"):
+        record(folder, commit=OTHER_COMMIT)
+    baseline_store = BaselineStore(folder, here())
+    place = baseline_store.key_of(NODEID, "")
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(BaselineUnusable, match="No space left"):
+        baseline_store.record(place, WORKLOAD, [session(), session()], None)
+    found = baseline_store.find(place)
+    assert found is not None
+    assert len(found.sessions) == 1
+    assert days(folder) == [1]
+    assert path.read_bytes() == before
+
+
+def test_differences_name_both_sides() -> None:
+    """Only what differs is said, and what is absent is told from the word for it."""
+    assert differences({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "4", "d": "nothing"}) == [
+        "b: baseline has '2', this run has '4'",
+        "c: baseline has '3', this run has nothing",
+        "d: baseline has nothing, this run has 'nothing'",
+    ]
+
+
+def test_every_load_is_tried(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each that fails is told, with what helps, and what was written is said too."""
+    failures = {"one": BaselineUnusable("no one", remedies=["mend it"]), "three": BaselineUnusable("no three")}
+    world.next_run(record_all=True, record_sessions=2)
+    judge = world.judge()
+    for label in ("one", "two", "three"):
+        assert ask(judge.measure(target(), SHAPE, label), THROUGHPUT)
+    real, tried = BaselineStore.record, []
+
+    def record(self: BaselineStore, place: BaselineKey, *arguments: object, **named: object) -> str:
+        label = place.entry.split()[-1]
+        tried.append(label)
+        if label in failures:
+            raise failures[label]
+        return real(self, place, *arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(BaselineStore, "record", record)
+    told = r"no one\n  help: mend it\nno three\ntest_a two: recorded \(2 sessions\) in "
+    with pytest.raises(BaselineUnusable, match=told):
+        judge.record()
+    assert tried == ["one", "two", "three"]

@@ -1,0 +1,115 @@
+"""The base commit of a baseline: what else has changed since it, and why it cannot be measured."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+import pytest
+
+from pytest_gpuserve.builds.worktree import ReferenceBuilds
+from pytest_gpuserve.compare.baseline_store import BaselineKey
+from pytest_gpuserve.compare.paired import Unconfirmed, changes_since, make_confirmation
+from pytest_gpuserve.device import Card
+from pytest_gpuserve.errors import GpuserveError, NotInRevision, ServerFailed
+from pytest_gpuserve.store.baseline import Stored
+from tests.compare.world import FakeOpponents
+from tests.support.builders import COMMIT, entry, here
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from pytest_gpuserve.builds.worktree import ReferenceBuild
+    from pytest_gpuserve.compare.paired_runner import PairedRunner, PairedSpec
+    from pytest_gpuserve.compare.side_by_side import SideBySide
+    from pytest_gpuserve.store.schema import Entry
+
+# -- what has changed since
+
+
+def recorded(**changes: Any) -> Stored:  # noqa: ANN401 -- fields of a session record
+    """A baseline of two sessions, the last of which was recorded under other circumstances."""
+    made = entry()
+    last = msgspec.structs.replace(made.sessions[0], **changes)
+    return Stored(msgspec.structs.replace(made, sessions=[made.sessions[0], last]), ())
+
+
+@pytest.mark.parametrize(
+    ("software", "expected"),
+    [
+        ({"python": "3.11.9"}, ()),
+        ({"python": "3.11.8"}, ("python 3.11.8 -> 3.11.9",)),
+        ({"python": "3.11.9", "torch": "2.8"}, ("torch 2.8 -> absent",)),
+        ({}, ("python absent -> 3.11.9",)),
+    ],
+)
+def test_changed_packages_are_named(software: Mapping[str, str], expected: tuple[str, ...]) -> None:
+    """A package that is another, gone or new since the last recorded session is a change."""
+    assert changes_since(recorded(software=software), here()) == expected
+
+
+def test_a_changed_driver_is_named() -> None:
+    """So is the driver, its CUDA version and the power limit of the card."""
+    where = here()
+    card = Card(0, "NVIDIA X", "X", "GPU-1", "00000000:3B:00.0", None, "560.1", "12.6", 300.0, None, None)
+    where = replace(where, device=replace(where.device, card=card))
+    record = where.device_record()
+    assert changes_since(recorded(device=record), where) == ()
+    other = msgspec.structs.replace(record, driver="550.9", cuda="12.4", power_limit_watts=250.0)
+    assert changes_since(recorded(device=other), where) == (
+        "driver 550.9 -> 560.1",
+        "cuda 12.4 -> 12.6",
+        "power_limit_watts 250.0 -> 300.0",
+    )
+
+
+# -- why it cannot be had
+
+
+@dataclass
+class Beside:
+    """An arena that notes whom it compares with."""
+
+    reference_builds: ReferenceBuilds
+    problem: GpuserveError | None = None
+    compared: list[ReferenceBuild] = field(default_factory=list)
+
+    def compare_builds(self, spec: PairedSpec, reference_build: ReferenceBuild) -> SideBySide:
+        """See `PairedRunner`."""
+        if self.problem is not None:
+            raise self.problem
+        self.compared.append(reference_build)
+        return cast("SideBySide", "the comparison")
+
+    def confirm(self, made: Entry, path: Path) -> SideBySide:
+        """Make the confirmation of a baseline ready."""
+        path.touch()
+        key = BaselineKey(path, "test_a")
+        return make_confirmation(cast("PairedRunner", self), cast("PairedSpec", None), Stored(made, ()), key)
+
+
+def test_the_commit_of_the_baseline_is_compared_with(tmp_path: Path) -> None:
+    """Not another revision, nor another interpreter."""
+    paired_runner = Beside(FakeOpponents(tmp_path))
+    assert paired_runner.confirm(entry(), tmp_path / "test_a.json") == cast("SideBySide", "the comparison")
+    (reference_build,) = paired_runner.compared
+    assert reference_build.identity == COMMIT
+    assert "baseline's commit" in reference_build.name
+
+
+def test_what_the_commit_does_not_have_is_a_reason(tmp_path: Path) -> None:
+    """Code without a commit, or with changes on top, with what helps; no git; a server or interpreter that is gone."""
+    reference_builds = FakeOpponents(tmp_path)
+    dirty = msgspec.structs.replace(entry(), clean=False)
+    for paired_runner, made, words in (
+        (Beside(reference_builds), entry(commit=None), ["recorded outside of git"]),
+        (Beside(reference_builds), dirty, ["uncommitted changes", COMMIT[:12]]),
+        (Beside(ReferenceBuilds(tmp_path)), entry(), ["there is no git checkout here"]),
+        (Beside(reference_builds, NotInRevision("it has no app.py")), entry(), ["it has no app.py"]),
+        (Beside(reference_builds, ServerFailed("it does not answer")), entry(), ["it does not answer"]),
+    ):
+        with pytest.raises(Unconfirmed) as caught:
+            paired_runner.confirm(made, tmp_path / "test_a.json")
+        assert all(each in str(caught.value) for each in words)

@@ -1,0 +1,243 @@
+"""Loads side by side, against a revision and as a duel: what they come to, and what they may cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.compare.assertions import Baseline
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.experiment.pairing import BaseFailed
+from pytest_gpuserve.measure.points import NotMeasured
+from pytest_gpuserve.measure.window import CardUse
+from pytest_gpuserve.store.history import History
+from pytest_gpuserve.verdict.metric import METRICS
+from pytest_gpuserve.verdict.verdict import Verdict
+from tests.compare.world import BETWEEN, SAME, SHAPE, THROUGHPUT, WORSE, World, ask, loaded, target, text_of
+from tests.fakes.scripted_pairing import Build
+from tests.support.reasons import said
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pytest_gpuserve.compare.assertions import Duel
+    from pytest_gpuserve.compare.judging import TestGate
+
+
+# -- budget
+
+
+def test_the_first_look_is_always_taken_and_further_ones_within_the_budget(world: World) -> None:
+    """However small the budget is there is one look; and as many more as it has room for, which is said.
+
+    The budget is the test's: what its first load took is gone for the second.
+    """
+    world.paired = BETWEEN
+    for budget, looks in ((1.0, 1), (35.0, 2), (45.0, 4)):
+        world.next_run(world.against, budget_seconds=budget)
+        final = loaded(world)
+        assert (final.verdict, world.looks) == (Verdict.INCONCLUSIVE, looks)
+        assert "--gpuserve-budget" in text_of(final)
+    world.next_run(world.against)
+    judge = world.judge()
+    for run in [judge.measure(target(), SHAPE, None) for _ in range(2)]:
+        ask(run, THROUGHPUT)
+    judge.close()
+    assert world.looks == 4
+
+
+def test_after_the_last_look_nothing_more_is_measured(world: World) -> None:
+    """What eight rounds do not decide is INCONCLUSIVE, whatever the budget, and says that this was the last look."""
+    world.paired, world.seed = Build(0.033, start_sd=0.03), 1
+    world.next_run(world.against)
+    final = loaded(world)
+    assert (final.verdict, world.looks, final.rounds) == (Verdict.INCONCLUSIVE, 9, 8)
+    assert "the last look" in text_of(final)
+
+
+def test_both_kinds_of_measuring_share_the_budget(world: World) -> None:
+    """Sessions that were measured alone leave less for looks side by side, but the first is taken even then."""
+    world.recorded()
+    world.alone, world.paired = WORSE, BETWEEN
+    for session_seconds, looks in ((5.0, 4), (25.0, 2), (500.0, 1)):
+        world.session_seconds = session_seconds
+        world.next_run(budget_seconds=48.0)
+        assert loaded(world).verdict is Verdict.INCONCLUSIVE
+        assert world.looks == looks
+
+
+# -- against a revision
+
+
+def test_against_a_revision_the_base_decides(world: World) -> None:
+    """No baseline is asked, nothing is measured alone, and the servers are ended; a problem is no pass."""
+    for build, problems, verdict in (
+        (SAME, (), Verdict.PASS),
+        (WORSE, (), Verdict.REGRESSED),
+        (SAME, ("wrong answers",), Verdict.INVALID),
+    ):
+        world.paired, world.problems = build, {0: problems}
+        world.next_run(world.against)
+        final = loaded(world)
+        assert (final.verdict, final.reference_kind, world.sessions) == (verdict, "against", 0)
+        assert world.pairings[0].closed == 1
+
+
+@pytest.mark.parametrize("why", ["no app.py", "no such flag"])
+def test_what_the_revision_does_not_have_is_missing(world: World, why: str) -> None:
+    """The load is measured alone, so that its values are known, and the reason is in the verdict."""
+    if why == "no such flag":
+        world.failures = {0: BaseFailed(why)}
+    world.next_run(world.against)
+    final = loaded(world, is_in_base=why != "no app.py")
+    assert (final.verdict, final.reference_kind) == (Verdict.MISSING, "against")
+    assert final.value is not None
+    assert why in text_of(final)
+
+
+@pytest.mark.parametrize("is_remembered", [True, False])
+def test_a_retry_goes_on_with_the_rounds_of_the_first_try(world: World, tmp_path: Path, *, is_remembered: bool) -> None:
+    """A test that is run again within a run of pytest is not given another chance, with a memory or without one."""
+    world.history = History(tmp_path / "history") if is_remembered else None
+    world.here = replace(world.here, revision=replace(world.here.revision, content="c" * 64 if is_remembered else None))
+    world.paired = WORSE
+    world.next_run(world.against)
+    assert loaded(world).verdict is Verdict.REGRESSED
+    world.paired, looks = SAME, world.looks
+    again = loaded(world)
+    assert (again.verdict, world.looks) == (Verdict.REGRESSED, looks)
+    assert "kept" in text_of(again)
+
+
+def test_a_prior_is_learned_from_the_baselines_starts(world: World) -> None:
+    """Starts of this host that were recorded close together let it decide sooner than the default prior does."""
+    world.paired = Build(0.0, start_sd=0.001, window_sd=0.001)
+    world.next_run(world.against)
+    unlearned = loaded(world)
+    world.start_noise = 0.001
+    world.recorded()
+    world.next_run(world.against)
+    learned = loaded(world)
+    assert (unlearned.verdict, learned.verdict) == (Verdict.PASS, Verdict.PASS)
+    assert None not in {learned.detectable, unlearned.detectable}
+    assert learned.windows < unlearned.windows
+
+
+# -- duel
+
+
+def duel_of(judge: TestGate, name: str | None = None) -> Duel:
+    """Two servers in a test."""
+    return judge.duel(target("one"), target("other"), SHAPE, name)
+
+
+@pytest.mark.parametrize(
+    ("build", "limit", "skips", "verdict"),
+    [
+        (Build(-0.3), 1.05, False, Verdict.PASS),
+        (WORSE, 0.9, False, Verdict.REGRESSED),
+        # No decision is no pass; where the user lets it skip, the rest of the test is still run.
+        (BETWEEN, 0.97, False, Verdict.INCONCLUSIVE),
+        (BETWEEN, 0.97, True, Verdict.INCONCLUSIVE),
+    ],
+)
+def test_a_duel_is_judged_side_by_side(world: World, build: Build, limit: float, skips: bool, verdict: Verdict) -> None:  # noqa: FBT001 -- a parameter
+    """Its limit holds if the rounds show it; nothing is measured alone, and no baseline is looked for."""
+    world.paired = build
+    world.next_run(budget_seconds=25.0 if build is BETWEEN else 1000.0, skip_inconclusive=skips)
+    judge = world.judge()
+    comparison = duel_of(judge).throughput >= limit
+    judge.close()
+    judgement = comparison.judgement
+    assert (judgement.verdict, judgement.reference_kind, judgement.reference) == (verdict, "duel", limit)
+    assert (world.sessions, world.pairings[0].closed) == (0, 1)
+    assert comparison.holds is (verdict.passes or skips)
+    assert bool(judge.skip_reason()) is skips
+    assert len(judge.unheld()) == (not comparison.holds)
+
+
+def test_what_a_duel_may_not_be_is_refused(world: World) -> None:
+    """Held against a baseline, which would be another load's, or called as another is, whose memory it would share."""
+    judge = world.judge()
+    duel = duel_of(judge, "peak")
+    with pytest.raises(UsageProblem, match="a duel has no baseline"):
+        _ = duel.run.throughput >= Baseline().throughput
+    assert duel.run.throughput >= 1.0
+    with pytest.raises(UsageProblem, match="called 'peak'"):
+        duel_of(judge, "peak")
+    judge.close()
+
+
+def test_the_servers_of_one_load_make_room_for_the_next(world: World) -> None:
+    """Before a load is measured the servers of the test's other loads end, or they would disturb it."""
+    world.paired = BETWEEN
+    world.next_run(world.against, budget_seconds=35.0)
+    judge = world.judge()
+    first = judge.measure(target(), SHAPE, None)
+    assert world.pairings[0].closed == 0
+    judge.measure(target(), SHAPE, None)
+    assert world.pairings[0].closed == 1
+    ask(first, THROUGHPUT)
+    assert world.pairings[1].closed == 1
+    judge.close()
+    assert all(pairing.closed for pairing in world.pairings)
+
+
+# -- trouble that shows late
+
+LATE = "memory not given back"
+
+
+@pytest.mark.parametrize("kind", ["duel", "against", "confirmation"])
+def test_trouble_at_the_servers_end_is_a_problem_of_a_test_that_passed(world: World, kind: str) -> None:
+    """A PASS at the first look does not hide what shows after it; a run that was measured alone stays what it was."""
+    if kind == "confirmation":
+        world.recorded()
+        world.alone = WORSE
+    world.paired, world.leak = Build(-0.3), LATE
+    world.next_run(world.against if kind == "against" else None)
+    judge = world.judge()
+    if kind == "duel":
+        run = (duel := duel_of(judge)).run
+        assert duel.throughput >= 1.05
+    else:
+        run = judge.measure(target(), SHAPE, None)
+        assert ask(run, THROUGHPUT)
+    before = list(run.sessions)
+    assert world.pairings[0].blocks_of_open_round == 3
+    assert judge.unjudged_problems() == []
+    judge.close()
+    assert judge.unjudged_problems() == [LATE]
+    if kind == "confirmation":
+        assert run.sessions == before
+    else:
+        assert [said(session.problems) for session in judge.measurements[0].result().sessions] == [(LATE,)]
+
+
+# -- memory
+
+
+@pytest.mark.parametrize("by_turns", [False, True])
+def test_a_limit_on_memory_side_by_side_is_invalid_unless_by_turns(world: World, *, by_turns: bool) -> None:
+    """What is read off the card is that of both servers; the verdict names the marker that helps."""
+    world.next_run(world.against, one_at_a_time=by_turns)
+    judge = world.judge()
+    run = judge.measure(target(), SHAPE, None)
+    (measured,) = world.pairings[0].rounds
+    used = [
+        replace(block, windows=tuple(replace(window, cards=CardUse(memory_bytes=12e9)) for window in block.windows))
+        for block in measured.blocks
+    ]
+    world.pairings[0].rounds[:] = [replace(measured, blocks=tuple(used))]
+    judge.measurements[0].show()
+    judgement = judge.against_limit(run, METRICS["gpu_memory"], 16e9).judgement
+    judge.close()
+    if by_turns:
+        assert (judgement.verdict, judgement.value) == (Verdict.PASS, 12e9)
+    else:
+        assert judgement.verdict is Verdict.INVALID
+        assert "gpuserve(one_at_a_time=True)" in text_of(judgement)
+        with pytest.raises(NotMeasured):
+            _ = run.gpu_memory.value

@@ -1,0 +1,257 @@
+"""A baseline: when its stored numbers count, when its base commit decides, and what where neither can."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuserve.builds.checkout import Revision
+from pytest_gpuserve.experiment.pairing import BaseFailed
+from pytest_gpuserve.verdict.metric import METRICS
+from pytest_gpuserve.verdict.reason import ReasonKind
+from pytest_gpuserve.verdict.verdict import Verdict
+from tests.compare import world as world_module
+from tests.compare.vocabulary import cases
+from tests.compare.world import SAME, SHAPE, THROUGHPUT, WORSE, ask, loaded, target, text_of
+from tests.fakes.scripted_pairing import Build, window_at
+from tests.support.builders import COMMIT, here, on_card, streamed
+
+if TYPE_CHECKING:
+    from tests.compare.world import World
+
+P50 = METRICS["latency.p50"]
+
+CARD = on_card(here()).device.card
+assert CARD is not None
+
+
+# -- sessions
+
+
+def test_a_retry_goes_on_with_the_sessions_that_it_has(world: World) -> None:
+    """What an earlier try of the test has measured of the same load is not measured again."""
+    world.recorded()
+    first = world.judge()
+    first.measure(target(), SHAPE, None)
+    measured = world.sessions
+    run = world.judge(earlier=first).measure(target(), SHAPE, None)
+    assert world.sessions == measured
+    assert run.sessions == first.measurements[0].run.sessions
+    other = world.judge(earlier=first).measure(target("other"), SHAPE, None)
+    assert world.sessions == measured + 1
+    assert other.sessions != run.sessions
+
+
+def test_what_will_not_be_recorded_is_not_measured_to_its_end(world: World) -> None:
+    """A recording takes all its sessions, but one on a host that others use is over with the first of them."""
+    world.next_run(record_all=True, record_sessions=3)
+    assert len(world.judge().measure(target(), SHAPE, None).sessions) == 3
+    world.foreign_cores = 2 * world.policy.foreign_cores
+    assert len(world.judge().measure(target(), SHAPE, None).sessions) == 1
+
+
+@pytest.mark.parametrize(
+    ("named", "share"), [({"latency.p99"}, 0.02), ({"latency.p99", "throughput"}, 0.01), (set(), 0.01)]
+)
+def test_the_client_may_add_a_tenth_of_the_narrowest_tolerance(world: World, named: set[str], share: float) -> None:
+    """Of those that a marker names: a load that is compared at 20 % is not INVALID for 1 % of it."""
+    world.next_run(named=frozenset(named))
+    judge = world.judge()
+    judge.measure(target(), SHAPE, None)
+    assert judge.measurements[0].shape.late_share == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "usage", "verdict", "kinds"),
+    [
+        (11, True, Verdict.PASS, []),
+        (11, False, Verdict.INVALID, [ReasonKind.WORK_UNKNOWN]),
+        (12, True, Verdict.INVALID, [ReasonKind.UNLIKE_WORK]),
+    ],
+)
+def test_answers_that_are_longer_than_recorded_are_another_work(
+    world: World,
+    monkeypatch: pytest.MonkeyPatch,
+    tokens: int,
+    verdict: Verdict,
+    kinds: list[ReasonKind],
+    *,
+    usage: bool,
+) -> None:
+    """There is no verdict on how fast they are, and nothing more is measured; the same where one side hides it."""
+    world.start_noise = 0.003
+    with monkeypatch.context() as recording:
+        recording.setattr(world_module, "window_at", lambda cost: streamed(window_at(cost), tokens=11))
+        world.recorded()
+    monkeypatch.setattr(world_module, "window_at", lambda cost: streamed(window_at(cost), tokens=tokens, usage=usage))
+    judgement = loaded(world)
+    assert (judgement.verdict, [reason.kind for reason in judgement.reasons]) == (verdict, kinds)
+    if verdict is Verdict.INVALID:
+        assert world.looks == 0
+
+
+@pytest.mark.parametrize("is_comparable", [True, False])
+def test_the_baselines_clock_is_told_to_who_measures(world: World, *, is_comparable: bool) -> None:
+    """So that slower windows are measured again; not while it is recorded, nor of a card of another kind."""
+    world.clock_mhz = 1200.0
+    world.recorded(where=None if is_comparable else {"device": replace(world.here.device, name="H100")})
+    assert set(world.clocks_wanted) == {None}
+    loaded(world)
+    assert world.clocks_wanted[-1] == (pytest.approx(1200.0) if is_comparable else None)
+
+
+# -- the screen, and what decides everything else
+
+
+OTHER_DRIVER = {"device": replace(on_card(here()).device, card=replace(CARD, driver="550.9"))}
+
+
+@cases(
+    "now, where, base, expected, words",
+    {
+        "within the tolerance": (SAME, {}, WORSE, (Verdict.PASS, "baseline"), ""),
+        "worse": (WORSE, {}, WORSE, (Verdict.REGRESSED, "against"), "settled side by side"),
+        "worse by the hour alone": (WORSE, {}, SAME, (Verdict.PASS, "against"), "settled side by side"),
+        "better": (Build(-0.3), {}, SAME, (Verdict.PASS, "against"), "settled side by side"),
+        "of another host": (SAME, {"device": on_card(here("host-b")).device}, SAME, (Verdict.PASS, "against"), ""),
+        "of another driver": (SAME, OTHER_DRIVER, WORSE, (Verdict.REGRESSED, "against"), "only the code was compared"),
+    },
+)
+def test_stored_numbers_end_a_test_with_pass_alone(  # noqa: PLR0917 -- columns of a table
+    world: World, now: Build, where: dict[str, Any], base: Build, expected: tuple[Verdict, str], words: str
+) -> None:
+    """On a GPU whose facts are those of the recording; everything else goes to rounds at once, and they decide it."""
+    world.start_noise = 0.003
+    world.recorded(where=where)
+    world.alone, world.paired = now, base
+    before = world.sessions
+    final = loaded(world)
+    assert (final.verdict, final.reference_kind) == expected
+    assert words in text_of(final)
+    # Where no stored number counts here, nothing is measured alone.
+    assert world.sessions - before == (not where)
+    assert len(world.pairings) == (final.reference_kind == "against")
+
+
+@cases(
+    "reading, is_screened", {"4 % slower": (-3.46, True), "6 % faster": (-3.56, False), "not measured": (None, False)}
+)
+def test_a_host_of_another_speed_is_not_screened(world: World, reading: float | None, *, is_screened: bool) -> None:
+    """What its numbers would say is not asked, and where nothing else can be asked either, that is why."""
+    world.start_noise = 0.003
+    world.recorded()
+    world.reading = reading
+    assert (loaded(world).reference_kind == "baseline") is is_screened
+    world.next_run(stored_only=True)
+    final = loaded(world)
+    assert (final.verdict is Verdict.PASS) is is_screened
+    assert is_screened or final.verdict is Verdict.INCONCLUSIVE
+    assert is_screened or "this host" in text_of(final)
+
+
+def test_on_cpu_stored_numbers_decide_nothing(world: World) -> None:
+    """Rounds beside the base commit decide everything, and nothing is measured alone before them."""
+    world.here = replace(here(), revision=world.here.revision)
+    world.next_run()
+    world.recorded()
+    before = world.sessions
+    for world.paired, verdict in ((SAME, Verdict.PASS), (WORSE, Verdict.REGRESSED)):
+        world.next_run()
+        assert (loaded(world).verdict, loaded(world).reference_kind) == (verdict, "against")
+    assert world.sessions == before
+    world.next_run(stored_only=True)
+    alone = loaded(world)
+    assert (alone.verdict, alone.change) == (Verdict.INCONCLUSIVE, None)
+    assert "on cpu stored numbers decide nothing" in text_of(alone)
+    assert "--stored-only" in text_of(alone)
+
+
+@pytest.mark.parametrize(
+    ("words", "where", "changes"),
+    [
+        ("uncommitted", {"revision": Revision(COMMIT, clean=False, code=COMMIT)}, {}),
+        ("no app.py", None, {}),
+        ("no such flag", None, {}),
+        ("--stored-only", None, {"stored_only": True}),
+    ],
+)
+@pytest.mark.parametrize(
+    ("alone", "verdict"),
+    [(WORSE, Verdict.REGRESSED), (Build(-0.5), Verdict.IMPROVED), (Build(0.03), Verdict.INCONCLUSIVE)],
+)
+def test_where_rounds_are_impossible_stored_numbers_decide(  # noqa: PLR0917 -- columns of a table
+    world: World, words: str, where: dict[str, Any] | None, changes: dict[str, Any], alone: Build, verdict: Verdict
+) -> None:
+    """On a GPU all three outcomes, which say so and why."""
+    world.recorded(where=where)
+    world.next_run(**changes)
+    world.alone = alone
+    if words == "no such flag":
+        world.failures = {0: BaseFailed("the base of the comparison could not be started: no such flag")}
+    final = loaded(world, is_in_base=words != "no app.py")
+    assert final.reference_kind == "baseline"
+    assert final.verdict is verdict
+    assert words in text_of(final)
+    assert "by stored numbers, not settled side by side" in text_of(final)
+
+
+def test_a_server_of_somebody_elses_is_judged_by_stored_numbers(world: World) -> None:
+    """Nobody knows its host, and no other build of it can be started."""
+    world.recorded()
+    world.alone, world.reading = WORSE, 5.0
+    judge = world.judge()
+    final = ask(judge.measure(target(python=""), SHAPE, None), THROUGHPUT).judgement
+    assert (final.verdict, final.reference_kind) == (Verdict.REGRESSED, "baseline")
+    assert "somebody else runs this server" in text_of(final)
+
+
+def test_a_reason_that_was_accepted_is_shown_by_every_run(world: World) -> None:
+    """Whoever decides."""
+    world.record(reason="a larger model")
+    world.next_run(record_all=False, reason=None)
+    for world.alone in (SAME, WORSE):
+        assert "recorded with the reason: a larger model" in text_of(loaded(world))
+
+
+def test_a_recording_that_is_worse_needs_a_reason(world: World) -> None:
+    """The numbers are compared as they are, on whatever machine; within the tolerance none is needed."""
+    world.record()
+    world.next_run(record_all=True, record_sessions=2)
+    for change, reason, holds in ((0.03, None, True), (0.3, None, False), (0.3, "a larger model", True)):
+        world.alone = Build(change)
+        world.next_run(reason=reason)
+        comparison = ask(world.judge().measure(target(), SHAPE, None), THROUGHPUT)
+        assert comparison.holds is holds
+        assert ("needs a reason: --reason=" in text_of(comparison.judgement)) is not holds
+
+
+def test_what_was_measured_alone_stays_the_run(world: World) -> None:
+    """After a confirmation, or one that failed, the run has its own sessions, and the next metric is judged by them."""
+    world.recorded()
+    world.alone = WORSE
+    for world.failures in ({}, {0: BaseFailed("it did not start")}):
+        world.next_run()
+        judge = world.judge()
+        run = judge.measure(target(), SHAPE, None)
+        alone = list(run.sessions)
+        assert len(alone[0].starts) == 2
+        for metric in (THROUGHPUT, P50):
+            judgement = ask(run, metric).judgement
+            assert run.sessions == alone
+        assert judgement.reference_kind == ("baseline" if world.failures else "against")
+        judge.close()
+
+
+@pytest.mark.parametrize(
+    ("named", "requests"),
+    [((), (40, 80, 200, 400, 1000)), (("itl.p99", "goodput", "gpu_memory"), (1, 40, 80, 200, 400, 1000))],
+)
+def test_a_load_is_as_long_as_what_it_may_be_compared_by_needs_requests(
+    world: World, named: tuple[str, ...], requests: tuple[int, ...]
+) -> None:
+    """By the usual metrics and what a marker names; a request has many gaps, and how many nobody knows before."""
+    world.next_run(named=frozenset(named))
+    world.judge().measure(target(), SHAPE, None)
+    assert world.requests_wanted == [requests]

@@ -1,0 +1,567 @@
+"""A comparison side by side, look by look: what is decided stays, and a re-run goes on instead of trying its luck."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import cache
+from itertools import count, repeat
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.compare.side_by_side import NOT_LOOKED_AT, session_of
+from pytest_gpuserve.measure.rounds import ARMS, ArmResult
+from pytest_gpuserve.measure.window import CardUse
+from pytest_gpuserve.store.history import History
+from pytest_gpuserve.store.sequence import KeptMetric
+from pytest_gpuserve.verdict import verdict as verdict_module
+from pytest_gpuserve.verdict.metric import METRICS
+from pytest_gpuserve.verdict.paired import Prior
+from pytest_gpuserve.verdict.reason import ReasonKind
+from pytest_gpuserve.verdict.sequential import LOOKS
+from pytest_gpuserve.verdict.verdict import Judgement, Verdict
+from tests.fakes.scripted_pairing import Build, KeptInMemory, ScriptedPairing, a_comparison, round_of
+from tests.support.builders import streamed
+from tests.support.reasons import because, said
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pytest_gpuserve.compare.side_by_side import SideBySide
+    from pytest_gpuserve.measure.rounds import Round
+    from pytest_gpuserve.verdict.metric import Metric
+
+THROUGHPUT, P50, P99 = METRICS["throughput"], METRICS["latency.p50"], METRICS["latency.p99"]
+COLD_START = METRICS["cold_start"]
+
+TOLERANCE = 0.05
+EDGE = math.log1p(THROUGHPUT.growth(TOLERANCE) / 4)
+"""The largest change that is nothing to talk about."""
+
+NARROW = Prior(0.005**2, 20, learned=True)
+"""A machine that is known so well that a first round can PASS."""
+
+SHAKY = Build(start_sd=0.02, window_sd=0.02)
+SHAKY_PRIOR = Prior(2 * SHAKY.start_sd**2, 20, learned=True)
+"""A machine on which looks matter, and a belief that is right about it."""
+
+MIDDLE = Build(change=0.03, start_sd=0.01, window_sd=0.02)
+WIDE = Prior(0.05**2, 20, learned=True)
+"""Between nothing to talk about and too much, where starts are believed to be so far apart that nothing is decided."""
+
+
+@pytest.fixture
+def computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Student's distribution is looked up where it was computed before: to count re-runs is to ask the same again."""
+    for name in ("t_quantile", "t_upper_tail"):
+        monkeypatch.setattr(verdict_module, name, cache(getattr(verdict_module, name)))
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> History:
+    """What is remembered on the disk."""
+    return History(tmp_path)
+
+
+def undecided(history: History | None = None) -> SideBySide:
+    """A comparison that no look decides."""
+    return a_comparison(ScriptedPairing(MIDDLE), history=history, prior=WIDE)
+
+
+def look(paired: SideBySide, times: int = 1) -> Judgement:
+    """Look at throughput so many times; what the last look comes to."""
+    for _ in range(times):
+        paired.more()
+        judgement = paired.judge(THROUGHPUT, TOLERANCE)
+    return judgement
+
+
+def place(paired: SideBySide) -> tuple[int, int]:
+    """Rounds so far, and blocks of the last."""
+    return len(paired.rounds), len(paired.rounds[-1].blocks)
+
+
+def run_on(paired: SideBySide, tolerance: float = TOLERANCE, *, looks: int = len(LOOKS)) -> Judgement:
+    """What one run of a test comes to: it looks until throughput is decided, at most so often."""
+    judgement = paired.judge(THROUGHPUT, tolerance)
+    while judgement.verdict is Verdict.INCONCLUSIVE and not paired.exhausted and looks:
+        looks -= 1
+        paired.more()
+        judgement = paired.judge(THROUGHPUT, tolerance)
+    return judgement
+
+
+def says(judgement: Judgement, words: str) -> bool:
+    """Whether a reason has these words."""
+    return any(words in reason for reason in said(judgement.reasons))
+
+
+# -- looks
+
+
+def test_looks_come_in_the_planned_order() -> None:
+    """Three blocks, then the round is filled with the same servers, then whole rounds; after eight it is exhausted.
+
+    Servers that do not fit into memory together are looked at after each round of one block, from the second look on.
+    """
+    pairing = ScriptedPairing(MIDDLE)
+    paired, alone = a_comparison(pairing), a_comparison(ScriptedPairing(MIDDLE, by_turns=True))
+    judgement = paired.judge(THROUGHPUT, TOLERANCE)
+    assert (judgement.verdict, judgement.value, judgement.rounds) == (Verdict.INCONCLUSIVE, None, 0)
+    for comparison, looks in ((paired, list(LOOKS)), (alone, [(number, 1) for number in range(1, 9)])):
+        seen = []
+        while not comparison.exhausted:
+            comparison.more()
+            seen.append(place(comparison))
+        assert seen == looks
+    assert pairing.measured == len(LOOKS)
+    assert alone.judge(THROUGHPUT, TOLERANCE).windows == 4 * 8
+
+
+@pytest.mark.parametrize(
+    ("start_in_blocks", "window_sd", "seen"),
+    [
+        (1.5, 0.004, [(1, 3), (2, 6), (3, 6)]),
+        (100.0, 0.004, [(1, 3), (1, 6), (2, 6)]),
+        (1.5, 0.1, [(1, 3), (1, 6), (2, 6)]),
+    ],
+    ids=["as a rule", "dear starts", "blocks that scatter"],
+)
+def test_the_first_round_ends_early_where_another_start_tells_more(
+    start_in_blocks: float, window_sd: float, seen: list[tuple[int, int]]
+) -> None:
+    """Three blocks are enough of starts that are cheap or differ more than blocks do."""
+    pairing = ScriptedPairing(Build(0.03, start_sd=0.01, window_sd=window_sd), start_in_blocks=start_in_blocks)
+    paired = a_comparison(pairing)
+    places: list[tuple[int, int]] = []
+    for _ in seen:
+        number, before = paired.next_round, len(paired.rounds)
+        look(paired)
+        places.append(place(paired))
+        assert (number, number > before) == (len(paired.rounds), len(paired.rounds) > before)
+    assert places == seen
+    assert pairing.blocks_of_open_round == 0
+
+
+def test_trouble_at_the_end_of_a_round_that_ends_early_costs_no_other_round() -> None:
+    """It is INVALID at once, and remembered so."""
+
+    class Spoiled(ScriptedPairing):
+        def close(self) -> None:
+            super().close()
+            self.rounds[-1] = replace(self.rounds[-1], problems=because("memory"))
+            self.on_late_trouble()
+
+    pairing = Spoiled(Build(0.03, start_sd=0.01), start_in_blocks=1.5)
+    paired = a_comparison(pairing)
+    assert look(paired).verdict is Verdict.INCONCLUSIVE
+    assert paired.wants_start
+    assert look(paired).verdict is Verdict.INVALID
+    assert (place(paired), pairing.measured) == ((1, 3), 1)
+
+
+def test_a_first_round_that_a_metric_wants_whole_is_whole() -> None:
+    """Of a p99, which takes no part in the first look; of too few requests in a block; where one server may drift."""
+    dear = Build(0.03, start_sd=0.01, window_sd=0.004)
+    places = []
+    for metric, build in ((P99, dear), (P50, replace(dear, requests=10)), (P50, replace(dear, drift=0.012))):
+        paired = a_comparison(ScriptedPairing(build, start_in_blocks=0.1))
+        for _ in range(2):
+            paired.more()
+            paired.judge(metric, TOLERANCE)
+        places.append(place(paired))
+    assert places == [(1, 6)] * 3
+
+
+def test_another_metric_uses_all_that_was_measured() -> None:
+    """What is asked later is judged by the rounds that are there, without measuring, at the look that is due."""
+    pairing = ScriptedPairing(MIDDLE)
+    paired = a_comparison(pairing)
+    while len(paired.rounds) < 4:
+        paired.more()
+    before = pairing.measured
+    judgement = paired.judge(METRICS["batching_ratio"], 0.5)
+    assert (judgement.verdict, judgement.rounds, pairing.measured) == (Verdict.PASS, 4, before)
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict"), [(0.3, Verdict.REGRESSED), (-0.3, Verdict.IMPROVED), (0.0, Verdict.PASS)]
+)
+def test_a_verdict_tells_its_numbers(change: float, verdict: Verdict) -> None:
+    """Both values, the change with its interval, windows and what could have been seen stand in the judgement."""
+    paired = a_comparison(ScriptedPairing(Build(change)))
+    judgement = run_on(paired)
+    assert (judgement.verdict, judgement.reference_kind) == (verdict, "against")
+    assert judgement.value is not None
+    assert judgement.reference is not None
+    assert judgement.change is not None
+    assert judgement.interval is not None
+    assert judgement.value / judgement.reference == pytest.approx(math.exp(-change), rel=0.03)
+    assert judgement.change == pytest.approx(math.expm1(-change), abs=0.03)
+    assert judgement.interval[0] < judgement.change < judgement.interval[1]
+    assert judgement.windows == 4 * sum(len(measured.blocks) for measured in paired.rounds)
+    assert judgement.detectable is not None
+
+
+@pytest.mark.parametrize("by_turns", [False, True])
+def test_the_memory_of_a_shared_card_is_in_neither_session(*, by_turns: bool) -> None:
+    """It is that of both servers; a server's own windows, energy, and the memory that it had by turns, are told."""
+    made = round_of([math.log(2)], by_turns=by_turns)
+    (block,) = made.blocks
+    used = CardUse(joules=50.0, memory_bytes=12e9, utilisation=0.5, sm_clock_mhz=1500.0)
+    windows = tuple(replace(window, cards=used) for window in block.windows)
+    measured = replace(made, blocks=(replace(block, windows=windows),))
+    expected = used if by_turns else replace(used, memory_bytes=None)
+    for arm in ARMS:
+        assert [window.cards for window in session_of(measured, arm).windows] == [expected] * 2
+        assert [window.cards for window in session_of(made, arm).windows] == [None] * 2
+    base, candidate = (session_of(made, arm).windows[0].throughput for arm in ARMS)
+    assert candidate == pytest.approx(base / 2)
+
+
+# -- what is decided stays
+
+
+@pytest.mark.parametrize("change", [0.3, -0.3, 0.0])
+def test_a_decision_stays_whatever_comes_after(change: float) -> None:
+    """A metric that was decided is not judged again by later rounds, not even if these say the contrary."""
+    pairing = ScriptedPairing(Build(change))
+    paired = a_comparison(pairing)
+    decided = run_on(paired)
+    assert decided.verdict is not Verdict.INCONCLUSIVE
+    if pairing.blocks_of_open_round:
+        paired.more()
+    pairing.build = Build(0.5 - change)
+    while not paired.exhausted:
+        again = look(paired)
+        assert (again.verdict, again.change, again.rounds) == (decided.verdict, decided.change, decided.rounds)
+
+
+def test_trouble_in_a_round_is_invalid_for_every_metric() -> None:
+    """After a round with a problem nothing is concluded, not even what was decided before."""
+    paired = a_comparison(ScriptedPairing(problems={1: ("wrong answers",)}), prior=NARROW)
+    assert look(paired, 2).verdict is Verdict.PASS
+    paired.more()
+    for metric in METRICS.values():
+        judgement = paired.judge(metric, TOLERANCE)
+        assert (judgement.verdict, said(judgement.reasons)) == (Verdict.INVALID, ("wrong answers",))
+        assert paired.judge_limit(metric, 1.0).verdict is Verdict.INVALID
+
+
+@pytest.mark.parametrize(
+    ("requests", "metric", "words"),
+    [pytest.param(0, THROUGHPUT, "", id="none"), pytest.param(20, P99, "1000 requests", id="too few for a quantile")],
+)
+def test_what_is_not_known_is_undecided_and_has_no_value(requests: int, metric: Metric, words: str) -> None:
+    """At a full round too; it is said how many requests a quantile needs."""
+    paired = a_comparison(ScriptedPairing(Build(requests=requests)))
+    for _ in range(2):
+        paired.more()
+        judgement = paired.judge(metric, 0.2)
+        assert judgement.verdict is Verdict.INCONCLUSIVE
+    assert judgement.value is None
+    assert not words or says(judgement, words)
+
+
+def test_a_first_round_that_was_cut_short_does_not_block_a_quantile() -> None:
+    """Three blocks without enough requests for a p99 are left out of it: with them no later round was ever judged."""
+    paired = a_comparison(ScriptedPairing(Build(requests=250)))
+    paired.more()
+    paired.stop_load()
+    paired.more()
+    assert place(paired) == (2, 6)
+    judgement = paired.judge(P99, 0.2)
+    assert (judgement.verdict, judgement.rounds) == (Verdict.PASS, 1)
+    assert paired.judge(P50, TOLERANCE).rounds == 2
+
+
+# -- re-runs
+
+
+def test_a_re_run_goes_on_where_the_last_one_ended(history: History) -> None:
+    """It has the same rounds and takes the next look; together they see what one long run sees."""
+    whole, parts = undecided(), undecided(history)
+    for number, _ in enumerate(LOOKS):
+        if number and number % 2 == 0:
+            parts = undecided(history)
+        expected, found = look(whole), look(parts)
+        assert place(parts) == place(whole)
+        assert found.verdict is expected.verdict is Verdict.INCONCLUSIVE
+        # A file keeps six digits of a window's length.
+        assert found.change == pytest.approx(expected.change, abs=1e-5)
+    assert whole.exhausted
+    # What eight rounds could not decide stays so, however often it is run again, and nothing more is measured.
+    pairing = ScriptedPairing(Build())
+    again = a_comparison(pairing, history=history)
+    assert again.exhausted
+    assert (run_on(again).verdict, pairing.measured) == (Verdict.INCONCLUSIVE, 0)
+
+
+@pytest.mark.parametrize("change", [0.3, 0.0])
+def test_a_kept_decision_is_told_without_measuring(history: History, change: float) -> None:
+    """A re-run of a decided pair says so, when it was decided and how to forget it, and starts no server."""
+    decided = run_on(a_comparison(ScriptedPairing(Build(change)), history=history))
+    assert not says(decided, "kept")
+    pairing = ScriptedPairing(Build(-change))
+    paired = a_comparison(pairing, history=history)
+    again = run_on(paired)
+    assert (again.verdict, pairing.measured) == (decided.verdict, 0)
+    assert [reason.kind for reason in again.reasons].count(ReasonKind.KEPT) == 1
+    assert says(again, "--cache-clear")
+    # A metric that is first asked now is decided now, though by remembered rounds.
+    for _ in range(2):
+        first_asked = paired.judge(P50, TOLERANCE)
+        assert first_asked.verdict is decided.verdict
+        assert not says(first_asked, "kept")
+
+
+def test_a_re_run_begins_a_new_round_where_the_first_was_cut_short(history: History) -> None:
+    """Servers that are gone cannot be gone on with: the second round follows, and the look after two rounds is due."""
+    undecided(history).more()
+    paired = undecided(history)
+    assert place(paired) == (1, 3)
+    assert look(paired).rounds == 2
+    assert [len(measured.blocks) for measured in paired.rounds] == [3, 6]
+
+
+def re_run(seeds: Iterator[int], history: History | None, build: Build) -> Verdict:
+    """The outcome of a developer who runs a failing test again until it passes, five times at most."""
+    for _ in range(6):
+        pairing = ScriptedPairing(build, next(seeds))
+        verdict = run_on(a_comparison(pairing, history=history, prior=SHAKY_PRIOR), looks=2).verdict
+        if verdict.passes:
+            break
+    return verdict
+
+
+@pytest.mark.usefixtures("computed_once")
+def test_re_run_until_green_cannot_launder_a_regression() -> None:
+    """Of 60 changes inside the zone the same ones are REGRESSED with five re-runs as in one long run.
+
+    Without a memory the same re-runs leave less than half of them, so the count would notice.
+    """
+    build = replace(SHAKY, change=2 * EDGE)
+    straight, again, forgetful = [], [], []
+    for seed in range(60):
+        straight.append(run_on(a_comparison(ScriptedPairing(build, seed), prior=SHAKY_PRIOR)).verdict)
+        again.append(re_run(repeat(seed), KeptInMemory(), build))
+        forgetful.append(re_run(count(1000 * (seed + 1)), None, build))
+    assert again == straight
+    assert 4 <= straight.count(Verdict.REGRESSED) <= 30
+    assert forgetful.count(Verdict.REGRESSED) < straight.count(Verdict.REGRESSED) / 2
+
+
+@pytest.mark.usefixtures("computed_once")
+def test_going_back_and_forth_between_tolerances_does_not_pass_more_regressions() -> None:
+    """Another tolerance asks anew, but of the same rounds and at the look that is due, so it wins no second chance.
+
+    Of 30 changes just as large as the tolerance at most the nominal 5 % pass (10 % leave room for chance), although
+    each REGRESSED is forgotten by asking for a neighbouring tolerance and coming back, until the looks are used up.
+    """
+    build = replace(SHAKY, change=math.log1p(THROUGHPUT.growth(TOLERANCE)))
+    passed = regressed = 0
+    for seed in range(30):
+        kept = KeptInMemory()
+        for _ in range(10):
+            paired = a_comparison(ScriptedPairing(build, seed), history=kept, prior=SHAKY_PRIOR)
+            run_on(paired, 1.001 * TOLERANCE, looks=1)
+            verdict = run_on(paired, looks=1).verdict
+            if verdict.passes:
+                passed += 1
+                break
+            regressed += verdict is Verdict.REGRESSED
+            if not paired.exhausted:
+                paired.more()
+        assert len(paired.rounds) <= 8
+    assert regressed > 30
+    assert passed / 30 <= 0.10
+
+
+def test_a_round_in_a_starved_hour_teaches_nothing_about_starts() -> None:
+    """A round in which others took the host is evidence, but later comparisons do not learn from its spread."""
+    history, pairing = KeptInMemory(), ScriptedPairing()
+    quiet, starved = round_of([0.01] * 6), replace(round_of([0.4] * 6), foreign_cores=1.0)
+    paired = a_comparison(pairing, history=history)
+    pairing.rounds.extend([quiet, starved, quiet])
+    paired.judge(THROUGHPUT, TOLERANCE)
+    (kept,) = history.kept.values()
+    assert [max(differences) for differences in kept.metrics["throughput"].differences] == pytest.approx([0.01, 0.01])
+    assert len(kept.rounds) == 3
+
+
+class Talkative(ScriptedPairing):
+    """A candidate whose answers are longer; ``silent`` sides do not say how long theirs are."""
+
+    silent: frozenset[str] = frozenset()
+
+    def _round(self, number: int, blocks: int) -> Round:
+        measured = super()._round(number, blocks)
+        longer = [
+            replace(
+                block,
+                windows=tuple(
+                    streamed(each, tokens=11 if arm == "base" else 12, usage=arm not in self.silent)
+                    for arm, each in zip(block.order, block.windows, strict=True)
+                ),
+            )
+            for block in measured.blocks
+        ]
+        return replace(measured, blocks=tuple(longer))
+
+
+def test_longer_answers_are_another_work() -> None:
+    """There is no verdict on how fast they are, and a re-run measures again; how long a start takes is judged."""
+    history = KeptInMemory()
+    for _ in range(2):
+        paired = a_comparison(Talkative(), prior=NARROW, history=history)
+        judgement = look(paired, 2)
+        assert judgement.verdict is Verdict.INVALID
+        assert [reason.kind for reason in judgement.reasons] == [ReasonKind.UNLIKE_WORK]
+        assert len(paired.rounds) == 1
+    assert paired.judge(COLD_START, 0.2).verdict is not Verdict.INVALID
+
+
+def test_answers_whose_length_nobody_knows_are_told() -> None:
+    """With whatever is said of the metrics that are made of them, and of ratios in a duel, each time."""
+    pairing = Talkative()
+    pairing.silent = frozenset(ARMS)
+    paired = a_comparison(pairing, prior=NARROW)
+    judgement = look(paired, 2)
+    assert judgement.verdict is Verdict.PASS
+    limited = [paired.judge_limit(THROUGHPUT, 0.5) for _ in range(2)][-1]
+    for each in (judgement, limited):
+        assert [reason.kind for reason in each.reasons].count(ReasonKind.WORK_UNKNOWN) == 1
+    assert not paired.judge(COLD_START, 0.2).has(ReasonKind.WORK_UNKNOWN)
+
+
+@pytest.mark.parametrize("silent", ARMS)
+def test_a_side_that_alone_does_not_say_how_long_its_answers_are_is_not_compared(silent: str) -> None:
+    """It would hide that they are shorter, in a limit of a duel too; how long a start takes is judged."""
+    pairing = Talkative()
+    pairing.silent = frozenset({silent})
+    paired = a_comparison(pairing, prior=NARROW)
+    judgement = look(paired, 2)
+    for each in (judgement, paired.judge_limit(THROUGHPUT, 0.5)):
+        assert (each.verdict, [reason.kind for reason in each.reasons]) == (Verdict.INVALID, [ReasonKind.WORK_UNKNOWN])
+    assert paired.judge(COLD_START, 0.2).verdict is not Verdict.INVALID
+
+
+# -- trouble that shows late
+
+NOT_GIVEN_BACK = because("memory not given back", kind=ReasonKind.MEMORY_NOT_GIVEN_BACK)
+
+
+class Leaking(ScriptedPairing):
+    """Servers of which it shows at their end, and not before, that nothing may be concluded from their round."""
+
+    def close(self) -> None:
+        """See `ScriptedPairing`."""
+        was_open = self.blocks_of_open_round > 0
+        super().close()
+        if was_open:
+            self.rounds[-1] = replace(self.rounds[-1], problems=NOT_GIVEN_BACK)
+            self.on_late_trouble()
+
+
+class Interrupted(Leaking):
+    """The same where they are ended by Ctrl-C at their second look."""
+
+    def measure(self, blocks: int) -> None:
+        """See `ScriptedPairing`."""
+        if self.measured:
+            self.close()
+            raise KeyboardInterrupt
+        super().measure(blocks)
+
+
+class Dying(ScriptedPairing):
+    """Servers that die after the first look of a round."""
+
+    def _round(self, number: int, blocks: int) -> Round:
+        return replace(super()._round(number, blocks), problems=because("it died") if blocks == 6 else ())
+
+
+@pytest.mark.parametrize("is_interrupted", [False, True])
+def test_a_pass_is_not_remembered_of_servers_that_left_memory_behind(*, is_interrupted: bool) -> None:
+    """Their round passed at the first look; a re-run knows neither the round nor the verdict, and measures it again."""
+    pairing, history = Interrupted() if is_interrupted else Leaking(), KeptInMemory()
+    first = a_comparison(pairing, prior=NARROW, history=history)
+    assert look(first).verdict is Verdict.PASS
+    assert first.judge(P50, TOLERANCE).rounds == 1
+    if is_interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            first.more()
+    first.stop_load()
+    assert first.judge(THROUGHPUT, TOLERANCE).reasons == NOT_GIVEN_BACK
+    (kept,) = history.kept.values()
+    assert kept.rounds == ()
+    assert kept.metrics == {name: KeptMetric(TOLERANCE) for name in ("throughput", "latency.p50")}
+    again = a_comparison(ScriptedPairing(Build(change=0.3)), prior=NARROW, history=history)
+    assert look(again).verdict is Verdict.REGRESSED
+
+
+def test_a_round_with_trouble_is_no_evidence_in_a_re_run(history: History) -> None:
+    """It is not remembered, but what was decided before it is: the re-run has the sound rounds and their decision."""
+    first = a_comparison(Leaking(problems={1: ("it died",)}), prior=NARROW, history=history)
+    assert [look(first).verdict for _ in range(3)] == [Verdict.PASS, Verdict.PASS, Verdict.INVALID]
+    other = ScriptedPairing()
+    again = a_comparison(other, prior=NARROW, history=history)
+    assert again.judge(THROUGHPUT, TOLERANCE).verdict is Verdict.PASS
+    assert (len(again.rounds), again.problems, other.measured) == (1, (), 0)
+
+
+def test_trouble_at_the_second_look_takes_the_first_back(history: History) -> None:
+    """What was remembered at the first look of a round is forgotten when its second finds trouble."""
+    first = a_comparison(Dying(MIDDLE), prior=WIDE, history=history)
+    look(first)
+    assert len(undecided(history).rounds) == 1
+    first.more()
+    again = undecided(history)
+    assert len(again.rounds) == 0
+    # It is a file that can be read, and that the re-run goes on from.
+    again.more()
+    assert len(undecided(history).rounds) == 1
+
+
+# -- cold starts
+
+
+def started(base: float, candidate: float) -> Round:
+    """A round of servers that took so long to start."""
+    return replace(round_of([0.0] * 6), sides={"base": ArmResult((base,)), "candidate": ArmResult((candidate,))})
+
+
+def test_the_values_of_cold_starts_are_of_the_rounds_that_are_judged() -> None:
+    """The first round, whose first start reads from the disk, is in no verdict, value or ratio, nor in what is learned.
+
+    There the candidate took eight times as long; in all others both took as long.
+    """
+    history, pairing = KeptInMemory(), ScriptedPairing()
+    paired = a_comparison(pairing, history=history)
+    pairing.rounds.append(started(10.0, 80.0))
+    alone = paired.judge(COLD_START, 0.2)
+    assert (alone.value, alone.reference) == (80.0, 10.0)
+    pairing.rounds.extend([started(10.0, 10.0), started(11.0, 11.0)])
+    judged = paired.judge(COLD_START, 0.2)
+    assert (judged.verdict, judged.value, judged.reference) == (Verdict.PASS, 10.5, 10.5)
+    limited = paired.judge_limit(COLD_START, 1.3)
+    assert (limited.verdict, limited.value) == (Verdict.PASS, 1.0)
+    (kept,) = history.kept.values()
+    assert kept.metrics["cold_start"].differences == ((0.0,), (0.0,))
+    assert len(kept.rounds) == 3
+
+
+def test_a_cold_start_is_not_judged_by_servers_that_started_at_the_same_time() -> None:
+    """Whoever asks for it after such rounds gets further ones, in which one server starts after the other."""
+    pairing = ScriptedPairing()
+    paired = a_comparison(pairing)
+    pairing.rounds.extend(replace(started(10.0, 30.0), together=True) for _ in range(2))
+    assert paired.judge(THROUGHPUT, TOLERANCE).verdict is Verdict.PASS
+    assert pairing.starts_together
+    asked = paired.judge(COLD_START, 0.2)
+    assert (asked.verdict, asked.value, asked.reasons) == (Verdict.INCONCLUSIVE, None, (NOT_LOOKED_AT,))
+    assert not pairing.starts_together
+    pairing.rounds.extend([started(10.0, 10.0)] * 2)
+    assert paired.judge(COLD_START, 0.2).value == 10.0

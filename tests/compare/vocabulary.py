@@ -1,0 +1,70 @@
+"""What assertions are made of, for every metric: its sides, the comparison that gates, and a judge that only notes."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_gpuserve.compare.assertions import Comparison, Run
+from pytest_gpuserve.verdict.metric import METRICS, Metric
+from pytest_gpuserve.verdict.verdict import Verdict
+from tests.support.builders import judgement, session
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+
+ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+COMPARISONS = (operator.ge, operator.le, operator.gt, operator.lt, operator.eq, operator.ne)
+
+
+def cases(names: str, table: Mapping[str, tuple[object, ...]]) -> pytest.MarkDecorator:
+    """Run a test with each row of a table, under its name."""
+    return pytest.mark.parametrize(names, table.values(), ids=table)
+
+
+@dataclass
+class Listener:
+    """A judge that notes what it was asked, and answers as told."""
+
+    verdict: Verdict = Verdict.PASS
+    asked: list[tuple[str, object]] = field(default_factory=list)
+
+    def against_baseline(self, run: Run, metric: Metric) -> Comparison:
+        """See ``Judge``."""
+        return self._noted(metric, "baseline")
+
+    def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
+        """See ``Judge``."""
+        return self._noted(metric, limit)
+
+    def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
+        """See ``Judge``."""
+        return self._noted(metric, limit)
+
+    def _noted(self, metric: Metric, other: object) -> Comparison:
+        self.asked.append((metric.name, other))
+        return Comparison(judgement(self.verdict, metric.name), holds=self.verdict.passes)
+
+
+def a_run(judge: Listener | None = None) -> Run:
+    """A run of two sessions, one of which went wrong."""
+    return Run("", judge or Listener(), [session(), session(problems=("it died",))])
+
+
+def side(owner: object, metric: Metric) -> Any:  # noqa: ANN401 -- of a run, a baseline or a duel
+    """``owner.throughput``, ``owner.latency.p99`` ... by the metric's name."""
+    return operator.attrgetter(metric.name)(owner)
+
+
+def good(metric: Metric) -> Callable[[Any, Any], Any]:
+    """The comparison that gates."""
+    return operator.ge if metric.higher_is_better else operator.le
+
+
+def mirrored(metric: Metric) -> Callable[[Any, Any], Any]:
+    """The one that gates where the sides are exchanged, and gates nothing where they are not."""
+    return operator.le if metric.higher_is_better else operator.ge

@@ -1,0 +1,325 @@
+"""A machine for the judge of a test: loads and rounds are made up, and take as long as is said."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from random import Random
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from pytest_gpuserve.builds.base import NotInGit
+from pytest_gpuserve.builds.checkout import Revision
+from pytest_gpuserve.builds.relocation import Relocation
+from pytest_gpuserve.builds.worktree import ReferenceBuild, ReferenceBuilds
+from pytest_gpuserve.compare import measurement, paired_runner, side_by_side
+from pytest_gpuserve.compare.baseline_store import BaselineStore
+from pytest_gpuserve.compare.context import Policy
+from pytest_gpuserve.compare.judging import TestGate
+from pytest_gpuserve.compare.paired_runner import PairedRunner
+from pytest_gpuserve.errors import NotInRevision
+from pytest_gpuserve.experiment.handle import ServerHandle
+from pytest_gpuserve.experiment.shape import LoadShape
+from pytest_gpuserve.experiment.shared_starts import SharedStarts
+from pytest_gpuserve.load.schedule import Closed
+from pytest_gpuserve.measure.window import CardUse, Session, Start
+from pytest_gpuserve.verdict.metric import METRICS, Metric
+from pytest_gpuserve.verdict.reason import ReasonKind
+from tests.fakes.scripted_pairing import AT, Build, ScriptedPairing, window_at
+from tests.support.builders import COMMIT, here, on_card
+from tests.support.reasons import because, said
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from typing_extensions import Self
+
+    from pytest_gpuserve.compare.assertions import Comparison, Run
+    from pytest_gpuserve.experiment.environment import RunEnvironment
+    from pytest_gpuserve.experiment.handle import Starter, Target
+    from pytest_gpuserve.experiment.shape import Terms
+    from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.measure.rounds import Round
+    from pytest_gpuserve.store.history import History
+    from pytest_gpuserve.verdict.verdict import Judgement
+
+THROUGHPUT = METRICS["throughput"]
+SAME, WORSE = Build(0.0), Build(0.35)
+BETWEEN = Build(0.0306, start_sd=0.002, window_sd=0.01)
+"""Half way from nothing to talk about to too much: three rounds do not decide it."""
+
+SHAPE = LoadShape(Closed(1))
+
+
+@dataclass(frozen=True)
+class FakeKind:
+    """A kind of server that is never started, and knows to which revision it was taken."""
+
+    name: str = "fake"
+    is_in_base: bool = True
+    transport: str = "http"
+    python: str = "python"
+    revision: str = ""
+
+    def workload(self) -> Mapping[str, str]:
+        """See `ServerKind`."""
+        return {"server": self.name}
+
+    def information(self) -> Mapping[str, str]:
+        """See `ServerKind`."""
+        return {}
+
+    def relocated(self, relocation: Relocation) -> FakeKind:
+        """See `ServerKind`."""
+        if not self.is_in_base:
+            raise NotInRevision(f"{relocation.revision} has no app.py")
+        return replace(self, revision=str(relocation.revision))
+
+
+class FakeOpponents(ReferenceBuilds):
+    """Opponents without git: the commit that a baseline names is its base."""
+
+    def base_of(self, path: Path, is_same: Callable[[bytes], bool]) -> str:
+        """See `ReferenceBuilds`."""
+        raise NotInGit("there is no git here")
+
+    def find(self, *, revision: str | None, python: str | None, called: str = "") -> ReferenceBuild:
+        """See `ReferenceBuilds`."""
+        name = f"{called or revision} ({str(revision)[:12]})"
+        return ReferenceBuild(name, str(revision), Relocation(checkout=self._root, revision=name))
+
+
+@dataclass
+class World:
+    """A machine with a card and its baselines, on which loads take as long as is said.
+
+    Args:
+        folder: Of baselines and of what is remembered.
+        alone: What a load that is measured alone is like now.
+        paired: What it is like beside its base.
+        noise: Standard deviation of log cost between sessions.
+        start_noise: Between the starts of one.
+        problems: Of rounds, by their number.
+        failures: Of rounds, by their number.
+        session_seconds: How long a session takes.
+        look_seconds: How long a look takes.
+        here: The circumstances.
+        history: What is remembered; None for nothing.
+        clock_mhz: Of the card, in every window; None for no card.
+        clocks_wanted: The baseline's clock that each session was told.
+        requests_wanted: That each start of a session should have.
+        reading: How fast the host is; None where that cannot be measured.
+        recorded_metrics: What a recording compares.
+        leak: Why nothing may be concluded from the last round, which shows at its servers' end; "" for nothing.
+        seed: Of the noise of rounds.
+    """
+
+    folder: Path
+    alone: Build = SAME
+    paired: Build = SAME
+    noise: float = 0.003
+    start_noise: float = 0.015
+    problems: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    failures: Mapping[int, Exception] = field(default_factory=dict)
+    session_seconds: float = 10.0
+    look_seconds: float = 10.0
+    foreign_cores: float = 0.0
+    here: RunEnvironment = field(
+        default_factory=lambda: replace(
+            on_card(here()),
+            revision=Revision(COMMIT, True, COMMIT, "c" * 64),  # noqa: FBT003
+        )
+    )
+    history: History | None = None
+    clock_mhz: float | None = None
+    clocks_wanted: list[float | None] = field(default_factory=list)
+    requests_wanted: list[tuple[int, ...]] = field(default_factory=list)
+    reading: float | None = -3.5
+    recorded_metrics: tuple[Metric, ...] = (THROUGHPUT,)
+    leak: str = ""
+    seed: int = 0
+    now: float = 0.0
+    sessions: int = 0
+    looks: int = 0
+    told: list[Judgement] = field(default_factory=list)
+    pairings: list[ScriptedPairing] = field(default_factory=list)
+    policy: Policy = field(
+        default_factory=lambda: Policy(
+            record_new=False,
+            record_all=False,
+            record_sessions=4,
+            reason=None,
+            skip_missing=False,
+            skip_inconclusive=False,
+            budget_seconds=1000.0,
+            foreign_cores=1.0,
+            stored_only=False,
+            one_at_a_time=False,
+            named=frozenset(),
+        )
+    )
+
+    def __post_init__(self) -> None:
+        self.paired_runner = self._new_paired_runner(None)
+
+    def standing_in(self, monkeypatch: pytest.MonkeyPatch) -> Self:
+        """Take the place of what measures, and of the clock."""
+        monkeypatch.setattr(measurement, "take_session", self.take_session)
+        monkeypatch.setattr(paired_runner, "Pairing", self.pairing)
+        for module in (measurement, side_by_side):
+            monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=self.monotonic))
+        return self
+
+    def monotonic(self) -> float:
+        """The clock."""
+        return self.now
+
+    def take_session(
+        self, target: Target, shape: LoadShape, keep: Callable[[Session], None], progress: Progress
+    ) -> None:
+        """Stand for `sampling.take_session`."""
+        self.now += self.session_seconds
+        self.sessions += 1
+        self.clocks_wanted.append(shape.baseline_clock_mhz)
+        self.requests_wanted.append(shape.requests_wanted)
+        cards = None if self.clock_mhz is None else CardUse(sm_clock_mhz=self.clock_mhz)
+        random = Random(f"alone {self.sessions}")
+        session = self.alone.change + random.gauss(0.0, self.noise)
+        costs = [session + random.gauss(0.0, self.start_noise) for _ in range(2)]
+        starts = tuple(
+            Start(
+                tuple(replace(window_at(cost + random.gauss(0.0, 0.003)), cards=cards) for _ in range(4)),
+                1.5,
+                foreign_cores=self.foreign_cores,
+            )
+            for cost in costs
+        )
+        keep(Session(starts, AT, answers=2, answers_checked=2))
+
+    def pairing(
+        self,
+        base: Target,
+        candidate: Target,
+        terms: Terms,
+        progress: Progress,
+        rounds: Iterable[Round],
+        **more: object,
+    ) -> ScriptedPairing:
+        """Stand for `Pairing`."""
+        world = self
+
+        class Timed(ScriptedPairing):
+            def measure(self, blocks: int) -> None:
+                world.now += world.look_seconds
+                world.looks += 1
+                super().measure(blocks)
+
+            def close(self) -> None:
+                super().close()
+                if world.leak and self.rounds:
+                    self.rounds[-1] = replace(
+                        self.rounds[-1], problems=because(world.leak, kind=ReasonKind.MEMORY_NOT_GIVEN_BACK)
+                    )
+
+        made = Timed(
+            self.paired,
+            seed=self.seed,
+            rounds=list(rounds),
+            problems=self.problems,
+            failures=self.failures,
+            by_turns=terms.by_turns,
+        )
+        self.pairings.append(made)
+        return made
+
+    def judge(self, nodeid: str = "test_x.py::test_a", earlier: TestGate | None = None) -> TestGate:
+        """The judge of a test."""
+        return TestGate(
+            nodeid,
+            baseline_store=BaselineStore(self.folder / "baselines", self.here),
+            paired_runner=self.paired_runner,
+            policy=self.policy,
+            tolerance_of=lambda metric: metric.default_tolerance,
+            on_verdict=lambda label, judgement: self.told.append(judgement),
+            earlier=earlier,
+        )
+
+    def next_run(self, against: Callable[[], ReferenceBuild] | None = None, **changes: Any) -> None:  # noqa: ANN401 -- fields of the policy
+        """Begin another run of pytest."""
+        self.policy = replace(self.policy, **changes)
+        self.told.clear()
+        self.pairings.clear()
+        self.now, self.looks = 0.0, 0
+        self.paired_runner = self._new_paired_runner(against)
+
+    def against(self) -> ReferenceBuild:
+        """Whom `--against=main` asks for."""
+        return self.paired_runner.reference_builds.find(revision="main", python=None)
+
+    def record(self, nodeid: str = "test_x.py::test_a", **changes: Any) -> list[str]:  # noqa: ANN401 -- fields of the policy
+        """Record what is measured now, in a run of pytest of its own; what is said."""
+        self.next_run(**{"record_all": True, "record_sessions": 4, "reason": None, **changes})
+        judge = self.judge(nodeid)
+        run = judge.measure(target(), SHAPE, None)
+        for metric in self.recorded_metrics:
+            ask(run, metric)
+        lines = judge.record()
+        judge.close()
+        return lines
+
+    def recorded(self, nodeid: str = "test_x.py::test_a", *, where: Mapping[str, Any] | None = None) -> None:
+        """Let there be a baseline of four runs of pytest, recorded here or elsewhere: with other fields."""
+        now_here, now_alone, policy = self.here, self.alone, self.policy
+        self.alone = SAME
+        for run in range(4):
+            self.here = replace(now_here, occasion=f"2025-01-0{1 + run}T03:00:00+00:00", **(where or {}))
+            assert self.record(nodeid, record_sessions=2)
+        self.here, self.alone = now_here, now_alone
+        self.policy = policy
+        self.next_run()
+        self.sessions = 100
+
+    def _new_paired_runner(self, against: Callable[[], ReferenceBuild] | None) -> PairedRunner:
+        return PairedRunner(
+            here=self.here,
+            reference_builds=FakeOpponents(self.folder),
+            history=self.history,
+            note=pytest.fail,
+            progress=cast("Progress", None),
+            read_host=lambda: self.reading,
+            against=against,
+            starts=SharedStarts(),
+        )
+
+
+def target(name: str = "fake", *, is_in_base: bool = True, python: str = "python") -> Target:
+    """A request to a server that is never started; without an interpreter it is somebody else's."""
+    kind = FakeKind(name, is_in_base, python=python)
+    return ServerHandle(cast("Any", kind), cast("Starter", None)).get("/")
+
+
+def ask(run: Run, metric: Metric) -> Comparison:
+    """Compare with the baseline, as an assertion does."""
+    return run.judge.against_baseline(run, metric)
+
+
+def loaded(
+    world: World,
+    metric: Metric = THROUGHPUT,
+    *,
+    nodeid: str = "test_x.py::test_a",
+    **options: Any,  # noqa: ANN401 -- of `target`
+) -> Judgement:
+    """What a test of one comparison comes to."""
+    judge = world.judge(nodeid)
+    comparison = ask(judge.measure(target(**options), SHAPE, None), metric)
+    judge.close()
+    assert comparison.holds is comparison.judgement.verdict.passes
+    return comparison.judgement
+
+
+def text_of(judgement: Judgement) -> str:
+    """All its reasons."""
+    return "\n".join(said(judgement.reasons))

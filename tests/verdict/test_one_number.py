@@ -1,0 +1,163 @@
+"""The cold start, of which a start has one number: how often the gate is wrong, by counting."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import TYPE_CHECKING
+
+import pytest
+
+from pytest_gpuserve.measure.rounds import ArmResult, round_point
+from pytest_gpuserve.verdict.metric import METRICS
+from pytest_gpuserve.verdict.paired import default_prior, paired_evidence
+from pytest_gpuserve.verdict.sequential import LEVELS, LOOKS, first_look
+from pytest_gpuserve.verdict.verdict import Verdict
+from tests.fakes.scripted_pairing import ScriptedPairing, a_comparison, round_of
+from tests.support.counting import short_and_long
+from tests.support.reasons import said
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pytest_gpuserve.measure.rounds import Round
+    from pytest_gpuserve.verdict.metric import Metric
+    from pytest_gpuserve.verdict.paired import RoundPoint
+
+    Court = Callable[[float, int], Verdict]
+
+COLD_START = METRICS["cold_start"]
+START_SD = 0.05
+"""Spread of log seconds between the starts of one build."""
+
+FROM_DISK = 2.0
+"""How many times as long the first start of all takes whose files nobody has read yet."""
+
+EMPTY = round_of([0.0])
+
+WRONG = 0.05
+"""Most claims that chance may make, and most passes at the edge of the tolerance."""
+
+
+def beside(metric: Metric, measured: Callable[[int], Round], *, left_out: int = 0) -> Verdict:
+    """What a comparison comes to that measures on until it is decided.
+
+    Args:
+        metric: What is compared, within its own tolerance.
+        measured: Measures the round of this number.
+        left_out: So many of the first rounds do not count.
+    """
+    points: list[RoundPoint] = []
+    for look, (rounds, _) in enumerate(LOOKS):
+        if len(points) < rounds:
+            points.append(round_point(metric, measured(len(points)), metric.default_tolerance))
+        if look < first_look(metric):
+            continue
+        verdict = paired_evidence(
+            metric,
+            points[left_out:],
+            default_prior(metric),
+            most_growth=metric.growth(metric.default_tolerance),
+            levels=LEVELS[look],
+        ).verdict
+        if verdict is not Verdict.INCONCLUSIVE:
+            return verdict
+    return Verdict.INCONCLUSIVE
+
+
+def shares(court: Court, change: float, count: int) -> dict[Verdict, float]:
+    """How often each verdict comes of a build that differs so much, in runs with seeds from 0 on."""
+    counted = Counter(court(change, seed) for seed in range(count))
+    return {verdict: counted[verdict] / count for verdict in Verdict}
+
+
+def start_side_by_side(change: float, seed: int, first: float = 1.0) -> Verdict:
+    """What a comparison comes to that measures on until it is decided; its first round is left out.
+
+    Args:
+        change: Of the candidate's cold start against the base's, as a fraction.
+        seed: Its luck, also of the order of the two.
+        first: How many times as long the first start of all takes.
+    """
+    random = Random(f"cold {change} {first} {seed}")
+
+    def measured(number: int) -> Round:
+        seconds = [10.0 * math.exp(random.gauss(0.0, START_SD)) for _ in range(2)]
+        seconds[1] *= 1 + change
+        if number == 0:
+            seconds[random.randrange(2)] *= first
+        return replace(EMPTY, sides={"base": ArmResult((seconds[0],)), "candidate": ArmResult((seconds[1],))})
+
+    return beside(COLD_START, measured, left_out=1)
+
+
+start_from_disk = partial(start_side_by_side, first=FROM_DISK)
+"""The same where one of the two finds its files on the disk at the first start of all."""
+
+
+@short_and_long(60, 300)
+@pytest.mark.parametrize(
+    ("court", "passes"),
+    [
+        (start_side_by_side, 0.9),
+        (start_from_disk, 0.9),
+    ],
+)
+def test_an_identical_build_is_hardly_ever_called_changed(court: Court, passes: float, count: int) -> None:
+    """And most of them pass."""
+    found = shares(court, 0.0, count)
+    assert found[Verdict.REGRESSED] + found[Verdict.IMPROVED] <= WRONG
+    assert found[Verdict.PASS] >= passes
+
+
+@short_and_long(60, 300)
+@pytest.mark.parametrize(
+    ("court", "change", "least"),
+    [
+        (start_side_by_side, 0.5, 0.99),
+        (start_from_disk, 0.5, 0.99),
+    ],
+)
+def test_what_is_much_worse_is_found_and_never_passes(court: Court, change: float, least: float, count: int) -> None:
+    """A start that takes half as long again, also where the first start of all would hide it, and a third less."""
+    found = shares(court, change, count)
+    assert found[Verdict.PASS] + found[Verdict.IMPROVED] == 0
+    assert found[Verdict.REGRESSED] >= least
+
+
+@short_and_long(60, 300)
+@pytest.mark.parametrize(
+    ("court", "change"),
+    [
+        (start_side_by_side, COLD_START.default_tolerance),
+        (start_from_disk, COLD_START.default_tolerance),
+    ],
+)
+def test_what_is_too_much_hardly_ever_passes(court: Court, change: float, count: int) -> None:
+    """At the edge of the tolerance."""
+    found = shares(court, change, count)
+    assert found[Verdict.PASS] + found[Verdict.IMPROVED] <= WRONG + 0.02
+
+
+def test_one_round_decides_nothing() -> None:
+    """However large the difference: half of those two starts may be that one read from the disk."""
+    comparison = a_comparison(ScriptedPairing())
+    found: list[Verdict] = []
+    while not found or found[-1] is Verdict.INCONCLUSIVE:
+        comparison.more()
+        found.append(comparison.judge(COLD_START, COLD_START.default_tolerance).verdict)
+    assert found[:2] == [Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE]
+    assert found[-1] is Verdict.PASS
+    assert 2 <= len(comparison.rounds) <= 3
+
+
+def test_memory_of_servers_that_shared_the_card_is_invalid_and_says_what_helps() -> None:
+    """Side by side it is neither passed nor measured on."""
+    comparison = a_comparison(ScriptedPairing())
+    comparison.more()
+    judged = comparison.judge(METRICS["gpu_memory"], 0.02)
+    assert judged.verdict is Verdict.INVALID
+    assert "gpuserve(one_at_a_time=True)" in " ".join(said(judged.reasons))

@@ -1,0 +1,290 @@
+"""What is gated, the scale on which it is judged, and the value objects that every comparison ends in."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_gpuserve.verdict.metric import METRICS, Growth, Metric, log_cost, metric_by_option, requests_needed
+from pytest_gpuserve.verdict.verdict import Evidence, Judgement, Verdict
+from tests.support.reasons import because, said
+
+THROUGHPUT = METRICS["throughput"]
+P99 = METRICS["latency.p99"]
+
+EVIDENCE = st.builds(
+    Evidence,
+    estimate=st.floats(-1, 1),
+    standard_error=st.floats(1e-4, 0.3),
+    df=st.floats(1, 200),
+    level=st.floats(0.001, 0.1),
+    claim_level=st.floats(0.0005, 0.1),
+    least_claim=st.floats(0, 0.2),
+    most_growth=st.floats(0.01, 0.5).map(Growth),
+)
+
+
+def evidence(estimate: float, standard_error: float = 0.005, *, df: float = 20) -> Evidence:
+    """Evidence at the level of one look of six, for a cost that may grow by 5 %."""
+    return Evidence(estimate, standard_error, df, 0.05 / 6, 0.05 / 6, 0.0, Growth(0.05))
+
+
+def judge(seen: Evidence, *, verdict: Verdict | None = None) -> Judgement:
+    """A throughput's judgement from evidence."""
+    return Judgement.from_evidence(
+        THROUGHPUT,
+        seen,
+        verdict=verdict or seen.verdict,
+        reference_kind="against",
+        value=100 * math.exp(-seen.estimate),
+        reference=100.0,
+        rounds=4,
+    )
+
+
+@pytest.mark.parametrize(
+    ("estimate", "standard_error", "verdict"),
+    [
+        (0.0, 0.005, Verdict.PASS),
+        (0.0, 0.05, Verdict.INCONCLUSIVE),
+        (0.045, 0.005, Verdict.REGRESSED),
+        (0.03, 0.01, Verdict.INCONCLUSIVE),
+        (0.3, 0.01, Verdict.REGRESSED),
+        (-0.1, 0.005, Verdict.IMPROVED),
+        (-0.1, 0.06, Verdict.INCONCLUSIVE),
+        (-0.1, 0.04, Verdict.PASS),
+    ],
+)
+def test_the_zone_decides(estimate: float, standard_error: float, verdict: Verdict) -> None:
+    """Certainly below the tolerance passes, certainly above a quarter of it regresses, certainly better improves."""
+    assert evidence(estimate, standard_error).verdict is verdict
+
+
+def test_a_claim_has_a_level_and_a_line_of_its_own() -> None:
+    """What is below the level of a PASS need not be claimed, and what is below both not short of the line."""
+    seen = replace(evidence(0.045, 0.01), level=0.02, claim_level=0.02)
+    assert seen.verdict is Verdict.REGRESSED
+    assert replace(seen, claim_level=0.001).verdict is Verdict.INCONCLUSIVE
+    assert replace(seen, least_claim=0.05).verdict is Verdict.INCONCLUSIVE
+    better = replace(seen, estimate=-0.045)
+    assert better.verdict is Verdict.IMPROVED
+    assert replace(better, claim_level=0.001).verdict is Verdict.PASS
+    assert replace(better, least_claim=0.05).verdict is Verdict.PASS
+
+
+def test_a_small_certain_slowdown_passes_with_a_remark() -> None:
+    """Worse for sure and within the tolerance for sure is PASS that says so."""
+    seen = evidence(math.log(1.03), 0.002)
+    assert seen.verdict is Verdict.PASS
+    assert seen.slower_within_tolerance
+    assert said(judge(seen).reasons) == ("worse by 2.9 %, within the tolerance of 4.8 %",)
+
+
+@given(seen=EVIDENCE)
+def test_a_verdict_agrees_with_its_interval(seen: Evidence) -> None:
+    """PASS or IMPROVED is exactly an upper bound within the tolerance; REGRESSED a lower bound beyond the zone."""
+    low, high = seen.interval
+    if abs(high - seen.too_much) > 1e-9:
+        assert seen.verdict.passes == (high < seen.too_much) or seen.verdict is Verdict.IMPROVED
+    if seen.verdict is Verdict.REGRESSED and seen.claim_level <= seen.level:
+        assert low > seen.indifferent - 1e-9
+
+
+def test_change_and_interval_have_the_sign_of_the_value() -> None:
+    """A cost 43 % up is throughput 30 % down, with bounds in order; for a latency the sign stays."""
+    slower = judge(evidence(-math.log(0.7)))
+    assert slower.verdict is Verdict.REGRESSED
+    assert slower.value == pytest.approx(70)
+    latency = Judgement.from_evidence(
+        P99,
+        evidence(math.log(1.5)),
+        verdict=Verdict.REGRESSED,
+        reference_kind="baseline",
+        value=0.15,
+        reference=0.1,
+        rounds=1,
+    )
+    for judged, change in ((slower, -0.3), (latency, 0.5)):
+        assert judged.change == pytest.approx(change)
+        assert judged.interval is not None
+        assert judged.interval[0] < change < judged.interval[1]
+
+
+@pytest.mark.parametrize(
+    ("metric", "estimate", "value"), [(THROUGHPUT, -math.log(1 - 0.216), 78.4), (P99, math.log(1.216), 121.6)]
+)
+def test_a_change_whose_interval_is_within_the_tolerance_passes(metric: Metric, estimate: float, value: float) -> None:
+    """A throughput 21.6 % lower, surely by less than 30 %, is a PASS at 30 % that says so; a latency likewise."""
+    error = (math.log(1 - 0.179) - math.log(1 - 0.25)) / 2 / evidence(0, 1).interval[1]
+    seen = replace(evidence(estimate, error), most_growth=metric.growth(0.3))
+    shown = Judgement.from_evidence(
+        metric, seen, verdict=seen.verdict, reference_kind="against", value=value, reference=100.0, rounds=2
+    )
+    if metric is THROUGHPUT:
+        assert shown.interval == pytest.approx((-0.25, -0.179), abs=1e-3)
+    remark = "worse by 21.6 %, within the tolerance of 30 %"
+    assert (shown.verdict, shown.tolerance, said(shown.reasons)) == (Verdict.PASS, 0.3, (remark,))
+
+
+def test_an_undecided_judgement_says_what_could_be_decided() -> None:
+    """INCONCLUSIVE names the smallest tolerance of this evidence, or None and a reason where it bounds nothing."""
+    undecided = judge(evidence(0.0, 0.05))
+    assert not undecided.verdict.passes
+    assert said(undecided.reasons) == ("this evidence decides a tolerance of 12.2 %, not of 4.8 %",)
+    nothing = judge(evidence(0.1, 0.1, df=0.01))
+    assert nothing.verdict is Verdict.INCONCLUSIVE
+    assert (nothing.interval, nothing.detectable) == (None, None)
+    assert said(nothing.reasons) == ("the evidence is too thin to decide any tolerance",)
+    # The verdict told is the method's, also where the bare zone test says more.
+    assert judge(evidence(0.3), verdict=Verdict.INCONCLUSIVE).verdict is Verdict.INCONCLUSIVE
+
+
+def test_missing_and_invalid_carry_their_reasons_and_no_numbers() -> None:
+    """What is unknown is None, and the outcome is never a pass."""
+    missing = Judgement.missing(THROUGHPUT, "baseline", *because("no entry for this test"), value=90.0)
+    invalid = Judgement.invalid(P99, "duel", *because("client saturated", "GPU throttled"))
+    for judgement in (missing, invalid):
+        assert not judgement.verdict.passes
+        assert (judgement.change, judgement.interval) == (None, None)
+    assert missing.value == 90.0
+    assert said(missing.reasons) == ("no entry for this test",)
+    assert said(invalid.reasons) == ("client saturated", "GPU throttled")
+
+
+def test_an_impossible_judgement_cannot_be_made() -> None:
+    """Nothing passes that was not compared, INVALID and MISSING always say why, and None is the only unknown."""
+    for value, reference in ((None, 1.0), (1.0, None)):
+        with pytest.raises(ValueError, match="without a value and a reference"):
+            Judgement(THROUGHPUT, Verdict.PASS, "limit", value=value, reference=reference)
+    for verdict in (Verdict.INVALID, Verdict.MISSING):
+        with pytest.raises(ValueError, match="without a reason"):
+            Judgement(THROUGHPUT, verdict, "baseline")
+    with pytest.raises(ValueError, match="change of throughput"):
+        replace(judge(evidence(0.0)), change=math.nan)
+    with pytest.raises(ValueError, match="interval of throughput"):
+        replace(judge(evidence(0.0)), interval=(0.0, math.inf))
+
+
+@pytest.mark.parametrize(
+    ("field", "values"),
+    [
+        ("estimate", (math.nan, math.inf)),
+        ("standard_error", (0.0, math.nan)),
+        ("df", (0.0, math.nan)),
+        ("level", (0.0, 0.5)),
+        ("claim_level", (0.0, 0.5)),
+        ("least_claim", (-0.1, math.nan)),
+        ("most_growth", (0.0, math.nan)),
+    ],
+)
+def test_evidence_holds_only_numbers_that_can_be_tested(field: str, values: tuple[float, float]) -> None:
+    """A NaN or an empty standard error is an error at once, never a comparison that happens to be false."""
+    for value in values:
+        with pytest.raises(ValueError, match="must"):
+            replace(evidence(0.0), **{field: Growth(value)})
+
+
+ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+
+
+def test_the_table_of_metrics_is_the_published_one() -> None:
+    """Names, marker keys, tolerances and sd floors are those of the documentation, in report order.
+
+    A suite that names none of those on request has no rows, no comparisons and no texts of them.
+    """
+    table = [
+        (m.name, m.option, m.unit, m.default_tolerance, m.sd_floor, m.default_sd, m.on_request)
+        for m in METRICS.values()
+    ]
+    assert table == [
+        ("throughput", "throughput", "1/s", 0.05, 0.005, 0.02, False),
+        ("latency.p50", "p50", "s", 0.05, 0.005, 0.02, False),
+        ("latency.p90", "p90", "s", 0.10, 0.005, 0.02, False),
+        ("latency.p95", "p95", "s", 0.10, 0.005, 0.02, False),
+        ("latency.p99", "p99", "s", 0.20, 0.03, 0.03, False),
+        ("batching_ratio", "batching_ratio", "", 0.05, 0.003, 0.02, False),
+        *(
+            (f"{times}.p{percent}", f"{times}_p{percent}", "s", tolerance, floor, sd, True)
+            for times in ("ttft", "itl", "tpot")
+            for percent, tolerance, floor, sd in (
+                (50, 0.05, 0.005, 0.02),
+                (90, 0.10, 0.005, 0.02),
+                (95, 0.10, 0.005, 0.02),
+                (99, 0.20, 0.03, 0.03),
+            )
+        ),
+        ("output_tokens_per_second", "output_tokens_per_second", "1/s", 0.05, 0.005, 0.02, True),
+        ("goodput", "goodput", "1/s", 0.05, 0.005, 0.02, True),
+        ("energy_per_inference", "energy_per_inference", "J", 0.05, 0.005, 0.02, True),
+        ("gpu_memory", "gpu_memory", "B", 0.02, 0.001, 0.005, True),
+        ("gpu_utilisation", "gpu_utilisation", "", 0.05, 0.01, 0.02, True),
+        ("cold_start", "cold_start", "s", 0.20, 0.02, 0.05, True),
+    ]
+
+
+def test_a_metric_is_found_by_its_marker_key() -> None:
+    """The marker's key leads back to the very metric; a misspelt one never selects anything."""
+    assert [metric_by_option(metric.option) for metric in METRICS.values()] == list(METRICS.values())
+    with pytest.raises(KeyError):
+        metric_by_option("p999")
+
+
+@given(value=st.floats(1e-9, 1e9), slowdown=st.floats(0.001, 10))
+def test_worse_is_larger_by_the_log_of_the_slowdown(value: float, slowdown: float) -> None:
+    """A slowdown of r adds log(1 + r) to the log cost of every metric, whichever direction is better."""
+    for metric in METRICS.values():
+        worse = value / (1 + slowdown) if metric.higher_is_better else value * (1 + slowdown)
+        assert log_cost(metric, worse) - log_cost(metric, value) == pytest.approx(math.log1p(slowdown), abs=1e-9)
+
+
+@ALL
+def test_a_tolerance_is_told_as_it_was_written(metric: Metric) -> None:
+    """No digit that nobody wrote gets into a file by the way to the cost and back."""
+    tolerances = [percent / 100 for percent in range(1, 100)]
+    assert [metric.loss(metric.growth(tolerance)) for tolerance in tolerances] == tolerances
+
+
+def test_a_tolerance_is_one_that_can_be_decided() -> None:
+    """Of what is better when more nothing falls by all of it, where a latency may well double; none is zero or less."""
+    for tolerance in (1, 1.0, 7.5):
+        with pytest.raises(ValueError, match="throughput cannot fall by"):
+            METRICS["throughput"].growth(tolerance)
+        assert METRICS["latency.p99"].growth(tolerance) == tolerance
+    for tolerance in (0.0, -0.1, math.nan, math.inf):
+        with pytest.raises(ValueError, match="positive fraction"):
+            requests_needed(METRICS["throughput"], tolerance)
+
+
+@ALL
+def test_what_is_not_a_measurement_has_no_cost(metric: Metric) -> None:
+    """Zero requests per second or a NaN latency is an error, never an infinitely good or bad number."""
+    for value in (0.0, -1.0, math.nan, math.inf, -math.inf):
+        with pytest.raises(ValueError, match="must be a positive number"):
+            log_cost(metric, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "tolerance", "requests"),
+    [
+        ("latency.p99", 0.20, 1000),
+        ("latency.p99", 0.10, 2000),
+        ("latency.p95", 0.10, 400),
+        ("latency.p90", 0.10, 200),
+        ("latency.p50", 0.05, 80),
+        ("throughput", 0.05, 40),
+        ("batching_ratio", 0.03, 67),
+        ("energy_per_inference", 0.05, 40),
+        ("itl.p99", 0.20, 1000),
+        ("goodput", 0.05, 40),
+        ("gpu_memory", 0.001, 1),
+        ("gpu_utilisation", 0.001, 1),
+        ("cold_start", 0.001, 1),
+    ],
+)
+def test_requests_needed_follow_the_published_rule(name: str, tolerance: float, requests: int) -> None:
+    """p99 needs 1000 requests at 20 % and 2000 at 10 %, and no rounding of 1 - q adds one."""
+    assert requests_needed(METRICS[name], tolerance) == requests
