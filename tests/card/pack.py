@@ -34,6 +34,9 @@ MIB: Final = 1 << 20
 MOST_MIB: Final = 63.0
 """What travels to a lent machine, the checkout and the pack together; a little is left for an archive's own records."""
 
+DEPTH: Final = 50
+"""Commits that are packed: a baseline that one of them brought can be settled side by side."""
+
 EXTRAS: Final = {MAIN: ("mosec", "litserve", "triton", "suites"), TRITON: ("pytriton",)}
 """Of each environment; the first has the package's own requirements, too."""
 
@@ -80,7 +83,7 @@ def make_pack(into: Path, python: str, there: Mapping[str, str | None], most_mib
         for wheel in Path(folder).glob("*.whl"):
             shrink(wheel, into / wheel.name, python)
     git(ROOT, "init", "--quiet", "--bare", "--template=", "--initial-branch=main", str(into / REPOSITORY))
-    git(into / REPOSITORY, "fetch", "--quiet", "--depth=1", ROOT.as_uri(), "HEAD:refs/heads/main")
+    git(into / REPOSITORY, "fetch", "--quiet", f"--depth={DEPTH}", ROOT.as_uri(), "HEAD:refs/heads/main")
     sizes = {each.name: _bytes(each) for each in sorted(into.iterdir())}
     names = git(ROOT, "ls-files", "-z", "--cached", "--others", "--exclude-standard", "--deduplicate").split("\0")
     most = most_mib - sum(_bytes(ROOT / name) for name in names if name and (ROOT / name).exists()) / MIB

@@ -12,6 +12,7 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 END_SECONDS: Final = 8.0
 """Left of the time for the end of the last step; with less than that for itself none is begun."""
+
+TELL_SECONDS: Final = 4.0
+"""For what a step that overran still has to say."""
 
 SAVE_SECONDS: Final = 2.0
 """So often files that the step under way has left are brought to where nothing is lost."""
@@ -186,6 +190,10 @@ def run_step(step: Step, values: Mapping[str, str], tree: Path, seconds: float, 
             with suppress(OSError):  # of a file that is being written
                 records.save_files()
         status, ended = process.exit_status(), process.describe_exit()
+        if status is None:
+            # pytest prints the failures that there were until then.
+            os.kill(process.pid, signal.SIGINT)
+            process.wait(TELL_SECONDS)
     took, log = time.monotonic() - began, records.log.read_text(encoding="utf-8", errors="replace")
     if status is None:
         return Record(step.name, "overran", took, f"it was ended after {seconds:.0f} s")

@@ -45,7 +45,7 @@ def test_a_pack_has_the_last_commit_and_wheels(tmp_path: Path, monkeypatch: pyte
     manifest = json.loads((into / MANIFEST).read_text())
     assert manifest == {"python": "3.12", "pins": {"main": [f"hpack=={VERSION}"], "triton": []}}
     assert sorted(path.name for path in into.iterdir()) == sorted([name, MANIFEST, REPOSITORY])
-    assert pack.git(into / REPOSITORY, "log", "--format=%H") == pack.git(ROOT, "log", "--format=%H", "-1")
+    assert pack.git(into / REPOSITORY, "log", "--format=%H", "-1") == pack.git(ROOT, "log", "--format=%H", "-1")
     with pytest.raises(UsageProblem, match="too large"):
         pack.make_pack(into, "3.12", there, most_mib=2)
     with pytest.raises(UsageProblem, match="cannot be had"):

@@ -84,13 +84,18 @@ def test_steps_fit_into_nine_minutes() -> None:
         ("print('REGRESSED')", 30, "REGRESSED", "failed"),
         ("print('9 skipped'); raise SystemExit(1)", 30, PASSED, "skipped"),
         ("import subprocess; subprocess.run(['sleep', '600'])", 1, "", "overran"),
+        ("import time\ntry: time.sleep(600)\nfinally: print('failures')", 1, "failures", "overran"),
     ],
 )
 def test_a_step_passes_by_what_it_says(tmp_path: Path, code: str, seconds: float, told: str, outcome: str) -> None:
-    """What is slower passes by that verdict alone, and tests not by being skipped; nothing that is ended is left."""
+    """What is slower passes by that verdict alone, and tests not by being skipped; nothing that is ended is left.
+
+    What takes too long says first what it has found.
+    """
     step = Step("gate", 30, ("{python}", "-c", code), status=1, told=told)
     records = Records(tmp_path / "out", tmp_path / "kept")
     assert run_step(step, {"python": sys.executable}, tmp_path, seconds, records).outcome == outcome
+    assert outcome != "overran" or told in records.log.read_text()
 
 
 def test_whole_lines_are_read(tmp_path: Path) -> None:
