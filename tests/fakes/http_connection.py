@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, cast
 
-from pytest_gpuserve.load.engine.http1 import Http1, HttpConnection
+from pytest_gpuserve.load.engine.http1 import Http1, HttpConnection, KnownAnswers
 from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE
 from pytest_gpuserve.load.engine.transport import text_of
 from pytest_gpuserve.load.wire import Endpoint
@@ -111,7 +111,7 @@ class User:
         self,
         *,
         head: bool = False,
-        known: dict[bytes, bytes] | None = None,
+        known: KnownAnswers | None = None,
         remembers: bool = True,
         room: Iterable[int | OSError] = (),
         goes_on: bool = True,

@@ -358,6 +358,13 @@ def test_an_answer_is_complete_or_it_has_a_fault(stream: bytes, kind: str) -> No
     assert fault(*(stream[place : place + 1] for place in range(len(stream)))) == kind
 
 
+def test_an_answer_has_as_many_choices_as_were_asked_for() -> None:
+    """One that was cut between two of them says the end of the first; the mark of the end is for all."""
+    assert fault(WORD + FINISH) == ""
+    assert fault(WORD + FINISH, choices=2) == FaultKind.NO_END
+    assert fault(WORD + FINISH + DONE, choices=2) == ""
+
+
 class Reader(User):
     """A user of one stream after the other, who notes what comes of them."""
 
@@ -411,19 +418,21 @@ def test_a_failed_answer_is_refused_with_what_the_server_said() -> None:
     events = reader.receive(
         *pieces(error, DONE),
         *pieces(ROLE, WORD, USAGE, error, DONE),
+        *pieces(ROLE, b"data: out of memory\nevent: error\n\n", DONE),
         *pieces(WORD, USAGE),
         *[part.replace(b"200", b"503") for part in pieces(WORD, USAGE)],
         *pieces(WORD, DONE),
     )
     assert [event[:2] for event in events] == [
-        *[("refused", "error in a stream")] * 2,
+        *[("refused", "error in a stream")] * 3,
         ("refused", "end not said"),
         ("refused", "status 503"),
         ("answered", WORD + DONE),
     ]
     assert "the engine died" in str(events[1][2])
-    assert '"completion_tokens": 5' in str(events[2][2])
-    assert reader.told == ["first", "first", "first", (1, None)]
+    assert "out of memory" in str(events[2][2])
+    assert '"completion_tokens": 5' in str(events[3][2])
+    assert reader.told == [*["first"] * 4, (1, None)]
 
 
 @pytest.mark.parametrize("asks", [False, True])

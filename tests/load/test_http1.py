@@ -16,6 +16,7 @@ from pytest_gpuserve.load.engine.http1 import (
     STALE_NS,
     UNTIMED_BYTES,
     HttpConnection,
+    KnownAnswers,
     ResponseParser,
 )
 from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE, WRITABLE
@@ -95,7 +96,7 @@ def test_a_recognised_answer_is_what_the_parser_would_have_made_of_it(
     head: bool,  # noqa: FBT001 -- hypothesis
 ) -> None:
     """Slots that recognise each other's answers tell the same, in the same order, as slots that parse every one."""
-    known: dict[bytes, bytes] = {}
+    known = KnownAnswers()
     for slot in slots:
         pieces = []
         for number, (path, cuts) in enumerate(slot):
@@ -319,7 +320,7 @@ def test_a_request_that_waits_to_be_sent_again_expires_and_closes() -> None:
 @pytest.mark.parametrize("answers", [1, 2])
 def test_a_connection_that_the_server_has_closed_is_not_used_again(*, recognised: bool, answers: int) -> None:
     """Where its end is known when an answer is read, nothing more is sent on it, recognised or not."""
-    user = User(known={ok(): BODY} if recognised else None)
+    user = User(known=KnownAnswers({ok(): BODY}) if recognised else None)
     for number in range(answers):
         user.socket.incoming.append(ok())
         user.event(READABLE | (PEER_CLOSED if number == answers - 1 else 0))
@@ -329,7 +330,7 @@ def test_a_connection_that_the_server_has_closed_is_not_used_again(*, recognised
 
 def test_requests_that_ask_to_close_have_a_connection_each() -> None:
     """Also where the server keeps it open: nothing is sent on it after such a request (RFC 9112, 9.6)."""
-    user = User(asks_to_close=True, known={ok(): BODY})
+    user = User(asks_to_close=True, known=KnownAnswers({ok(): BODY}))
     assert user.receive(ok()) == [("answered", BODY, False)]
     assert (user.socket.closed, user.requests) == (True, 1)
 
@@ -432,7 +433,7 @@ def test_an_answer_in_pieces_is_timed_from_its_first_to_its_last(clock: Clock) -
 @pytest.mark.parametrize("recognised", [False, True])
 def test_an_answer_before_the_request_was_written_costs_the_connection(*, recognised: bool) -> None:
     """It counts, as an error too, and what is left of the request is not sent into the next one."""
-    user = User(room=[3], known={ok(): BODY} if recognised else None)
+    user = User(room=[3], known=KnownAnswers({ok(): BODY}) if recognised else None)
     assert user.receive(ok()) == [("answered", BODY, False)]
     assert (user.socket.closed, bytes(user.socket.sent)) == (True, PAYLOAD[:3])
     refused = User(room=[3])

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.load.request import BODY_CHARACTERS, Expect, Request, check_answer
+from pytest_gpuserve.load.request import BODY_CHARACTERS, Asked, Expect, Request, asked_of_stream, check_answer
 
 KNOWN_METHODS = st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
 # Rich in what could break out of its place in a request.
@@ -157,3 +157,24 @@ def test_a_complaint_about_one_long_word_shows_its_begin(letters: bytes) -> None
     body = letters * 700
     begin = repr(body)[:BODY_CHARACTERS]
     assert check_answer(b"x", body) == f"expected b'x', got {begin}… ({len(body)} bytes)"
+
+
+@pytest.mark.parametrize(
+    ("body", "asked"),
+    [
+        (b"", Asked()),
+        (b"not JSON", Asked()),
+        (b"[1]", Asked()),
+        (b'{"messages": [], "stream": true}', Asked()),
+        (b'{"n": 2, "stream_options": {"include_usage": true}}', Asked(2, usage=True)),
+        (b'{"n": null, "stream_options": {"include_usage": false}}', Asked()),
+        (b'{"n": 0, "stream_options": null}', Asked()),
+        (b'{"prompt": ["a", "b", "c"], "n": 2}', Asked(6)),
+        (b'{"prompt": [[1, 2], [3]]}', Asked(2)),
+        (b'{"prompt": [1, 2, 3]}', Asked()),
+        (b'{"prompt": "say \\"include_usage\\": true", "n": 1}', Asked()),
+    ],
+)
+def test_what_a_request_asks_of_a_stream(body: bytes, asked: Asked) -> None:
+    """So many choices as OpenAI's API makes of it, and usage where it says so; any other asks nothing."""
+    assert asked_of_stream(Request("POST", "/v1/completions", body).to_bytes("host", 80)) == asked

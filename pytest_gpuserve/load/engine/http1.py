@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import time
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import httptools
@@ -24,7 +25,7 @@ from pytest_gpuserve.load.engine.transport import MAX_ANSWER_BYTES, FaultKind, S
 from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pytest_gpuserve.load.engine.opening import Connected
     from pytest_gpuserve.load.engine.transport import Issuer
@@ -194,6 +195,42 @@ KNOWN_ANSWER_BYTES: Final = 1 << 12
 """How many answers, and how long ones, are recognised byte for byte instead of being parsed again."""
 
 
+class KnownAnswers(dict[bytes, bytes]):
+    """The bodies of good answers by all of their bytes.
+
+    Attributes:
+        last: All bytes of the answer that was recognised last: to compare them takes less time than to hash them.
+        last_body: Its body.
+    """
+
+    __slots__ = ("last", "last_body")
+
+    def __init__(self, known: Mapping[bytes, bytes] = MappingProxyType({})) -> None:
+        super().__init__(known)
+        self.last: bytes | None = None
+        self.last_body = b""
+
+    def find(self, data: bytes) -> bytes | None:
+        """Return the body of an answer; None of one that is not known."""
+        # Hashing 64 kB takes as long as several small requests, and long answers are not among the known.
+        body = self.get(data) if len(data) <= KNOWN_ANSWER_BYTES else None
+        if body is not None:
+            self.last, self.last_body = data, body
+        return body
+
+    def add(self, data: bytes, body: bytes) -> None:
+        """Remember an answer that is not too long."""
+        if len(data) <= KNOWN_ANSWER_BYTES:
+            if len(self) >= KNOWN_ANSWERS:
+                self.clear()
+            self[data] = body
+
+    def clear(self) -> None:
+        """Forget all."""
+        super().clear()
+        self.last = None
+
+
 STALE_NS: Final = 20_000_000
 STALE_CONNECTS: Final = 3
 """A server that had closed a connection before a request came is heard of within a round trip: within three times what
@@ -204,7 +241,7 @@ ENDED_AFTER_FIRST: Final = 3
 one request on each from then on. Until that is known, what was sent on one right behind its first answer is sent again
 however late the end comes: on a busy host it can be told from a failure by no time."""
 
-_NOTHING_KNOWN: Final[dict[bytes, bytes]] = {}
+_NOTHING_KNOWN: Final = KnownAnswers()
 """By a connection that has carried no answer yet, or that the server has closed: their next answer is parsed."""
 
 
@@ -330,8 +367,8 @@ class HttpConnection(Slot):
             self._ended(time.perf_counter_ns(), problem)
             return
         now_ns = time.perf_counter_ns()
-        # Hashing 64 kB takes as long as several small requests, and long answers are not among the known.
-        body = self._known.get(data) if len(data) <= KNOWN_ANSWER_BYTES else None
+        known = self._known
+        body = known.last_body if data == known.last else known.find(data)
         if body is not None and self._busy and self._rest is None and self._parser.resting:
             self._busy = self._used_once = False
             answered(self, now_ns, body, True)  # noqa: FBT003 -- see ``Issuer``
@@ -505,7 +542,7 @@ class Http1:
         self.issuer = issuer
         self.connect_timeout_ns = connect_timeout_ns
         self.address: ResolvedAddress = resolve(endpoint)
-        self.known: dict[bytes, bytes] = {}
+        self.known = KnownAnswers()
         self.head = head
         self.is_for_one = asks_to_close
         self._types: dict[int, bytes] = {}
@@ -549,7 +586,5 @@ class Http1:
 
     def remember(self, data: bytes, parsed: Parsed) -> None:
         """Recognise a good answer the next time by its bytes: what the parser makes of them depends on nothing else."""
-        if len(data) <= KNOWN_ANSWER_BYTES and parsed.reusable and self._has_one_type:
-            if len(self.known) >= KNOWN_ANSWERS:
-                self.known.clear()
-            self.known[data] = parsed.body
+        if parsed.reusable and self._has_one_type:
+            self.known.add(data, parsed.body)

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 EVENTS_AT_ONCE: Final = 256
 NEVER: Final = 1 << 62
+SOON_NS: Final = 1_000_000
+"""What is due later than this after events were seen waits for the end of them: a look at the clock after each of them
+costs more than it tells."""
 FEW_TIMERS: Final = 64
 """So many cancelled ones are not worth the work of throwing them out."""
 
@@ -121,12 +124,14 @@ class Reactor:
             # One that is in the past wakes it at once.
             if self._next_ns != self._armed_ns:
                 self._arm()
-            for fd, mask in poll(-1, EVENTS_AT_ONCE):
+            events = poll(-1, EVENTS_AT_ONCE)
+            soon_ns = now() + SOON_NS
+            for fd, mask in events:
                 handler = handlers.get(fd)
                 if handler is not None:
                     handler(mask)
                 # What is due does not wait for the rest of a crowd of answers.
-                if now() >= self._next_ns:
+                if self._next_ns < soon_ns and now() >= self._next_ns:
                     self._call_due()
             if self._closing:
                 for sock in self._closing:

@@ -113,13 +113,15 @@ class EventReader:
 
     Attributes:
         error: The first line outside of any data that says that the server failed; empty where there is none. Such are
-            ``event: error``, the field ``error`` (llama.cpp), and an error as JSON without ``data:``.
+            ``event: error`` (then it is the event's data, if it has some), the field ``error`` (llama.cpp), and an
+            error as JSON without ``data:``.
     """
 
-    __slots__ = ("_after_cr", "_bytes", "_data", "_first", "_line", "error")
+    __slots__ = ("_after_cr", "_bytes", "_data", "_first", "_is_error", "_line", "error")
 
     def __init__(self) -> None:
         self.error = b""
+        self._is_error = False
         self._data: list[bytes] = []
         self._line = bytearray()
         self._bytes = 0
@@ -174,7 +176,10 @@ class EventReader:
         if not line:
             if self._data:
                 events.append(b"\n".join(self._data))
+                if self._is_error:
+                    self.error = events[-1] or self.error
                 self._data.clear()
+            self._is_error = False
             self._bytes = 0
             return
         field, _, value = line.partition(b":")
@@ -183,6 +188,7 @@ class EventReader:
             self._data.append(value.removeprefix(b" "))
         elif field and not self.error and _is_error_line(line, field, value):
             self.error = line
+            self._is_error = field == b"event"
         if not self._data:
             self._bytes = 0
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from itertools import repeat
-from math import log
+from math import floor, log
 from operator import truediv
 from typing import TYPE_CHECKING, Final
 
@@ -63,7 +63,7 @@ class DurationRecorder:
         if min(noted) < 1:
             noted = [max(1, duration_ns) for duration_ns in noted]
         # What ``measure.histogram.bucket_of`` says of each, without a call for each.
-        self._counts.update(map(int, map(truediv, map(log, noted), repeat(LOG_BASE))))
+        self._counts.update(map(floor, map(truediv, map(log, noted), repeat(LOG_BASE))))
         self._noted.clear()
 
     def close(self) -> Durations:
