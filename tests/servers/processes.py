@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from tests.fakes.children.toolkit import eventually, segments_of_nobody
+from tests.fakes.children.toolkit import eventually, segments_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -72,24 +72,23 @@ def end_and_look(
     how: signal.Signals,
     below: list[psutil.Process],
     folder: Path,
-    memory: set[str],
 ) -> None:
-    """End a process; of what ran below it no process, port, folder or shared memory may be left, but for ``memory``."""
-    ports = listening(below)
+    """End a process; of what ran below it no process, port, folder or shared memory may be left."""
+    ports, memory = listening(below), segments_of(below)
     process.send_signal(how)
     process.wait(60)
     check_all_end(below, 5.0)
     for address in ports:
         with socket.socket() as client:
             assert client.connect_ex(address) != 0
-    eventually(lambda: not segments_of_nobody() - memory, "no shared memory is left")
+    eventually(lambda: not any(segment.exists() for segment in memory), "no shared memory is left")
     assert not list(folder.glob("gpuserve-*"))
 
 
 def owner_killed(test: str, folder: Path, **arguments: object) -> list[int]:
     """Kill a process that runs a test module's ``Project``; what the server's processes were.
 
-    Neither they nor the folder of the start may be left.
+    Neither they, nor their shared memory, nor the folder of the start may be left.
     """
     program = f"""
 import sys, time
@@ -105,8 +104,9 @@ with Project(Path(sys.argv[1])).running(**{arguments!r}) as instance:
             assert owner.stdout is not None
             place, *pids = owner.stdout.readline().decode().split()
             family = [psutil.Process(int(pid)) for pid in pids]
+            memory = segments_of(family)
         finally:
             owner.send_signal(signal.SIGKILL)
     check_all_end(family)
-    eventually(lambda: not Path(place).exists(), "the folder of its start is gone")
+    eventually(lambda: not any(each.exists() for each in (Path(place), *memory)), "nothing of its start is left")
     return [int(pid) for pid in pids]

@@ -19,7 +19,7 @@ from pytest_gpuserve.experiment.watch import Watch
 from pytest_gpuserve.load.schedule import Burst
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.verdict.reason import ReasonKind
-from tests.fakes.children.toolkit import HERE, eventually, segments_of_nobody
+from tests.fakes.children.toolkit import HERE, segments_of
 from tests.servers.deployments import Starts, loaded
 from tests.servers.processes import running
 from tests.servers.somebody import COUNTERS
@@ -61,12 +61,10 @@ def make(starts: Starts, tmp_path: Path) -> Callable[..., Target]:
 
 @pytest.fixture(autouse=True)
 def clean(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whatever happens in a test, no shared memory or temporary folder of it is there afterwards."""
+    """Whatever happens in a test, no temporary folder of it is there afterwards."""
     folder = tmp_path_factory.mktemp("t")
     monkeypatch.setattr("tempfile.tempdir", str(folder))
-    memory = segments_of_nobody()
     yield
-    eventually(lambda: not segments_of_nobody() - memory, "no shared memory is left")
     assert not list(folder.iterdir())
 
 
@@ -220,8 +218,10 @@ def test_many_starts_in_a_row_leave_nothing(make: Callable[..., Target], count: 
     own = psutil.Process()
     descriptors, connections, threads = own.num_fds(), len(own.net_connections()), threading.active_count()
     for _ in range(count):
-        with target.started():
-            pass
+        with target.started() as instance:
+            assert instance.process is not None
+            (segment,) = segments_of(instance.process.tree())
+        assert not segment.exists()
     assert own.num_fds() <= descriptors
     assert len(own.net_connections()) <= connections
     assert threading.active_count() <= threads

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
@@ -21,7 +22,7 @@ from pytest_gpuserve.load.ray import RayEngine
 from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed, Constant
 from pytest_gpuserve.process.ports import free_port
-from tests.fakes.children.toolkit import alive, eventually, segments_of_nobody
+from tests.fakes.children.toolkit import alive, eventually, segments_of
 from tests.fakes.http_server import Serving, Totals, plan, serving
 from tests.fakes.load_processes import ACTOR, COORDINATOR, ENGINE, below
 from tests.fakes.ray_nodes import folder_of_ray, ray_nodes
@@ -92,7 +93,6 @@ time.sleep(600)
 @pytest.mark.slow
 def test_it_ends_with_who_started_it(tmp_path: Path) -> None:
     """After SIGKILL no process, no folder and no shared memory is left."""
-    memory = segments_of_nobody()
     with folder_of_ray() as folder:
         with subprocess.Popen(
             [sys.executable, "-c", OWNER, str(tmp_path / "log")],
@@ -102,11 +102,12 @@ def test_it_ends_with_who_started_it(tmp_path: Path) -> None:
         ) as owner:
             assert owner.stdout is not None
             pids = [int(word) for word in owner.stdout.readline().split()]
+            memory = segments_of(map(psutil.Process, pids))
             owner.kill()
         assert len(pids) >= 3
         eventually(lambda: not any(alive(pid) for pid in pids), "no process is left")
         eventually(lambda: not list(folder.iterdir()), "no file is left")
-    eventually(lambda: not segments_of_nobody() - memory, "no shared memory is left")
+    eventually(lambda: not any(segment.exists() for segment in memory), "no shared memory is left")
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ import pytest
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.mosec import Mosec
-from tests.fakes.children.toolkit import eventually, segments_of_nobody
+from tests.fakes.children.toolkit import eventually
 from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
 from tests.plugin.conftest import APP, REPOSITORY, TEST
 from tests.servers.deployments import Starts
@@ -61,7 +61,6 @@ def command(project: Path, temporary: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_nothing_is_left_of_a_killed_pytest(project: Path, temporary: Path, moment: str, how: signal.Signals) -> None:
     """Five seconds after the end of pytest there is no process, no port, no shared memory and no folder of it."""
-    memory = segments_of_nobody()
     words = "app.py" if moment == "start-up" else "pytest_gpuserve.load.engine"
     null = subprocess.DEVNULL
     with subprocess.Popen(**command(project, temporary), stdout=null, stderr=null, start_new_session=True) as process:
@@ -71,7 +70,7 @@ def test_nothing_is_left_of_a_killed_pytest(project: Path, temporary: Path, mome
                 # The engine runs once the server has answered: now it is under load, all its workers are up.
                 time.sleep(0.5)
                 assert listening(descendants(process.pid))
-            end_and_look(process, how, descendants(process.pid), temporary, memory)
+            end_and_look(process, how, descendants(process.pid), temporary)
         finally:
             process.kill()
 

@@ -18,7 +18,6 @@ from pytest_gpuserve.load.schedule import Burst, Steps
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, round_point
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.sequential import BLOCKS
-from tests.fakes.children.toolkit import segments_of_nobody
 from tests.plugin.conftest import REPOSITORY, is_busy
 from tests.servers.pairs import USERS, Deployments, Seen, pairing, terms
 from tests.servers.processes import command_lines, descendants, end_and_look, listening
@@ -242,7 +241,6 @@ with pairing(base, candidate, terms(), Told()) as pair:
 @pytest.mark.parametrize(("how", "habits"), [(signal.SIGINT, ["segment"]), (signal.SIGKILL, ["segment", "breed"])])
 def test_nothing_is_left_of_a_killed_comparison(folder: Path, how: signal.Signals, habits: list[str]) -> None:
     """After Ctrl-C or kill -9 there is no process, no port, no shared memory and no folder of either server."""
-    memory = segments_of_nobody()
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM, str(folder), *habits],
         cwd=REPOSITORY,
@@ -257,6 +255,6 @@ def test_nothing_is_left_of_a_killed_comparison(folder: Path, how: signal.Signal
             all_below = descendants(process.pid)
             assert len(listening(all_below)) == 2
             assert command_lines(all_below).count("pytest_gpuserve.load.engine") == 2
-            end_and_look(process, how, all_below, folder, memory)
+            end_and_look(process, how, all_below, folder)
         finally:
             process.kill()

@@ -17,7 +17,7 @@ from pytest_gpuserve.process.child import Command
 from pytest_gpuserve.process.supervisor import shared_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -81,11 +81,11 @@ def eventually(fact: Callable[[], bool], what: str, seconds: float = SAFETY_SECO
         time.sleep(0.01)
 
 
-def segments_of_nobody() -> set[str]:
-    """Names in /dev/shm that no process of this machine uses: tests of other workers make and use others."""
-    used = {inode for pid in psutil.pids() for inode in shared_of(pid)}
+def segments_of(processes: Iterable[psutil.Process]) -> list[Path]:
+    """Files in /dev/shm that these processes use now: other sessions on this machine make and use others."""
+    used = {inode for process in processes for inode in shared_of(process.pid)}
     with os.scandir("/dev/shm") as entries:
-        return {entry.name for entry in entries if entry.inode() not in used}
+        return [Path(entry.path) for entry in entries if entry.inode() in used]
 
 
 def report(path: Path) -> Any:  # noqa: ANN401 - whatever the child wrote
