@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def all_was_run(session: pytest.Session) -> bool:
     """Whether an entry that nothing asked for is really unused: nothing was selected, failed or cut short.
 
-    What the device is spared does not count as a selection of the user's; see `asking_tests`.
+    Published sizes that were left out do not count as a selection of the user's; see `asking_tests`.
     """
     kept = {item.nodeid for item in asking_tests(session)}
     selected = session.config.stash.get(COLLECTED, set()) - kept or any("::" in t for t in session.config.args)
@@ -25,7 +25,7 @@ def all_was_run(session: pytest.Session) -> bool:
 
 
 def asking_tests(session: pytest.Session) -> Sequence[pytest.Item]:
-    """The tests of a run with those that the device was spared, whose entries are used by whoever asks for them."""
+    """The tests of a run and the published sizes that were left out, whose entries ``--gpuserve-full`` uses."""
     return (*session.items, *session.config.stash.get(LEFT_OUT, ()))
 
 
@@ -40,7 +40,7 @@ def settle_unused(
     """Tell which entries of the baseline files of a run nothing asked for, or remove them.
 
     Args:
-        items: Its tests, with those that the device was spared.
+        items: Its tests, with the published sizes that were left out.
         measurements: What they measured, by their ids.
 
     Raises:
@@ -67,7 +67,7 @@ COLLECTED: Final = pytest.StashKey[set[str]]()
 """Ids of all tests that were collected, before any selection."""
 
 LEFT_OUT: Final = pytest.StashKey[tuple[pytest.Item, ...]]()
-"""The tests that we have deselected ourselves, for the device is to be spared them."""
+"""Tests of published sizes, which pytest-gpuserve deselected itself."""
 
 MEASURING: Final = "_gpuserve_measuring"
 """A fixture that every measuring fixture of ours depends on. pytest lists it among a test's fixtures exactly if the

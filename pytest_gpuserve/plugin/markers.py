@@ -1,4 +1,4 @@
-"""What a test's markers say of it: every mistake in them is found here, and published sizes are deselected on a CPU."""
+"""What a test's markers say of it: every mistake in them is found here, and published sizes are deselected."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from pytest_gpuserve.errors import DeviceProblem
 from pytest_gpuserve.plugin.collection import LEFT_OUT
 from pytest_gpuserve.plugin.options import read_settings
 from pytest_gpuserve.verdict.metric import METRICS, Metric, metric_by_option
@@ -15,16 +14,12 @@ from pytest_gpuserve.verdict.metric import METRICS, Metric, metric_by_option
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from pytest_gpuserve.plugin.options import Settings
-
 
 MARKER: Final = "gpuserve"
 
 FULL_MARKER: Final = "gpuserve_full"
 
-FULL_HELP: Final = (
-    f"{FULL_MARKER}: a point of a published matrix, which is measured on a card; on cpu only with --gpuserve-full"
-)
+FULL_HELP: Final = f"{FULL_MARKER}: a point of a published matrix, which is measured only with --gpuserve-full"
 
 ONE_AT_A_TIME: Final = "one_at_a_time"
 
@@ -140,7 +135,7 @@ def _tolerance(where: str, metric: Metric, value: object) -> float:
 
 
 class PublishedSizes:
-    """A plugin that deselects what is marked `FULL_MARKER` where it is not to be measured.
+    """A plugin that deselects what is marked `FULL_MARKER`, unless ``--gpuserve-full`` is given.
 
     Of hooks that want to be last the one that was registered last is: this has to be registered before whatever
     remembers or deals out the tests that there are.
@@ -153,7 +148,7 @@ class PublishedSizes:
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         """Leave them out of what ``-k`` and ``-m`` have selected."""
         marked = [item for item in items if item.get_closest_marker(FULL_MARKER) is not None]
-        if not marked or not _spares(read_settings(config)):
+        if not marked or read_settings(config).full:
             return
         config.hook.pytest_deselected(items=marked)
         config.stash[LEFT_OUT] = tuple(marked)
@@ -168,21 +163,6 @@ class PublishedSizes:
         return [self._line] if self._line else []
 
 
-def _spares(settings: Settings) -> bool:
-    """Whether the device is to be spared: it is the CPU, of which nobody has asked for them."""
-    if settings.full:
-        return False
-    if settings.gpu != "auto":
-        return settings.gpu == "cpu"
-    from pytest_gpuserve.plugin.opening import find_device  # noqa: PLC0415 -- who marks nothing looks for no device
-
-    try:
-        return not find_device(settings).is_gpu
-    except DeviceProblem:
-        # It is told where a test needs the device; to list tests takes none.
-        return False
-
-
 def _line(number: int) -> str:
     tests, them = ("1 test", "it") if number == 1 else (f"{number} tests", "them")
-    return f"gpuserve: {tests} of the published sizes left out on cpu: --gpuserve-full measures {them}"
+    return f"gpuserve: {tests} of the published sizes left out: --gpuserve-full measures {them}"

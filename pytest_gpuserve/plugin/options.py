@@ -139,7 +139,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--gpuserve-full",
         action="store_true",
-        help="measure the published sizes: on cpu too what is marked gpuserve_full, and the published request counts",
+        help="measure the published sizes too: tests marked gpuserve_full, and the published request counts",
     )
     group.addoption(
         "--gpuserve-artifacts",

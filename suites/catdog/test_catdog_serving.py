@@ -33,8 +33,8 @@ How = Literal["as_published", "as_stated"]
 SECONDS = 2.0
 """Measured time of a start on the CPU; the plugin lengthens it where a quantile needs more."""
 
-ON_CPU = [("2", 8)]
-"""Experiment and concurrency that are measured on a CPU, too."""
+EVERYWHERE = [("2", 8)]
+"""Experiment and concurrency that are measured without ``--gpuserve-full``."""
 
 PUBLISHED_DEVICE = "T4"
 
@@ -48,7 +48,7 @@ POINTS = [
         how,
         users,
         id=f"experiment{name}-{how}-users{users}",
-        marks=() if how == "as_published" and (name, users) in ON_CPU else pytest.mark.gpuserve_full,
+        marks=() if how == "as_published" and (name, users) in EVERYWHERE else pytest.mark.gpuserve_full,
     )
     for name in EXPERIMENTS
     for how in ("as_published", *(["as_stated"] if name in STATED_ELSE else []))
@@ -96,9 +96,9 @@ def efficiencies(folder: Path) -> Iterator[Sweep]:
 
 
 @pytest.fixture(scope="module")
-def users_measured(device: Device, *, full_size: bool) -> tuple[int, ...]:
+def users_measured(*, full_size: bool) -> tuple[int, ...]:
     """The concurrencies of an experiment that this run measures."""
-    return CONCURRENCIES if device.is_gpu or full_size else tuple(dict.fromkeys(users for _, users in ON_CPU))
+    return CONCURRENCIES if full_size else tuple(dict.fromkeys(users for _, users in EVERYWHERE))
 
 
 @pytest.mark.parametrize(("name", "how", "users"), POINTS)
@@ -234,7 +234,7 @@ def test_longer_timeout_slows_one_user_down(rows: Sweep) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=() if name in dict(ON_CPU) else pytest.mark.gpuserve_full) for name in EXPERIMENTS],
+    [pytest.param(name, marks=() if name in dict(EVERYWHERE) else pytest.mark.gpuserve_full) for name in EXPERIMENTS],
     ids=lambda name: f"experiment{name}",
 )
 def test_efficiency(

@@ -1,9 +1,9 @@
 """ResNet-18 in the torch worker, compiled and not, over batch sizes: two users, and what the model does by itself.
 
-On a card this is the published sweep (250 x 250 images, batches of 1 to 256); on the CPU a smaller model of the same
-architecture at the smallest one, with and without ``torch.compile``: the first start on a machine
-compiles for some 20 s, and later ones find its kernels in inductor's cache, where torch has it by default.
-``--gpuserve-full`` measures all points there, too, with ten repetitions of the published 100 requests. How long starts
+A GPU gets the published images (250 x 250), the CPU a smaller model of the same architecture. The smallest batch is
+measured, with and without ``torch.compile``: the first start on a machine compiles for some 20 s, and later ones find
+its kernels in inductor's cache, where torch has it by default. ``--gpuserve-full`` measures the published sweep,
+batches of 1 to 256, with ten repetitions of the published 100 requests. How long starts
 take is not in these numbers: see test_resnet_cold_start.py.
 """
 

@@ -13,7 +13,7 @@ from suites.tft.knee import Point, knee
 from suites.tft.table import BATCH, CONCURRENCY, LEAST_LITTLE, check_row, littles_law, row_of, save_table, warning_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from _pytest.mark.structures import ParameterSet
@@ -32,14 +32,13 @@ BACKENDS = (
 """As the published tables name them; TensorRT's numbers are of a program that is not run here."""
 
 
-def wanted_points(values: Iterable[int], cpu_points: Iterable[Place]) -> list[ParameterSet]:
-    """Make the parameters of a sweep over both data sets; what is not for a CPU is marked so.
+def wanted_points(values: Iterable[int], everywhere: Sequence[Place]) -> list[ParameterSet]:
+    """Make the parameters of a sweep over both data sets; all but some carry the marker ``gpuserve_full``.
 
     Args:
-        values: What is swept on a card.
-        cpu_points: What is measured everywhere.
+        values: What is swept.
+        everywhere: Points that are measured without ``--gpuserve-full``.
     """
-    everywhere = list(cpu_points)
     places = dict.fromkeys([*everywhere, *((dataset, value) for dataset in DATASETS for value in values)])
     full = pytest.mark.gpuserve_full
     return [

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 pytestmark = CPU_TOLERANCES
 
-CPU_POINTS = (("electricity", 16),)
+EVERYWHERE = (("electricity", 16),)
 """Data set and batch size that are measured on a CPU, too."""
 
 REQUESTS = 500
@@ -75,7 +75,7 @@ def test_single(measured: Callable[[str, int], Run], baseline: Baseline, dataset
     check_identities(run, batch=batch, concurrency=1)
 
 
-@pytest.mark.parametrize(("dataset", "batch"), wanted_points(OFFLINE_BATCHES[1:], CPU_POINTS))
+@pytest.mark.parametrize(("dataset", "batch"), wanted_points(OFFLINE_BATCHES[1:], EVERYWHERE))
 def test_offline(
     measured: Callable[[str, int], Run], baseline: Baseline, device: Device, dataset: str, batch: int
 ) -> None:

@@ -30,7 +30,7 @@ pytestmark = CPU_TOLERANCES
 
 PLAN = online_plan(MAX_BATCH_SIZE, triton_instances=1, model_instances=INSTANCES)
 
-CPU_POINTS = (("electricity", 4),)
+EVERYWHERE = (("electricity", 4),)
 """Data set and concurrency that are measured on a CPU, too; the plan does not have 4."""
 
 LEAST_REQUESTS = 500
@@ -49,7 +49,7 @@ def gathered(artifacts: Path) -> Generator[Gathered, None, None]:
     rows.save()
 
 
-@pytest.mark.parametrize(("dataset", "concurrency"), wanted_points(PLAN.concurrencies, CPU_POINTS))
+@pytest.mark.parametrize(("dataset", "concurrency"), wanted_points(PLAN.concurrencies, EVERYWHERE))
 def test_online(
     *,
     deploy: Callable[..., Tft],

@@ -27,7 +27,7 @@ def test_file(artifacts):
 """
 
 
-LINE = "gpuserve: {} of the published sizes left out on cpu: --gpuserve-full measures {}"
+LINE = "gpuserve: {} of the published sizes left out: --gpuserve-full measures {}"
 ONE = LINE.format("1 test", "it")
 
 TWO = """
@@ -49,8 +49,8 @@ def test_plain():
 """
 
 
-def test_full_matrix_is_left_out_on_cpu(project: Project) -> None:
-    """A marked test is deselected on cpu, a line says so and how to ask for it, and it measures nothing.
+def test_published_sizes_are_left_out(project: Project) -> None:
+    """A marked test is deselected on every device, a line says so and how to ask for it, and it measures nothing.
 
     The line is about what ``-k`` has selected; with ``-q`` it is left out where tests are left that nobody named.
     """
@@ -70,7 +70,7 @@ def test_full_matrix_is_left_out_on_cpu(project: Project) -> None:
 
 
 def test_who_names_one_is_told(project: Project) -> None:
-    """A marked test that is asked for by its id does not vanish in silence, nor from a list; a card leaves out none."""
+    """A marked test that is asked for by its id does not vanish in silence; a list lacks it on every device."""
     project.test_file.write_text(TWO)
     for quiet in ((), ("-q",)):
         for names, status in (
@@ -80,11 +80,12 @@ def test_who_names_one_is_told(project: Project) -> None:
             result = project.run(*quiet, *(f"suites/perf/test_perf.py::{name}" for name in names))
             assert result.ret == status
             assert text_of(result).count(ONE) == 1
-    listed = text_of(project.run("--collect-only"))
-    assert "test_it[8]" in listed
-    assert "test_it[16]" not in listed
-    assert LINE.format("2 tests", "them") in listed
-    assert "test_it[16]" in text_of(project.run("--collect-only", "--gpu=T4"))
+    for gpu in ("cpu", "T4"):
+        listed = text_of(project.run("--collect-only", f"--gpu={gpu}"))
+        assert "test_it[8]" in listed
+        assert "test_it[16]" not in listed
+        assert LINE.format("2 tests", "them") in listed
+    assert "test_it[16]" in text_of(project.run("--collect-only", "--gpuserve-full"))
 
 
 def test_its_baselines_are_not_unused(project: Project) -> None:

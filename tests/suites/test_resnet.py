@@ -187,8 +187,8 @@ def test_deviations_are_those_of_the_values(values: list[float]) -> None:
 # -- what is run where
 
 
-def test_a_cpu_is_spared_all_but_two_points() -> None:
-    """A CPU measures the smallest batch alone, eager and compiled."""
+def test_two_points_are_measured_without_the_option() -> None:
+    """Without ``--gpuserve-full`` the smallest batch alone is measured, eager and compiled."""
     points = wanted_points()
     marked = {point.values: [mark.name for mark in point.marks] for point in points}
     assert [values for values, marks in marked.items() if not marks] == [(1, False), (1, True)]

@@ -157,8 +157,8 @@ def test_three_windows_that_agree_are_stable(windows: list[tuple[float, float]],
     assert rules.is_stable(windows) is stable
 
 
-def test_the_plan_of_a_cpu_is_a_part_of_the_card_s() -> None:
-    """Only the points that are named run everywhere; all others carry the marker, and each point is there once."""
+def test_a_sweep_is_measured_at_the_named_points() -> None:
+    """Only the points that are named run without ``--gpuserve-full``; all others are marked, each once."""
     everywhere = [("electricity", 4), ("electricity", 8)]
     points = wanted_points([8, 16], everywhere)
     marked = {point.values: [mark.name for mark in point.marks] for point in points}
