@@ -5,12 +5,8 @@ from __future__ import annotations
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_gpuserve.servers.base import Site
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class Pages(ThreadingHTTPServer):
@@ -18,9 +14,7 @@ class Pages(ThreadingHTTPServer):
 
     Attributes:
         status: Of each answer.
-        body: Of each answer, but for paths that have pages of their own.
-        pages: These; with them any other path is unknown.
-        token: A header that has to have this value for statistics.
+        body: Of each answer.
         close_early: Hang up instead.
         seconds: That each answer takes.
         location: Where each answer redirects to.
@@ -31,8 +25,6 @@ class Pages(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         self.status = 200
         self.body = b""
-        self.pages: Mapping[str, bytes] = {}
-        self.token: tuple[str, str] | None = None
         self.close_early = False
         self.seconds = 0.0
         self.location = ""
@@ -61,17 +53,12 @@ class Handler(BaseHTTPRequestHandler):
         if shown.close_early:
             self.close_connection = True
             return
-        status, body = shown.status, shown.body
-        if shown.pages:
-            status, body = (200, shown.pages[self.path]) if self.path in shown.pages else (404, b"")
-        if shown.token and self.path.endswith("/stats") and self.headers.get(shown.token[0]) != shown.token[1]:
-            status, body = 403, b""
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
+        self.send_response(shown.status)
+        self.send_header("Content-Length", str(len(shown.body)))
         if shown.location:
             self.send_header("Location", shown.location)
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(shown.body)
 
     do_POST = do_GET  # noqa: N815 -- the name that http.server looks for
 

@@ -60,6 +60,7 @@ SECRET = "hf_abcdefghijkl"
         ("remote", {"counters": ["items"]}, "takes MetricNames"),
         *(("triton", {name: "docker"}, "not one text") for name in ("models", "args", "engine", "engine_options")),
         ("torch_worker", {"args": ["--width=64"]}, "keyword arguments"),
+        ("pytriton", {"model": ""}, "model= is empty"),
     ],
 )
 def test_what_cannot_be_an_argument_is_told(fixture: str, arguments: dict[str, Any], words: str) -> None:
@@ -70,6 +71,7 @@ def test_what_cannot_be_an_argument_is_told(fixture: str, arguments: dict[str, A
         "remote": {"url": "http://h"},
         "triton": {"model_repository": Path(__file__).parent},
         "torch_worker": {"model": f"{APP}:make"},
+        "pytriton": {"app": APP},
     }
     with pytest.raises(UsageProblem) as caught:
         getattr(UNTYPED, fixture)(**{**first[fixture], **arguments})

@@ -18,9 +18,6 @@ import pytest
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.engine.http1 import Parsed, ResponseParser
 from pytest_gpuserve.load.request import Request
-from pytest_gpuserve.load.run import run_load
-from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.servers.inside import http_socket
 from pytest_gpuserve.servers.inside.http_socket import ClientConnection, HttpSocket
 
@@ -191,12 +188,3 @@ def test_too_many_open_files_pass(tmp_path: Path) -> None:
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         assert read(late).body == b"late"
-
-
-def test_the_engine_loads_it(tmp_path: Path) -> None:
-    """Many users at once, each with a connection, all get their answers."""
-    with listening(tmp_path / "socket") as path:
-        plan = Plan(Endpoint("http", str(path)), ((post(b"fox"),),), Closed(200), 10**8, 10**10, nanoseconds=10**9)
-        totals = run_load(plan).totals
-    assert not totals.errors
-    assert totals.requests > 1000

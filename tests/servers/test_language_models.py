@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,11 +17,10 @@ from pytest_gpuserve.servers.language_models import ENGINES
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes import chat_server
+from tests.fakes.threads import in_a_thread
 from tests.servers.deployments import Starts, loaded
+from tests.servers.pages import Pages
 from tests.servers.somebody import FACTORY
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def histogram(name: str, labels: str, total: float, count: int) -> str:
@@ -80,26 +75,6 @@ def test_counters_by_the_name_of_the_engine(engine: str) -> None:
     assert counters.tallies == {**of_cache, **({PREEMPTIONS: 3} if engine == "vllm" else {})}
 
 
-@contextmanager
-def listing(status: int, body: bytes) -> Iterator[int]:
-    """A server that answers so; yields its port."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None: ...
-
-    with HTTPServer(("127.0.0.1", 0), Handler) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,)).start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-
-
 @pytest.mark.parametrize(
     ("status", "body", "settings"),
     [
@@ -121,8 +96,9 @@ def listing(status: int, body: bytes) -> Iterator[int]:
 )
 def test_models_are_settings(status: int, body: bytes, settings: dict[str, str]) -> None:
     """As vLLM and llama.cpp list them; where they are not listed, or not to everybody, nothing is known of them."""
-    with listing(status, body) as port:
-        found = MetricNames(requests="r", models="/v1/models").read_models(Site(Path(), {"http": port}))
+    with in_a_thread(Pages()) as web:
+        web.status, web.body = status, body
+        found = MetricNames(requests="r", models="/v1/models").read_models(web.site())
     assert found == {name: ServerSetting(used) for name, used in settings.items()}
 
 

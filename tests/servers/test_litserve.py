@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 from hypothesis import example, given, settings
@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import ServerSetting
-from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Site
 from pytest_gpuserve.servers.inside.litserve_worker import (
@@ -31,10 +30,10 @@ from pytest_gpuserve.servers.inside.tally import Tally, read_tally
 from pytest_gpuserve.servers.litserve import LitServe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
+    from collections.abc import AsyncIterator, Callable
 
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.servers.inside.litserve_worker import Message, Receive, Send
+    from pytest_gpuserve.servers.inside.litserve_worker import Message
 
 API = {
     "max_batch_size": 8,
@@ -54,26 +53,8 @@ class Batches:
         return [*inputs, *([f"{context}"] if context else [])]
 
 
-class Model(Batches):
-    """An API."""
-
-    def predict(self, x: object) -> object:
-        """Return it."""
-        if x == ["bad"]:
-            raise ValueError("this cannot be read")
-        return x
-
-
-class Streams(Batches):
-    """The same, as a stream."""
-
-    def predict(self, x: list[str]) -> Iterator[str]:
-        """Give away one after the other."""
-        yield from x
-
-
 class Later(Batches):
-    """The same, as a coroutine."""
+    """An API whose ``predict`` is a coroutine."""
 
     async def predict(self, x: list[str]) -> list[str]:
         """Return it."""
@@ -100,31 +81,11 @@ def count(tmp_path: Path) -> Callable[[Batches], tuple[Any, Callable[[], dict[in
     return counted
 
 
-def test_executions_are_counted_with_their_sizes(count: Callable[[Batches], Any]) -> None:
-    """Of what LitServe does not batch, of a batch; one that fails is none, and its exception goes on to LitServe."""
-    model, sizes = count(Model())
-    model.predict("abc")
-    assert sizes() == {1: 1}
-    assert model.predict(model.batch(["a", "b", "c"], context="d")) == ["a", "b", "c", "d"]
-    with pytest.raises(ValueError, match="cannot be read"):
-        model.predict(["bad"])
-    assert sizes() == {1: 1, 3: 1}
-
-
-def test_streams_and_coroutines_stay_what_they_are(count: Callable[[Batches], Any]) -> None:
-    """LitServe looks at what a function is; a stream is counted at its end."""
-    model, sizes = count(Streams())
-    assert inspect.isgeneratorfunction(model.predict)
-    stream = model.predict(model.batch(["a", "b"]))
-    assert (next(stream), sizes()) == ("a", {})
-    assert (list(stream), sizes()) == (["b"], {2: 1})
+def test_coroutines_and_asynchronous_streams_are_counted(count: Callable[[Batches], Any]) -> None:
+    """Each stays what LitServe looks at; a stream counts at its end, and one that is given up does not count."""
     model, sizes = count(Later())
     assert inspect.iscoroutinefunction(model.predict)
     assert (asyncio.run(model.predict(["a"])), sizes()) == (["a"], {1: 1})
-
-
-def test_asynchronous_streams_are_counted(count: Callable[[Batches], Any]) -> None:
-    """At their end, and one that is given up is not counted."""
     model, sizes = count(LaterStreams())
     assert inspect.isasyncgenfunction(model.predict)
 
@@ -141,42 +102,20 @@ def test_asynchronous_streams_are_counted(count: Callable[[Batches], Any]) -> No
     assert (asyncio.run(take_all()), sizes()) == (["a", "b"], {1: 1})
 
 
-def answered(folder: Path, path: str, status: int, states: dict[str, str] | None = None) -> tuple[int, bytes]:
-    """Send a request through the middleware to an app that answers with that status."""
-    sent: list[Message] = []
-
-    async def app(scope: Message, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": status})
-        await send({"type": "http.response.body", "body": b"its own"})
-
-    async def receive() -> Message:
-        return {"type": "http.request"}
-
-    async def send(message: Message) -> None:
-        sent.append(message)
-
-    middleware = AnswerCounter(app, folder=folder, paths={"/predict": "/predict"}, states=lambda: states or {})
-    asyncio.run(middleware({"type": "http", "path": path}, receive, send))
-    return sent[0]["status"], sent[1]["body"]
-
-
-def test_good_answers_are_counted(tmp_path: Path) -> None:
-    """Answers of the API with a 2xx status count, others do not; all are passed on."""
-    for path, status, counts in [("/predict", 500, 0), ("/predict", 422, 0), ("/health", 200, 0), ("/predict", 200, 1)]:
-        folder = tmp_path / f"{status}{path.strip('/')}"
-        folder.mkdir()
-        assert answered(folder, path, status) == (status, b"its own")
-        (tally,) = folder.glob("answers-*.tally")
-        assert read_tally(tally).values["executions"] == counts
-
-
 @pytest.mark.parametrize(
     ("states", "status"),
     [({"0": "ready", "1": "ready"}, 200), ({"0": "ready", "1": "starting"}, 503), ({"0": "error"}, 503), ({}, 503)],
 )
 def test_it_is_ready_when_all_workers_are(tmp_path: Path, states: dict[str, str], status: int) -> None:
     """LitServe itself answers when the first worker is set up."""
-    assert answered(tmp_path, READY_PATH, 404, states)[0] == status
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    middleware: Any = AnswerCounter(cast("Any", None), folder=tmp_path, paths={}, states=lambda: states)
+    asyncio.run(middleware({"type": "http", "path": READY_PATH}, None, send))
+    assert sent[0]["status"] == status
 
 
 def say(folder: Path, **apis: object) -> None:
@@ -222,22 +161,6 @@ def read(site: Site, tmp_path: Path) -> Counters:
     return found
 
 
-def test_all_workers_are_added_up(site: Site, tmp_path: Path) -> None:
-    """Two workers, two HTTP processes, and what a dead one left."""
-    worker(site, "/predict", 1, 8)
-    worker(site, "/predict", 8, 3)
-    worker(site, "/predict", 9)
-    http_process(site, 20)
-    http_process(site, 9)
-    found = read(site, tmp_path)
-    assert (found.items, found.batches, found.requests) == (29, 5, 29)
-    assert found.batch_sizes == {"1": 1, "3": 1, "8": 2, "inf": 1}
-    assert found.stages[COMPUTE].count == 5
-    assert found.stages[COMPUTE].seconds == pytest.approx(5e-6)
-    assert found.stages[SERVER].mean == pytest.approx(5e-6)
-    assert found.parts == {}
-
-
 def test_each_api_is_a_part(site: Site, tmp_path: Path) -> None:
     """Several APIs are counted each by itself and together."""
     say(site.folder / "litserve", predict=API, other=API)
@@ -256,6 +179,10 @@ def test_what_does_not_count_is_not_counted(site: Site, tmp_path: Path) -> None:
         read(site, tmp_path)
     say(site.folder / "litserve", predict={**API, "counted": False})
     assert kind(tmp_path).read_counters(site) is None
+    with pytest.raises(ServerFailed, match="does not say how it was set up"):
+        kind(tmp_path).read_settings(Site(tmp_path / "elsewhere"))
+    with pytest.raises(ServerFailed, match="Unix sockets in a folder of at most 65"):
+        kind(tmp_path).launch(Site(tmp_path / ("long" * 20), {"http": 1}))
 
 
 @settings(max_examples=40)
@@ -291,23 +218,3 @@ def test_settings_are_those_of_the_workers(site: Site, tmp_path: Path) -> None:
     assert found["stream"] == ServerSetting("no")
     worker(site, most=4)
     assert kind(tmp_path).read_settings(site)["max_batch_size"].used == "4, 8"
-
-
-def test_cold_start_names_the_slowest_setup(site: Site, tmp_path: Path) -> None:
-    """Imports first, then setup; an app that runs its server in a process of its own says nothing, and is named."""
-    worker(site, seconds=0.25)
-    worker(site, seconds=3.5)
-    assert list(kind(tmp_path).read_cold_start(site).items()) == [("import", 1.5), ("setup", 3.5)]
-    with pytest.raises(ServerFailed, match="does not say how it was set up"):
-        kind(tmp_path).read_settings(Site(tmp_path / "elsewhere"))
-
-
-def test_the_app_is_started_with_its_arguments(tmp_path: Path) -> None:
-    """Ours come before the app, its own after it; a folder in which LitServe's sockets would not fit is refused."""
-    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as folder:
-        launch = kind(tmp_path, max_batch_size=4).launch(Site(Path(folder), {"http": 4321}))
-        assert launch.argv[-2:] == (str(tmp_path / "app.py"), "--max-batch-size=4")
-        assert {"--port=4321", "--host=127.0.0.1"} <= set(launch.argv)
-        assert launch.environment["PYTHONPATH"].startswith(folder)
-    with pytest.raises(ServerFailed, match="Unix sockets"):
-        kind(tmp_path).launch(Site(tmp_path / ("long" * 20), {"http": 1}))

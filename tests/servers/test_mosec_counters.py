@@ -129,14 +129,6 @@ def test_times_are_named_by_what_they_are() -> None:
         assert (found.items, found.stages) == (65, {})
 
 
-@pytest.mark.parametrize("edge", ["", ',le=""', ',le="many"'])
-def test_a_bucket_without_an_edge_makes_no_sense(edge: str) -> None:
-    """A bucket that says no size is the server's failure, not a traceback of ours."""
-    page = f'{HEAD}{NAME}_bucket{{stage="Inference_1"{edge}}} 1\n{NAME}_count{{stage="Inference_1"}} 1\n'
-    with pytest.raises(ServerFailed, match="no sense"):
-        counters(page)
-
-
 def read(folder: Path, page: Pages, text: str, **sizes: int) -> Counters:
     """The counters of a mosec that shows this; it noted at its start which batches its stages take at most."""
     page.body = text.encode()

@@ -19,8 +19,9 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.load.kserve import Inference, decode_answer, http_request, tensors_of
 from pytest_gpuserve.measure.window import COMPUTE
 from pytest_gpuserve.servers.app import App
-from pytest_gpuserve.servers.base import Argument, Ask
+from pytest_gpuserve.servers.base import Argument, Ask, Launch, Site
 from pytest_gpuserve.servers.pytriton import PyTriton
+from pytest_gpuserve.servers.triton_api import STATISTICS, ask_triton
 from pytest_gpuserve.servers.triton_install import find_triton
 from tests.fakes.children.toolkit import eventually
 from tests.servers.deployments import Starts, counted
@@ -124,12 +125,26 @@ def test_two_models_are_counted(project: Project) -> None:
         assert any("--allow-gpu-metrics False" in command for command in commands)
         expected = {("127.0.0.1", port) for port in instance.site.ports.values()}
         assert listening(instance.process.tree()) == expected
-        token = json.loads((instance.site.folder / "pytriton" / "server.json").read_text())["token"]
+        facts = instance.site.folder / "pytriton" / "server.json"
+        token = json.loads(facts.read_text())["token"]
         assert token
         assert token not in (project.folder / "log").read_text()
+        assert facts.stat().st_mode & 0o077 == 0
+        with pytest.raises(ServerFailed, match="status 403"):
+            ask_triton(instance.site, STATISTICS)
     assert not instance.site.folder.exists()
     assert not (project.folder / "workspace").exists()
     assert not list((Path.home() / ".cache" / "pytriton").glob("*"))
+
+
+def test_the_stub_finds_its_own_libpython_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another libpython of the same name may be in a folder that the variables name already."""
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/others/lib")
+    (tmp_path / "app.py").touch()
+    site = Site(tmp_path / "site", {"http": 1, "grpc": 2, "metrics": 3})
+    launch = PyTriton(App("pytriton_server", tmp_path / "app.py", "app.py"), "m").launch(site)
+    assert isinstance(launch, Launch)
+    assert launch.environment["LD_LIBRARY_PATH"] == f"{site.folder}/libpython:/others/lib"
 
 
 @pytest.mark.parametrize(

@@ -109,23 +109,6 @@ def refusal(url: object, **arguments: object) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("url", "arguments", "words"),
-    [
-        ("http://h/path", {}, "'http://h/path'"),
-        ("nonsense", {}, "'nonsense'"),
-        (b"http://h", {}, "a bytes"),
-        (["http://h"], {}, "a list"),
-        ("http://h", {"grpc_port": "8001"}, "not '8001'"),
-        ("http://h", {"metrics_port": True}, "not True"),
-        ("http://h", {"ca_file": "ca.pem"}, "without TLS no certificate is looked at"),
-    ],
-)
-def test_what_cannot_be_a_server_is_told(url: object, arguments: dict[str, object], words: str) -> None:
-    """Before anything is asked; with what would do."""
-    assert words in refusal(url, **arguments)
-
-
 @settings(deadline=None)
 @given(
     before=st.text(st.characters(codec="ascii", exclude_characters=" \n\t"), max_size=8),

@@ -12,11 +12,9 @@ from typing import Any
 
 import pytest
 
-import pytest_gpuserve
 from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
-from pytest_gpuserve.measure.counters import ServerSetting, StageTime, differences
-from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
+from pytest_gpuserve.measure.counters import ServerSetting, differences
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.inside.torch_tally import WorkerCounters
@@ -38,11 +36,6 @@ def site(tmp_path: Path) -> Site:
     folder = tmp_path / "site"
     folder.mkdir()
     return Site(folder)
-
-
-def options(argv: tuple[str, ...]) -> dict[str, str]:
-    """The options of a command line after the module's name."""
-    return {name: text for name, _, text in (word.partition("=") for word in argv[3:])}
 
 
 @pytest.mark.parametrize(
@@ -71,31 +64,6 @@ def test_wrong_arguments_are_refused_before_anything_starts(app: App, arguments:
     assert words in str(problem.value)
     with pytest.raises(UsageProblem, match="no command line"):
         TorchWorker(dataclasses.replace(app, extra=("--hidden=3",)), "build")
-
-
-def test_how_it_is_started(app: App, site: Site, tmp_path: Path) -> None:
-    """Arguments keep their types on the way, false ones too; this package is there for any interpreter."""
-    weights = tmp_path / "w.pth"
-    weights.touch()
-    arguments: dict[str, Any] = {"scale": False, "n": 3, "text": "a b", "none": None}
-    app = dataclasses.replace(app, arguments=arguments, environment={"A": "1"}, python="/py")
-    kind = TorchWorker(app, "Net.build", weights=weights, compile=True, compile_mode="default", max_wait_ms=1.5)
-    assert kind.default_model == "Net.build"
-    launch = kind.launch(site)
-    assert launch.argv[:3] == ("/py", "-m", "pytest_gpuserve.servers.inside.torch_worker")
-    given = options(launch.argv)
-    assert json.loads(given["--arguments"]) == arguments
-    assert (given["--weights"], given["--socket"]) == (str(weights), str(site.queue))
-    assert "--compile" in given
-    compiled = (given["--compile-backend"], given["--compile-mode"], given["--max-wait-ms"])
-    assert compiled == ("inductor", "default", "1.5")
-    assert (launch.cwd, launch.environment["A"]) == (tmp_path, "1")
-    first = Path(launch.environment["PYTHONPATH"].split(os.pathsep)[0])
-    assert (first / "pytest_gpuserve").samefile(Path(pytest_gpuserve.__file__).parent)
-    plain = TorchWorker(app, "build")
-    assert not [name for name in options(plain.launch(Site(tmp_path)).argv) if "compile" in name]
-    with pytest.raises(ServerFailed, match="107 bytes"):
-        plain.launch(Site(tmp_path / ("x" * 120)))
 
 
 def test_workloads_differ_in_what_matters(app: App, tmp_path: Path) -> None:
@@ -143,23 +111,6 @@ def test_the_same_worker_of_another_checkout(app: App, tmp_path: Path) -> None:
     assert (moved.app.file, moved.weights) == (there / "model.py", there / "w.pth")
     assert moved.app.arguments == {"data": str(there / "w.pth")}
     assert moved.workload() == kind.workload()
-
-
-def test_counters_are_what_was_counted(app: App, site: Site) -> None:
-    """Rows are items, executions batches; times in seconds with what they count; a size without a name is the rest."""
-    tally = WorkerCounters(site.folder / TALLY_FILE)
-    for _ in range(6):
-        tally.arrived()
-    tally.taken(4)
-    tally.executed(12, [1_000_000_000] * 3, 2_000_000_000, (1, 1, 0))
-    tally.executed(2, [500_000_000], 1_000_000_000, (1, 1, 0))
-    tally.answered(4_000_000_000)
-    stages = {SERVER: StageTime(4.0, 1), QUEUE: StageTime(3.5, 4), COMPUTE: StageTime(3.0, 2)}
-    assert TorchWorker(app, "build").read_counters(site).stages == stages
-    counters = TorchWorker(app, "build", compile=True).read_counters(site)
-    assert (counters.items, counters.batches, counters.requests, counters.pending) == (14, 2, 1, 2)
-    assert counters.batch_sizes == {"2": 1, "12": 1}
-    assert counters.stages == {**stages, COMPILING: StageTime(2.0, 1)}
 
 
 @pytest.mark.parametrize(

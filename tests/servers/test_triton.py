@@ -65,31 +65,6 @@ def command_line(kind: Triton, folder: Path) -> list[str]:
     return list(launch.argv)
 
 
-def test_the_command_line(repository: Path, tmp_path: Path, installed: TritonInstall) -> None:
-    """Ports are on the loopback, all models are loaded or those that are named, shared memory has a name of ours.
-
-    Triton reads no GPU metrics, which the session's own sampler does.
-    """
-    kind = Triton(repository, "models", arguments={"http_thread_count": 4, "allow_cpu_metrics": False, "id": None})
-    words = command_line(kind, tmp_path / "gpuserve-x")
-    assert words[0] == str(installed.server)
-    assert set(words[1:]) == {
-        f"--backend-directory={tmp_path}/gpuserve-x/backends",
-        f"--model-repository={repository}",
-        "--model-control-mode=explicit",
-        "--load-model=*",
-        "--backend-config=python,shm-region-prefix-name=gpuserve-x-",
-        *(f"--{name}-address=127.0.0.1" for name in PORTS),
-        *(f"--{name}-port={port}" for name, port in PORTS.items()),
-        "--exit-timeout-secs=0",
-        "--allow-gpu-metrics=false",
-        "--http-thread-count=4",
-        "--allow-cpu-metrics=false",
-    }
-    words = command_line(Triton(repository, "models", models=("b",)), tmp_path / "site")
-    assert [word for word in words if word.startswith("--load-model")] == ["--load-model=b"]
-
-
 @pytest.mark.parametrize(
     "given",
     [

@@ -12,8 +12,6 @@ import pytest
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.triton_install import find_triton
-from tests.fakes.children.toolkit import printed
-from tests.servers.triton_server import triton_python
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -152,37 +150,3 @@ def test_no_python(tmp_path: Path) -> None:
         find_triton(str(program))
     with pytest.raises(ServerFailed, match="No such file"):
         find_triton(str(tmp_path / "none"))
-
-
-def test_this_interpreter_answers() -> None:
-    """The real script runs in a real interpreter, and what it finds is there."""
-    python = triton_python()
-    install = find_triton(python)
-    assert install.server.is_file()
-    assert install.stub.is_file()
-    assert install.library.is_file()
-    assert find_triton(python) is install
-
-
-def test_the_backend_is_put_together(tmp_path: Path, facts: dict[str, Any]) -> None:
-    """Backend and stub are side by side; nothing of the installation is copied or changed."""
-    install = find_triton(interpreter(tmp_path, facts))
-    site = Site(tmp_path / "site")
-    backends = install.write_backends(site, searched="")
-    assert backends == site.folder / "backends"
-    source = install.folder / "backends" / "python"
-    files = [install.stub, source / "libtriton_python.so", source / "triton_python_backend_utils.py"]
-    links = {link.name: link.resolve() for link in (backends / "python").iterdir() if link.is_symlink()}
-    assert links == {file.name: file for file in files}
-
-
-def test_pythonpath_counts_for_models(tmp_path: Path, facts: dict[str, Any]) -> None:
-    """The module that every model imports puts the PYTHONPATH where `python` does, and is Triton's own otherwise."""
-    install = find_triton(interpreter(tmp_path, facts))
-    library = tmp_path / "it's a library"
-    library.mkdir()
-    backend = install.write_backends(Site(tmp_path / "site"), searched=f"{library}::") / "python"
-    script = f"import sys; sys.path.append({str(backend)!r}); sys.path.insert(0, ''); "
-    script += "import triton_python_backend_utils as u; print(sys.path[1], u.NAME)"
-    original = install.folder / "backends" / "python" / "triton_python_backend_utils.py"
-    assert printed(script, env=os.environ).strip() == f"{library} {original}"
