@@ -112,11 +112,6 @@ class Mosec(AppServer):
         """See ``ServerKind``; from the file by which mosec's Python side sets up its server."""
         return settings_of(_config(site), self.app.arguments)
 
-    def read_cold_start(self, site: Site) -> Mapping[str, float]:
-        """See ``ServerKind``; mosec tells none of it."""
-        del site
-        return {}
-
 
 def settings_of(file: Path, arguments: Mapping[str, Argument]) -> dict[str, ServerSetting]:
     """Read mosec's own settings, and each stage's.

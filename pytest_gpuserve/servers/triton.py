@@ -18,7 +18,7 @@ from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.process.container import Container, find_engine, image_id
 from pytest_gpuserve.process.secrets import without_secret_values
-from pytest_gpuserve.servers.base import ContainerLaunch, Launch, digests, inherited_environment
+from pytest_gpuserve.servers.base import ContainerLaunch, Launch, TellsNothing, digests, inherited_environment
 from pytest_gpuserve.servers.triton_api import STATISTICS, ask_triton, counters_of, read_configs, roles_of
 from pytest_gpuserve.servers.triton_config import (
     Repository,
@@ -80,7 +80,7 @@ IMAGE_SHM_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True)
-class Triton:
+class Triton(TellsNothing):
     """Triton with a model repository.
 
     Args:
@@ -182,11 +182,6 @@ class Triton:
             asked = asked_settings(self._repository.config(name))
             settings.update({f"{name}.{key}": ServerSetting(value, asked.get(key)) for key, value in used.items()})
         return settings
-
-    def read_cold_start(self, site: Site) -> Mapping[str, float]:
-        """See ``ServerKind``; Triton tells none of it."""
-        del site
-        return {}
 
     def workload(self) -> Mapping[str, str]:
         """See ``ServerKind``."""

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import re
-import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
@@ -18,6 +16,7 @@ from pytest_gpuserve.process.extras import import_extra
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 CONFIG_FILE: Final = "config.pbtxt"
 
@@ -254,41 +253,3 @@ def _list(value: object) -> list[object]:
     if not isinstance(value, list):
         raise TypeError(f"{value!r} is no list")
     return value
-
-
-def write_model(
-    repository: Path, config: str, files: Mapping[str, Path | str] | None = None, *, version: int = 1
-) -> Path:
-    """Write a model into a repository: ``MODEL/config.pbtxt``, and its files in ``MODEL/VERSION``.
-
-    Args:
-        repository: The repository's folder; made where it is missing.
-        config: The text of ``config.pbtxt``; its ``name`` is the model's.
-        files: By their path in the version's folder, such as ``model.py``: a text, or a file that is copied.
-        version: Its version.
-
-    Returns:
-        The model's folder.
-
-    Raises:
-        UsageProblem: The configuration does not fit Triton's schema or has no name that a folder can have, or a path
-            leads out of the version's folder.
-    """
-    name: str = parse_config(config, f"the configuration of a model for {repository}").name
-    if name in {"", ".", ".."} or "/" in name or "\0" in name:
-        raise UsageProblem(f"the name of model {name!r} is its folder's too: it is not empty and has no slash")
-    model = repository / name
-    folder = model / str(version)
-    folder.mkdir(parents=True, exist_ok=True)
-    for file, content in (files or {}).items():
-        inside = PurePosixPath(file)
-        if inside.is_absolute() or ".." in inside.parts or not inside.parts:
-            raise UsageProblem(f"model {name!r}: {file!r} is no path in the folder of its version")
-        place = folder / inside
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if isinstance(content, Path):
-            shutil.copyfile(content, place)
-        else:
-            place.write_text(content, encoding="utf-8")
-    (model / CONFIG_FILE).write_text(config, encoding="utf-8")
-    return model

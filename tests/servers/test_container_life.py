@@ -15,10 +15,9 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process.container import find_engine
 from pytest_gpuserve.servers.base import Ask, Site
 from pytest_gpuserve.servers.triton import Triton
-from pytest_gpuserve.servers.triton_config import write_model
 from pytest_gpuserve.servers.triton_install import find_triton
 from tests.servers.deployments import Starts, counted
-from tests.servers.triton_server import CONFIG, MODEL, START_SECONDS, triton_python
+from tests.servers.triton_server import CONFIG, MODEL, START_SECONDS, triton_python, write_model
 
 SYSTEM = [Path(f"/{name}") for name in ("bin", "lib", "lib64", "sbin")]
 LIMITS = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=4000:4000")  # podman must not try to raise them

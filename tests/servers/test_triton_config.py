@@ -13,8 +13,8 @@ from pytest_gpuserve.servers.triton_config import (
     asked_settings,
     parse_config,
     used_settings,
-    write_model,
 )
+from tests.servers.triton_server import write_model
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -77,27 +77,6 @@ def test_a_missing_tritonclient_is_told(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "tritonclient.grpc.model_config_pb2", None)
     with pytest.raises(UsageProblem, match=r"needs tritonclient\n(.*\n)*.*pip install 'pytest-gpuserve\[triton\]'"):
         parse_config("", ORIGIN)
-
-
-def test_a_model_is_laid_out(tmp_path: Path) -> None:
-    """Configuration, code and copied weights are where Triton looks for them; no path leads out of their folder."""
-    weights = tmp_path / "weights.bin"
-    weights.write_bytes(b"\x00\x01")
-    text = '# größer\nname: "m"\n'
-    folder = write_model(tmp_path / "models", text, {"model.py": "# größer\n", "data/w.bin": weights}, version=3)
-    assert folder == tmp_path / "models" / "m"
-    assert (folder / "config.pbtxt").read_text(encoding="utf-8") == text
-    assert Repository(folder.parent).config("m").name == "m"
-    assert (folder / "3" / "model.py").read_text(encoding="utf-8") == "# größer\n"
-    assert (folder / "3" / "data" / "w.bin").read_bytes() == b"\x00\x01"
-    assert not (folder / "3" / "data" / "w.bin").is_symlink()
-    assert (write_model(tmp_path / "models", 'name: "e" platform: "ensemble"') / "1").is_dir()
-    for name in ("../model.py", "/model.py", "", "a/../../b"):
-        with pytest.raises(UsageProblem, match="no path in the folder of its version"):
-            write_model(tmp_path, text, {name: "x"})
-    for name in ("", "..", "a/b"):
-        with pytest.raises(UsageProblem, match="no slash"):
-            write_model(tmp_path, f'name: "{name}"')
 
 
 @pytest.mark.parametrize(

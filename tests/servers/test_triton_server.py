@@ -21,11 +21,10 @@ from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.servers.base import Ask
 from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.servers.triton_api import ask_triton, read_configs
-from pytest_gpuserve.servers.triton_config import write_model
 from tests.fakes.children.toolkit import eventually
 from tests.servers.deployments import Starts
 from tests.servers.processes import listening, running
-from tests.servers.triton_server import START_SECONDS, triton_python
+from tests.servers.triton_server import START_SECONDS, triton_python, write_model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

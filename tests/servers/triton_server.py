@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -19,12 +20,11 @@ import pytest
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.servers import triton
 from pytest_gpuserve.servers.base import Ask
-from pytest_gpuserve.servers.triton_config import write_model
 from pytest_gpuserve.servers.triton_install import find_triton
 from tests.servers.deployments import Starts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
 PYTHON_VARIABLE = "GPUSERVE_TRITON_PYTHON"
 """Names the interpreter that has nvidia-pytriton, where it is not the one that runs the tests."""
@@ -63,6 +63,17 @@ output { name: "SAID" data_type: TYPE_STRING dims: [-1] }
 dynamic_batching { max_queue_delay_microseconds: 100 }
 instance_group { kind: KIND_CPU count: 1 }
 """
+
+
+def write_model(repository: Path, config: str, files: Mapping[str, str] | None = None, *, version: int = 1) -> None:
+    """Write a model into a repository, in a folder of the name that its configuration gives it."""
+    named = re.search(r'name: "(\w+)"', config)
+    assert named is not None
+    folder = repository / named[1] / str(version)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder.parent / "config.pbtxt").write_text(config)
+    for name, text in (files or {}).items():
+        (folder / name).write_text(text)
 
 
 @dataclass(frozen=True)
