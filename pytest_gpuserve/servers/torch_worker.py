@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.errors import ServerFailed, UsageProblem
+from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
-from pytest_gpuserve.servers.app import App, AppServer
+from pytest_gpuserve.servers.app import App, AppServer, read_facts
 from pytest_gpuserve.servers.base import Launch, with_own_package
 from pytest_gpuserve.servers.inside.torch_tally import read_counters
 from pytest_gpuserve.servers.inside.torch_worker import FACTS_FILE, TALLY_FILE
@@ -161,20 +161,13 @@ class TorchWorker(AppServer):
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``; ``compile`` is what dynamo's counters say, not known before the first execution."""
-        used = _facts(site).settings
+        used: Mapping[str, str] = _facts(site)["settings"]
         values, _ = read_counters(site.folder / TALLY_FILE)
-        asked = {
-            "device": self.device,
-            "workers": str(self.workers),
-            "max_batch_size": str(self.max_batch_size),
-            "max_wait_ms": f"{self.max_wait_ms:g}",
-        }
+        asked = self._asked()
         settings = {
             "compile": ServerSetting(str(values["frames"] > 0) if values["executions"] else None, str(self.compile))
         }
         if self.compile:
-            asked["compile_backend"] = self._backend
-            asked["compile_mode"] = self.compile_mode or ""
             settings["compiled frames"] = ServerSetting(str(values["frames"]))
             settings["compiled graphs"] = ServerSetting(str(values["graphs"]))
             settings["graph breaks"] = ServerSetting(str(values["breaks"]))
@@ -182,27 +175,22 @@ class TorchWorker(AppServer):
 
     def read_cold_start(self, site: Site) -> Mapping[str, float]:
         """See ``ServerKind``; importing torch, building, loading, the call of ``torch.compile``, the first request."""
-        return _facts(site).cold_start
+        parts: Mapping[str, float] = _facts(site)["cold_start"]
+        return parts
 
     def workload(self) -> Mapping[str, str]:
-        """See ``ServerKind``; weights by the name of their file, and a card without its number."""
-        settings = {
+        """See ``ServerKind``; weights by the name of their file, and a GPU without its number."""
+        return {
             "server": self.name,
             **self.app.workload(),
             "callable": self.callable,
             "arguments": json.dumps(dict(_unmoved(self.app).arguments), sort_keys=True),
             "weights": "" if self.weights is None else self.weights.name,
             "compile": str(self.compile),
+            **self._asked(),
             "device": self.device.partition(":")[0],
-            "workers": str(self.workers),
-            "max_batch_size": str(self.max_batch_size),
-            "max_wait_ms": f"{self.max_wait_ms:g}",
             "seed": str(self.seed),
         }
-        if self.compile:
-            settings["compile_backend"] = self._backend
-            settings["compile_mode"] = self.compile_mode or ""
-        return settings
 
     def information(self) -> Mapping[str, str]:
         """See ``ServerKind``; of weights their size, for to hash gigabytes takes too long."""
@@ -216,6 +204,18 @@ class TorchWorker(AppServer):
         weights = None if self.weights is None else relocation.path(self.weights)
         return replace(self, app=self.app.relocated(relocation), weights=weights)
 
+    def _asked(self) -> dict[str, str]:
+        """What it is asked for, as text, by the names of the settings that the worker tells."""
+        asked = {
+            "device": self.device,
+            "workers": str(self.workers),
+            "max_batch_size": str(self.max_batch_size),
+            "max_wait_ms": f"{self.max_wait_ms:g}",
+        }
+        if self.compile:
+            asked |= {"compile_backend": self._backend, "compile_mode": self.compile_mode or ""}
+        return asked
+
     @property
     def _backend(self) -> str:
         return self.compile_backend or DEFAULT_BACKEND
@@ -227,28 +227,7 @@ def _unmoved(app: App) -> App:
     return app
 
 
-class _Facts(NamedTuple):
-    """What the worker wrote of its start: seconds by part, and how it is set up, as text."""
-
-    cold_start: dict[str, float]
-    settings: dict[str, str]
-
-
-def _facts(site: Site) -> _Facts:
-    """Read what the worker wrote of its start.
-
-    Raises:
-        ServerFailed: It is not there, or is none.
-    """
-    path = site.folder / FACTS_FILE
-    try:
-        found = json.loads(path.read_text())
-        cold_start = {str(name): float(seconds) for name, seconds in found["cold_start"].items()}
-        settings = {str(name): str(text) for name, text in found["settings"].items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as problem:
-        raise ServerFailed(
-            "the torch worker does not tell how it started",
-            found=f"{type(problem).__name__}: {problem}",
-            looked=[str(path)],
-        ) from problem
-    return _Facts(cold_start, settings)
+def _facts(site: Site) -> dict[str, Any]:
+    """Read what the worker wrote of its start: seconds by part, and how it is set up, as text. Raises ServerFailed."""
+    remedy = "see the end of the worker's log: it writes this before its first answer"
+    return read_facts(site.folder / FACTS_FILE, who="the torch worker", remedy=remedy)

@@ -86,30 +86,18 @@ def fill(model: Any, weights: Path, device: Any) -> None:  # noqa: ANN401 -- tor
     """Give a model the weights of a state dict, mapped from its file where that allows it.
 
     Raises:
-        ServerFailed: It is no state dict of this model; names what is missing, unknown or of another shape.
+        ServerFailed: It is not a state dict of this model; torch names what is missing, unknown or of another shape.
     """
     state = _state_dict(weights, device)
-    own = model.state_dict()
-    problems = {
-        "it lacks": sorted(own.keys() - state.keys()),
-        "the model has no": sorted(state.keys() - own.keys()),
-        "another shape has": sorted(
-            f"{name} {list(state[name].shape)}, in the model {list(own[name].shape)}"
-            for name in own.keys() & state.keys()
-            if state[name].shape != own[name].shape
-        ),
-    }
-    found = "; ".join(f"{what} {_some(names)}" for what, names in problems.items() if names)
-    if found:
+    try:
+        model.load_state_dict(state, assign=True)
+    except RuntimeError as problem:
+        # torch names each key that is missing, unexpected or of another shape, on lines of their own.
         raise ServerFailed(
-            f"torch_worker: {weights} is no state dict of this model",
-            found=found,
+            f"torch_worker: {weights} is not a state dict of this model",
+            found=" ".join(str(problem).split()),
             remedies=["save it with torch.save(model.state_dict(), FILE) of the same model"],
-        )
-    model.load_state_dict(state, assign=True)
-    empty = sorted(name for name, _ in _meta_tensors(model))
-    if empty:
-        raise ServerFailed("torch_worker: parts of the model have no value", found=f"still on meta: {_some(empty)}")
+        ) from None
 
 
 def parameter_facts(model: Any) -> dict[str, str]:  # noqa: ANN401 -- torch's
@@ -166,11 +154,6 @@ def _meta_tensors(model: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 -- t
         for name, value in everything.items():
             if isinstance(value, torch.Tensor) and value.is_meta:
                 yield f"{prefix}.{name}" if prefix else name, value
-
-
-def _some(names: list[str], most: int = 8) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _first_line(problem: BaseException) -> str:
