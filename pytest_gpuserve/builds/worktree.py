@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 import shutil
 import tempfile
@@ -191,7 +192,7 @@ def resolve_revision(root: Path, rev: str) -> str:
         f"git does not know the revision {rev!r}",
         found=answer.text,
         looked=[str(top)],
-        remedies=_ways_to(top, rev),
+        remedies=[*_near(top, rev), *_ways_to(top, rev)],
     )
 
 
@@ -270,6 +271,14 @@ class Worktree:
             log=self._folder / "git.log",
         )
         return Process.start(command, owned_folders=[self._folder, note])
+
+
+def _near(top: Path, rev: str) -> list[str]:
+    """The branch or tag that a mistyped revision is likely to mean; what it counts from there (``~1``) is kept."""
+    name = re.split(r"[~^@]", rev, maxsplit=1)[0]
+    refs = git_text(top, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes", "refs/tags")
+    near = difflib.get_close_matches(name, (refs or "").split(), n=1, cutoff=0.8)
+    return [f"did you mean {each}{rev[len(name) :]}?" for each in near if each != name]
 
 
 def _ways_to(top: Path, rev: str) -> list[str]:

@@ -199,7 +199,6 @@ class ComparisonContext:
         paired_runner: Where builds are compared side by side.
         policy: What verdicts mean.
         tolerance_of: The tolerance of each metric, as the test states it.
-        on_verdict: Hears every judgement, with the label of its run.
         on_look: Hears of every look before it is taken.
         loads: The loads.
         may_wait: Asked where a comparison wants a fresh start: whether the test ends here, and runs again on it.
@@ -211,7 +210,6 @@ class ComparisonContext:
     paired_runner: PairedRunner
     policy: Policy
     tolerance_of: Callable[[Metric], float]
-    on_verdict: Callable[[str, Judgement], None]
     on_look: Callable[[Look], None]
     loads: TestMeasurements
     may_wait: Callable[[], bool] = waits_for_nobody
@@ -297,11 +295,10 @@ class ComparisonContext:
         self.on_look(Look(following.unit, following.number, following.most, judgement, self.left_seconds))
 
     def tell(self, measurement: Measurement, judgement: Judgement) -> None:
-        """Keep a judgement of a load for reports, and pass it on.
+        """Keep a judgement of a load for reports.
 
         Args:
             measurement: What was judged.
             judgement: What came of it; it takes the place of an earlier one of its metric and kind of reference.
         """
         measurement.judgements[judgement.metric.name, judgement.reference_kind] = judgement
-        self.on_verdict(measurement.run.label, judgement)

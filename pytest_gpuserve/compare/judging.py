@@ -52,7 +52,6 @@ class TestGate:
         tolerance_of: The tolerance of each metric, as the test states it.
         earlier: The judge of an earlier try of the same test, whose sessions are kept: a retry is more data under the
             same question, never another chance.
-        on_verdict: Hears every judgement, with the label of its run.
         on_look: Hears of every look before it is taken.
         may_wait: As for `ComparisonContext`.
 
@@ -71,7 +70,6 @@ class TestGate:
         paired_runner: PairedRunner,
         policy: Policy,
         tolerance_of: Callable[[Metric], float],
-        on_verdict: Callable[[str, Judgement], None],
         on_look: Callable[[Look], None] = ignore_look,
         earlier: TestGate | None = None,
         may_wait: Callable[[], bool] = waits_for_nobody,
@@ -90,7 +88,6 @@ class TestGate:
             paired_runner=paired_runner,
             policy=policy,
             tolerance_of=tolerance_of,
-            on_verdict=on_verdict,
             on_look=on_look,
             loads=self._loads,
             may_wait=self._ask_to_wait,

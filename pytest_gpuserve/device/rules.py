@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.units import digest, format_fraction
+from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -182,12 +182,3 @@ def changes(before: Mapping[str, object], now: Mapping[str, object], rules: Sequ
         for rule in rules
         if rule.kind is kind and rule.field in before and before[rule.field] != now.get(rule.field)
     ]
-
-
-def markdown() -> str:
-    """The table as it stands in ``docs/reference/devices.md``."""
-    lines = ["| Fact | Rule | Why |", "|---|---|---|"]
-    for rule in (*DEVICE_RULES, *HOST_RULES):
-        within = f", within {format_fraction(rule.tolerance)}" if rule.tolerance else ""
-        lines.append(f"| {rule.what} | {rule.kind.value}{within} | {rule.why} |")
-    return "\n".join(lines)

@@ -205,9 +205,6 @@ class TestGates:
             may_wait=self._may_wait,
             earlier=self._judges.get(nodeid),
             on_look=self._progress.look,
-            on_verdict=lambda label, judgement: item.ihook.pytest_gpuserve_judged(
-                nodeid=nodeid, label=label, judgement=judgement
-            ),
         )
         self._judges[nodeid] = judge
         return judge

@@ -305,6 +305,23 @@ def test_an_unknown_revision_is_a_usage_problem(root: Path, name: str) -> None:
     assert "git branch --all" in str(told.value)
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("orign/main", "origin/main"), ("featrue~1", "feature~1"), ("v1..0", "v1.0")]
+)
+def test_a_mistyped_revision_names_the_one_that_is_near(root: Path, tmp_path: Path, typed: str, meant: str) -> None:
+    """The first remedy is the branch or tag that git has and whose name is near; a known one has none."""
+    git(root, "branch", "feature")
+    git(root, "tag", "v1.0")
+    git(tmp_path, "clone", "--quiet", f"file://{root}", "clone")
+    git(tmp_path / "clone", "branch", "feature", "origin/feature")
+    with pytest.raises(UsageProblem) as told:
+        resolve_revision(tmp_path / "clone", typed)
+    assert told.value.remedies[0] == f"did you mean {meant}?"
+    with pytest.raises(UsageProblem) as told:
+        resolve_revision(tmp_path / "clone", "main~99")
+    assert "did you mean" not in str(told.value)
+
+
 @pytest.mark.parametrize("name", ["origin/main", "main"])
 def test_what_was_never_fetched(root: Path, tmp_path: Path, name: str) -> None:
     """The command that is named makes a branch known, in a clone of a single branch too, and a hash."""

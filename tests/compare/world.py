@@ -143,7 +143,6 @@ class World:
     now: float = 0.0
     sessions: int = 0
     looks: int = 0
-    told: list[Judgement] = field(default_factory=list)
     pairings: list[ScriptedPairing] = field(default_factory=list)
     policy: Policy = field(
         default_factory=lambda: Policy(
@@ -242,14 +241,12 @@ class World:
             paired_runner=self.paired_runner,
             policy=self.policy,
             tolerance_of=lambda metric: metric.default_tolerance,
-            on_verdict=lambda label, judgement: self.told.append(judgement),
             earlier=earlier,
         )
 
     def next_run(self, against: Callable[[], ReferenceBuild] | None = None, **changes: Any) -> None:  # noqa: ANN401 -- fields of the policy
         """Begin another run of pytest."""
         self.policy = replace(self.policy, **changes)
-        self.told.clear()
         self.pairings.clear()
         self.now, self.looks = 0.0, 0
         self.paired_runner = self._new_paired_runner(against)
