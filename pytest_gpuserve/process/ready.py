@@ -271,32 +271,12 @@ def all_of(*probes: Probe) -> Probe:
     return probe
 
 
-def wait_for(probe: Probe, deadline: Deadline, *, what: str) -> None:
-    """Wait until the probe is content with a server that somebody else runs.
-
-    Args:
-        deadline: End of the wait; a probe that is looking then may finish.
-
-    Raises:
-        ServerFailed: The deadline passed first; says what was seen last.
-    """
-    pause_seconds = _FIRST_PAUSE_SECONDS
-    while (seen := probe()) is not None:
-        if deadline.expired():
-            raise ServerFailed(
-                f"{what} did not come in {format_seconds(deadline.seconds)}",
-                found=seen.reason,
-                remedies=[f"if it only needs longer, allow more: start_timeout={2 * deadline.seconds:g}"],
-            )
-        time.sleep(min(pause_seconds, deadline.remaining()))
-        pause_seconds = min(1.5 * pause_seconds, _LONGEST_PAUSE_SECONDS)
-
-
-def wait(probe: Probe, process: Process, deadline: Deadline, *, what: str) -> None:
+def wait(probe: Probe, process: Process | None, deadline: Deadline, *, what: str) -> None:
     """Wait until the probe is content.
 
     Args:
-        process: The server; its exit, with any code, ends the wait at once. It is not stopped here.
+        process: The server; its exit, with any code, ends the wait at once. It is not stopped here. None for a server
+            that is not started here.
         deadline: End of the wait; a probe that is looking then may finish.
         what: Name of the server for messages, such as ``mosec server apps/echo.py``.
 
@@ -305,15 +285,15 @@ def wait(probe: Probe, process: Process, deadline: Deadline, *, what: str) -> No
     """
     pause_seconds = _FIRST_PAUSE_SECONDS
     while True:
-        seen = probe() if process.exit_status() is None else None
+        seen = probe() if process is None or process.exit_status() is None else None
         # Looked at after the probe too: what answered may have been the last word of a dying server.
-        if process.exit_status() is not None:
+        if process is not None and process.exit_status() is not None:
             raise _exited(process, deadline, what)
         if seen is None:
             return
         if deadline.expired():
             raise _late(process, deadline, what, seen)
-        process.wait(min(pause_seconds, deadline.remaining()))
+        (time.sleep if process is None else process.wait)(min(pause_seconds, deadline.remaining()))
         pause_seconds = min(1.5 * pause_seconds, _LONGEST_PAUSE_SECONDS)
 
 
@@ -331,15 +311,16 @@ def _exited(process: Process, deadline: Deadline, what: str) -> ServerFailed:
     )
 
 
-def _late(process: Process, deadline: Deadline, what: str, seen: NotReady) -> ServerFailed:
+def _late(process: Process | None, deadline: Deadline, what: str, seen: NotReady) -> ServerFailed:
+    remedies = [f"if it only needs longer, allow more: start_timeout={2 * deadline.seconds:g}"]
+    summary = f"{what} was not ready in {format_seconds(deadline.seconds)}"
+    if process is None:
+        return ServerFailed(summary, found=seen.reason, remedies=remedies)
     return ServerFailed(
-        f"{what} was not ready in {format_seconds(deadline.seconds)}",
+        summary,
         found=seen.reason,
         looked=[str(process.command.log)],
-        remedies=[
-            f"if it only needs longer, allow more: start_timeout={2 * deadline.seconds:g}",
-            f"read its whole log: {process.command.log}",
-        ],
+        remedies=[*remedies, f"read its whole log: {process.command.log}"],
         log_tail=process.tail(),
     )
 

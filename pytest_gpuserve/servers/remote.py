@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import is_here, listeners
-from pytest_gpuserve.process.ready import HttpRequest, Patience, http_probe, verified_tls, wait_for
+from pytest_gpuserve.process.ready import HttpRequest, Patience, http_probe, verified_tls, wait
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.servers.base import Site, TellsNothing
 from pytest_gpuserve.servers.instance import Instance, verdict_on_status
@@ -143,7 +143,7 @@ def reached(
     deadline = Deadline.after(timeout_seconds)
     probe = _probe(kind, ask, deadline)
     try:
-        wait_for(probe, deadline, what=f"an answer of {kind.address} to {ask.path}")
+        wait(probe, None, deadline, what=f"the answer of {kind.address} to {ask.path}")
     except ServerFailed as problem:
         # What was seen last may be an answer that repeats the request.
         problem.found = without_secrets(problem.found, {**os.environ, **secret_headers(ask.headers)})

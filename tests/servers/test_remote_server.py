@@ -41,7 +41,7 @@ def somebody(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Instance]:
 def test_nobody_there_is_told() -> None:
     """At the deadline, with what was seen."""
     remote = FACTORY.remote(f"http://127.0.0.1:{free_port()}", start_timeout=0.5)
-    with pytest.raises(ServerFailed, match="did not come in") as caught, remote.get("/").started():
+    with pytest.raises(ServerFailed, match="was not ready in") as caught, remote.get("/").started():
         pass
     assert "Connection refused" in caught.value.found
     assert "start_timeout=1" in str(caught.value)
