@@ -53,6 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="of the request")
     parser.add_argument("--model", help="of a pytriton app: the model that is asked")
     parser.add_argument("--python", metavar="EXE", help="the interpreter that has the server's library")
+    parser.add_argument("--gpu-runner", default="", metavar="LABELS", help="of the workflow, such as self-hosted,gpu")
     parser.add_argument("--start-timeout", type=float, default=120.0, metavar="SECONDS", help="until its first answer")
     return parser
 
@@ -83,7 +84,9 @@ def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
         log = Path(folder) / "server.log"
         asked = ask(app, over, root=root, log=log, python=python, timeout=given.start_timeout)
     # Only now: an app that does not answer leaves nothing behind.
-    written, left = write_missing(suite_files(app, asked, root=root, python=given.python or ""))
+    written, left = write_missing(
+        suite_files(app, asked, root=root, python=given.python or "", gpu_runner=given.gpu_runner)
+    )
     request, answer = asked.request, asked.body[:_SHOWN].decode(errors="replace")
     sent = f" with {request.body[:_SHOWN].decode(errors='replace')}" if request.body else ""
     return [
@@ -96,8 +99,8 @@ def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
             for name in secret_headers(request.headers)
         ),
         "next:",
-        f"  pytest suites/{app.name} --baseline-update   # records what it does now; later runs are gated by it",
         f"  pytest suites/{app.name} --against=HEAD      # once it is committed: compares your changes side by side",
+        f"  pytest suites/{app.name} --baseline-update   # records what it does now; later runs are gated by it",
     ]
 
 

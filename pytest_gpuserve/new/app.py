@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 COMMAND: Final = "python -m pytest_gpuserve.new"
 
 _IMPORTS: Final = re.compile(r"^\s*(?:import\s+(?:[\w.]+\s*,\s*)*|from\s+)(mosec|litserve|pytriton)\b", re.MULTILINE)
+_ASGI: Final = re.compile(r"^(\w+)\s*(?::\s*[\w.]+\s*)?=\s*(?:\w+\.)?(FastAPI|Starlette)\(", re.MULTILINE)
 _BOUND: Final = re.compile(r"""\.bind\(\s*(?:model_name\s*=\s*)?["']([^"']+)["']""")
 _JSON: Final = {"Content-Type": "application/json"}
 _FIRST: Final = {
@@ -40,13 +41,23 @@ _FIRST: Final = {
 
 @dataclass(frozen=True)
 class App:
-    """An app by the kind of its server; ``place`` is its file or folder, ``model`` the one that pytriton binds."""
+    """An app by the kind of its server.
+
+    Args:
+        kind: The fixture's name without ``_server``.
+        name: Name of the suite.
+        place: Its file or folder; of a command the folder in which it runs.
+        argv: The command.
+        model: The model that pytriton binds.
+        schema: Path of an OpenAPI schema, which tells the request.
+    """
 
     kind: str
     name: str
     place: Path
     argv: tuple[str, ...] = ()
     model: str = ""
+    schema: str = ""
 
 
 def recognise(place: Path) -> App:
@@ -59,10 +70,15 @@ def recognise(place: Path) -> App:
         raise UsageProblem(f"there is no app {place}", remedies=["name a file or a model repository"])
     source = place.read_text(errors="replace")
     kinds = sorted({*_IMPORTS.findall(source)})
+    asgi = _ASGI.search(source)
+    if not kinds and asgi:
+        argv = ("{python}", "-m", "uvicorn", f"{place.stem}:{asgi[1]}", "--port={port}")
+        schema = "/openapi.json" if asgi[2] == "FastAPI" else ""
+        return App("command", suite_name(place.stem), place.parent, argv=argv, schema=schema)
     if len(kinds) != 1:
         raise UsageProblem(
             f"the kind of server in {place} is not recognised",
-            found=f"it imports {' and '.join(kinds) or 'none of mosec, litserve, pytriton'}",
+            found=f"it imports {' and '.join(kinds) or 'none of mosec, litserve, pytriton, fastapi, starlette'}",
             remedies=[f"start any server by its command: {COMMAND} -- python {place.name} --port={{port}}"],
         )
     model = _BOUND.search(source)
@@ -108,6 +124,10 @@ def ask(
                 roles = partial(choose_roles, read_configs(running.site), model=None, asked=None)
                 model = f"/v2/models/{quote(handle.kind.default_model or roles().asked, safe='')}"
                 return _exchange(handle, given(triton_request(model, ask_triton(running.site, model))), running)
+        if app.schema:
+            with handle.get(app.schema).started() as running:
+                schema = json.loads(handle.get(app.schema).ask(running).body)
+                return _exchange(handle, given(openapi_request(schema)), running)
         request = given(_FIRST[app.kind])
         with handle.request(request.method, request.path, body=request.body, headers=request.headers).started() as up:
             return _exchange(handle, request, up)
@@ -130,6 +150,37 @@ def triton_request(model: str, metadata: Mapping[str, Any]) -> Request:
         value: object = {"BYTES": "", "BOOL": False}.get(datatype, 0)
         inputs.append({"name": tensor["name"], "shape": shape, "datatype": datatype, "data": [value] * prod(shape)})
     return Request("POST", f"{model}/infer", json.dumps({"inputs": inputs}).encode(), _JSON)
+
+
+def openapi_request(schema: Mapping[str, Any]) -> Request:
+    """The first POST of an OpenAPI schema whose body is JSON, with values that its types allow; else ``GET /``."""
+    for path, operations in schema["paths"].items():
+        body = operations.get("post", {}).get("requestBody", {}).get("content", {}).get("application/json")
+        if body and "{" not in path:
+            return Request("POST", path, json.dumps(_value(body["schema"], schema, depth=0)).encode(), _JSON)
+    return _FIRST["command"]
+
+
+_DEEPEST: Final = 8  # of a schema that contains itself
+_SIMPLE: Final = {"string": "a", "integer": 1, "number": 1.0, "boolean": True}
+
+
+def _value(part: Mapping[str, Any], schema: Mapping[str, Any], *, depth: int) -> object:
+    """A value that a part of a schema allows; of an object the required fields."""
+    inner = partial(_value, schema=schema, depth=depth + 1)
+    if "$ref" in part and depth < _DEEPEST:
+        return inner(schema["components"]["schemas"][part["$ref"].rpartition("/")[2]])
+    for told in (part.get("examples"), part.get("enum"), [part["default"]] if "default" in part else None):
+        if told:
+            return told[0]
+    for several in {"anyOf", "oneOf", "allOf"} & part.keys():
+        return inner(part[several][0])
+    if part.get("type") == "array":
+        return [inner(part.get("items", {}))]
+    if part.get("type") == "object":
+        required = part.get("required", ())
+        return {name: inner(field) for name, field in part.get("properties", {}).items() if name in required}
+    return _SIMPLE.get(part.get("type", ""))
 
 
 def _exchange(handle: ServerHandle, request: Request, running: Instance) -> Exchange:

@@ -56,7 +56,7 @@ permissions:
 jobs:
   # Make this a required check. No condition may skip it: GitHub takes what is skipped for passed.
   gate:
-    runs-on: ubuntu-24.04
+    runs-on: @RUNNER@
     timeout-minutes: 60
     steps:
       - uses: actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683 # v4.2.2
@@ -68,7 +68,7 @@ jobs:
           python-version: "3.11"
       - run: pip install --quiet @INSTALL@
       # What was checked out is a merge: its first parent is the base.
-      - run: pytest suites/@NAME@ --gpu=cpu --against=HEAD^1 --gpuserve-json=result.json --gpuserve-report=report.html
+      - run: pytest suites/@NAME@ --gpu=@GPU@ --against=HEAD^1 --gpuserve-json=result.json --gpuserve-report=report.html
       - if: always()
         uses: actions/upload-artifact@ea165f8d65b6e75b540449e92b4886f43607fa02 # v4.6.2
         with:
@@ -81,8 +81,8 @@ jobs:
 _IN_SOURCE: Final = 80  # longer bodies go into files of their own
 
 
-def suite_files(app: App, asked: Exchange, *, root: Path, python: str) -> dict[Path, bytes]:
-    """The contents of the files of an app's suite, by their paths; ``python`` as the user named it."""
+def suite_files(app: App, asked: Exchange, *, root: Path, python: str, gpu_runner: str) -> dict[Path, bytes]:
+    """The contents of a suite's files, by their paths; ``python`` and ``gpu_runner`` as the user named them."""
     folder, request = root / "suites" / app.name, asked.request
     files: dict[Path, bytes] = {}
 
@@ -117,6 +117,8 @@ def suite_files(app: App, asked: Exchange, *, root: Path, python: str) -> dict[P
         "REQUEST": ",\n            ".join(parts),
         "FIXTURE": f"{app.kind}_server",
         "ARGUMENTS": _arguments(app, root, folder, python),
+        "RUNNER": f"[{gpu_runner}]" if gpu_runner else "ubuntu-24.04",
+        "GPU": "auto" if gpu_runner else "cpu",
         "INSTALL": f"'pytest-gpuserve[{extras}]'{project}",
     }
     for path, text in (

@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 DOCS = Path(pytest_gpuserve.__file__).parent / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
-FILES = [ROOT / "README.md", ROOT / "suites" / "README.md", ROOT / "tests" / "README.md", *PAGES]
+FILES = [
+    ROOT / "README.md",
+    ROOT / "suites" / "README.md",
+    ROOT / "tests" / "README.md",
+    *(ROOT / ".github").glob("*.md"),
+    *PAGES,
+]
 
 OTHERS = {
     "--fail",

@@ -144,6 +144,11 @@ def test_a_command_with_a_long_answer(project: Path) -> None:
     steps = yaml.safe_load(workflow.read_text())["jobs"]["gate"]["steps"]
     assert steps[0]["with"]["fetch-depth"] == 0
     assert any("suites/web --gpu=cpu --against=HEAD^1 " in step.get("run", "") for step in steps)
+    workflow.unlink()
+    assert main(["--gpu-runner=self-hosted,gpu", *COMMAND]) == 0
+    job = yaml.safe_load(workflow.read_text())["jobs"]["gate"]
+    assert job["runs-on"] == ["self-hosted", "gpu"]
+    assert any("suites/web --gpu=auto --against=HEAD^1 " in step.get("run", "") for step in job["steps"])
     # What keeps the repository's own workflows up to date does not see the template.
     own = (REPOSITORY / ".github/workflows/gate-against.yml").read_text()
     assert all(step.get("uses", "") in own for step in steps)

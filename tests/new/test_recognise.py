@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.new.app import recognise, recognise_command, suite_name, triton_request
+from pytest_gpuserve.new.app import openapi_request, recognise, recognise_command, suite_name, triton_request
 
 FAKES = Path(__file__).parents[1] / "fakes"
 
@@ -52,6 +52,37 @@ def test_what_is_not_recognised_is_started_by_its_command(tmp_path: Path, source
         recognise(app)
     assert found in raised.value.found
     assert "-- python app.py --port={port}" in raised.value.remedies[0]
+
+
+def test_an_asgi_app_is_started_by_uvicorn(tmp_path: Path) -> None:
+    """FastAPI's schema is read for the request; Starlette has none."""
+    (tmp_path / "main.py").write_text("import fastapi\nservice: FastAPI = fastapi.FastAPI(title='x')\n")
+    app = recognise(tmp_path / "main.py")
+    command = ("{python}", "-m", "uvicorn", "main:service", "--port={port}")
+    assert (app.kind, app.argv, app.schema) == ("command", command, "/openapi.json")
+    (tmp_path / "main.py").write_text("from starlette.applications import Starlette\napp = Starlette()\n")
+    assert recognise(tmp_path / "main.py").schema == ""
+
+
+def test_a_request_is_what_an_openapi_schema_allows() -> None:
+    """The first POST of JSON without a parameter in its path, with the required fields; without one ``GET /``."""
+    text = {
+        "type": "object",
+        "required": ["text", "tags", "size"],
+        "properties": {
+            "text": {"type": "string"},
+            "tags": {"type": "array", "items": {"type": "integer"}},
+            "size": {"anyOf": [{"type": "number", "default": 2.5}, {"type": "null"}]},
+            "optional": {"type": "boolean"},
+        },
+    }
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Text"}}}
+    post = {"post": {"requestBody": {"content": content}}}
+    schema = {"paths": {"/": {"get": {}}, "/{id}": post, "/predict": post}, "components": {"schemas": {"Text": text}}}
+    request = openapi_request(schema)
+    assert (request.method, request.path) == ("POST", "/predict")
+    assert json.loads(request.body) == {"text": "a", "tags": [1], "size": 2.5}
+    assert openapi_request({"paths": {}}).path == "/"
 
 
 def test_a_commands_python_is_that_of_the_tests() -> None:
