@@ -10,7 +10,7 @@ from pytest_gpuserve.compare.side_by_side import KEPT_IN_RUN, Memory, SideBySide
 from pytest_gpuserve.experiment.pairing import Pairing
 from pytest_gpuserve.experiment.shape import Terms
 from pytest_gpuserve.measure.points import NotMeasured, value_of_starts
-from pytest_gpuserve.store.sequence import SequenceKey, Subject
+from pytest_gpuserve.store.kept import Pair, Subject
 from pytest_gpuserve.verdict.metric import log_cost
 from pytest_gpuserve.verdict.paired import learn_prior
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
-    from pytest_gpuserve.store.history import History
+    from pytest_gpuserve.store.kept import KeptFolder
     from pytest_gpuserve.verdict.metric import Metric
     from pytest_gpuserve.verdict.paired import Prior, RoundPoint
     from pytest_gpuserve.verdict.verdict import ReferenceKind
@@ -66,8 +66,7 @@ class PairedRunner:
     Args:
         here: The circumstances.
         reference_builds: Makes other revisions ready.
-        history: Remembers comparisons from run to run; None where nothing is to be remembered.
-        note: Hears, once each, what a report should say of it all.
+        kept: Keeps rounds from run to run; None where nothing is to be remembered.
         progress: Told how loads get on.
         read_host: As in `Measurement`.
         against: Whom every comparison is with, where that was asked for; None where baselines are stored.
@@ -79,8 +78,7 @@ class PairedRunner:
         *,
         here: RunEnvironment,
         reference_builds: ReferenceBuilds,
-        history: History | None,
-        note: Callable[[str], None],
+        kept: KeptFolder | None,
         progress: Progress,
         read_host: Callable[[], float | None],
         against: Callable[[], ReferenceBuild] | None,
@@ -92,9 +90,8 @@ class PairedRunner:
         self.progress = progress
         self.against = against
         self.starts = starts
-        self._history = history
-        self._note = note
-        self._memories: dict[tuple[str, str], Memory] = {}
+        self._kept = kept
+        self._memories: dict[tuple[str, ...], Memory] = {}
 
     def compare_builds(self, spec: PairedSpec, reference_build: ReferenceBuild) -> SideBySide:
         """Compare a server with that of another revision or interpreter.
@@ -122,11 +119,11 @@ class PairedRunner:
         here = self.here
         content = here.revision.content
         subject = Subject(spec.nodeid, spec.label, here.host.id, here.device_kind, dict(spec.workload))
-        key = None if content is None else SequenceKey(subject, identity, content, dict(here.software))
+        pair = None if content is None else Pair(subject, identity, content, dict(here.software))
         # A retry within this run goes on too, whether or not anything outlasts the run.
-        known = (subject.digest(), identity)
+        known = (spec.nodeid, spec.label, str(sorted(spec.workload.items())), identity)
         if known not in self._memories:
-            self._memories[known] = Memory(self._history, key, self._note)
+            self._memories[known] = Memory(self._kept, pair)
         memory = self._memories[known]
         terms = Terms(
             shape=spec.shape,

@@ -14,12 +14,9 @@ from pytest_gpuserve.measure.rounds import ARMS, paired_value, round_point
 from pytest_gpuserve.measure.steady import MATERIAL_CHANGE
 from pytest_gpuserve.measure.window import Session, Start
 from pytest_gpuserve.measure.work import unknown_work, unlike_work
-from pytest_gpuserve.store.checksummed import HistoryUnusable
-from pytest_gpuserve.store.sequence import KeptMetric, KeptSequence, SequenceKey
-from pytest_gpuserve.units import utc_now
+from pytest_gpuserve.store.kept import KeptMetric
 from pytest_gpuserve.verdict.metric import COLD_START, METRICS
 from pytest_gpuserve.verdict.paired import (
-    RoundPoint,
     blocks_worth_a_start,
     paired_evidence,
     paired_limit,
@@ -43,9 +40,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.pairing import Pairing
     from pytest_gpuserve.measure.rounds import Arm, Round
     from pytest_gpuserve.measure.streams import Streams
-    from pytest_gpuserve.store.history import History
+    from pytest_gpuserve.store.kept import KeptFolder, Pair
     from pytest_gpuserve.verdict.metric import Metric
-    from pytest_gpuserve.verdict.paired import Prior
+    from pytest_gpuserve.verdict.paired import Prior, RoundPoint
     from pytest_gpuserve.verdict.verdict import ReferenceKind
 
 
@@ -55,12 +52,11 @@ KEPT_IN_RUN: Final = Reason(
 
 
 class Memory:
-    """The sequence of one pair, from one try of a test to the next, and from one run of pytest to the next.
+    """The rounds of one pair, from one try of a test to the next, and from one run of pytest to the next.
 
     Args:
-        history: Where it is kept; None to forget it with this run.
-        key: Which pair it is; None where a build cannot be told from another, so that nothing outlasts this run.
-        note: Hears what could not be read or kept, a line each.
+        folder: Where they are kept; None to forget them with this run.
+        pair: Which pair it is; None where a build cannot be told from another, so that nothing outlasts this run.
 
     Attributes:
         rounds: Of earlier tries of this pair.
@@ -71,22 +67,20 @@ class Memory:
         limits: What ratios have been shown to hold a limit or to miss it, in this try.
     """
 
-    def __init__(self, history: History | None, key: SequenceKey | None, note: Callable[[str], None]) -> None:
-        self._history = history
-        self._key = key
-        self._note = note
+    def __init__(self, folder: KeptFolder | None, pair: Pair | None) -> None:
+        self._folder = folder
+        self._pair = pair
         self.rounds: Sequence[Round] = ()
         self.metrics: Mapping[str, KeptMetric] = {}
-        self._began = utc_now()
         self.remark: Reason | None = None
         self.round_seconds = 0.0
         self.late: tuple[Reason, ...] = ()
         self.limits: dict[tuple[str, float], Judgement] = {}
-        kept = self._load()
+        kept = None if folder is None or pair is None else folder.load(pair)
         if kept is not None:
-            self.rounds, self.metrics, self._began = kept.rounds, kept.metrics, kept.began
+            self.rounds, self.metrics = kept.rounds, kept.metrics
             text = (
-                f"decided at {kept.added} of this very pair of builds, and kept: a re-run goes on where the last one"
+                f"decided at {kept.at} of this very pair of builds, and kept: a re-run goes on where the last one"
                 " ended; `--cache-clear` forgets it"
             )
             self.remark = Reason(ReasonKind.KEPT, text)
@@ -94,34 +88,12 @@ class Memory:
     def save(self, rounds: Sequence[Round], metrics: Mapping[str, KeptMetric]) -> None:
         """Remember how far it has come."""
         self.rounds, self.metrics = tuple(rounds), dict(metrics)
-        if self._history is None or self._key is None:
-            return
-        try:
-            self._history.save(self._key, KeptSequence(tuple(rounds), dict(metrics), self._began))
-        except HistoryUnusable as problem:
-            self._note(problem.line)
+        if self._folder is not None and self._pair is not None:
+            self._folder.save(self._pair, rounds, metrics)
 
     def past(self) -> Mapping[str, list[list[RoundPoint]]]:
         """Of each metric, the rounds of other pairs under the same load on this device and host."""
-        if self._history is None or self._key is None:
-            return {}
-        found = self._history.past_rounds(self._key.subject, excluding=self._key)
-        for line in found.notes:
-            self._note(line)
-        past: dict[str, list[list[RoundPoint]]] = {}
-        for comparison in found.comparisons:
-            for name, rounds in comparison.differences.items():
-                past.setdefault(name, []).append([RoundPoint(differences) for differences in rounds])
-        return past
-
-    def _load(self) -> KeptSequence | None:
-        if self._history is None or self._key is None:
-            return None
-        try:
-            return self._history.load(self._key)
-        except HistoryUnusable as problem:
-            self._note(f"{problem.line}; so this comparison begins anew")
-            return None
+        return {} if self._folder is None or self._pair is None else self._folder.past(self._pair)
 
 
 NOT_LOOKED_AT: Final = Reason(ReasonKind.NOT_LOOKED_AT, "not looked at yet: it takes a full round")
@@ -522,7 +494,7 @@ class SideBySide:
     def _save(self) -> None:
         # What cannot be trusted is no part of the sequence, nor is what was concluded from it: a re-run measures that
         # round again. It may have been remembered as sound before its trouble showed.
-        sound = list(takewhile(lambda measured: not measured.problems, self.rounds))
+        sound = [measured for measured in takewhile(lambda each: not each.problems, self.rounds) if measured.blocks]
         if self._unlike_work() is not None:
             # It is of no round by itself.
             sound = []
@@ -532,10 +504,7 @@ class SideBySide:
             # What it came of is outside of git, and may be another the next time.
             sound = []
         if sound or self._memory.rounds:
-            self._memory.save(
-                [measured for measured in sound if measured.blocks],
-                {name: self._kept(name, sound) for name in self._sequences},
-            )
+            self._memory.save(sound, {name: self._kept(name, sound) for name in self._sequences})
 
     def _kept(self, name: str, sound: Sequence[Round]) -> KeptMetric:
         sequence = self._sequences[name]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal
 
+from pytest_gpuserve.measure.counters import Counters, ServerSetting  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.measure.points import (
     NotMeasured,
     TooFewRequests,
@@ -13,18 +15,15 @@ from pytest_gpuserve.measure.points import (
     observations,
     value_of,
 )
-from pytest_gpuserve.measure.window import Client
+from pytest_gpuserve.measure.telemetry import Telemetry  # noqa: TC001 -- as above
+from pytest_gpuserve.measure.window import Client, Window
 from pytest_gpuserve.units import format_fraction
 from pytest_gpuserve.verdict.metric import COLD_START, Metric, log_cost, requests_needed
 from pytest_gpuserve.verdict.paired import RoundPoint
+from pytest_gpuserve.verdict.reason import Reason  # noqa: TC001 -- msgspec reads the annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from pytest_gpuserve.measure.counters import Counters, ServerSetting
-    from pytest_gpuserve.measure.telemetry import Telemetry
-    from pytest_gpuserve.measure.window import Window
-    from pytest_gpuserve.verdict.reason import Reason
+    from collections.abc import Iterable, Sequence
 
 FEWEST_GROUPS = 2
 """Neighbouring blocks are put together until a quantile has its requests; a single group would not know its spread."""

@@ -40,7 +40,7 @@ from pytest_gpuserve.report.next_step import closer_command, code_before, comman
 from pytest_gpuserve.report.remarks import header_line
 from pytest_gpuserve.report.results import SessionResult
 from pytest_gpuserve.store.files import stock_of
-from pytest_gpuserve.store.history import History
+from pytest_gpuserve.store.kept import KeptFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
@@ -308,8 +308,7 @@ class GateSession:
         return PairedRunner(
             here=self.here,
             reference_builds=reference_builds,
-            history=None if remembered is None else History(remembered),
-            note=self._note,
+            kept=None if remembered is None else KeptFolder(remembered, self._note),
             progress=progress,
             read_host=self._read_host,
             against=partial(reference_builds.find, revision=settings.against, python=settings.against_python)

@@ -12,7 +12,7 @@ Schema history (an older file names the way to this one, a newer one asks for a 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 
@@ -23,8 +23,6 @@ from pytest_gpuserve.measure.window import CardUse, Session, Start, Window
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_Kind = TypeVar("_Kind")
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
@@ -41,41 +39,6 @@ Hash = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{7,64}\Z")]
 def rounded(value: float) -> float:
     """A number to six digits: finer than any clock's meaning here, and short in diffs."""
     return float(f"{value:.6g}")
-
-
-class StageRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """A ``StageTime``."""
-
-    seconds: NotNegative
-    count: Count
-
-
-class CountersRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """``Counters`` of a stretch of time; what is under way has no place in them."""
-
-    items: Count
-    batches: Count
-    batch_sizes: dict[str, Count] = {}
-    stages: dict[str, StageRecord] = {}
-    requests: Count | None = None
-    parts: dict[str, CountersRecord] = {}
-    tallies: dict[str, Count] = {}
-
-
-class SettingRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, array_like=True):
-    """A ``ServerSetting``."""
-
-    used: str | None
-    asked: str | None
-
-
-def converted(value: object, kind: type[_Kind]) -> _Kind:
-    """A value as the record whose fields have the same names, or a record as its value.
-
-    Raises:
-        ValueError: A number is out of the record's range.
-    """
-    return msgspec.convert(value, kind, from_attributes=True)
 
 
 _STAGE = re.compile(r"([^\s=]{1,200})=([0-9][0-9.e+-]{0,11})/([1-9][0-9]{0,14})")

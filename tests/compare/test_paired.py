@@ -12,7 +12,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.window import CardUse
-from pytest_gpuserve.store.history import History
+from pytest_gpuserve.store.kept import KeptFolder
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.compare.world import BETWEEN, SAME, SHAPE, THROUGHPUT, WORSE, World, ask, loaded, target, text_of
@@ -100,7 +100,7 @@ def test_what_the_revision_does_not_have_is_missing(world: World, why: str) -> N
 @pytest.mark.parametrize("is_remembered", [True, False])
 def test_a_retry_goes_on_with_the_rounds_of_the_first_try(world: World, tmp_path: Path, *, is_remembered: bool) -> None:
     """A test that is run again within a run of pytest is not given another chance, with a memory or without one."""
-    world.history = History(tmp_path / "history") if is_remembered else None
+    world.history = KeptFolder(tmp_path / "kept", pytest.fail) if is_remembered else None
     world.here = replace(world.here, revision=replace(world.here.revision, content="c" * 64 if is_remembered else None))
     world.paired = WORSE
     world.next_run(world.against)

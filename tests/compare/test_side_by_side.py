@@ -13,8 +13,7 @@ import pytest
 from pytest_gpuserve.compare.side_by_side import NOT_LOOKED_AT, session_of
 from pytest_gpuserve.measure.rounds import ARMS, ArmResult
 from pytest_gpuserve.measure.window import CardUse
-from pytest_gpuserve.store.history import History
-from pytest_gpuserve.store.sequence import KeptMetric
+from pytest_gpuserve.store.kept import KeptFolder, KeptMetric
 from pytest_gpuserve.verdict import verdict as verdict_module
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.paired import Prior
@@ -60,12 +59,12 @@ def computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def history(tmp_path: Path) -> History:
+def history(tmp_path: Path) -> KeptFolder:
     """What is remembered on the disk."""
-    return History(tmp_path)
+    return KeptFolder(tmp_path, pytest.fail)
 
 
-def undecided(history: History | None = None) -> SideBySide:
+def undecided(history: KeptFolder | None = None) -> SideBySide:
     """A comparison that no look decides."""
     return a_comparison(ScriptedPairing(MIDDLE), history=history, prior=WIDE)
 
@@ -280,7 +279,7 @@ def test_a_first_round_that_was_cut_short_does_not_block_a_quantile() -> None:
 # -- re-runs
 
 
-def test_a_re_run_goes_on_where_the_last_one_ended(history: History) -> None:
+def test_a_re_run_goes_on_where_the_last_one_ended(history: KeptFolder) -> None:
     """It has the same rounds and takes the next look; together they see what one long run sees."""
     whole, parts = undecided(), undecided(history)
     for number, _ in enumerate(LOOKS):
@@ -289,8 +288,7 @@ def test_a_re_run_goes_on_where_the_last_one_ended(history: History) -> None:
         expected, found = look(whole), look(parts)
         assert place(parts) == place(whole)
         assert found.verdict is expected.verdict is Verdict.INCONCLUSIVE
-        # A file keeps six digits of a window's length.
-        assert found.change == pytest.approx(expected.change, abs=1e-5)
+        assert found.change == expected.change
     assert whole.exhausted
     # What eight rounds could not decide stays so, however often it is run again, and nothing more is measured.
     pairing = ScriptedPairing(Build())
@@ -300,7 +298,7 @@ def test_a_re_run_goes_on_where_the_last_one_ended(history: History) -> None:
 
 
 @pytest.mark.parametrize("change", [0.3, 0.0])
-def test_a_kept_decision_is_told_without_measuring(history: History, change: float) -> None:
+def test_a_kept_decision_is_told_without_measuring(history: KeptFolder, change: float) -> None:
     """A re-run of a decided pair says so, when it was decided and how to forget it, and starts no server."""
     decided = run_on(a_comparison(ScriptedPairing(Build(change)), history=history))
     assert not says(decided, "kept")
@@ -317,7 +315,7 @@ def test_a_kept_decision_is_told_without_measuring(history: History, change: flo
         assert not says(first_asked, "kept")
 
 
-def test_a_re_run_begins_a_new_round_where_the_first_was_cut_short(history: History) -> None:
+def test_a_re_run_begins_a_new_round_where_the_first_was_cut_short(history: KeptFolder) -> None:
     """Servers that are gone cannot be gone on with: the second round follows, and the look after two rounds is due."""
     undecided(history).more()
     paired = undecided(history)
@@ -326,7 +324,7 @@ def test_a_re_run_begins_a_new_round_where_the_first_was_cut_short(history: Hist
     assert [len(measured.blocks) for measured in paired.rounds] == [3, 6]
 
 
-def re_run(seeds: Iterator[int], history: History | None, build: Build) -> Verdict:
+def re_run(seeds: Iterator[int], history: KeptFolder | None, build: Build) -> Verdict:
     """The outcome of a developer who runs a failing test again until it passes, five times at most."""
     for _ in range(6):
         pairing = ScriptedPairing(build, next(seeds))
@@ -502,7 +500,7 @@ def test_a_pass_is_not_remembered_of_servers_that_left_memory_behind(*, is_inter
     assert look(again).verdict is Verdict.REGRESSED
 
 
-def test_a_round_with_trouble_is_no_evidence_in_a_re_run(history: History) -> None:
+def test_a_round_with_trouble_is_no_evidence_in_a_re_run(history: KeptFolder) -> None:
     """It is not remembered, but what was decided before it is: the re-run has the sound rounds and their decision."""
     first = a_comparison(Leaking(problems={1: ("it died",)}), prior=NARROW, history=history)
     assert [look(first).verdict for _ in range(3)] == [Verdict.PASS, Verdict.PASS, Verdict.INVALID]
@@ -512,7 +510,7 @@ def test_a_round_with_trouble_is_no_evidence_in_a_re_run(history: History) -> No
     assert (len(again.rounds), again.problems, other.measured) == (1, (), 0)
 
 
-def test_trouble_at_the_second_look_takes_the_first_back(history: History) -> None:
+def test_trouble_at_the_second_look_takes_the_first_back(history: KeptFolder) -> None:
     """What was remembered at the first look of a round is forgotten when its second finds trouble."""
     first = a_comparison(Dying(MIDDLE), prior=WIDE, history=history)
     look(first)

@@ -7,8 +7,6 @@ from random import Random
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
-import pytest
-
 from pytest_gpuserve.builds.base import NotInGit
 from pytest_gpuserve.builds.checkout import Revision
 from pytest_gpuserve.builds.relocation import Relocation
@@ -34,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    import pytest
     from typing_extensions import Self
 
     from pytest_gpuserve.compare.assertions import Comparison, Run
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.shape import Terms
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.rounds import Round
-    from pytest_gpuserve.store.history import History
+    from pytest_gpuserve.store.kept import KeptFolder
     from pytest_gpuserve.verdict.verdict import Judgement
 
 THROUGHPUT = METRICS["throughput"]
@@ -132,7 +131,7 @@ class World:
             revision=Revision(COMMIT, True, COMMIT, "c" * 64),  # noqa: FBT003
         )
     )
-    history: History | None = None
+    history: KeptFolder | None = None
     clock_mhz: float | None = None
     clocks_wanted: list[float | None] = field(default_factory=list)
     requests_wanted: list[tuple[int, ...]] = field(default_factory=list)
@@ -282,8 +281,7 @@ class World:
         return PairedRunner(
             here=self.here,
             reference_builds=FakeOpponents(self.folder),
-            history=self.history,
-            note=pytest.fail,
+            kept=self.history,
             progress=cast("Progress", None),
             read_host=lambda: self.reading,
             against=against,

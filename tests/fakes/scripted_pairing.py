@@ -7,7 +7,7 @@ it is full, and whoever begins anew with the rounds of an earlier one cannot go 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Final, cast
@@ -16,8 +16,7 @@ from pytest_gpuserve.compare.side_by_side import KEPT_IN_RUN, Memory, SideBySide
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, ArmResult, Block, Round
 from pytest_gpuserve.measure.window import Window
-from pytest_gpuserve.store.history import History, PastComparisons
-from pytest_gpuserve.store.sequence import KeptSequence, SequenceKey, Subject
+from pytest_gpuserve.store.kept import KeptFolder, KeptRounds, Pair, Subject
 from pytest_gpuserve.verdict.paired import default_prior
 from pytest_gpuserve.verdict.sequential import BLOCKS
 from tests.support.reasons import because
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pytest_gpuserve.experiment.pairing import Pairing
+    from pytest_gpuserve.store.kept import KeptMetric
     from pytest_gpuserve.verdict.paired import Prior
 
 AT: Final = "2025-01-02T03:04:05+00:00"
@@ -148,34 +148,30 @@ def round_of(differences: Sequence[float], *, requests: int = 1000, by_turns: bo
     return Round(tuple(blocks), "base", dict.fromkeys(ARMS, ArmResult((1.5,))), AT, by_turns=by_turns)
 
 
-class KeptInMemory(History):
-    """A history that is gone with the test: counting takes too many saves for a disk.
+class KeptInMemory(KeptFolder):
+    """A folder that is gone with the test: counting takes too many saves for a disk.
 
     Attributes:
-        kept: The sequences, by pair.
+        kept: What was saved, by the test's id.
     """
 
     def __init__(self) -> None:
-        super().__init__(Path("nowhere"))
-        self.kept: dict[str, KeptSequence] = {}
+        super().__init__(Path("nowhere"), _fail)
+        self.kept: dict[str, KeptRounds] = {}
 
-    def load(self, key: SequenceKey) -> KeptSequence | None:
-        """See `History`."""
-        return self.kept.get(key.digest())
+    def load(self, pair: Pair) -> KeptRounds | None:
+        """See `KeptFolder`."""
+        return self.kept.get(pair.subject.nodeid)
 
-    def save(self, key: SequenceKey, sequence: KeptSequence) -> None:
-        """See `History`."""
-        self.kept[key.digest()] = replace(sequence, added=AT)
-
-    def past_rounds(self, subject: Subject, *, excluding: SequenceKey | None = None) -> PastComparisons:
-        """See `History`; there is no past."""
-        return PastComparisons()
+    def save(self, pair: Pair, rounds: Sequence[Round], metrics: Mapping[str, KeptMetric]) -> None:
+        """See `KeptFolder`."""
+        self.kept[pair.subject.nodeid] = KeptRounds(pair, AT, dict(metrics), tuple(rounds))
 
 
 def a_comparison(
     pairing: ScriptedPairing | None = None,
     *,
-    history: History | None = None,
+    history: KeptFolder | None = None,
     prior: Prior | None = None,
     name: str = "test_x.py::test_a",
 ) -> SideBySide:
@@ -188,8 +184,8 @@ def a_comparison(
         name: Of its test.
     """
     pairing = pairing or ScriptedPairing()
-    key = SequenceKey(Subject(name, "", "host-a", "cpu", {}), base="b" * 40, candidate="c" * 64, software={})
-    memory = Memory(history, key, _fail)
+    pair = Pair(Subject(name, "", "host-a", "cpu", {}), base="b" * 40, candidate="c" * 64, software={})
+    memory = Memory(history, pair)
     pairing.rounds = list(memory.rounds)
     return SideBySide(
         cast("Pairing", pairing),

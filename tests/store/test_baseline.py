@@ -17,7 +17,7 @@ from pytest_gpuserve.report.remarks import header_line
 from pytest_gpuserve.store.baseline import read, render, write
 from pytest_gpuserve.store.files import Stock, stock_of
 from pytest_gpuserve.verdict.metric import METRICS
-from tests.store.history_builders import ended, forked
+from tests.store.strategies import ended, forked
 from tests.support.builders import COMMIT, OTHER_COMMIT, entry, session, small_entries, start, window
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.measure.counters import ServerSetting, StageTime
 from pytest_gpuserve.measure.window import CardUse, Session, Start
 from pytest_gpuserve.store.schema import SessionRecord, WindowRecord, session_of, window_of, window_record
-from tests.store.history_builders import COUNT, SECONDS, windows
+from tests.store.strategies import COUNT, SECONDS, windows
 from tests.support.builders import OCCASION, here, session, start, window
 
 STARTS = st.builds(

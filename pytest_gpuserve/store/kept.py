@@ -1,0 +1,215 @@
+"""Rounds kept between runs, so that a re-run goes on where the last one ended instead of trying its luck again.
+
+One folder holds one JSON file for each pair of builds and test, ``SUBJECT-PAIR.json``: its rounds, and for each metric
+its tolerance, looks and decision. The levels that earlier looks spent stay spent. Both names are hashes; the file says
+in full what it is of. Runs at the same time may lose each other's rounds (the last writer's file stays), but never mix
+them. Removing the folder forgets everything and harms nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import msgspec
+
+from pytest_gpuserve.measure.rounds import Round  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.store import write_whole
+from pytest_gpuserve.store.schema import Positive  # noqa: TC001 -- as above
+from pytest_gpuserve.units import utc_now
+from pytest_gpuserve.verdict.paired import RoundPoint
+from pytest_gpuserve.verdict.sequential import LOOKS
+from pytest_gpuserve.verdict.verdict import Verdict  # noqa: TC001 -- msgspec reads the annotations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+DAYS: Final = 30
+"""How long a file is used: longer than a pull request waits for its repair, shorter than a machine stays the same."""
+
+MOST_FILES: Final = 20
+"""Pairs of one test that are kept: enough for the 20 degrees of freedom at which a learned prior is capped."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is compared, and where: what a prior may be learned across.
+
+    Args:
+        label: Which of the test's loads.
+        host: Pseudonym of the machine.
+        device: With what must match of it.
+        workload: What a run must have in common with another.
+    """
+
+    nodeid: str
+    label: str
+    host: str
+    device: str
+    workload: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One pair of builds on one subject; rounds belong together only if all of it is equal.
+
+    Args:
+        base: What identifies the base: the hash of its code and its interpreter.
+        candidate: The hash of the candidate's content, uncommitted changes included.
+        software: Versions that both run with.
+    """
+
+    subject: Subject
+    base: str
+    candidate: str
+    software: dict[str, str]
+
+
+@dataclass(frozen=True)
+class KeptMetric:
+    """One metric of a pair.
+
+    Args:
+        tolerance: The tolerance that it was compared with.
+        looks: The looks that were taken, by their places in `LOOKS`, in order, each once.
+        decision: Its verdict, where the last of them decided it.
+        differences: For each round its block differences of log cost, from which priors are learned.
+
+    Raises:
+        ValueError: Looks do not rise, a decision has no look, or a round has no difference.
+    """
+
+    tolerance: Positive
+    looks: tuple[Annotated[int, msgspec.Meta(ge=0, lt=len(LOOKS))], ...] = ()
+    decision: Verdict | None = None
+    differences: tuple[tuple[float, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        if list(self.looks) != sorted(set(self.looks)):
+            raise ValueError(f"looks are taken in order and once each, not {self.looks}")
+        if self.decision is not None and not self.looks:
+            raise ValueError("a decision without a look")
+        for differences in self.differences:
+            RoundPoint(differences)
+
+
+@dataclass(frozen=True)
+class KeptRounds:
+    """The rounds of a pair as far as they have come, oldest first.
+
+    Args:
+        at: When they were last saved, ISO 8601 in UTC.
+
+    Raises:
+        ValueError: A look rests on more rounds than there are, or a round has problems: only sound ones are kept.
+    """
+
+    pair: Pair
+    at: str
+    metrics: dict[str, KeptMetric]
+    rounds: tuple[Round, ...]
+    schema: Literal[5] = 5
+
+    def __post_init__(self) -> None:
+        if any(LOOKS[look][0] > len(self.rounds) for metric in self.metrics.values() for look in metric.looks):
+            raise ValueError("a look rests on more rounds than there are")
+        if any(measured.problems for measured in self.rounds):
+            raise ValueError("a round with problems is not kept")
+
+
+class _Past(msgspec.Struct):
+    # What a prior needs: the rounds, nearly all of a file, are passed over.
+    pair: Pair
+    metrics: dict[str, KeptMetric]
+
+
+class KeptFolder:
+    """The folder of kept rounds, made when something is first saved.
+
+    Args:
+        folder: Where it is.
+        note: Hears what could not be read or written, a line each.
+        now: Seconds since the epoch, by the clock of the files.
+    """
+
+    def __init__(self, folder: Path, note: Callable[[str], None], *, now: Callable[[], float] = time.time) -> None:
+        self._folder = folder
+        self._note = note
+        self._now = now
+
+    def load(self, pair: Pair) -> KeptRounds | None:
+        """What is kept of a pair; None if there is nothing.
+
+        A file that cannot be decoded is put aside, with a note, so that the comparison begins anew.
+        """
+        path = self._path(pair)
+        try:
+            if self._is_old(path):
+                return None
+            kept = msgspec.json.decode(path.read_bytes(), type=KeptRounds)
+        except FileNotFoundError:
+            return None
+        except (OSError, msgspec.MsgspecError, RecursionError) as problem:
+            self._put_aside(path, str(problem))
+            return None
+        if kept.pair == pair:
+            return kept
+        self._put_aside(path, "it is of another comparison")
+        return None
+
+    def _put_aside(self, path: Path, found: str) -> None:
+        aside = path.with_suffix(".damaged")
+        with suppress(OSError):
+            path.replace(aside)
+        self._note(f"{path} cannot be used ({found}) and is now {aside.name}, so this comparison begins anew")
+
+    def save(self, pair: Pair, rounds: Sequence[Round], metrics: Mapping[str, KeptMetric]) -> None:
+        """Keep the rounds of a pair as they are now, and remove what is too old or too much.
+
+        A folder that cannot be written is noted; the run goes on, but the next one begins anew.
+        """
+        path = self._path(pair)
+        try:
+            write_whole(path, msgspec.json.encode(KeptRounds(pair, utc_now(), dict(metrics), tuple(rounds))))
+            for other in self._folder.glob("*-*"):
+                if self._is_old(other):
+                    other.unlink(missing_ok=True)
+            same = sorted(self._of(pair.subject), key=lambda other: (other == path, other.stat().st_mtime))
+            for other in same[:-MOST_FILES]:
+                other.unlink(missing_ok=True)
+        except OSError as problem:
+            self._note(f"a re-run begins anew, because {self._folder} cannot be written ({problem}); make it writable")
+
+    def past(self, pair: Pair) -> dict[str, list[list[RoundPoint]]]:
+        """For each metric, the rounds of other pairs of the same subject, from which its prior is learned.
+
+        The pair itself is left out: its rounds are its evidence and cannot be its prior too.
+        """
+        found: dict[str, list[list[RoundPoint]]] = {}
+        for path in self._of(pair.subject):
+            # A file that cannot be decoded teaches nothing; `load` notes it where it counts.
+            with suppress(OSError, msgspec.MsgspecError, RecursionError):
+                past = msgspec.json.decode(path.read_bytes(), type=_Past)
+                if past.pair != pair and past.pair.subject == pair.subject and not self._is_old(path):
+                    for name, metric in past.metrics.items():
+                        found.setdefault(name, []).append([RoundPoint(each) for each in metric.differences])
+        return found
+
+    def _path(self, pair: Pair) -> Path:
+        return self._folder / f"{_digest(pair.subject)}-{_digest(pair)}.json"
+
+    def _of(self, subject: Subject) -> list[Path]:
+        return sorted(self._folder.glob(f"{_digest(subject)}-*.json"))
+
+    def _is_old(self, path: Path) -> bool:
+        """Whether a file is too old to be used. Raises OSError."""
+        return self._now() - path.stat().st_mtime > 86_400 * DAYS
+
+
+def _digest(value: Subject | Pair) -> str:
+    return hashlib.sha256(json.dumps(asdict(value), sort_keys=True).encode()).hexdigest()[:32]
