@@ -9,7 +9,7 @@ from pytest_gpuserve.compare.assertions import Run
 from pytest_gpuserve.compare.baseline_store import Workload
 from pytest_gpuserve.compare.context import Look
 from pytest_gpuserve.compare.measurement import Measurement
-from pytest_gpuserve.compare.paired import Unconfirmed, base_failed, make_confirmation, next_round
+from pytest_gpuserve.compare.paired import Unconfirmed, base_build, base_failed, make_confirmation, next_round
 from pytest_gpuserve.compare.screen import FIRST_SESSION
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
@@ -146,21 +146,27 @@ class FirstLooks:
             measurement.paired, measurement.absent = None, Reason(ReasonKind.NOT_SIDE_BY_SIDE, str(problem))
 
     def _begin_paired(self, measurement: Measurement) -> None:
-        """Begin side by side with the baseline's commit where the stored numbers decide nothing here."""
+        """Begin side by side with the baseline's commit where the stored numbers decide nothing here.
+
+        They decide nothing either where an earlier run has measured rounds of these two builds: a screen after them
+        would be a second look, and could pass what they called REGRESSED.
+        """
         # Where that commit cannot be measured, the measurement notes why.
         stored = self._case.baseline_store.find(measurement.baseline_key)
         if stored is None or self._recorder.wants(stored):
             return
-        if not self._was_paired(measurement) and not self._baselines.begins_paired(measurement, stored):
+        if not self._baselines.may_begin_paired(measurement, stored):
             return
+        runner, spec = self._case.paired_runner, self._baselines.spec_of(measurement, stored)
+        is_screened = not self._was_paired(measurement) and bool(self._baselines.usable(measurement, stored).sessions)
         try:
-            measurement.paired = make_confirmation(
-                self._case.paired_runner, self._baselines.spec_of(measurement, stored), stored, measurement.baseline_key
-            )
+            if is_screened and not runner.has_rounds(spec, base_build(runner, stored, measurement.baseline_key)):
+                return
+            measurement.paired = make_confirmation(runner, spec, stored, measurement.baseline_key)
             measurement.is_paired = True
             self._look_first(measurement)
         except Unconfirmed as problem:
-            measurement.absent = problem.reason
+            measurement.absent = None if is_screened else problem.reason
         except BaseFailed as problem:
             assert measurement.paired is not None
             # The time that it took is the test's.

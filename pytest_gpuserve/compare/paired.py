@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -18,8 +19,9 @@ from pytest_gpuserve.verdict.sequential import LOOKS
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from pytest_gpuserve.builds.worktree import ReferenceBuild
     from pytest_gpuserve.compare.baseline_store import BaselineKey
     from pytest_gpuserve.compare.context import ComparisonContext
     from pytest_gpuserve.compare.measurement import Measurement
@@ -73,16 +75,32 @@ def make_confirmation(paired_runner: PairedRunner, spec: PairedSpec, stored: Sto
     """Make the commit that brought a baseline into git ready to be compared with.
 
     Raises:
-        Unconfirmed: It cannot be: there is no such commit, git lacks it, or it has no such server.
+        Unconfirmed: As `base_build`, or it has no such server.
+    """
+    build = base_build(paired_runner, stored, key)
+    with _confirming():
+        return paired_runner.compare_builds(spec, build)
+
+
+def base_build(paired_runner: PairedRunner, stored: Stored, key: BaselineKey) -> ReferenceBuild:
+    """Find the build of the commit that brought a baseline into git.
+
+    Raises:
+        Unconfirmed: There is no such commit, or git lacks it.
     """
     builds = paired_runner.reference_builds
-    try:
+    with _confirming():
         try:
             commit = builds.base_of(key.path, same_recording(key.path.read_bytes(), key.entry))
         except NotInGit as problem:
             commit = _recorded_at(stored.entry, problem)
-        build = builds.find(revision=commit, python=None, called="the baseline's commit")
-        return paired_runner.compare_builds(spec, build)
+        return builds.find(revision=commit, python=None, called="the baseline's commit")
+
+
+@contextmanager
+def _confirming() -> Iterator[None]:
+    try:
+        yield
     except Unconfirmed:
         raise
     except NoCheckout as problem:

@@ -109,13 +109,15 @@ class PairedRunner:
             paired.compare_one_build(OneBuild(reference_build.relocation, reference_build.left_out))
         return paired
 
+    def has_rounds(self, spec: PairedSpec, reference_build: ReferenceBuild) -> bool:
+        """Whether rounds of these two builds were measured before, in this run or in one whose rounds are kept."""
+        return bool(self._memory(spec, reference_build.identity).rounds)
+
     def compare_servers(self, spec: PairedSpec, base: Target) -> SideBySide:
         """Compare two servers of this checkout."""
         return self._side_by_side(spec, base, kind="duel", name="its opponent", identity="duel")
 
-    def _side_by_side(
-        self, spec: PairedSpec, base: Target, *, kind: ReferenceKind, name: str, identity: str
-    ) -> SideBySide:
+    def _memory(self, spec: PairedSpec, identity: str) -> Memory:
         here = self.here
         content = here.revision.content
         subject = Subject(spec.nodeid, spec.label, here.host.id, here.device_kind, dict(spec.workload))
@@ -124,7 +126,14 @@ class PairedRunner:
         known = (spec.nodeid, spec.label, str(sorted(spec.workload.items())), identity)
         if known not in self._memories:
             self._memories[known] = Memory(self._kept, pair)
-        memory = self._memories[known]
+        return self._memories[known]
+
+    def _side_by_side(
+        self, spec: PairedSpec, base: Target, *, kind: ReferenceKind, name: str, identity: str
+    ) -> SideBySide:
+        here = self.here
+        content = here.revision.content
+        memory = self._memory(spec, identity)
         terms = Terms(
             shape=spec.shape,
             requests_wanted=spec.requests_wanted,

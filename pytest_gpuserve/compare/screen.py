@@ -238,14 +238,12 @@ class BaselineComparison:
             if not measurement.is_paired:
                 measurement.run.sessions[:] = alone
 
-    def begins_paired(self, measurement: Measurement, stored: Stored) -> bool:
-        """Whether a load is measured beside the base commit from its first look on: stored numbers decide nothing."""
+    def may_begin_paired(self, measurement: Measurement, stored: Stored) -> bool:
+        """Whether a load may be measured beside the base commit from its first look on."""
         if self._policy.stored_only or not measurement.is_own or self.absent(measurement, stored):
             return False
         # Where the test says when a start ends, it may count what was measured by then.
-        if measurement.shape.requests is not None or measurement.shape.until is not None:
-            return False
-        return not self.usable(measurement, stored).sessions
+        return measurement.shape.requests is None and measurement.shape.until is None
 
     def measure_alone(self, measurement: Measurement) -> None:
         """Measure a session of a load that has only been measured beside its baseline's commit.

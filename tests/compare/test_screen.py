@@ -9,6 +9,7 @@ import pytest
 
 from pytest_gpuserve.builds.checkout import Revision
 from pytest_gpuserve.experiment.pairing import BaseFailed
+from pytest_gpuserve.store.kept import KeptFolder
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.verdict import Verdict
@@ -19,6 +20,8 @@ from tests.fakes.scripted_pairing import Build, window_at
 from tests.support.builders import COMMIT, here, on_card, streamed
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.compare.world import World
 
 P50 = METRICS["latency.p50"]
@@ -149,6 +152,21 @@ def test_a_host_of_another_speed_is_not_screened(world: World, reading: float | 
     assert (final.verdict is Verdict.PASS) is is_screened
     assert is_screened or final.verdict is Verdict.INCONCLUSIVE
     assert is_screened or "this host" in text_of(final)
+
+
+def test_stored_numbers_pass_nothing_that_rounds_have_called_regressed(world: World, tmp_path: Path) -> None:
+    """A re-run of two builds whose rounds are kept is not screened again, however well it does alone."""
+    world.history = KeptFolder(tmp_path / "kept", pytest.fail)
+    world.here = replace(world.here, revision=replace(world.here.revision, content="c" * 64))
+    world.start_noise = 0.003
+    world.next_run()
+    world.recorded()
+    world.alone, world.paired = WORSE, WORSE
+    assert loaded(world).verdict is Verdict.REGRESSED
+    world.alone = SAME
+    world.next_run()
+    again = loaded(world)
+    assert (again.verdict, again.reference_kind, world.looks) == (Verdict.REGRESSED, "against", 0)
 
 
 def test_on_cpu_stored_numbers_decide_nothing(world: World) -> None:
