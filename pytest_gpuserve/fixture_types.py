@@ -23,7 +23,7 @@ class Load:
 
     Args:
         gate: Of the test, which ``load`` and ``duel`` share.
-        telemetry: Looks at the card while servers are loaded.
+        telemetry: Looks at the GPU while servers are loaded.
         engine: Where the load engines come from.
     """
 

@@ -17,7 +17,7 @@ CPU_TOLERANCES = pytest.mark.gpuserve(
     batching_ratio=0.25,
     cold_start=0.6,
 )
-"""Two cores of a shared host give one build up to 15 % less from start to start, so that what a card tolerates could
+"""Two cores of a shared host give one build up to 15 % less from start to start, so that what a GPU tolerates could
 not be decided there within a test's budget; but a server that is 30 % slower is to be found, within one or two rounds
 side by side. How much faster one hour is than another does not count there: both servers have the same hour, and what
 a stored baseline says of a change is settled so.

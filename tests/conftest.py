@@ -1,4 +1,4 @@
-"""What holds for every test: it leaves no process, and what needs minutes or a card runs only by name."""
+"""What holds for every test: it leaves no process, and what needs minutes or a GPU runs only by name."""
 
 from __future__ import annotations
 

@@ -88,16 +88,16 @@ class Sides(Generic[T]):
 
     @property
     def energy_per_inference(self) -> T:
-        """Joules of all cards by answered request, idle power included; lower is better.
+        """Joules of all GPUs by answered request, idle power included; lower is better.
 
-        A request of several items is one inference. Energy is a whole card's: beside ``--against`` the other server
+        A request of several items is one inference. Energy is a whole GPU's: beside ``--against`` the other server
         rests on it meanwhile, whose idle power is in both numbers alike.
         """
         return self._make(METRICS["energy_per_inference"])
 
     @property
     def gpu_memory(self) -> T:
-        """The most bytes that were allocated on the cards, by whatever process; lower is better.
+        """The most bytes that were allocated on the GPUs, by whatever process; lower is better.
 
         Beside ``--against`` it is known only of servers that run by turns: ``gpuserve(one_at_a_time=True)``.
         """
@@ -105,10 +105,10 @@ class Sides(Generic[T]):
 
     @property
     def gpu_utilisation(self) -> T:
-        """Share of the time, 0 to 1, in which a kernel ran on the cards, as their mean; higher is better.
+        """Share of the time, 0 to 1, in which a kernel ran on the GPUs, as their mean; higher is better.
 
-        Only at the same load: of an open loop a quicker model answers the same requests in less of the card's time.
-        It says that a kernel ran, not how much of the card it used.
+        Only at the same load: of an open loop a quicker model answers the same requests in less of the GPU's time.
+        It says that a kernel ran, not how much of the GPU it used.
         """
         return self._make(METRICS["gpu_utilisation"])
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def comparability(here: RunEnvironment, records: Iterable[SessionRecord]) -> Compatibility:
     """Compare the devices of recorded sessions with this one, and the host of those that this host recorded.
 
-    What another host has beside its card is no matter here. Each reason is said once.
+    What another host has beside its GPU is no matter here. Each reason is said once.
     """
     device, host = msgspec.to_builtins(here.device_record()), msgspec.to_builtins(here.host_record())
     found = []
@@ -224,6 +224,6 @@ def _same_build(old: Entry, new: Entry) -> bool:
 
 
 def _is_same_device(old: DeviceRecord, new: DeviceRecord) -> bool:
-    """Whether nothing tells two devices apart that could move a number: two cards of a kind are the same."""
+    """Whether nothing tells two devices apart that could move a number: two GPUs of a kind are the same."""
     found = compare(msgspec.to_builtins(old), msgspec.to_builtins(new))
     return not (found.incompatible or found.warnings)

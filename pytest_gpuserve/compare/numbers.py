@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value, too_few_requests
-from pytest_gpuserve.measure.rounds import demand_own_card
+from pytest_gpuserve.measure.rounds import demand_own_gpu
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 
@@ -33,7 +33,7 @@ def judge_limit(
     if run.invalid:
         return Judgement.invalid(metric, "limit", *run.invalid, reference=limit)
     try:
-        demand_own_card(metric, rounds)
+        demand_own_gpu(metric, rounds)
         value = pooled_value(metric, run.sessions)
     except NotMeasured as problem:
         return Judgement.invalid(metric, "limit", problem.reason, reference=limit)

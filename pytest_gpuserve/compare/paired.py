@@ -127,7 +127,7 @@ def _recorded_at(entry: Entry, problem: NotInGit) -> str:
 
 
 def changes_since(stored: Stored, here: RunEnvironment) -> tuple[str, ...]:
-    """What else than the code is not as it was recorded: packages, driver, settings of the card and of the host."""
+    """What else than the code is not as it was recorded: packages, driver, settings of the GPU and of the host."""
     last = stored.entry.sessions[-1]
     changed = [
         f"{name} {last.software.get(name, 'absent')} -> {here.software.get(name, 'absent')}"

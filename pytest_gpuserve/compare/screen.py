@@ -1,6 +1,6 @@
 """Verdicts against a baseline: its stored numbers screen where they may, and its base commit decides everything else.
 
-Stored numbers count on a GPU alone, and only those that this host recorded with the same facts of the card while it was
+Stored numbers count on a GPU alone, and only those that this host recorded with the same facts of the GPU while it was
 as fast as it is now. There they may end a comparison with PASS. Where no rounds are possible they give all three
 outcomes, which say that nothing was settled side by side.
 """
@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.store.schema import SessionRecord
     from pytest_gpuserve.verdict.metric import Metric
 
-SHARED_CARD: Final = Reason(
+SHARED_GPU: Final = Reason(
     ReasonKind.NOT_SIDE_BY_SIDE,
-    "not settled side by side with the baseline's commit, where both servers would share the card's memory; let them"
+    "not settled side by side with the baseline's commit, where both servers would share the GPU's memory; let them"
     " run by turns: @pytest.mark.gpuserve(one_at_a_time=True)",
 )
 
@@ -61,7 +61,7 @@ BY_STORED: Final = Reason(ReasonKind.STORED_ALONE, "by stored numbers, not settl
 
 def may_screen(device: Device) -> bool:
     """Whether stored numbers count on a device: hours and neighbours move those of a CPU by more than any tolerance."""
-    return device.card is not None
+    return device.gpu is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +212,8 @@ class BaselineComparison:
             return NOT_ASKED
         if not measurement.is_own:
             return SOMEBODY_ELSES
-        # Of two servers on one card it is not known, so that to start them would be for nothing.
-        return SHARED_CARD if metric.name in OF_ONE_SERVER and not self._policy.one_at_a_time else None
+        # Of two servers on one GPU it is not known, so that to start them would be for nothing.
+        return SHARED_GPU if metric.name in OF_ONE_SERVER and not self._policy.one_at_a_time else None
 
     def _paired_with_base(self, measurement: Measurement, metric: Metric, stored: Stored) -> Judgement | None:
         """The verdict beside the base commit; None where it cannot be asked, which the measurement notes."""

@@ -524,13 +524,13 @@ class SideBySide:
 def session_of(measured: Round, arm: Arm) -> Session:
     """One server's part of a round, in the form of a load that was measured alone.
 
-    The memory of a card that two servers were on at the same time is not known of either.
+    The memory of a GPU that two servers were on at the same time is not known of either.
     """
     side = measured.sides[arm]
     windows = measured.windows(arm)
     if not measured.by_turns:
         windows = tuple(
-            window if window.cards is None else replace(window, cards=replace(window.cards, memory_bytes=None))
+            window if window.gpus is None else replace(window, gpus=replace(window.gpus, memory_bytes=None))
             for window in windows
         )
     known = [seconds for seconds in side.cold_start_seconds if seconds is not None]

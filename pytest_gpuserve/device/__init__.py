@@ -1,9 +1,9 @@
-"""The device that is measured: which card it is, the host around it, and the lock on it."""
+"""The device that is measured: which GPU it is, the host around it, and the lock on it."""
 
-from pytest_gpuserve.device.card import AUTO, CPU, RESERVED_NAMES, Card, NvmlAnswer, device_name, list_cards
+from pytest_gpuserve.device.gpu import AUTO, CPU, RESERVED_NAMES, Gpu, NvmlAnswer, device_name, list_gpus
 from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS, HOST_VARIABLE, Host, read_host, read_software
 from pytest_gpuserve.device.lock import DeviceLock, Holder
-from pytest_gpuserve.device.select import Device, select_device, visible_cards
+from pytest_gpuserve.device.select import Device, select_device, visible_gpus
 
 __all__ = [
     "AUTO",
@@ -11,16 +11,16 @@ __all__ = [
     "DEFAULT_DISTRIBUTIONS",
     "HOST_VARIABLE",
     "RESERVED_NAMES",
-    "Card",
     "Device",
     "DeviceLock",
+    "Gpu",
     "Holder",
     "Host",
     "NvmlAnswer",
     "device_name",
-    "list_cards",
+    "list_gpus",
     "read_host",
     "read_software",
     "select_device",
-    "visible_cards",
+    "visible_gpus",
 ]

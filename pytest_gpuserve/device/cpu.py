@@ -1,7 +1,7 @@
 """Who used the host's CPU: all of it, the client's and the server's processes, and others while we measured.
 
 On the device ``cpu`` the CPU is the device: what another process, or another guest of the same hypervisor, takes of
-it looks like a slower server. Near a card it matters less, but a starved client or tokenizer looks the same.
+it looks like a slower server. Near a GPU it matters less, but a starved client or tokenizer looks the same.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ _GIB = 2**30
 
 @dataclass(frozen=True)
 class Host:
-    """The machine around the card.
+    """The machine around the GPU.
 
     Attributes:
         id: Short stable identity: 12 hex digits, or what the environment variable GPUSERVE_HOST says.

@@ -69,7 +69,7 @@ class DeviceLock:
     with folders of their own do not see each other.
 
     Args:
-        key: ``cpu``, or the card's uuid.
+        key: ``cpu``, or the GPU's uuid.
         command: What this session does, for those who wait for it: usually its command line, as ``shlex.join`` makes
             it. Anybody can read it, so it is told without secrets.
         folder: Where the two files lie; ``/run/lock`` by default, or where that is not everybody's, ``/tmp``.

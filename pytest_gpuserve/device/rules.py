@@ -58,14 +58,14 @@ class Rule:
 
 
 DEVICE_RULES: Final = (
-    Rule("name", "name", Kind.MUST_MATCH, "each kind of card has baselines of its own"),
-    Rule("product", "product", Kind.MUST_MATCH, "an H100 PCIe and an H100 NVL are not one card", none="no card"),
+    Rule("name", "name", Kind.MUST_MATCH, "each kind of GPU has baselines of its own"),
+    Rule("product", "product", Kind.MUST_MATCH, "an H100 PCIe and an H100 NVL are not one GPU", none="no GPU"),
     Rule(
         "mig_profile",
         "MIG profile",
         Kind.MUST_MATCH,
-        "an instance has a share of the card's units and memory",
-        none="none, the whole card",
+        "an instance has a share of the GPU's units and memory",
+        none="none, the whole GPU",
     ),
     Rule(
         "memory_gib",
@@ -86,7 +86,7 @@ DEVICE_RULES: Final = (
     ),
     Rule("max_sm_clock_mhz", "highest SM clock", Kind.MUST_MATCH, "it bounds what is computed", 0.01, "MHz"),
     Rule("max_memory_clock_mhz", "highest memory clock", Kind.MUST_MATCH, "it bounds the bandwidth", 0.01, "MHz"),
-    Rule("ecc", "ECC", Kind.MUST_MATCH, "it takes bandwidth, and of some cards memory"),
+    Rule("ecc", "ECC", Kind.MUST_MATCH, "it takes bandwidth, and of some GPUs memory"),
     Rule(
         "application_clock_mhz", "application clock", Kind.WARNS, "set or locked clocks move every number", unit="MHz"
     ),
@@ -108,10 +108,8 @@ DEVICE_RULES: Final = (
     Rule("persistence", "persistence mode", Kind.WARNS, "without it the driver drops set clocks between two sessions"),
     Rule("power_default_watts", "power limit by default", Kind.INFORMS, "the limit that is set counts", unit="W"),
     Rule("power_most_watts", "highest power limit", Kind.INFORMS, "the limit that is set counts", unit="W"),
-    Rule(
-        "card_id", "card", Kind.INFORMS, "cards of one kind are comparable; a digest of the UUID, as files are public"
-    ),
-    Rule("pci_bus_id", "PCI address", Kind.INFORMS, "cards of one kind are comparable"),
+    Rule("card_id", "GPU", Kind.INFORMS, "GPUs of one kind are comparable; a digest of the UUID, as files are public"),
+    Rule("pci_bus_id", "PCI address", Kind.INFORMS, "GPUs of one kind are comparable"),
 )
 """Of the device; on `cpu` only the name says something."""
 

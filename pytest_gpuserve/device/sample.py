@@ -1,4 +1,4 @@
-"""Samples of cards and processes at one moment, and events of a card: values, and lines of a file.
+"""Samples of GPUs and processes at one moment, and events of a GPU: values, and lines of a file.
 
 A value that is not known, or was not looked at in this sample, is None: never zero.
 """
@@ -21,12 +21,12 @@ MOST_FAILURES: Final = 5
 
 
 class DeviceProcess(msgspec.Struct, frozen=True):
-    """A process that computes on a card.
+    """A process that computes on a GPU.
 
     Args:
         pid: As NVML knows it, which within a container may be another namespace's.
         name: Of its program; None where this machine shows no such process.
-        memory_bytes: That it holds on the card; None where the driver does not tell.
+        memory_bytes: That it holds on the GPU; None where the driver does not tell.
         ours: Whether it is the session's: below it, or one of the watched pids.
     """
 
@@ -36,16 +36,16 @@ class DeviceProcess(msgspec.Struct, frozen=True):
     ours: bool
 
 
-class CardSample(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A card at one moment.
+class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A GPU at one moment.
 
-    Of a MIG instance memory and processes are its own, all else is the whole card's.
+    Of a MIG instance memory and processes are its own, all else is the whole GPU's.
 
     Args:
         uuid: ``GPU-...``, or ``MIG-...`` of an instance.
         gpu_utilisation: Share of the driver's last sampling period (1/6 s to 1 s) in which a kernel ran.
         memory_used_bytes: Memory that is allocated, what the driver keeps for itself included.
-        power_watts: Drawn by the board; on newer cards already a mean of the last second.
+        power_watts: Drawn by the board; on newer GPUs already a mean of the last second.
         energy_joules: Counter since the driver was loaded.
         clock_reasons: Why the clocks are what they are: NVML's mask of clock-event reasons.
         uncorrected_ecc: Counter of uncorrected memory errors since the driver was loaded; once in `SLOW_EVERY` samples.
@@ -68,24 +68,24 @@ class TelemetrySample(msgspec.Struct, frozen=True, tag=True, omit_defaults=True)
 
     Args:
         at_ns: When, by ``time.perf_counter_ns``, the clock of the load's ticks.
-        cards: Those that are watched; empty where there is none.
+        gpus: Those that are watched; empty where there is none.
         client_cpu_seconds: Counter of the CPU time of the client's processes since they were watched; None before.
         server_cpu_seconds: The same of the server's.
     """
 
     at_ns: int
-    cards: tuple[CardSample, ...] = ()
+    gpus: tuple[GpuSample, ...] = ()
     client_cpu_seconds: float | None = None
     server_cpu_seconds: float | None = None
 
 
-class CardEvent(msgspec.Struct, frozen=True, tag=True):
-    """An event of a card.
+class GpuEvent(msgspec.Struct, frozen=True, tag=True):
+    """An event of a GPU.
 
     Args:
         at_ns: When it was noticed; the clock of ``TelemetrySample.at_ns``.
-        uuid: Of the watched card.
-        kind: ``xid``, an error that the driver reports, or ``lost``: the card answers no more.
+        uuid: Of the watched GPU.
+        kind: ``xid``, an error that the driver reports, or ``lost``: the GPU answers no more.
         number: Of the XID; 0 otherwise. Of several between two samples NVML gives the last one's number for each.
     """
 
@@ -113,5 +113,5 @@ class WatchedProcesses(msgspec.Struct, frozen=True):
     server: tuple[int, ...] = ()
 
 
-SamplerRecord = TelemetrySample | CardEvent | Unknown
+SamplerRecord = TelemetrySample | GpuEvent | Unknown
 """A line of the sampler's file, as JSON."""

@@ -1,4 +1,4 @@
-"""Samples cards, processes and host into a file, ten times a second, in a process of its own.
+"""Samples GPUs, processes and host into a file, ten times a second, in a process of its own.
 
 `pytest_gpuserve.device.telemetry` runs it as ``python -m pytest_gpuserve.device.sampler FOLDER OWNER [UUID...]`` and
 ends it by SIGTERM. In the folder a named pipe says whose CPU time to count (`ORDERS`, one JSON `WatchedProcesses` a
@@ -21,13 +21,13 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import msgspec
 import pynvml
 
-from pytest_gpuserve.device.card import initialised
-from pytest_gpuserve.device.card_probe import CardProbe
 from pytest_gpuserve.device.cpu import ProcessTrees
+from pytest_gpuserve.device.gpu import initialised
+from pytest_gpuserve.device.gpu_probe import GpuProbe
 from pytest_gpuserve.device.sample import (
     SAMPLES_A_SECOND,
     SLOW_EVERY,
-    CardSample,
+    GpuSample,
     TelemetrySample,
     Unknown,
     WatchedProcesses,
@@ -57,7 +57,7 @@ class Sampler:
         self._trees = ProcessTrees(owner)
         self._uuids = tuple(uuids)
         self._slow_due = 0
-        self._cards = self._opened()
+        self._gpus = self._opened()
 
     def sample(self, number: int) -> None:
         """Take the sample of this number, which counts from 0 by the time."""
@@ -65,9 +65,9 @@ class Sampler:
         slow = number >= self._slow_due
         if slow:
             self._slow_due = number + SLOW_EVERY
-        cards = self._read_cards(slow=slow)
+        gpus = self._read_gpus(slow=slow)
         client, server = self._trees.count()
-        self._write(TelemetrySample(began_ns, cards, client_cpu_seconds=client, server_cpu_seconds=server))
+        self._write(TelemetrySample(began_ns, gpus, client_cpu_seconds=client, server_cpu_seconds=server))
 
     def run(self) -> NoReturn:
         """Sample for ever, at points in time that do not move with how long a sample takes; those missed are missed."""
@@ -84,7 +84,7 @@ class Sampler:
         os.close(self._out)
         os.close(self._orders)
 
-    def _opened(self) -> list[CardProbe] | None:
+    def _opened(self) -> list[GpuProbe] | None:
         if not self._uuids:
             return None
         try:
@@ -92,12 +92,12 @@ class Sampler:
         except pynvml.NVMLError as error:
             self._write(Unknown("", "NVML", str(error)))
             return None
-        return [CardProbe(nvml, uuid, tell=self._write, is_ours=self._trees.is_ours) for uuid in self._uuids]
+        return [GpuProbe(nvml, uuid, tell=self._write, is_ours=self._trees.is_ours) for uuid in self._uuids]
 
-    def _read_cards(self, *, slow: bool) -> tuple[CardSample, ...]:
-        if self._cards is None:
-            return tuple(map(CardSample, self._uuids))
-        return tuple(card.read(slow=slow) for card in self._cards)
+    def _read_gpus(self, *, slow: bool) -> tuple[GpuSample, ...]:
+        if self._gpus is None:
+            return tuple(map(GpuSample, self._uuids))
+        return tuple(gpu.read(slow=slow) for gpu in self._gpus)
 
     def _rest(self, until_ns: int) -> None:
         """Wait for a moment, and meanwhile for orders."""

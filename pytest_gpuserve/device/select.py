@@ -6,17 +6,17 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.device.card import AUTO, CPU, device_name
+from pytest_gpuserve.device.gpu import AUTO, CPU, device_name
 from pytest_gpuserve.errors import DeviceProblem
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.device.card import Card, NvmlAnswer
+    from pytest_gpuserve.device.gpu import Gpu, NvmlAnswer
     from pytest_gpuserve.device.host import Host
 
 _HIDING_VALUES = frozenset({"", "-1", "none", "void", "nodevfiles"})
-"""Values of CUDA_VISIBLE_DEVICES by which people, schedulers and container runtimes hide all cards on purpose."""
+"""Values of CUDA_VISIBLE_DEVICES by which people, schedulers and container runtimes hide all GPUs on purpose."""
 
 
 @dataclass(frozen=True)
@@ -24,43 +24,43 @@ class Device:
     """The device that a session measures on.
 
     Attributes:
-        name: ``cpu``, or the card's name; also the folder under ``baselines/``.
-        card: None on ``cpu``.
+        name: ``cpu``, or the GPU's name; also the folder under ``baselines/``.
+        gpu: None on ``cpu``.
         by_index: Whether CUDA counts this machine's GPUs as NVML does: NVML reads all of them, and none is divided.
     """
 
     name: str
-    card: Card | None
+    gpu: Gpu | None
     host: Host
     by_index: bool = True
 
     @property
     def is_gpu(self) -> bool:
-        """Whether it is a card."""
-        return self.card is not None
+        """Whether it is a GPU."""
+        return self.gpu is not None
 
     @property
     def lock_key(self) -> str:
-        """What a session must own alone: the card's uuid, or ``cpu``."""
-        return CPU if self.card is None else self.card.uuid
+        """What a session must own alone: the GPU's uuid, or ``cpu``."""
+        return CPU if self.gpu is None else self.gpu.uuid
 
     @property
     def gpus(self) -> tuple[str, ...]:
         """UUIDs by which a container engine gives a server this device; empty on ``cpu``."""
-        return () if self.card is None else (self.card.uuid,)
+        return () if self.gpu is None else (self.gpu.uuid,)
 
     def environment(self) -> dict[str, str]:
         """Environment variables with which a server outside containers can use this device and no other GPU.
 
         On ``cpu`` they hide every GPU, so that a server which prefers one cannot make the numbers those of a GPU.
         """
-        if self.card is None:
+        if self.gpu is None:
             return {"CUDA_VISIBLE_DEVICES": ""}
         # LitServe looks for the value among the indices that `nvidia-smi -L` prints, and vLLM up to 0.22 wants a
         # number. CUDA takes an index in NVML's order only with PCI_BUS_ID, and an instance by its UUID alone.
-        whole = self.by_index and self.card.mig_profile is None
+        whole = self.by_index and self.gpu.mig_profile is None
         return {
-            "CUDA_VISIBLE_DEVICES": str(self.card.index) if whole else self.card.uuid,
+            "CUDA_VISIBLE_DEVICES": str(self.gpu.index) if whole else self.gpu.uuid,
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         }
 
@@ -70,73 +70,73 @@ def select_device(
 ) -> Device:
     """Find the device that was asked for; of several alike the first visible one.
 
-    ``auto`` is the kind of the first visible card, and ``cpu`` only where there certainly is none or where
+    ``auto`` is the kind of the first visible GPU, and ``cpu`` only where there certainly is none or where
     CUDA_VISIBLE_DEVICES hides all of them on purpose. ``cpu`` is always ``cpu``. Any other name must be the ``name`` of
-    a visible card.
+    a visible GPU.
 
     Args:
         visible: CUDA_VISIBLE_DEVICES of the calling environment, None if it is not set. Indices are taken in the order
             of the PCI bus.
 
     Raises:
-        DeviceProblem: The card is not there or is hidden, or ``auto`` cannot be decided.
+        DeviceProblem: The GPU is not there or is hidden, or ``auto`` cannot be decided.
     """
     if asked == CPU:
         return Device(CPU, None, host)
-    cards = visible_cards(answer.cards, visible)
-    name = _automatic(cards, answer, visible) if asked == AUTO else asked
+    gpus = visible_gpus(answer.gpus, visible)
+    name = _automatic(gpus, answer, visible) if asked == AUTO else asked
     if name == CPU:
         return Device(CPU, None, host)
-    card = next((card for card in cards if card.name == name), None)
-    if card is None:
-        raise _refusal(asked, known_names, cards, answer, visible)
-    return Device(card.name, card, host, by_index=not answer.problem and not any(each.mig for each in answer.cards))
+    gpu = next((gpu for gpu in gpus if gpu.name == name), None)
+    if gpu is None:
+        raise _refusal(asked, known_names, gpus, answer, visible)
+    return Device(gpu.name, gpu, host, by_index=not answer.problem and not any(each.mig for each in answer.gpus))
 
 
-def visible_cards(cards: Sequence[Card], visible: str | None) -> tuple[Card, ...]:
-    """Apply CUDA_VISIBLE_DEVICES the way CUDA does: in its order, and up to the first entry that names no card.
+def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
+    """Apply CUDA_VISIBLE_DEVICES the way CUDA does: in its order, and up to the first entry that names no GPU.
 
     Source: CUDA C++ Programming Guide, "CUDA Environment Variables".
 
     Args:
-        visible: The variable: indices, or beginnings of UUIDs that fit one card each; None if it is not set. An index
-            of a divided card (MIG) is its first instance.
+        visible: The variable: indices, or beginnings of UUIDs that fit one GPU each; None if it is not set. An index
+            of a divided GPU (MIG) is its first instance.
     """
     if visible is None:
-        return tuple(cards)
-    seen: list[Card] = []
+        return tuple(gpus)
+    seen: list[Gpu] = []
     for entry in visible.split(","):
-        card = _entry_card(cards, entry.strip())
-        if card is None:
+        gpu = _entry_gpu(gpus, entry.strip())
+        if gpu is None:
             break
-        if card not in seen:
-            seen.append(card)
+        if gpu not in seen:
+            seen.append(gpu)
     return tuple(seen)
 
 
-def _entry_card(cards: Sequence[Card], entry: str) -> Card | None:
+def _entry_gpu(gpus: Sequence[Gpu], entry: str) -> Gpu | None:
     if entry.isdecimal():
-        return next((card for card in cards if card.index == int(entry)), None)
-    matches = [card for card in cards if entry.startswith(("GPU-", "MIG-")) and card.uuid.startswith(entry)]
+        return next((gpu for gpu in gpus if gpu.index == int(entry)), None)
+    matches = [gpu for gpu in gpus if entry.startswith(("GPU-", "MIG-")) and gpu.uuid.startswith(entry)]
     return matches[0] if len(matches) == 1 else None
 
 
-def _automatic(cards: Sequence[Card], answer: NvmlAnswer, visible: str | None) -> str:
+def _automatic(gpus: Sequence[Gpu], answer: NvmlAnswer, visible: str | None) -> str:
     if visible is not None and visible.strip().lower() in _HIDING_VALUES:
         return CPU
     if answer.problem and not answer.absent:
         raise DeviceProblem(
-            "--gpu=auto cannot tell which card to measure on, because not every card of this machine can be read.",
-            found=_present(cards, answer),
+            "--gpu=auto cannot tell which GPU to measure on, because not every GPU of this machine can be read.",
+            found=_present(gpus, answer),
             looked=_looked(visible),
-            remedies=(*_offers(cards), "repair the driver or the card; `nvidia-smi` should list every card"),
+            remedies=(*_offers(gpus), "repair the driver or the GPU; `nvidia-smi` should list every GPU"),
         )
-    if cards:
-        return cards[0].name
-    if visible is not None and answer.cards:
+    if gpus:
+        return gpus[0].name
+    if visible is not None and answer.gpus:
         raise DeviceProblem(
-            f"--gpu=auto finds no card, because CUDA_VISIBLE_DEVICES={visible} names none of this machine's.",
-            found=_present(answer.cards, answer),
+            f"--gpu=auto finds no GPU, because CUDA_VISIBLE_DEVICES={visible} names none of this machine's.",
+            found=_present(answer.gpus, answer),
             looked=_looked(visible),
             remedies=("unset CUDA_VISIBLE_DEVICES, or give it a uuid of the above", *_offers(())),
         )
@@ -144,26 +144,26 @@ def _automatic(cards: Sequence[Card], answer: NvmlAnswer, visible: str | None) -
 
 
 def _refusal(
-    asked: str, known_names: Sequence[str], cards: Sequence[Card], answer: NvmlAnswer, visible: str | None
+    asked: str, known_names: Sequence[str], gpus: Sequence[Gpu], answer: NvmlAnswer, visible: str | None
 ) -> DeviceProblem:
-    hidden = next((card for card in answer.cards if card.name == asked and card not in cards), None)
+    hidden = next((gpu for gpu in answer.gpus if gpu.name == asked and gpu not in gpus), None)
     sets = ", ".join(sorted(known_names)) or "none"
-    found = f"{_present(answer.cards, answer)}; baseline sets: {sets}"
+    found = f"{_present(answer.gpus, answer)}; baseline sets: {sets}"
     if hidden is not None:
         return DeviceProblem(
-            f"--gpu={asked} asks for a card that CUDA_VISIBLE_DEVICES={visible} hides.",
+            f"--gpu={asked} asks for a GPU that CUDA_VISIBLE_DEVICES={visible} hides.",
             found=found,
             looked=_looked(visible),
-            remedies=(f"unset CUDA_VISIBLE_DEVICES, or set it to {hidden.uuid}", *_offers(cards)),
+            remedies=(f"unset CUDA_VISIBLE_DEVICES, or set it to {hidden.uuid}", *_offers(gpus)),
         )
-    if not cards and answer.cards:
-        found += f"; CUDA_VISIBLE_DEVICES={visible} hides every card"
-    meant = _meant(asked, [AUTO, CPU, *(card.name for card in cards), *known_names])
+    if not gpus and answer.gpus:
+        found += f"; CUDA_VISIBLE_DEVICES={visible} hides every GPU"
+    meant = _meant(asked, [AUTO, CPU, *(gpu.name for gpu in gpus), *known_names])
     return DeviceProblem(
-        f"--gpu={asked} asks for a card that is not on this machine.",
+        f"--gpu={asked} asks for a GPU that is not on this machine.",
         found=found,
         looked=_looked(visible),
-        remedies=(*([f"did you mean --gpu={meant}?"] if meant else []), *_offers(cards), "--gpu=auto (what is there)"),
+        remedies=(*([f"did you mean --gpu={meant}?"] if meant else []), *_offers(gpus), "--gpu=auto (what is there)"),
     )
 
 
@@ -176,15 +176,15 @@ def _meant(asked: str, names: Sequence[str]) -> str | None:
     return likely[0] if likely else None
 
 
-def _present(cards: Sequence[Card], answer: NvmlAnswer) -> str:
-    there = ", ".join(f"{card.index}: {card.product} (--gpu={card.name}, {card.uuid})" for card in cards)
-    return "; ".join(part for part in (there, answer.problem) if part) or "no card"
+def _present(gpus: Sequence[Gpu], answer: NvmlAnswer) -> str:
+    there = ", ".join(f"{gpu.index}: {gpu.product} (--gpu={gpu.name}, {gpu.uuid})" for gpu in gpus)
+    return "; ".join(part for part in (there, answer.problem) if part) or "no GPU"
 
 
 def _looked(visible: str | None) -> tuple[str, ...]:
     return ("NVML", "CUDA_VISIBLE_DEVICES (not set)" if visible is None else f"CUDA_VISIBLE_DEVICES={visible}")
 
 
-def _offers(cards: Sequence[Card]) -> tuple[str, ...]:
-    names = dict.fromkeys(card.name for card in cards)
-    return (*(f"--gpu={name} (a card that is there)" for name in names), "--gpu=cpu (measure without a card)")
+def _offers(gpus: Sequence[Gpu]) -> tuple[str, ...]:
+    names = dict.fromkeys(gpu.name for gpu in gpus)
+    return (*(f"--gpu={name} (a GPU that is there)" for name in names), "--gpu=cpu (measure without a GPU)")

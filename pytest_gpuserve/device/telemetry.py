@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pytest_gpuserve.device.sample import CardEvent, SamplerRecord, TelemetrySample, Unknown, WatchedProcesses
+from pytest_gpuserve.device.sample import GpuEvent, SamplerRecord, TelemetrySample, Unknown, WatchedProcesses
 from pytest_gpuserve.device.sampler import ORDERS, SAMPLES
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.child import Command, Process, owned_folder
@@ -55,7 +55,7 @@ class SamplerOutput:
     """
 
     samples: tuple[TelemetrySample, ...] = ()
-    events: tuple[CardEvent, ...] = ()
+    events: tuple[GpuEvent, ...] = ()
     unknown: tuple[Unknown, ...] = ()
     problem: str = ""
 
@@ -66,7 +66,7 @@ class _Records:
 
     path: Path
     samples: list[TelemetrySample] = field(default_factory=list)
-    events: list[CardEvent] = field(default_factory=list)
+    events: list[GpuEvent] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
     problem: str = ""
     _offset: int = 0
@@ -96,7 +96,7 @@ class _Records:
     def _add(self, record: SamplerRecord) -> None:
         if isinstance(record, TelemetrySample):
             self.samples.append(record)
-        elif isinstance(record, CardEvent):
+        elif isinstance(record, GpuEvent):
             self.events.append(record)
         else:
             self.unknown.append(record)
@@ -111,7 +111,7 @@ class SamplerProcess:
     Its own troubles never raise: they stand in ``seen().problem``.
 
     Args:
-        uuids: Of the cards to watch, or of MIG instances; none where there is none.
+        uuids: Of the GPUs to watch, or of MIG instances; none where there is none.
         log: Where the sampler's output goes; it says why it died.
 
     Raises:

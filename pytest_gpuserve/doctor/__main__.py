@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from pytest_gpuserve.builds.interpreter import find_python, installed_versions
-from pytest_gpuserve.device.card import AUTO, CPU, list_cards
+from pytest_gpuserve.device.gpu import AUTO, CPU, list_gpus
 from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS
-from pytest_gpuserve.device.select import select_device, visible_cards
+from pytest_gpuserve.device.select import select_device, visible_gpus
 from pytest_gpuserve.doctor.checks import MACHINE, Check, Level, gpu_checks, host_checks
 from pytest_gpuserve.doctor.look import lock_check, look
 from pytest_gpuserve.errors import GpuserveError
@@ -26,7 +26,7 @@ from pytest_gpuserve.servers.triton_install import find_triton
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpuserve.device.card import Card
+    from pytest_gpuserve.device.gpu import Gpu
     from pytest_gpuserve.device.host import Host
 
 SERVERS: Final = {"mosec": "mosec_server", "litserve": "litserve_server", "torch": "torch_worker"}
@@ -43,7 +43,7 @@ class Report:
     can_measure: bool
     devices: tuple[str, ...]
     host: Host | None
-    gpus: tuple[Card, ...]
+    gpus: tuple[Gpu, ...]
     checks: tuple[Check, ...]
     servers: tuple[Check, ...]
 
@@ -72,16 +72,16 @@ def servers(python: str) -> list[Check]:
 
 def examined(gpu: str | None, found_servers: Sequence[Check]) -> Report:
     """Read the machine and judge it; ``gpu`` is the device as for ``--gpu``, None for any."""
-    visible, answer = os.environ.get("CUDA_VISIBLE_DEVICES"), list_cards()
-    host, gpus = look(answer.cards, os.environ)
+    visible, answer = os.environ.get("CUDA_VISIBLE_DEVICES"), list_gpus()
+    host, gpus = look(answer.gpus, os.environ)
     checks = [*host_checks(host), lock_check(CPU)]
     if answer.problem and (KERNEL_MODULE.exists() or not answer.absent):
         effect = "--gpu=auto refuses to guess; --gpu=cpu is not affected"
         remedy = "`nvidia-smi` must list every GPU: reload the driver; docker run --gpus=all"
         checks.append(Check("driver", Level.PREVENTS, answer.problem, effect, remedy, subject="driver"))
     for each in gpus:
-        checks += [lock_check(each.card.uuid), *gpu_checks(each)]
-    names = {**{card.uuid: card.name for card in visible_cards(answer.cards, visible)}, CPU: CPU}
+        checks += [lock_check(each.gpu.uuid), *gpu_checks(each)]
+    names = {**{gpu.uuid: gpu.name for gpu in visible_gpus(answer.gpus, visible)}, CPU: CPU}
     wanted = [*names]
     if gpu is not None and host.host is not None:
         try:
@@ -93,18 +93,18 @@ def examined(gpu: str | None, found_servers: Sequence[Check]) -> Report:
         checks.append(Check("servers", Level.PREVENTS, "no server works", "nothing can be started"))
     prevented = {each.subject for each in checks if each.level is Level.PREVENTS}
     free = dict.fromkeys(names[key] for key in wanted if key not in prevented and MACHINE not in prevented)
-    return Report(bool(free), tuple(free), host.host, answer.cards, tuple(checks), tuple(found_servers))
+    return Report(bool(free), tuple(free), host.host, answer.gpus, tuple(checks), tuple(found_servers))
 
 
 def printed(report: Report) -> str:
     """The report for people."""
-    labels = {card.uuid: f"{card.name} {card.uuid[:12]}" for card in report.gpus}
+    labels = {gpu.uuid: f"{gpu.name} {gpu.uuid[:12]}" for gpu in report.gpus}
     host, lines = report.host, []
     if host is not None:
         lines = [f"{host.cpu}, {host.cores} cores, {host.memory_bytes / 2**30:.1f} GiB, {host.system}"]
-    for card in report.gpus:
-        facts = f"{card.product}, driver {card.driver}, CUDA {card.cuda}, {(card.memory_bytes or 0) / 2**30:.0f} GiB"
-        lines.append(f"{labels[card.uuid]}: {facts}; --gpu={card.name}, baselines/{card.name}/")
+    for gpu in report.gpus:
+        facts = f"{gpu.product}, driver {gpu.driver}, CUDA {gpu.cuda}, {(gpu.memory_bytes or 0) / 2**30:.0f} GiB"
+        lines.append(f"{labels[gpu.uuid]}: {facts}; --gpu={gpu.name}, baselines/{gpu.name}/")
     for title, checks in (("servers", report.servers), ("measuring here", report.checks)):
         lines += ["", title]
         for each in checks:
@@ -113,8 +113,8 @@ def printed(report: Report) -> str:
             told = (("effect", each.effect), ("help", each.remedy))
             lines += [f"{'':38}{word}: {text}" for word, text in told if text]
     count = Counter(each.level for each in report.checks)
-    gpu = " or ".join(f"--gpu={name}" for name in report.devices)
-    last = f"can be measured with {gpu}; {count[Level.WARNING]} warnings, {count[Level.UNKNOWN]} unknown"
+    options = " or ".join(f"--gpu={name}" for name in report.devices)
+    last = f"can be measured with {options}; {count[Level.WARNING]} warnings, {count[Level.UNKNOWN]} unknown"
     if not report.can_measure:
         why = "; ".join(f"{each.what}: {each.found}" for each in report.checks if each.level is Level.PREVENTS)
         last = f"nothing can be measured: {why}"

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.measure.conditions import SLOWDOWNS, RestState
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.device.card import Card
+    from pytest_gpuserve.device.gpu import Gpu
     from pytest_gpuserve.device.host import Host
-    from pytest_gpuserve.device.sample import CardSample
+    from pytest_gpuserve.device.sample import GpuSample
 
 
 class Level(Enum):
@@ -77,8 +77,8 @@ class GpuState:
         sees_all: Whether this process sees the whole machine's processes, not only a container's.
     """
 
-    card: Card
-    samples: tuple[CardSample, ...] = ()
+    gpu: Gpu
+    samples: tuple[GpuSample, ...] = ()
     sees_all: bool = True
     problem: str = ""
 
@@ -154,7 +154,7 @@ def host_checks(now: HostState) -> list[Check]:
 
 def gpu_checks(now: GpuState) -> list[Check]:
     """Judge a GPU. ``nvidia-smi -i`` takes the index of the whole GPU, also for a MIG instance."""
-    card, samples = now.card, now.samples
+    gpu, samples = now.gpu, now.samples
     masks = [sample.clock_reasons for sample in samples if sample.clock_reasons is not None]
     reasons = reduce(or_, masks, 0)
     slow = [text for bit, text in SLOWDOWNS.items() if reasons & bit]
@@ -162,11 +162,11 @@ def gpu_checks(now: GpuState) -> list[Check]:
     clocks = [sample.sm_clock_mhz for sample in samples if sample.sm_clock_mhz is not None]
     idle = reasons & GPU_IDLE or len(set(clocks)) > 1
     unlocked = f"not locked, now {clocks[-1] if clocks else '?'} MHz" if idle else None
-    locked = card.application_clocks_set
-    clock = f"set to {card.application_clock_mhz} MHz" if locked else unlocked
-    limit, default = card.power_limit_watts, card.power_default_watts
+    locked = gpu.application_clocks_set
+    clock = f"set to {gpu.application_clock_mhz} MHz" if locked else unlocked
+    limit, default = gpu.power_limit_watts, gpu.power_default_watts
     power = None if limit is None or default is None else f"{limit:g} W of {default:g} W by default"
-    mode = None if card.persistence is None else "on" if card.persistence else "off"
+    mode = None if gpu.persistence is None else "on" if gpu.persistence else "off"
     errors = samples[-1].uncorrected_ecc if samples else None
     checks = [
         _processes(now),
@@ -177,9 +177,9 @@ def gpu_checks(now: GpuState) -> list[Check]:
         check("ECC errors", None if errors is None else f"{errors} uncorrected", errors),
         *([check("NVML", now.problem, now.problem, Level.PREVENTS)] if now.problem else []),
     ]
-    top = card.application_clock_mhz or card.max_sm_clock_mhz or "MHZ"
-    words = {"smi": f"nvidia-smi -i {card.index}", "clock": top, "power": default or 0}
-    return [replace(each, subject=card.uuid, remedy=each.remedy.format(**words)) for each in checks]
+    top = gpu.application_clock_mhz or gpu.max_sm_clock_mhz or "MHZ"
+    words = {"smi": f"nvidia-smi -i {gpu.index}", "clock": top, "power": default or 0}
+    return [replace(each, subject=gpu.uuid, remedy=each.remedy.format(**words)) for each in checks]
 
 
 def _processes(now: GpuState) -> Check:

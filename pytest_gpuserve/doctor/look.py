@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import psutil
 
-from pytest_gpuserve.device.card import initialised
-from pytest_gpuserve.device.card_probe import CardProbe
 from pytest_gpuserve.device.cpu import cores_taken_by_others, cores_used, read_cpu, read_processes
+from pytest_gpuserve.device.gpu import initialised
+from pytest_gpuserve.device.gpu_probe import GpuProbe
 from pytest_gpuserve.device.host import read_core_limit, read_host
 from pytest_gpuserve.device.lock import DeviceLock
 from pytest_gpuserve.doctor.checks import Check, CpuUse, GpuState, HostState, Level, check
@@ -28,20 +28,20 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-    from pytest_gpuserve.device.card import Card
     from pytest_gpuserve.device.cpu import CpuReading, Stat
-    from pytest_gpuserve.device.sample import CardSample
+    from pytest_gpuserve.device.gpu import Gpu
+    from pytest_gpuserve.device.sample import GpuSample
 
 LOOK_SECONDS: Final = 1.0
 MOST_PROCESSES: Final = 5
 LEAST_CORES: Final = 0.05  # a process that used less is not named
 
 
-def look(cards: Sequence[Card], environ: Mapping[str, str]) -> tuple[HostState, list[GpuState]]:
+def look(gpus: Sequence[Gpu], environ: Mapping[str, str]) -> tuple[HostState, list[GpuState]]:
     """Read the machine and each GPU at the begin and at the end of `LOOK_SECONDS`."""
-    before, cpu_before = _sampled(cards), _attempt(_read_cpu)
+    before, cpu_before = _sampled(gpus), _attempt(_read_cpu)
     time.sleep(LOOK_SECONDS)
-    after, cpu_after = _sampled(cards), _attempt(_read_cpu)
+    after, cpu_after = _sampled(gpus), _attempt(_read_cpu)
     problem, host = "", None
     try:
         host = _attempt(lambda: read_host(environ=environ))
@@ -57,11 +57,11 @@ def look(cards: Sequence[Card], environ: Mapping[str, str]) -> tuple[HostState, 
     )
     # This kernel thread has pid 2 on every Linux, and a container with pids of its own does not show it.
     sees_all = _attempt(lambda: psutil.Process(2).name() == "kthreadd") or False
-    gpus = []
-    for card, (first, _), (last, said) in zip(cards, before, after, strict=True):
+    states = []
+    for gpu, (first, _), (last, said) in zip(gpus, before, after, strict=True):
         samples = tuple(sample for sample in (first, last) if sample is not None)
-        gpus.append(GpuState(card=card, samples=samples, sees_all=sees_all, problem=said))
-    return state, gpus
+        states.append(GpuState(gpu=gpu, samples=samples, sees_all=sees_all, problem=said))
+    return state, states
 
 
 _T = TypeVar("_T")
@@ -74,12 +74,12 @@ def _attempt(read: Callable[[], _T]) -> _T | None:
     return None
 
 
-def _sampled(cards: Sequence[Card]) -> list[tuple[CardSample | None, str]]:
+def _sampled(gpus: Sequence[Gpu]) -> list[tuple[GpuSample | None, str]]:
     """Sample each GPU; in place of a sample, the reason why there is none."""
-    samples: list[tuple[CardSample | None, str]] = []
-    for card in cards:
+    samples: list[tuple[GpuSample | None, str]] = []
+    for gpu in gpus:
         try:
-            probe = CardProbe(initialised(), card.uuid, tell=lambda _: None, is_ours=lambda _: False)
+            probe = GpuProbe(initialised(), gpu.uuid, tell=lambda _: None, is_ours=lambda _: False)
             samples.append((probe.read(slow=True), ""))
         except Exception as error:  # noqa: BLE001 -- one GPU that cannot be read must not hide the others
             samples.append((None, str(error)))

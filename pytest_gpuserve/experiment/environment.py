@@ -44,30 +44,30 @@ class RunEnvironment:
 
     def device_record(self) -> DeviceRecord:
         """The device, for a baseline and for the JSON result."""
-        card = self.device.card
-        if card is None:
+        gpu = self.device.gpu
+        if gpu is None:
             return DeviceRecord(self.device.name, None, None, None, None, None)
         return DeviceRecord(
             name=self.device.name,
-            product=card.product,
-            memory_gib=None if card.memory_bytes is None else round(card.memory_bytes / GIB, 2),
-            driver=card.driver,
-            cuda=card.cuda,
-            power_limit_watts=card.power_limit_watts,
-            # Baselines are public: the UUID itself names one card of the world.
-            card_id=digest(card.uuid),
-            pci_bus_id=card.pci_bus_id,
-            mig_profile=card.mig_profile,
-            compute_capability=card.compute_capability and "{}.{}".format(*card.compute_capability),
-            ecc=card.ecc,
-            persistence=card.persistence,
-            max_sm_clock_mhz=card.max_sm_clock_mhz,
-            max_memory_clock_mhz=card.max_memory_clock_mhz,
-            application_clock_mhz=card.application_clock_mhz,
-            application_memory_clock_mhz=card.application_memory_clock_mhz,
-            application_clocks_set=card.application_clocks_set,
-            power_default_watts=card.power_default_watts,
-            power_most_watts=card.power_most_watts,
+            product=gpu.product,
+            memory_gib=None if gpu.memory_bytes is None else round(gpu.memory_bytes / GIB, 2),
+            driver=gpu.driver,
+            cuda=gpu.cuda,
+            power_limit_watts=gpu.power_limit_watts,
+            # Baselines are public: the UUID itself names one GPU of the world.
+            card_id=digest(gpu.uuid),
+            pci_bus_id=gpu.pci_bus_id,
+            mig_profile=gpu.mig_profile,
+            compute_capability=gpu.compute_capability and "{}.{}".format(*gpu.compute_capability),
+            ecc=gpu.ecc,
+            persistence=gpu.persistence,
+            max_sm_clock_mhz=gpu.max_sm_clock_mhz,
+            max_memory_clock_mhz=gpu.max_memory_clock_mhz,
+            application_clock_mhz=gpu.application_clock_mhz,
+            application_memory_clock_mhz=gpu.application_memory_clock_mhz,
+            application_clocks_set=gpu.application_clocks_set,
+            power_default_watts=gpu.power_default_watts,
+            power_most_watts=gpu.power_most_watts,
         )
 
     @property

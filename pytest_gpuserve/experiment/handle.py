@@ -400,7 +400,7 @@ class Target:
         readiness: The request that tells whether the model answers; None for the first.
         pauses: Of each request how many seconds it follows the answer to the one before it, where both belong to one
             conversation; None where it begins one. Empty where there are none.
-        telemetry_source: Looks at the cards while it is loaded.
+        telemetry_source: Looks at the GPUs while it is loaded.
     """
 
     server: ServerHandle
@@ -428,7 +428,7 @@ class Target:
         return replace(self, server=self.server.relocated(relocation))
 
     def watched_by(self, telemetry_source: TelemetrySource) -> Target:
-        """Make the same requests, and have somebody look at the cards meanwhile."""
+        """Make the same requests, and have somebody look at the GPUs meanwhile."""
         return replace(self, telemetry_source=telemetry_source)
 
     def started(self, beside: Callable[[], None] | None = None) -> AbstractContextManager[Instance]:

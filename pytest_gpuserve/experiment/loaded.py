@@ -55,7 +55,7 @@ class LoadedStart:
         shape: When.
         check: Of the answers.
         progress: Told how it gets on.
-        monitor: Looks after the cards meanwhile.
+        monitor: Looks after the GPUs meanwhile.
         interrupted: Whether Ctrl-C cut it short.
     """
 
@@ -111,7 +111,7 @@ class LoadedStart:
     def _kept(self, windows: Sequence[Window], totals: Totals, ceiling: float | None = None) -> Start:
         """What is kept of it."""
         return Start(
-            self.monitor.with_cards(windows),
+            self.monitor.with_gpus(windows),
             self.instance.cold_start_seconds,
             foreign_cores=self._taken_cores,
             cpu_share=self._cpu_share,
@@ -226,7 +226,7 @@ class LoadedStart:
         return self._enough(self._windows) and not self._sift(wait=True)
 
     def _sift(self, *, wait: bool) -> bool:
-        """Drop the windows in which cards or client were disturbed; returns whether there was one."""
+        """Drop the windows in which GPUs or client were disturbed; returns whether there was one."""
         fresh = self._measured[self._sifted :]
         conditions = self.monitor.judge([measured.window for measured in fresh], wait=wait)
         self.problems.extend(self.monitor.problems())

@@ -44,7 +44,7 @@ MOST_AGAIN: Final = round(BLOCKS * MOST_REJECTED_SHARE / (1 - MOST_REJECTED_SHAR
 
 @dataclass
 class Disturbed:
-    """How the cards and the client were in the turns of a round.
+    """How the GPUs and the client were in the turns of a round.
 
     Args:
         conditions: In all turns, and whose they were; those of a block that is measured again for one of them have its
@@ -102,7 +102,7 @@ def round_by_turns(
     Args:
         start: Starts a server, which ends with the stack.
         terms: How the two are compared.
-        telemetry_source: Who looks at the cards.
+        telemetry_source: Who looks at the GPUs.
         number: Of the round, for its coins.
 
     Raises:
@@ -176,7 +176,7 @@ def _turn(
                 monitor.note(f"telemetry unknown: {text}")
             side = side_with_telemetry(server_arm.side(), monitor, measured)
             problems = of_arm(arm, server_arm.problems)
-        measured = list(monitor.with_cards(measured))
+        measured = list(monitor.with_gpus(measured))
     problems += monitor.problems()
     if again and not problems:
         return None
@@ -413,7 +413,7 @@ class Pairing:
         Returns:
             Without servers where the two do not find memory together, so that they have to run by turns.
         """
-        # Only after both have ended the card is looked at once more.
+        # Only after both have ended the GPU is looked at once more.
         monitor = stack.enter_context(self._telemetry_source.monitor())
         coin = random.Random(f"{self._terms.seed} {len(self.rounds)}")  # noqa: S311 -- a fair coin, not a secret
         first, second = order = ARMS if coin.random() < 0.5 else ARMS[::-1]
@@ -578,7 +578,7 @@ class Pairing:
         for text in opened.disturbed.unknown():
             opened.pair.monitor.note(text)
         blocks = tuple(
-            Block(block.order, opened.pair.monitor.with_cards(block.windows)) for block in opened.blocks[-BLOCKS:]
+            Block(block.order, opened.pair.monitor.with_gpus(block.windows)) for block in opened.blocks[-BLOCKS:]
         )
         sides = {
             arm: side_with_telemetry(

@@ -33,7 +33,7 @@ class StartedPair:
 
     Args:
         instances: The servers, in the order of their starts; none where they do not fit beside each other.
-        monitor: Looks after the cards until both have ended.
+        monitor: Looks after the GPUs until both have ended.
         starts_together: Whether both started at the same time.
         start_seconds: How long it took until both answered.
 

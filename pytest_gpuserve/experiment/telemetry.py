@@ -1,4 +1,4 @@
-"""What the cards did around one start of a server, or of two side by side, and whether that lets them be measured."""
+"""What the GPUs did around one start of a server, or of two side by side, and whether that lets them be measured."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from pytest_gpuserve.measure.conditions import (
     judge_use,
     judge_window,
 )
-from pytest_gpuserve.measure.telemetry import FAST_GAP_NS, NS, between, card_of, is_instance, merged, telemetry_between
-from pytest_gpuserve.measure.window import CardUse
+from pytest_gpuserve.measure.telemetry import FAST_GAP_NS, NS, between, gpu_of, is_instance, merged, telemetry_between
+from pytest_gpuserve.measure.window import GpuUse
 from pytest_gpuserve.servers.instance import gpu_remedy
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
@@ -37,31 +37,31 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.instance import Instance
 
 _COUNT: Final = re.compile(r"(?<![\w-])\d+(?![\w-])")
-"""A number by itself, and no part of a name such as a card's."""
+"""A number by itself, and no part of a name such as a GPU's."""
 
 
 IDLE_NS: Final = NS
-"""How long a server is looked at before its load: cards that give the mean power of a second need as long."""
+"""How long a server is looked at before its load: GPUs that give the mean power of a second need as long."""
 
 RELEASE_NS: Final = 5 * NS
 """How long a driver may take to give back the memory of a server that has ended."""
 
 NOT_SUPPORTED: Final = "Not Supported"
-"""What NVML says of a value that a card does not have, which is no failure."""
+"""What NVML says of a value that a GPU does not have, which is no failure."""
 
 ECC_ERRORS: Final = "uncorrected ECC errors"
 
-NEEDED: Final = frozenset({"NVML", "the card", "XID events", "memory", "clock-event reasons", "processes", ECC_ERRORS})
+NEEDED: Final = frozenset({"NVML", "the GPU", "XID events", "memory", "clock-event reasons", "processes", ECC_ERRORS})
 """Values that a rule rests on: that one is not there has to be said, whatever the reason."""
 
 SAMPLE_NS: Final = NS // SAMPLES_A_SECOND
 
 LOOK_NS: Final = (SLOW_EVERY + 1) * SAMPLE_NS
-"""Within so long the processes on a card are seen once."""
+"""Within so long the processes on a GPU are seen once."""
 
 
-class CardSampler(Protocol):
-    """What looks at cards and processes; `pytest_gpuserve.device.telemetry.Sampling` is one."""
+class GpuSampler(Protocol):
+    """What looks at GPUs and processes; `pytest_gpuserve.device.telemetry.Sampling` is one."""
 
     def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
         """Count the CPU time of these processes and of all below them, which are ours."""
@@ -80,7 +80,7 @@ class CardSampler(Protocol):
 
 
 class NoSampler:
-    """Looks at nothing, where there is no card."""
+    """Looks at nothing, where there is no GPU."""
 
     def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
         """Nobody counts."""
@@ -103,25 +103,25 @@ class NoSampler:
 
 @dataclass
 class TelemetryMonitor:
-    """Looks after the cards from before a server's start until after its end; where there is none, all is well.
+    """Looks after the GPUs from before a server's start until after its end; where there is none, all is well.
 
     Args:
-        sampler: Samples the cards and the processes on them.
-        uuids: Of the cards that the server may use; none where there is none.
+        sampler: Samples the GPUs and the processes on them.
+        uuids: Of the GPUs that the server may use; none where there is none.
         since_ns: From when on what was seen belongs to this start.
         server_began_ns: When the server was started.
         note: Hears what could not be seen.
         clock: Of the samples, in ns.
         alone: Whether no other server of the session ran when this one was started.
-        without_ecc: Those of the cards that count no memory errors.
+        without_ecc: Those of the GPUs that count no memory errors.
         baseline_clock_mhz: Mean SM clock, while they computed, under the same load when the baseline was recorded; None
             if not known.
-        idle_watts: Power of all cards together with the server up and at rest; None until then, or if not seen.
+        idle_watts: Power of all GPUs together with the server up and at rest; None until then, or if not seen.
         free_ns: From when on the server's memory was given back, and what is seen belongs to the next start; None until
             then.
     """
 
-    sampler: CardSampler
+    sampler: GpuSampler
     uuids: tuple[str, ...]
     since_ns: int
     server_began_ns: int
@@ -144,14 +144,14 @@ class TelemetryMonitor:
         self._memory_before = self._memory(self.sampler.seen())
 
     def up(self, *instances: Instance) -> None:
-        """Hear that the server answers and is at rest: for a second, look at what the cards take then.
+        """Hear that the server answers and is at rest: for a second, look at what the GPUs take then.
 
-        Of a server that somebody else runs nobody knows on which card; then nothing is looked at.
+        Of a server that somebody else runs nobody knows on which GPU; then nothing is looked at.
         """
         if not self.uuids:
             return
         if any(instance.process is None for instance in instances):
-            self.note("telemetry absent: on which card a server runs that was not started here is not known")
+            self.note("telemetry absent: on which GPU a server runs that was not started here is not known")
             self.uuids = ()
             return
         self._server_pids = tuple(
@@ -173,7 +173,7 @@ class TelemetryMonitor:
             self.sampler.watch(client=pids, server=self._server_pids)
 
     def judge(self, windows: Sequence[Window], *, wait: bool) -> list[WindowCondition]:
-        """Say how the cards were in windows, and look for what makes the whole run invalid.
+        """Say how the GPUs were in windows, and look for what makes the whole run invalid.
 
         Args:
             windows: In time.
@@ -206,12 +206,12 @@ class TelemetryMonitor:
         if self.uuids:
             self._check(self.sampler.seen_until(self.clock() + LOOK_NS))
 
-    def with_cards(self, windows: Iterable[Window]) -> tuple[Window, ...]:
-        """Add to windows what the cards did in them, as far as it was seen."""
+    def with_gpus(self, windows: Iterable[Window]) -> tuple[Window, ...]:
+        """Add to windows what the GPUs did in them, as far as it was seen."""
         if not self.uuids:
             return tuple(windows)
         samples = self.sampler.seen().samples
-        return tuple(replace(window, cards=card_use(_telemetry(samples, window))) for window in windows)
+        return tuple(replace(window, gpus=gpu_use(_telemetry(samples, window))) for window in windows)
 
     def telemetry(self, windows: Iterable[Window]) -> Telemetry | None:
         """Sum up what was seen in windows; None where nobody looked, or there is no window."""
@@ -266,7 +266,7 @@ class TelemetryMonitor:
             *([self._known(seen.samples)] if seen.samples else []),
         ]
         found = RunCondition.together(parts).invalid
-        blind = (Reason(ReasonKind.CARD_UNKNOWN, seen.problem),) if seen.problem else ()
+        blind = (Reason(ReasonKind.GPU_UNKNOWN, seen.problem),) if seen.problem else ()
         self._report((*found, *blind))
 
     def _report(self, problems: Iterable[Reason]) -> None:
@@ -309,8 +309,8 @@ class TelemetryMonitor:
         return between(samples, self.since_ns, samples[-1].at_ns + 1) if samples else ()
 
     def _memory(self, seen: SamplerOutput) -> dict[str, int | None]:
-        cards = {uuid: card_of(seen.samples[-1], uuid) if seen.samples else None for uuid in self.uuids}
-        return {uuid: None if card is None else card.memory_used_bytes for uuid, card in cards.items()}
+        gpus = {uuid: gpu_of(seen.samples[-1], uuid) if seen.samples else None for uuid in self.uuids}
+        return {uuid: None if gpu is None else gpu.memory_used_bytes for uuid, gpu in gpus.items()}
 
 
 def no_monitor() -> TelemetryMonitor:
@@ -318,19 +318,19 @@ def no_monitor() -> TelemetryMonitor:
     return TelemetryMonitor(NoSampler(), (), 0, 0, lambda _: None, lambda: 0)
 
 
-def card_use(telemetry: Telemetry) -> CardUse:
-    """Say what the cards did in a stretch of time, all of them together; what is not known of one is not of them.
+def gpu_use(telemetry: Telemetry) -> GpuUse:
+    """Say what the GPUs did in a stretch of time, all of them together; what is not known of one is not of them.
 
     Of a MIG instance only its memory is its own, and the clock the same for all: energy and utilisation are not known.
     """
-    cards = list(telemetry.cards.values())
+    gpus = list(telemetry.gpus.values())
     energy = telemetry.energy
-    memory = [card.memory_used_bytes for card in cards]
-    return CardUse(
+    memory = [gpu.memory_used_bytes for gpu in gpus]
+    return GpuUse(
         joules=None if energy is None else energy.joules,
         memory_bytes=_sum([None if spread is None else spread.peak for spread in memory]),
-        utilisation=_mean([None if is_instance(card.uuid) else _mean_of(card.gpu_utilisation) for card in cards]),
-        sm_clock_mhz=_mean([_mean_of(card.busy_sm_clock_mhz) for card in cards]),
+        utilisation=_mean([None if is_instance(gpu.uuid) else _mean_of(gpu.gpu_utilisation) for gpu in gpus]),
+        sm_clock_mhz=_mean([_mean_of(gpu.busy_sm_clock_mhz) for gpu in gpus]),
     )
 
 
@@ -353,7 +353,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def side_with_telemetry(side: ArmResult, monitor: TelemetryMonitor, windows: Iterable[Window]) -> ArmResult:
-    """Add what the cards did in a server's windows; whose CPU time it was is not told apart beside another server."""
+    """Add what the GPUs did in a server's windows; whose CPU time it was is not told apart beside another server."""
     telemetry = monitor.telemetry(windows)
     if telemetry is not None:
         telemetry = replace(telemetry, server_cpu_seconds=None, client_cpu_seconds=None)
@@ -361,23 +361,23 @@ def side_with_telemetry(side: ArmResult, monitor: TelemetryMonitor, windows: Ite
 
 
 class TelemetrySource:
-    """The session's view of its cards.
+    """The session's view of its GPUs.
 
-    Without a card, as on the device ``cpu``, nothing is sampled: there its CPU is the device, and a sampler would use
+    Without a GPU, as on the device ``cpu``, nothing is sampled: there its CPU is the device, and a sampler would use
     a part of what is measured. Telemetry is then absent.
 
     Args:
-        uuids: Of the cards that are measured on; none where there is none.
+        uuids: Of the GPUs that are measured on; none where there is none.
         open_sampler: Starts what samples them, when it is first needed.
         note: Hears what could not be seen; of texts that differ in counts alone only the first.
-        without_ecc: Those of the cards that count no memory errors.
+        without_ecc: Those of the GPUs that count no memory errors.
         clock: Of the samples, in ns.
     """
 
     def __init__(
         self,
         uuids: Iterable[str] = (),
-        open_sampler: Callable[[], CardSampler] = NoSampler,
+        open_sampler: Callable[[], GpuSampler] = NoSampler,
         note: Callable[[str], None] = lambda _: None,
         *,
         without_ecc: Collection[str] = (),
@@ -388,14 +388,14 @@ class TelemetrySource:
         self._note = note
         self._without_ecc = without_ecc
         self._clock = clock
-        self._sampler: CardSampler | None = None
+        self._sampler: GpuSampler | None = None
         self._free_ns = 0
         self._noted: set[str] = set()
         self._open: list[TelemetryMonitor] = []
 
     @contextmanager
     def monitor(self, *, baseline_clock_mhz: float | None = None) -> Iterator[TelemetryMonitor]:
-        """Look after the cards around a start of a server, which begins and ends within the block.
+        """Look after the GPUs around a start of a server, which begins and ends within the block.
 
         Args:
             baseline_clock_mhz: As for `TelemetryMonitor`.
@@ -407,7 +407,7 @@ class TelemetrySource:
             self._sampler = self._open_sampler() if self._uuids else NoSampler()
             self._free_ns = self._clock()
         sampler = self._sampler
-        # Long enough to see who else is on the card while nobody is who was started here.
+        # Long enough to see who else is on the GPU while nobody is who was started here.
         sampler.seen_until(self._free_ns + LOOK_NS)
         needed_ns = min((self._free_ns, *(monitor.since_ns for monitor in self._open)))
         sampler.forget_before(needed_ns - FAST_GAP_NS)

@@ -1,11 +1,11 @@
 """Whether all was in a state to be measured: which windows to measure again, and which runs prove nothing.
 
-A window is rejected for what disturbed the card or the client while it was measured, never for what was measured in it:
+A window is rejected for what disturbed the GPU or the client while it was measured, never for what was measured in it:
 to throw away slow windows for being slow would hide the very regression that is looked for. So nothing here sees a
 throughput.
 
 There are three answers: all well, something wrong, and not known. What is not known is shown beside the verdict:
-many cards do not have every value. Only where nothing at all is known of a card, or not the clock that its baseline
+many GPUs do not have every value. Only where nothing at all is known of a GPU, or not the clock that its baseline
 has, does a run prove nothing.
 """
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.device.sample import MOST_FAILURES, CardSample
+from pytest_gpuserve.device.sample import MOST_FAILURES, GpuSample
 from pytest_gpuserve.measure.telemetry import Spread, describe_xid, is_instance
 from pytest_gpuserve.units import format_fraction
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
@@ -24,19 +24,19 @@ from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.device.sample import CardEvent, DeviceProcess, TelemetrySample
-    from pytest_gpuserve.measure.telemetry import CardTelemetry, Telemetry
+    from pytest_gpuserve.device.sample import DeviceProcess, GpuEvent, TelemetrySample
+    from pytest_gpuserve.measure.telemetry import GpuTelemetry, Telemetry
 
 MIB: Final = 1 << 20
 
 LEAST_CLOCK_SHARE: Final = 0.95
-"""Of the baseline's SM clock; below it the card was a slower one, whatever the reason."""
+"""Of the baseline's SM clock; below it the GPU was a slower one, whatever the reason."""
 
 MOST_REJECTED_SHARE: Final = 1 / 3
 """Of the windows; what is left of a run that loses more is its lucky part."""
 
 MEMORY_TOLERANCE_BYTES: Final = 64 * MIB
-"""What a driver may keep of a process that has ended, on any card seen so far, with room to spare."""
+"""What a driver may keep of a process that has ended, on any GPU seen so far, with room to spare."""
 
 MOST_UNSEEN_BYTES: Final = 1024 * MIB
 """Memory in use without a process; a driver keeps up to half of it for itself."""
@@ -50,8 +50,8 @@ SLOWDOWNS: Final = {
 """Clock-event reasons that disturb a window, as nvml.h documents them under nvmlClocksEventReasons.
 
 The others do not: idle (0x1) is a server that has nothing to do, which is a result; application clocks (0x2), sync
-boost (0x10) and display clocks (0x100) are settings, the same in every window. Neither does the power cap (0x4): a card
-at its power limit is how most cards work under full load, it was so when the baseline was recorded, and a change that
+boost (0x10) and display clocks (0x100) are settings, the same in every window. Neither does the power cap (0x4): a GPU
+at its power limit is how most GPUs work under full load, it was so when the baseline was recorded, and a change that
 makes it draw more for the same work is a regression to be found. Where the cap takes the clock below the baseline's,
 the clock itself says so.
 """
@@ -72,7 +72,7 @@ class WindowCondition:
     """The condition of a window.
 
     Args:
-        rejected: What disturbed the cards in it; if anything, it is to be measured again.
+        rejected: What disturbed the GPUs in it; if anything, it is to be measured again.
         unknown: What could not be seen.
         client: What disturbed the client in it; likewise.
     """
@@ -121,46 +121,46 @@ def judge_window(
     baseline_clocks_mhz: Mapping[str, float] | None = None,
     least_clock_share: float = LEAST_CLOCK_SHARE,
 ) -> WindowCondition:
-    """Judge whether cards were undisturbed in a window.
+    """Judge whether GPUs were undisturbed in a window.
 
     Args:
         telemetry: Of the window.
-        uuids: The cards that the server runs on; without one nothing is asked.
+        uuids: The GPUs that the server runs on; without one nothing is asked.
         baseline_clocks_mhz: Mean SM clock of each while it computed, under the same load when the baseline was
-            recorded. It is not compared where there is none, or where the card had nothing to do in the window.
+            recorded. It is not compared where there is none, or where the GPU had nothing to do in the window.
         least_clock_share: Of it.
     """
     rejected: list[str] = []
     unknown: list[str] = []
     for uuid in uuids:
-        card = telemetry.cards.get(uuid)
-        if card is None or not telemetry.covered:
+        gpu = telemetry.gpus.get(uuid)
+        if gpu is None or not telemetry.covered:
             unknown.append(f"{uuid}: no telemetry of all of the window")
         else:
-            found = _judge_card(card, (baseline_clocks_mhz or {}).get(uuid), least_clock_share)
+            found = _judge_gpu(gpu, (baseline_clocks_mhz or {}).get(uuid), least_clock_share)
             rejected.extend(found.rejected)
             unknown.extend(found.unknown)
     return WindowCondition(tuple(rejected), tuple(unknown))
 
 
-def _judge_card(card: CardTelemetry, baseline_mhz: float | None, least_share: float) -> WindowCondition:
+def _judge_gpu(gpu: GpuTelemetry, baseline_mhz: float | None, least_share: float) -> WindowCondition:
     rejected: list[str] = []
     unknown: list[str] = []
-    if card.clock_reasons is None:
-        unknown.append(f"{card.uuid}: its clock-event reasons")
+    if gpu.clock_reasons is None:
+        unknown.append(f"{gpu.uuid}: its clock-event reasons")
     else:
         rejected += [
-            f"{card.uuid}: {text} in {card.clock_reasons[bit]} of {card.clock_reasons_samples} samples"
+            f"{gpu.uuid}: {text} in {gpu.clock_reasons[bit]} of {gpu.clock_reasons_samples} samples"
             for bit, text in SLOWDOWNS.items()
-            if card.clock_reasons.get(bit)
+            if gpu.clock_reasons.get(bit)
         ]
-    if baseline_mhz is not None and card.sm_clock_mhz is None:
-        unknown.append(f"{card.uuid}: its SM clock")
-    elif baseline_mhz is not None and card.busy_sm_clock_mhz is not None:
-        share = card.busy_sm_clock_mhz.mean / baseline_mhz
+    if baseline_mhz is not None and gpu.sm_clock_mhz is None:
+        unknown.append(f"{gpu.uuid}: its SM clock")
+    elif baseline_mhz is not None and gpu.busy_sm_clock_mhz is not None:
+        share = gpu.busy_sm_clock_mhz.mean / baseline_mhz
         if share < least_share:
             rejected.append(
-                f"{card.uuid}: SM clock {card.busy_sm_clock_mhz.mean:.0f} MHz, {format_fraction(share)} of the"
+                f"{gpu.uuid}: SM clock {gpu.busy_sm_clock_mhz.mean:.0f} MHz, {format_fraction(share)} of the"
                 f" baseline's {baseline_mhz:.0f} MHz (at least {format_fraction(least_share)})"
             )
     return WindowCondition(tuple(rejected), tuple(unknown))
@@ -187,29 +187,29 @@ def judge_windows(conditions: Sequence[WindowCondition]) -> RunCondition:
 
 
 def judge_known(samples: Iterable[TelemetrySample], uuids: Iterable[str], *, needs_clock: bool) -> RunCondition:
-    """Judge whether enough was seen of the cards in the samples of a run.
+    """Judge whether enough was seen of the GPUs in the samples of a run.
 
     Args:
         samples: Without one nothing is known.
-        uuids: The cards.
+        uuids: The GPUs.
         needs_clock: Whether the baseline has an SM clock, with which this run's is compared.
     """
     known = list(samples)
     invalid = []
     for uuid in uuids:
-        seen = [card for sample in known for card in sample.cards if card.uuid == uuid]
-        if all(card == CardSample(uuid) for card in seen):
+        seen = [gpu for sample in known for gpu in sample.gpus if gpu.uuid == uuid]
+        if all(gpu == GpuSample(uuid) for gpu in seen):
             text = (
                 f"nothing is known of {uuid}: NVML told none of its values during this run, so it may have been slow,"
                 " hot or shared; see that `nvidia-smi -q` shows it, and `python -m pytest_gpuserve.doctor`"
             )
-            invalid.append(Reason(ReasonKind.CARD_UNKNOWN, text, about=uuid))
-        elif needs_clock and _longest_gap(card.sm_clock_mhz for card in seen) >= MOST_FAILURES:
+            invalid.append(Reason(ReasonKind.GPU_UNKNOWN, text, about=uuid))
+        elif needs_clock and _longest_gap(gpu.sm_clock_mhz for gpu in seen) >= MOST_FAILURES:
             text = (
-                f"SM clock of {uuid} unknown: the baseline has one, and whether this card was a slower one cannot be"
+                f"SM clock of {uuid} unknown: the baseline has one, and whether this GPU was a slower one cannot be"
                 " said; see that `nvidia-smi -q -d CLOCK` shows it, or record a baseline without: --baseline-update"
             )
-            invalid.append(Reason(ReasonKind.CARD_UNKNOWN, text, about=f"SM clock of {uuid}"))
+            invalid.append(Reason(ReasonKind.GPU_UNKNOWN, text, about=f"SM clock of {uuid}"))
     return RunCondition(tuple(invalid))
 
 
@@ -224,21 +224,21 @@ def judge_processes(
     *,
     server_began_ns: int,
 ) -> RunCondition:
-    """Judge whether others computed on the cards.
+    """Judge whether others computed on the GPUs.
 
     Within a container NVML may list pids of another namespace, in which none of the server's is found. Then nobody
     knows their owner; but before the server was started no process there can have been ours.
 
     Args:
         samples: Of the run, and of a second or more before the server's start.
-        uuids: The cards.
+        uuids: The GPUs.
         server_began_ns: When the server was started, by the samples' clock.
     """
     looked: dict[str, list[tuple[int, Sequence[DeviceProcess]]]] = {uuid: [] for uuid in uuids}
     for sample in samples:
-        for card in sample.cards:
-            if card.uuid in looked and card.processes is not None:
-                looked[card.uuid].append((sample.at_ns, card.processes))
+        for gpu in sample.gpus:
+            if gpu.uuid in looked and gpu.processes is not None:
+                looked[gpu.uuid].append((sample.at_ns, gpu.processes))
     return RunCondition.together(_judge_looks(uuid, looks, server_began_ns) for uuid, looks in looked.items())
 
 
@@ -255,7 +255,7 @@ def _judge_looks(
     shown = ", ".join(map(_shown, others))
     before = _others(processes for at_ns, processes in looks if at_ns < server_began_ns)
     if before or any(process.ours for _, processes in looks for process in processes):
-        text = f"foreign process on {uuid}: {shown}; end it, or measure on another card: --gpu=NAME"
+        text = f"foreign process on {uuid}: {shown}; end it, or measure on another GPU: --gpu=NAME"
         return RunCondition((Reason(ReasonKind.FOREIGN_PROCESS, text, about=uuid),))
     text = (
         f"{uuid}: whose processes are on it ({shown}): the server's are not among them, as in a container without the"
@@ -265,7 +265,7 @@ def _judge_looks(
 
 
 def _others(lists: Iterable[Sequence[DeviceProcess]]) -> list[DeviceProcess]:
-    """Foreign processes, each once, as last seen: an ended process loses its parents before it leaves the card."""
+    """Foreign processes, each once, as last seen: an ended process loses its parents before it leaves the GPU."""
     seen = [process for processes in lists for process in processes]
     ours = {process.pid for process in seen if process.ours}
     found = {process.pid: process for process in seen if process.pid not in ours}
@@ -285,7 +285,7 @@ class RestState:
     used_bytes: float | None
 
     @classmethod
-    def of(cls, samples: Iterable[CardSample]) -> RestState:
+    def of(cls, samples: Iterable[GpuSample]) -> RestState:
         """Sum up samples of one GPU at rest."""
         seen = list(samples)
         busy = Spread.of(each.gpu_utilisation for each in seen if not is_instance(each.uuid))
@@ -311,7 +311,7 @@ def judge_rest(samples: Iterable[TelemetrySample], uuids: Iterable[str]) -> RunC
     known = list(samples)
     invalid = []
     for uuid in uuids:
-        rest = RestState.of(card for sample in known for card in sample.cards if card.uuid == uuid)
+        rest = RestState.of(gpu for sample in known for gpu in sample.gpus if gpu.uuid == uuid)
         if rest.is_used:
             text = (
                 f"foreign use of {uuid}: it was {rest} before the server's start, by processes that NVML does not list"
@@ -336,7 +336,7 @@ def judge_memory(
     """Judge whether a server gave its memory back.
 
     Args:
-        uuid: Of the card.
+        uuid: Of the GPU.
         before_bytes: Used on it before the server's start; None if not known.
         after_bytes: Used on it some time after the server's end; None if not known.
         tolerance_bytes: That the driver may keep.
@@ -375,11 +375,11 @@ def judge_use(
     invalid = []
     unknown = []
     for uuid in uuids:
-        seen = [card for sample in known for card in sample.cards if card.uuid == uuid]
-        memory = [card.memory_used_bytes for card in seen if card.memory_used_bytes is not None]
+        seen = [gpu for sample in known for gpu in sample.gpus if gpu.uuid == uuid]
+        memory = [gpu.memory_used_bytes for gpu in seen if gpu.memory_used_bytes is not None]
         before = before_bytes.get(uuid)
-        ours = any(process.ours for card in seen for process in card.processes or ())
-        if not seen or ours or any(card.gpu_utilisation for card in seen):
+        ours = any(process.ours for gpu in seen for process in gpu.processes or ())
+        if not seen or ours or any(gpu.gpu_utilisation for gpu in seen):
             continue
         if before is None or not memory:
             unknown.append(f"{uuid}: whether the server uses it")
@@ -392,7 +392,7 @@ def judge_use(
     return RunCondition(tuple(invalid), tuple(unknown))
 
 
-def judge_events(events: Iterable[CardEvent], uuids: Iterable[str], *, load_ns: tuple[int, int]) -> RunCondition:
+def judge_events(events: Iterable[GpuEvent], uuids: Iterable[str], *, load_ns: tuple[int, int]) -> RunCondition:
     """Judge events of the GPUs: errors that the driver reports (XID), or their loss.
 
     Args:
@@ -408,13 +408,13 @@ def judge_events(events: Iterable[CardEvent], uuids: Iterable[str], *, load_ns: 
         if event.kind == "lost":
             about = f"{event.uuid} lost"
             text = (
-                f"card lost: {event.uuid} answers no more (GPU is lost); see `dmesg | grep -i xid`, and restart the"
+                f"GPU lost: {event.uuid} answers no more (GPU is lost); see `dmesg | grep -i xid`, and restart the"
                 " machine"
             )
         else:
             about = f"XID {event.number} on {event.uuid}"
             text = f"{about}: {describe_xid(event.number)}; see `dmesg | grep -i xid`"
-        invalid[Reason(ReasonKind.CARD_ERROR, text, about=about)] += 1
+        invalid[Reason(ReasonKind.GPU_ERROR, text, about=about)] += 1
     return RunCondition(
         tuple(
             reason if count == 1 else reason.with_text(f"{reason} ({count} times)") for reason, count in invalid.items()
@@ -425,17 +425,17 @@ def judge_events(events: Iterable[CardEvent], uuids: Iterable[str], *, load_ns: 
 def judge_ecc(
     samples: Iterable[TelemetrySample], uuids: Iterable[str], *, without_ecc: Collection[str] = ()
 ) -> RunCondition:
-    """Judge whether cards had uncorrected memory errors in these samples; those ``without_ecc`` have no counter."""
+    """Judge whether GPUs had uncorrected memory errors in these samples; those ``without_ecc`` have no counter."""
     counts: dict[str, list[int]] = {uuid: [] for uuid in uuids}
     for sample in samples:
-        for card in sample.cards:
-            if card.uuid in counts and card.uncorrected_ecc is not None:
-                counts[card.uuid].append(card.uncorrected_ecc)
+        for gpu in sample.gpus:
+            if gpu.uuid in counts and gpu.uncorrected_ecc is not None:
+                counts[gpu.uuid].append(gpu.uncorrected_ecc)
     invalid = [
         Reason(
-            ReasonKind.CARD_ERROR,
+            ReasonKind.GPU_ERROR,
             f"uncorrected ECC errors on {uuid}: {max(seen) - seen[0]} in this run ({max(seen)} since the driver was"
-            " loaded); results cannot be trusted: reset the card (`nvidia-smi --gpu-reset`), and replace it if they"
+            " loaded); results cannot be trusted: reset the GPU (`nvidia-smi --gpu-reset`), and replace it if they"
             " come again",
             about=f"ECC of {uuid}",
         )

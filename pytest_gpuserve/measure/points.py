@@ -208,15 +208,15 @@ def cold_starts(seconds: Sequence[float | None]) -> list[float]:
 
 
 def mean_sm_clock_mhz(sessions: Sequence[Session]) -> float | None:
-    """Clock of the cards' multiprocessors while they computed, weighed by time; None where no window knows it.
+    """Clock of the GPUs' multiprocessors while they computed, weighed by time; None where no window knows it.
 
     Windows in which they had nothing to do know none, so that a load with pauses has the clock of its work.
     """
     known = [
-        (window.seconds, window.cards.sm_clock_mhz)
+        (window.seconds, window.gpus.sm_clock_mhz)
         for session in sessions
         for window in session.windows
-        if window.cards is not None and window.cards.sm_clock_mhz is not None
+        if window.gpus is not None and window.gpus.sm_clock_mhz is not None
     ]
     seconds = math.fsum(each for each, _ in known)
     return math.fsum(each * clock for each, clock in known) / seconds if seconds else None
@@ -236,28 +236,28 @@ def batch_totals(windows: Sequence[Window]) -> tuple[int, int]:
     return items, batches
 
 
-_OF_CARDS: Final = {
+_OF_GPUS: Final = {
     "energy_per_inference": ("joules", "energy"),
     "gpu_memory": ("memory_bytes", "memory"),
     "gpu_utilisation": ("utilisation", "utilisation"),
 }
-"""Of each metric of cards: its field of `CardUse`, and its name for people."""
+"""Of each metric of GPUs: its field of `GpuUse`, and its name for people."""
 
 
-def _value_of_cards(metric: Metric, windows: Sequence[Window]) -> float:
-    """What the cards did in some windows, all cards together.
+def _value_of_gpus(metric: Metric, windows: Sequence[Window]) -> float:
+    """What the GPUs did in some windows, all GPUs together.
 
     Energy is their joules over the answered requests, idle power included; a request of several items counts once, as
     it does for the throughput. Memory is the most of any window, utilisation the mean weighed by time. Two servers side
-    by side are on the same cards: while one is loaded the other rests, so its idle power is in the energy of both
+    by side are on the same GPUs: while one is loaded the other rests, so its idle power is in the energy of both
     alike, and makes their ratio smaller than that of the servers alone.
     """
-    field, what = _OF_CARDS[metric.name]
+    field, what = _OF_GPUS[metric.name]
     known: list[tuple[float, float]] = []
     for window in windows:
-        value = getattr(window.cards, field, None)
+        value = getattr(window.gpus, field, None)
         if value is None:
-            raise _unseen(metric, what, is_watched=any(each.cards is not None for each in windows))
+            raise _unseen(metric, what, is_watched=any(each.gpus is not None for each in windows))
         known.append((window.seconds, value))
     if not known:
         raise NotMeasured(f"{metric.name} is not known: no window was measured")
@@ -272,8 +272,8 @@ def _value_of_cards(metric: Metric, windows: Sequence[Window]) -> float:
         found = math.fsum(value for _, value in known) / requests
     if not (math.isfinite(found) and found > 0):
         raise NotMeasured(
-            f"{metric.name} is not known: the cards' {what} reads {found:g} under this load",
-            remedies=["see that the server computes on the card"],
+            f"{metric.name} is not known: the GPUs' {what} reads {found:g} under this load",
+            remedies=["see that the server computes on the GPU"],
         )
     return found
 
@@ -283,7 +283,7 @@ _VALUES: Final[Mapping[str, Callable[[Metric, Sequence[Window]], float]]] = {
     "batching_ratio": _batching_ratio,
     OUTPUT_TOKENS: _tokens_per_second,
     GOODPUT: _goodput,
-    **dict.fromkeys(_OF_CARDS, _value_of_cards),
+    **dict.fromkeys(_OF_GPUS, _value_of_gpus),
 }
 """How a metric is computed that is no quantile."""
 
@@ -291,19 +291,19 @@ _VALUES: Final[Mapping[str, Callable[[Metric, Sequence[Window]], float]]] = {
 def _unseen(metric: Metric, what: str, *, is_watched: bool) -> NotMeasured:
     if is_watched:
         return NotMeasured(
-            f"{metric.name} is not known: a card did not tell its {what} in every window",
+            f"{metric.name} is not known: a GPU did not tell its {what} in every window",
             remedies=[
-                "gate it where the card and its driver count it"
+                "gate it where the GPU and its driver count it"
                 + (
                     "; of two servers that share it, side by side, none is known: gpuserve(one_at_a_time=True)"
                     if metric.name == "gpu_memory"
-                    else "; of a MIG instance nothing does, only of a whole card"
+                    else "; of a MIG instance nothing does, only of a whole GPU"
                 )
             ],
         )
     return NotMeasured(
-        f"{metric.name} is not known: no card was watched under this load",
-        remedies=["run it on a card of this machine: --gpu=NAME"],
+        f"{metric.name} is not known: no GPU was watched under this load",
+        remedies=["run it on a GPU of this machine: --gpu=NAME"],
     )
 
 

@@ -29,7 +29,7 @@ FEWEST_GROUPS = 2
 """Neighbouring blocks are put together until a quantile has its requests; a single group would not know its spread."""
 
 OF_ONE_SERVER: Final = frozenset({"gpu_memory"})
-"""Metrics of the whole card that no time slice tells apart: of a server that shares it they are not known."""
+"""Metrics of the whole GPU that no time slice tells apart: of a server that shares it they are not known."""
 
 
 def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint:
@@ -39,8 +39,8 @@ def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint
     batching ratio of their totals: neither is a mean over windows. A cold start gives one difference, whatever the
     blocks: that of the two starts, or where each server had several, of their mean log costs.
 
-    Energy and utilisation are those of the whole card, on which the other server rests meanwhile; see `points`. Memory
-    is the card's as well, and so that of both servers unless they ran by turns.
+    Energy and utilisation are those of the whole GPU, on which the other server rests meanwhile; see `points`. Memory
+    is the GPU's as well, and so that of both servers unless they ran by turns.
 
     Raises:
         NotMeasured: The metric is not known of every block.
@@ -53,7 +53,7 @@ def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint
             statistics.fmean(log_cost(metric, value) for value in _cold_starts([measured], arm)) for arm in ARMS
         )
         return RoundPoint((candidate - base,))
-    demand_own_card(metric, [measured])
+    demand_own_gpu(metric, [measured])
     groups = _groups(metric, measured, tolerance)
     return RoundPoint(tuple(_cost(metric, group, "candidate") - _cost(metric, group, "base") for group in groups))
 
@@ -62,7 +62,7 @@ def paired_value(metric: Metric, rounds: Sequence[Round], arm: Arm) -> float:
     """The metric of one server over all rounds together, in its unit. Raises `NotMeasured`."""
     if metric.name == COLD_START:
         return statistics.fmean(_cold_starts(rounds, arm))
-    demand_own_card(metric, rounds)
+    demand_own_gpu(metric, rounds)
     return value_of(metric, [window for measured in rounds for window in measured.windows(arm)])
 
 
@@ -72,11 +72,11 @@ def _cold_starts(rounds: Sequence[Round], arm: Arm) -> list[float]:
     return cold_starts([seconds for side in sides for seconds in side.cold_start_seconds])
 
 
-def demand_own_card(metric: Metric, rounds: Sequence[Round]) -> None:
-    """Raise `NotMeasured` for a metric of the whole card where two servers were on it."""
+def demand_own_gpu(metric: Metric, rounds: Sequence[Round]) -> None:
+    """Raise `NotMeasured` for a metric of the whole GPU where two servers were on it."""
     if metric.name in OF_ONE_SERVER and not all(measured.by_turns for measured in rounds):
         raise NotMeasured(
-            f"{metric.name} is not known of either server: both were on the card at the same time",
+            f"{metric.name} is not known of either server: both were on the GPU at the same time",
             remedies=["let them run by turns: @pytest.mark.gpuserve(one_at_a_time=True)"],
         )
 
@@ -168,9 +168,9 @@ class ArmResult:
         cold_start_parts: What it says that its last cold start went to, in seconds.
         settings: How it was really set up, beside what it was asked for.
         counters: What it counted within its windows; None where it does not count.
-        telemetry: What the cards did within its windows; None where nobody looked. Not kept from run to run.
-        idle_watts: Power of all cards together before the load, with what was up then at rest; None if not seen.
-        rejected: Why windows were measured again, a text for each that was: what disturbed cards or client meanwhile.
+        telemetry: What the GPUs did within its windows; None where nobody looked. Not kept from run to run.
+        idle_watts: Power of all GPUs together before the load, with what was up then at rest; None if not seen.
+        rejected: Why windows were measured again, a text for each that was: what disturbed GPUs or client meanwhile.
     """
 
     cold_start_seconds: tuple[float | None, ...]

@@ -1,4 +1,4 @@
-"""What cards, host and processes did in a stretch of time, by the samples in and around it.
+"""What GPUs, host and processes did in a stretch of time, by the samples in and around it.
 
 What was not seen is None: never zero. Stretches are put together by `merged`, so that a run is its windows.
 """
@@ -14,31 +14,31 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from pytest_gpuserve.device.sample import CardSample, TelemetrySample
+    from pytest_gpuserve.device.sample import GpuSample, TelemetrySample
 
 
 COMMON: Final = {
     13: "graphics engine exception, most often a kernel of the server that reads or writes out of bounds",
     31: "memory page fault, most often an address of the server's that is not mapped",
-    32: "invalid or corrupted push buffer, of the driver, the bus or the card",
+    32: "invalid or corrupted push buffer, of the driver, the bus or the GPU",
     38: "driver firmware error",
-    43: "the card stopped processing for a program, which did something illegal",
+    43: "the GPU stopped processing for a program, which did something illegal",
     45: "preemptive cleanup of a program that was ended or failed before",
-    48: "double-bit ECC error: memory of the card is corrupted",
+    48: "double-bit ECC error: memory of the GPU is corrupted",
     61: "internal microcontroller breakpoint or warning",
     62: "internal microcontroller halt",
-    63: "a page or row of the card's memory was retired or remapped",
-    64: "a page or row of the card's memory could not be retired or remapped",
+    63: "a page or row of the GPU's memory was retired or remapped",
+    64: "a page or row of the GPU's memory could not be retired or remapped",
     68: "video processor exception",
     69: "graphics engine class error",
     74: "NVLink error",
-    79: "the card has fallen off the bus: power, heat, or the slot",
+    79: "the GPU has fallen off the bus: power, heat, or the slot",
     92: "high rate of single-bit ECC errors",
     94: "contained ECC error: the program that it befell is ended",
-    95: "uncontained ECC error: all programs on the card are affected",
+    95: "uncontained ECC error: all programs on the GPU are affected",
     109: "context switch timeout",
-    119: "the card's system processor (GSP) does not answer",
-    120: "error of the card's system processor (GSP)",
+    119: "the GPU's system processor (GSP) does not answer",
+    120: "error of the GPU's system processor (GSP)",
     140: "ECC error that was not recovered from",
 }
 
@@ -49,7 +49,7 @@ def describe_xid(number: int) -> str:
 
 
 MIG_PREFIX: Final = "MIG-"
-"""Begins the uuid of an instance of a divided card."""
+"""Begins the uuid of an instance of a divided GPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +85,12 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Energy:
-    """Energy that a card took up, host and cooling not included.
+    """Energy that a GPU took up, host and cooling not included.
 
     Args:
         joules: How much.
-        source: ``counter``, the card's own; or ``power``, the integral of what it drew at each sample, which misses
-            what lies between them and, on cards that give the mean of the last second, lags by half of that.
+        source: ``counter``, the GPU's own; or ``power``, the integral of what it drew at each sample, which misses
+            what lies between them and, on GPUs that give the mean of the last second, lags by half of that.
     """
 
     joules: float
@@ -98,16 +98,16 @@ class Energy:
 
 
 @dataclass(frozen=True, slots=True)
-class CardTelemetry:
-    """What a card did in a stretch of time; units as in `pytest_gpuserve.device.sample.CardSample`.
+class GpuTelemetry:
+    """What a GPU did in a stretch of time; units as in `pytest_gpuserve.device.sample.GpuSample`.
 
     Args:
-        uuid: Of the card or MIG instance. All but memory is the whole card's, other instances included.
+        uuid: Of the GPU or MIG instance. All but memory is the whole GPU's, other instances included.
         gpu_utilisation: Share of the time in which a kernel ran.
         memory_used_bytes: Allocated memory.
         sm_clock_mhz: Of the multiprocessors.
-        busy_sm_clock_mhz: The same without the samples in which the card had nothing to do, as far as its clock-event
-            reasons tell; None where it never had. How fast a card is shows in this one alone.
+        busy_sm_clock_mhz: The same without the samples in which the GPU had nothing to do, as far as its clock-event
+            reasons tell; None where it never had. How fast a GPU is shows in this one alone.
         power_watts: Drawn power.
         energy: None where the samples do not cover the stretch.
         clock_reasons: How many samples had each bit of the mask of clock-event reasons; None where it is not known.
@@ -133,7 +133,7 @@ class Telemetry:
         seconds: Its length.
         samples: How many lie in it.
         covered: Whether no part of it lies in a gap between samples; else what is known is of the rest alone.
-        cards: What each card did, by its uuid; empty where there is none.
+        gpus: What each GPU did, by its uuid; empty where there is none.
         server_cpu_seconds: CPU time of the server's processes; None where they, or the whole stretch, were not seen.
         client_cpu_seconds: The same of the client's.
     """
@@ -141,23 +141,23 @@ class Telemetry:
     seconds: float
     samples: int = 0
     covered: bool = False
-    cards: Mapping[str, CardTelemetry] = field(default_factory=dict)
+    gpus: Mapping[str, GpuTelemetry] = field(default_factory=dict)
     server_cpu_seconds: float | None = None
     client_cpu_seconds: float | None = None
 
     @property
     def energy(self) -> Energy | None:
-        """Of all cards together; None where there is none, or that of one is not known.
+        """Of all GPUs together; None where there is none, or that of one is not known.
 
-        Of a MIG instance it never is: what NVML tells is the whole card's, and other instances take their part of it.
+        Of a MIG instance it never is: what NVML tells is the whole GPU's, and other instances take their part of it.
         """
-        if any(is_instance(uuid) for uuid in self.cards):
+        if any(is_instance(uuid) for uuid in self.gpus):
             return None
-        return _sum_energy([card.energy for card in self.cards.values()])
+        return _sum_energy([gpu.energy for gpu in self.gpus.values()])
 
     @property
     def watts(self) -> float | None:
-        """Mean power of all cards together, for an idle stretch to be taken off; None as for ``energy``."""
+        """Mean power of all GPUs together, for an idle stretch to be taken off; None as for ``energy``."""
         energy = self.energy
         return None if energy is None or self.seconds <= 0 else energy.joules / self.seconds
 
@@ -181,7 +181,7 @@ class Telemetry:
 
 @dataclass(frozen=True, slots=True)
 class EnergyPerInference:
-    """Energy of the cards for an inference: all, without what they take at rest, and the power at rest."""
+    """Energy of the GPUs for an inference: all, without what they take at rest, and the power at rest."""
 
     joules: float
     above_idle_joules: float | None
@@ -190,7 +190,7 @@ class EnergyPerInference:
 
 
 def is_instance(uuid: str) -> bool:
-    """Whether it is an instance of a divided card, of which energy and utilisation are not its own."""
+    """Whether it is an instance of a divided GPU, of which energy and utilisation are not its own."""
     return uuid.startswith(MIG_PREFIX)
 
 
@@ -203,22 +203,22 @@ def merged(parts: Iterable[Telemetry]) -> Telemetry | None:
     if not known:
         return None
     seconds = sum(part.seconds for part in known)
-    uuids = dict.fromkeys(uuid for part in known for uuid in part.cards)
+    uuids = dict.fromkeys(uuid for part in known for uuid in part.gpus)
     return Telemetry(
         seconds,
         sum(part.samples for part in known),
         all(part.covered for part in known),
-        {uuid: _merged_card(uuid, [part.cards.get(uuid) for part in known]) for uuid in uuids},
+        {uuid: _merged_gpu(uuid, [part.gpus.get(uuid) for part in known]) for uuid in uuids},
         server_cpu_seconds=_sum([part.server_cpu_seconds for part in known]),
         client_cpu_seconds=_sum([part.client_cpu_seconds for part in known]),
     )
 
 
-def _merged_card(uuid: str, parts: Sequence[CardTelemetry | None]) -> CardTelemetry:
+def _merged_gpu(uuid: str, parts: Sequence[GpuTelemetry | None]) -> GpuTelemetry:
     known = [part for part in parts if part is not None]
     told = [part.clock_reasons for part in known if part.clock_reasons is not None]
     bits = sorted({bit for reasons in told for bit in reasons})
-    return CardTelemetry(
+    return GpuTelemetry(
         uuid,
         gpu_utilisation=Spread.merged(part.gpu_utilisation for part in known),
         memory_used_bytes=Spread.merged(part.memory_used_bytes for part in known),
@@ -235,9 +235,9 @@ def as_plain(telemetry: Telemetry) -> dict[str, Any]:
     """Write it as a plain dict of JSON values, by the names of the attributes; what is not known is None."""
     plain = asdict(telemetry)
     plain["energy"] = None if telemetry.energy is None else asdict(telemetry.energy)
-    for card in plain["cards"].values():
-        if card["clock_reasons"] is not None:
-            card["clock_reasons"] = {f"{bit:#x}": count for bit, count in card["clock_reasons"].items()}
+    for gpu in plain["gpus"].values():
+        if gpu["clock_reasons"] is not None:
+            gpu["clock_reasons"] = {f"{bit:#x}": count for bit, count in gpu["clock_reasons"].items()}
     return plain
 
 
@@ -322,7 +322,7 @@ FAST_GAP_NS: Final = NS // 2
 """Between two samples of what is seen ten times a second; nothing is known of a longer one."""
 
 GPU_IDLE: Final = 0x1
-"""Clock-event reason of a card that has nothing to do, nvml.h's nvmlClocksEventReasonGpuIdle: its clocks fall then."""
+"""Clock-event reason of a GPU that has nothing to do, nvml.h's nvmlClocksEventReasonGpuIdle: its clocks fall then."""
 
 
 def between(samples: Sequence[TelemetrySample], begin_ns: int, end_ns: int) -> Sequence[TelemetrySample]:
@@ -347,13 +347,13 @@ def telemetry_between(samples: Sequence[TelemetrySample], begin_ns: int, end_ns:
     def rise(read: Callable[[TelemetrySample], float | None]) -> float | None:
         return rise_between(points(around, read), begin_ns, end_ns, FAST_GAP_NS)
 
-    uuids = dict.fromkeys(card.uuid for sample in around for card in sample.cards)
+    uuids = dict.fromkeys(gpu.uuid for sample in around for gpu in sample.gpus)
     nearest = inside or _neighbours(around, begin_ns)
     return Telemetry(
         seconds,
         len(inside),
         covers([sample.at_ns for sample in around], begin_ns, end_ns, FAST_GAP_NS),
-        {uuid: _card(uuid, nearest, around, begin_ns, end_ns) for uuid in uuids},
+        {uuid: _gpu(uuid, nearest, around, begin_ns, end_ns) for uuid in uuids},
         server_cpu_seconds=rise(lambda sample: sample.server_cpu_seconds),
         client_cpu_seconds=rise(lambda sample: sample.client_cpu_seconds),
     )
@@ -366,29 +366,29 @@ def _neighbours(samples: Sequence[TelemetrySample], at_ns: int) -> Sequence[Tele
     return found if after and len(found) > 1 and found[1].at_ns - found[0].at_ns <= FAST_GAP_NS else ()
 
 
-def _card(
+def _gpu(
     uuid: str, inside: Sequence[TelemetrySample], around: Sequence[TelemetrySample], begin_ns: int, end_ns: int
-) -> CardTelemetry:
-    seen = [card for card in (card_of(sample, uuid) for sample in inside) if card is not None]
-    masks = [card.clock_reasons for card in seen if card.clock_reasons is not None]
+) -> GpuTelemetry:
+    seen = [gpu for gpu in (gpu_of(sample, uuid) for sample in inside) if gpu is not None]
+    masks = [gpu.clock_reasons for gpu in seen if gpu.clock_reasons is not None]
     bits = {bit for mask in masks for bit in _bits(mask)}
-    busy = [card for card in seen if card.clock_reasons is None or not card.clock_reasons & GPU_IDLE]
-    return CardTelemetry(
+    busy = [gpu for gpu in seen if gpu.clock_reasons is None or not gpu.clock_reasons & GPU_IDLE]
+    return GpuTelemetry(
         uuid,
-        gpu_utilisation=Spread.of(card.gpu_utilisation for card in seen),
-        memory_used_bytes=Spread.of(card.memory_used_bytes for card in seen),
-        sm_clock_mhz=Spread.of(card.sm_clock_mhz for card in seen),
-        busy_sm_clock_mhz=Spread.of(card.sm_clock_mhz for card in busy),
-        power_watts=Spread.of(card.power_watts for card in seen),
+        gpu_utilisation=Spread.of(gpu.gpu_utilisation for gpu in seen),
+        memory_used_bytes=Spread.of(gpu.memory_used_bytes for gpu in seen),
+        sm_clock_mhz=Spread.of(gpu.sm_clock_mhz for gpu in seen),
+        busy_sm_clock_mhz=Spread.of(gpu.sm_clock_mhz for gpu in busy),
+        power_watts=Spread.of(gpu.power_watts for gpu in seen),
         energy=energy_between(around, uuid, begin_ns, end_ns),
         clock_reasons={bit: sum(bool(mask & bit) for mask in masks) for bit in sorted(bits)} if masks else None,
         clock_reasons_samples=len(masks),
     )
 
 
-def card_of(sample: TelemetrySample, uuid: str) -> CardSample | None:
-    """Find what a sample says of a card; None if nothing."""
-    return next((card for card in sample.cards if card.uuid == uuid), None)
+def gpu_of(sample: TelemetrySample, uuid: str) -> GpuSample | None:
+    """Find what a sample says of a GPU; None if nothing."""
+    return next((gpu for gpu in sample.gpus if gpu.uuid == uuid), None)
 
 
 def points(samples: Iterable[TelemetrySample], read: Callable[[TelemetrySample], float | None]) -> list[Point]:
@@ -398,20 +398,20 @@ def points(samples: Iterable[TelemetrySample], read: Callable[[TelemetrySample],
 
 
 def energy_between(samples: Sequence[TelemetrySample], uuid: str, begin_ns: int, end_ns: int) -> Energy | None:
-    """Find the energy that a card took up: by its counter, else as the integral of its power, else None.
+    """Find the energy that a GPU took up: by its counter, else as the integral of its power, else None.
 
     A counter that was reset (the driver was reloaded) does not count for that stretch.
     """
 
-    def of_card(read: Callable[[CardSample], float | None]) -> list[Point]:
-        cards = ((sample.at_ns, card_of(sample, uuid)) for sample in samples)
-        found = ((at_ns, None if card is None else read(card)) for at_ns, card in cards)
+    def of_gpu(read: Callable[[GpuSample], float | None]) -> list[Point]:
+        gpus = ((sample.at_ns, gpu_of(sample, uuid)) for sample in samples)
+        found = ((at_ns, None if gpu is None else read(gpu)) for at_ns, gpu in gpus)
         return [(at_ns, value) for at_ns, value in found if value is not None]
 
-    joules = rise_between(of_card(lambda card: card.energy_joules), begin_ns, end_ns, FAST_GAP_NS)
+    joules = rise_between(of_gpu(lambda gpu: gpu.energy_joules), begin_ns, end_ns, FAST_GAP_NS)
     if joules is not None:
         return Energy(joules, "counter")
-    joules = integral_between(of_card(lambda card: card.power_watts), begin_ns, end_ns, FAST_GAP_NS)
+    joules = integral_between(of_gpu(lambda gpu: gpu.power_watts), begin_ns, end_ns, FAST_GAP_NS)
     return None if joules is None else Energy(joules, "power")
 
 

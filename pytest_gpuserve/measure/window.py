@@ -53,8 +53,8 @@ TALLIES: Final = (PROMPT_TOKENS, CACHED_TOKENS, PREEMPTIONS)
 
 
 @dataclass(frozen=True, slots=True)
-class CardUse:
-    """What the cards did in a window, all of them together; a value that is not known is None, never zero.
+class GpuUse:
+    """What the GPUs did in a window, all of them together; a value that is not known is None, never zero.
 
     Args:
         joules: Energy that they took up.
@@ -82,7 +82,7 @@ class Window:
         batches: Batches that they were executed in; None where the server does not count.
         client_cpu_seconds: CPU time that the load engine used.
         stages: Where the server's time went within it, by stage; empty where the server does not count.
-        cards: What the cards did; None where there is none, or nothing was seen of them.
+        gpus: What the GPUs did; None where there is none, or nothing was seen of them.
         streams: What came of the answers that were streams; None where none was.
         good: Answers that met all objectives of the load; None where it has none.
         unjudged: Answers of which that is not known.
@@ -99,7 +99,7 @@ class Window:
     batches: int | None = None
     client_cpu_seconds: float = 0.0
     stages: Mapping[str, StageTime] = field(default_factory=dict)
-    cards: CardUse | None = None
+    gpus: GpuUse | None = None
     streams: Streams | None = None
     good: int | None = None
     unjudged: int = 0
@@ -171,9 +171,9 @@ class Start:
         cold_start_parts: What the server says that its cold start went to, in seconds.
         settings: How the server was really set up, beside what it was asked for.
         counters: What the server counted within the windows; None where it does not count.
-        telemetry: What cards and processes did within the windows; None where nobody looked. Not kept in baselines.
-        idle_watts: Power of all cards together before the load, with the server loaded and at rest; None if not seen.
-        rejected: Why windows were measured again, a text for each that was: what disturbed cards or client meanwhile.
+        telemetry: What GPUs and processes did within the windows; None where nobody looked. Not kept in baselines.
+        idle_watts: Power of all GPUs together before the load, with the server loaded and at rest; None if not seen.
+        rejected: Why windows were measured again, a text for each that was: what disturbed GPUs or client meanwhile.
     """
 
     windows: tuple[Window, ...]

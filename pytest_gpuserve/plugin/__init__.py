@@ -71,7 +71,7 @@ DOCS: Final = Path(__file__).parents[1] / "docs"
 """Folder of the pages."""
 
 NO_NAME: Final = ("auto", "cpu")
-"""Values of ``--gpu`` that name no card."""
+"""Values of ``--gpu`` that name no GPU."""
 
 TELLS_ONLY: Final = ("collectonly", "help", "markers", "showfixtures", "show_fixtures_per_test", "cacheshow")
 """pytest's options with which no test is run."""

@@ -88,7 +88,7 @@ def _gpuserve_judge(
 
 @pytest.fixture(scope="session")
 def _gpuserve_telemetry(_gpuserve_measuring: GateSession, tmp_path_factory: pytest.TempPathFactory) -> TelemetrySource:
-    """Who looks at the card while servers are loaded."""
+    """Who looks at the GPU while servers are loaded."""
     return _gpuserve_measuring.equipment.telemetry_source(tmp_path_factory)
 
 

@@ -35,7 +35,7 @@ MARKER_HELP: Final = (
     "gpuserve(throughput=0.05, p99=0.2, ..., one_at_a_time=True): how much worse each metric may get, as a fraction:"
     " how much lower a throughput, how much higher a latency;"
     f" metrics: {', '.join(metric.option for metric in METRICS.values())}. {ONE_AT_A_TIME}=True: the two servers of a"
-    " comparison do not fit into memory together, or each is to have the card to itself, so their starts alternate."
+    " comparison do not fit into memory together, or each is to have the GPU to itself, so their starts alternate."
     f" {LAPS}=False: the test's function is not run again where it waits for the next start of its servers."
     f" {DEVICE}='cpu': only on this device, where it comes before a marker of the same place that names none"
 )
@@ -119,7 +119,7 @@ def _in_order(item: pytest.Item) -> list[tuple[str, str | None, dict[str, object
 
 
 def _names_a_device(value: object) -> bool:
-    from pytest_gpuserve.device.card import CPU, device_name  # noqa: PLC0415 -- who names none loads none
+    from pytest_gpuserve.device.gpu import CPU, device_name  # noqa: PLC0415 -- who names none loads none
 
     return isinstance(value, str) and (value == CPU or value == device_name(value))
 

@@ -15,8 +15,8 @@ from pytest_gpuserve.builds.ignored import Rules
 from pytest_gpuserve.builds.restore import said_at_start
 from pytest_gpuserve.builds.worktree import ReferenceBuilds, resolve_revision
 from pytest_gpuserve.compare.baseline_store import BaselineStore
-from pytest_gpuserve.device import DeviceLock, list_cards, read_host, read_software, select_device
-from pytest_gpuserve.device.card import UNSUPPORTED
+from pytest_gpuserve.device import DeviceLock, list_gpus, read_host, read_software, select_device
+from pytest_gpuserve.device.gpu import UNSUPPORTED
 from pytest_gpuserve.device.telemetry import SamplerProcess
 from pytest_gpuserve.experiment.environment import RunEnvironment
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
@@ -100,7 +100,7 @@ class Equipment:
         engine: What makes the loads on Ray; None where processes of this host do. It is ended with the rest.
         logs: Finds the folder of the logs.
         logged: Hears of the log of each server that is started, and by name of what it is given that may be secret.
-        note: Hears, once each, what a report should say of the card.
+        note: Hears, once each, what a report should say of the GPU.
         make_room: Called before a server is started.
     """
 
@@ -148,19 +148,19 @@ class Equipment:
         return start
 
     def telemetry_source(self, tmp_path_factory: pytest.TempPathFactory) -> TelemetrySource:
-        """Who looks at the card while servers are loaded on it: from the first load to the session's end."""
-        card = self._device.card
-        if self._telemetry_source is NO_TELEMETRY and card is not None:
-            lacks_ecc = card.ecc is False or card.unknown.get("ecc") == UNSUPPORTED
+        """Who looks at the GPU while servers are loaded on it: from the first load to the session's end."""
+        gpu = self._device.gpu
+        if self._telemetry_source is NO_TELEMETRY and gpu is not None:
+            lacks_ecc = gpu.ecc is False or gpu.unknown.get("ecc") == UNSUPPORTED
             self._telemetry_source = TelemetrySource(
-                [card.uuid],
+                [gpu.uuid],
                 lambda: SamplerProcess(
-                    [card.uuid],
+                    [gpu.uuid],
                     log=self._logs(tmp_path_factory) / "telemetry.log",
                     command=module_command("pytest_gpuserve.device.sampler"),
                 ),
                 self._note,
-                without_ecc=[card.uuid] if lacks_ecc else [],
+                without_ecc=[gpu.uuid] if lacks_ecc else [],
             )
         return self._telemetry_source
 
@@ -169,7 +169,7 @@ class Equipment:
         return LOCAL if self._engine is None else self._engine.source(self._logs(tmp_path_factory) / "ray.log")
 
     def close(self) -> None:
-        """End the engines, and let nobody look at the card any more; may be called again."""
+        """End the engines, and let nobody look at the GPU any more; may be called again."""
         with ExitStack() as stack:
             stack.callback(self._telemetry_source.close)
             if self._engine is not None:
@@ -286,7 +286,7 @@ def find_device(settings: Settings) -> Device:
     return select_device(
         settings.gpu,
         known_names=known,
-        answer=list_cards(),
+        answer=list_gpus(),
         host=read_host(),
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
     )

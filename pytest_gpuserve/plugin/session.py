@@ -14,7 +14,7 @@ from pytest_gpuserve.compare.context import Policy, WaitsForStart
 from pytest_gpuserve.compare.judging import TestGate, attributed, other_changes
 from pytest_gpuserve.compare.paired_runner import PairedRunner
 from pytest_gpuserve.compare.screen import may_screen
-from pytest_gpuserve.device.card import UNSUPPORTED
+from pytest_gpuserve.device.gpu import UNSUPPORTED
 from pytest_gpuserve.device.host_reading import NoReading, read_host
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
 from pytest_gpuserve.experiment.shared_starts import SharedStarts
@@ -105,7 +105,7 @@ class Account:
     def header(self) -> str:
         """On what and against what is measured; where nobody asks for it at the beginning, as for a report only."""
         opened, settings, device = self._opened, self._settings, self._opened.here.device
-        product = device.card.product if device.card else f"{device.host.cpu}, {device.host.cores} cores"
+        product = device.gpu.product if device.gpu else f"{device.host.cpu}, {device.host.cores} cores"
         mode = {
             Update.NOTHING: "gating against",
             Update.MISSING: "recording what is missing in",
@@ -128,11 +128,11 @@ class Account:
     def result(self, tests: tuple[TestResult, ...], notes: Iterable[str]) -> SessionResult:
         """What the session has to say so far."""
         here, settings = self._opened.here, self._settings
-        card, stored = here.device.card, not settings.side_by_side
+        gpu, stored = here.device.gpu, not settings.side_by_side
         return SessionResult(
             gpu={
                 **msgspec.to_builtins(here.device_record()),
-                **({"unknown": dict(card.unknown)} if card is not None else {}),
+                **({"unknown": dict(gpu.unknown)} if gpu is not None else {}),
             },
             host=msgspec.to_builtins(here.host_record()),
             tests=tests,
@@ -158,9 +158,9 @@ class Account:
         return str(self._settings.baseline_dir / self._opened.here.device.name)
 
     def _unknown_facts(self) -> list[str]:
-        """What of the card could not be read though it should have been: a rule may have needed it."""
+        """What of the GPU could not be read though it should have been: a rule may have needed it."""
         device = self._opened.here.device
-        unknown = {} if device.card is None else device.card.unknown
+        unknown = {} if device.gpu is None else device.gpu.unknown
         return [
             f"unknown of {device.name}: {fact}: {reason}" for fact, reason in unknown.items() if reason != UNSUPPORTED
         ]

@@ -156,7 +156,7 @@ def _run(run: RunResult) -> RunRecord:
 
 
 def _telemetry(starts: Sequence[Start]) -> Plain | None:
-    """What the cards did in the windows of all starts that were looked at; None where none was."""
+    """What the GPUs did in the windows of all starts that were looked at; None where none was."""
     seen = [start for start in starts if start.telemetry is not None]
     whole = merged(start.telemetry for start in seen if start.telemetry is not None)
     if whole is None:

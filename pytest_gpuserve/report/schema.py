@@ -112,7 +112,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         output_tokens_per_second: Tokens that arrived a second; null where not every answer says how many it has.
         goodput: Answers a second that met all objectives of the load.
         client_ceiling: Requests a second that the load engine itself reaches.
-        telemetry: What cards and processes did.
+        telemetry: What GPUs and processes did.
         windows_measured_again: Why, a text for each.
         sessions: How many there were.
         starts: How many there were.

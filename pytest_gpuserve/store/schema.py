@@ -19,7 +19,7 @@ import msgspec
 from pytest_gpuserve.measure.counters import ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.window import CardUse, Session, Start, Window
+from pytest_gpuserve.measure.window import GpuUse, Session, Start, Window
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
 Value = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
-"""Of a metric in its unit; the memory of eight cards in bytes is more than ``Positive`` may be."""
+"""Of a metric in its unit; the memory of eight GPUs in bytes is more than ``Positive`` may be."""
 
 Moment = Annotated[
     str, msgspec.Meta(pattern=r"^[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]\+00:00\Z")
@@ -43,14 +43,14 @@ def rounded(value: float) -> float:
 
 _STAGE = re.compile(r"([^\s=]{1,200})=([0-9][0-9.e+-]{0,11})/([1-9][0-9]{0,14})")
 _TALLY = re.compile(r"([a-z_]{1,40})=([0-9]{1,15})")
-_CARD_VALUE = re.compile(r"([a-z_]{1,20})=([0-9][0-9.e+-]{0,11})")
-_CARD_FIELDS = {
+_GPU_VALUE = re.compile(r"([a-z_]{1,20})=([0-9][0-9.e+-]{0,11})")
+_GPU_FIELDS = {
     "joules": "joules",
     "memory": "memory_bytes",
     "utilisation": "utilisation",
     "sm_clock": "sm_clock_mhz",
 }
-"""Names in the file, in its order, and those of `CardUse`."""
+"""Names in the file, in its order, and those of `GpuUse`."""
 
 
 class WindowRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -59,7 +59,7 @@ class WindowRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
     Args:
         stages: ``name=seconds/count`` of each stage in the order of their names, so that a window stays one line; left
             out where the server counts none.
-        cards: ``joules=12.5 memory=1.2e+09 utilisation=0.8 sm_clock=1350`` in this order, a ``CardUse`` in joules,
+        cards: ``joules=12.5 memory=1.2e+09 utilisation=0.8 sm_clock=1350`` in this order, a ``GpuUse`` in joules,
             bytes, a share and MHz; without what is not known, and left out where nothing is.
         ttft: With the fields up to ``usage_tokens``, the histograms and counts of a ``Streams``; left out where there
             was none.
@@ -103,7 +103,7 @@ def window_record(window: Window) -> WindowRecord:
         items=window.items,
         batches=window.batches,
         stages=_stages_text(window.stages),
-        cards=_cards_text(window.cards),
+        cards=_gpus_text(window.gpus),
         ttft=streams.ttft.to_text(),
         itl=streams.itl.to_text(),
         tpot=streams.tpot.to_text(),
@@ -120,7 +120,7 @@ def window_of(record: WindowRecord, path: str) -> Window:
     """Read a window back.
 
     Raises:
-        ValueError: A histogram, its stages or cards cannot be read, or do not fit it; the text begins with the field's
+        ValueError: A histogram, its stages or GPUs cannot be read, or do not fit it; the text begins with the field's
             path.
     """
     latency = _histogram_of(record, "latency", path)
@@ -133,7 +133,7 @@ def window_of(record: WindowRecord, path: str) -> Window:
     except ValueError as problem:
         raise ValueError(f"{path}.stages: {problem}") from None
     try:
-        cards = _cards_of(record.cards)
+        gpus = _gpus_of(record.cards)
     except ValueError as problem:
         raise ValueError(f"{path}.cards: {problem}") from None
     try:
@@ -149,7 +149,7 @@ def window_of(record: WindowRecord, path: str) -> Window:
         batches=record.batches,
         client_cpu_seconds=record.client_cpu_seconds,
         stages=stages,
-        cards=cards,
+        gpus=gpus,
         streams=_streams_of(record, path),
         good=record.good,
         unjudged=record.unjudged,
@@ -212,25 +212,25 @@ def _tallies_of(text: str) -> dict[str, int]:
     return found
 
 
-def _cards_text(cards: CardUse | None) -> str:
-    known = {} if cards is None else {name: getattr(cards, field) for name, field in _CARD_FIELDS.items()}
+def _gpus_text(gpus: GpuUse | None) -> str:
+    known = {} if gpus is None else {name: getattr(gpus, field) for name, field in _GPU_FIELDS.items()}
     return " ".join(f"{name}={value:g}" for name, value in known.items() if value is not None)
 
 
-def _cards_of(text: str) -> CardUse | None:
-    """Read what ``_cards_text`` wrote, and nothing else."""
+def _gpus_of(text: str) -> GpuUse | None:
+    """Read what ``_gpus_text`` wrote, and nothing else."""
     if not text:
         return None
     found = {}
     for token in text.split(" "):
-        value = _CARD_VALUE.fullmatch(token)
-        if value is None or value[1] not in _CARD_FIELDS:
-            raise ValueError(f"{token[:60]!r} is not NAME=NUMBER, where NAME is one of {', '.join(_CARD_FIELDS)}")
-        found[_CARD_FIELDS[value[1]]] = float(value[2])
-    cards = CardUse(**found)
-    if _cards_text(cards) != text:
+        value = _GPU_VALUE.fullmatch(token)
+        if value is None or value[1] not in _GPU_FIELDS:
+            raise ValueError(f"{token[:60]!r} is not NAME=NUMBER, where NAME is one of {', '.join(_GPU_FIELDS)}")
+        found[_GPU_FIELDS[value[1]]] = float(value[2])
+    gpus = GpuUse(**found)
+    if _gpus_text(gpus) != text:
         raise ValueError(f"{text[:60]!r} is not written as this version writes it")
-    return cards
+    return gpus
 
 
 class FileHead(msgspec.Struct):

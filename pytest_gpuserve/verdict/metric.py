@@ -256,7 +256,7 @@ def requests_needed(metric: Metric, tolerance: float) -> int:
 
     A quantile needs 2/tolerance requests beyond it. A rate or a ratio of totals is a quantile of nothing: it
     needs 2/tolerance requests in all, so that one request more or less at the window's edge moves it by at
-    most half the tolerance. What is read off a card or a clock needs one, without which there was no load.
+    most half the tolerance. What is read off a GPU or a clock needs one, without which there was no load.
 
     Args:
         metric: What is gated.

@@ -36,13 +36,13 @@ class ReasonKind(str, Enum):
     TOO_SHORT = "too-short"
     TOO_FEW_REQUESTS = "too-few-requests"
     NOT_MEASURED = "not-measured"
-    # The host and the cards.
+    # The host and the GPUs.
     HOST_SHARED = "host-shared"
     THROTTLED = "throttled"
     FOREIGN_PROCESS = "foreign-process"
     GPU_UNUSED = "gpu-unused"
-    CARD_UNKNOWN = "card-unknown"
-    CARD_ERROR = "card-error"
+    GPU_UNKNOWN = "gpu-unknown"
+    GPU_ERROR = "gpu-error"
     MEMORY_NOT_GIVEN_BACK = "memory-not-given-back"
     # The evidence.
     WITHIN_TOLERANCE = "within-tolerance"
@@ -81,7 +81,7 @@ class Reason:
     Args:
         kind: What it is about.
         text: The same with its numbers, for people; usually one line.
-        about: Which one, where there are several of the kind: a card, or an error of it, a server, or the baseline file
+        about: Which one, where there are several of the kind: a GPU, or an error of it, a server, or the baseline file
             whose entry is none to compare with; empty of the candidate. Two reasons of one kind about one thing are the
             same trouble, whatever their numbers.
         commit: The commit that it names, as git's abbreviated hash; empty where it names none that can be measured.

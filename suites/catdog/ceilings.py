@@ -1,4 +1,4 @@
-"""Upper bounds of the throughput: by the card's peak rate, and by the time for which a batch waits."""
+"""Upper bounds of the throughput: by the GPU's peak rate, and by the time for which a batch waits."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def peak_tflops(product: str, precision: str, *, mig_profile: str | None = None)
 
 
 def ceiling_per_second(peak_tflops: float, giga_macs: float) -> float:
-    """Pictures a second that a card could do if its units did nothing else and never waited.
+    """Pictures a second that a GPU could do if its units did nothing else and never waited.
 
     Peak rate by operations of one picture (Williams and others, "Roofline", CACM 52, 2009: its flat roof).
 

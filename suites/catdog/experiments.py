@@ -45,7 +45,7 @@ class Settings:
             "max_batch_size": self.max_batch_size,
             "batch_timeout": self.batch_timeout,
             "workers_per_device": self.workers,
-            # The published code asked no card whether it can do bf16.
+            # The published code asked no GPU whether it can do bf16.
             **({"allow_emulated": True} if self.precision == "bf16" else {}),
         }
 

@@ -66,7 +66,7 @@ def expected_predictions(
 ) -> list[Prediction]:
     """Classify pictures one at a time, without batching or a server.
 
-    Always on the CPU and in fp32: a second process on the card would disturb the measurement that the answers are for.
+    Always on the CPU and in fp32: a second process on the GPU would disturb the measurement that the answers are for.
 
     Args:
         pictures: JPEG files.

@@ -1,6 +1,6 @@
 """The published experiments with LitServe, as one matrix: precision, batch size, timeout and workers by concurrency.
 
-On a card the published model and loads; on the CPU one of the 42 points, with a smaller model of the same architecture.
+On a GPU the published model and loads; on the CPU one of the 42 points, with a smaller model of the same architecture.
 """
 
 from __future__ import annotations
@@ -169,12 +169,12 @@ def columns(
 
 
 def share(run: Run, settings: Settings, device: Device) -> float | None:
-    """The throughput as a share of the card's ceiling; None without a card, and where no ceiling is known.
+    """The throughput as a share of the GPU's ceiling; None without a GPU, and where no ceiling is known.
 
-    There is none for bf16 on a card without units for it, such as a T4.
+    There is none for bf16 on a GPU without units for it, such as a T4.
     """
-    card = device.card
-    peak = None if card is None else peak_tflops(card.product, settings.precision, mig_profile=card.mig_profile)
+    gpu = device.gpu
+    peak = None if gpu is None else peak_tflops(gpu.product, settings.precision, mig_profile=gpu.mig_profile)
     return None if peak is None else run.throughput.value / ceiling_per_second(peak, GIGA_MACS)
 
 
@@ -196,7 +196,7 @@ def check_identities(row: Mapping[str, Any], *, is_gpu: bool) -> None:
     # Side by side, where two servers are up, nobody looks.
     assert row["cpu_share"] is None or 0 < row["cpu_share"] <= 1
     if is_gpu:
-        # Of an instance of a divided card NVML tells no utilisation, and of two servers that share one no memory.
+        # Of an instance of a divided GPU NVML tells no utilisation, and of two servers that share one no memory.
         assert row["gpu_utilisation"] is None or 0 < row["gpu_utilisation"] <= 1
         assert row["gpu_memory_bytes"] is None or row["gpu_memory_bytes"] > 0
     else:

@@ -26,7 +26,7 @@ def size(device: Device) -> str:
 def codegen(triton_server: Callable[..., ServerHandle], size: str) -> ServerHandle:
     """The ensemble of three models; the size is a variable of theirs, and so a part of the workload."""
     needs_triton()
-    # A full model has to be drawn, and brought onto the card, before it answers.
+    # A full model has to be drawn, and brought onto the GPU, before it answers.
     return triton_server("apps/models", env={"CODEGEN_SIZE": size}, start_timeout=180.0)
 
 

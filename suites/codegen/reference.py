@@ -81,7 +81,7 @@ def expected(
 ) -> Expected:
     """Generate for one prompt, alone, without a batch or a server; arguments as for ``request_tensors``.
 
-    Always on the CPU and in fp32: a second process on the card would disturb the measurement that the answer is for.
+    Always on the CPU and in fp32: a second process on the GPU would disturb the measurement that the answer is for.
     """
     import torch  # noqa: PLC0415 -- what collects the tests need not have it
 

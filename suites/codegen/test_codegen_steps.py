@@ -119,7 +119,7 @@ def test_published(
     *,
     output_len: int,
 ) -> None:
-    """On the published card it does as much as was printed, which was a peak of the steps, and batches as well."""
+    """On the published GPU it does as much as was printed, which was a peak of the steps, and batches as well."""
     printed = published(device.name, "codegen", record_kind="loadtest_summary", output_len=output_len)
     run = load(
         codegen.infer(request_tensors(output_len=output_len), expect=right_answer(output_len, size=size)),

@@ -16,7 +16,7 @@ def expected_replies(
 ) -> list[bytes]:
     """Classify request bodies one at a time, without batching, padding or a server.
 
-    Always on the CPU: a second process on the card would disturb the measurement that the answers are for. It is the
+    Always on the CPU: a second process on the GPU would disturb the measurement that the answers are for. It is the
     caller's business to ask only for bodies whose two logits are further apart than the devices' rounding.
 
     Args:

@@ -64,7 +64,7 @@ def test_distilbert(
         # Tails of a shared CPU decide nothing.
         assert run.latency.p99 <= baseline.latency.p99
     assert len(label) == 8
-    # The batch that users fill together, which the published text infers from how uneven latencies are. A card may be
+    # The batch that users fill together, which the published text infers from how uneven latencies are. A GPU may be
     # quicker than the processes that tokenize.
     assert (1 if device.is_gpu else least_batch) <= run.batching_ratio.value <= MAX_BATCH_SIZE
     # What the server really uses: the two servers' published settings differed from what their text says.

@@ -1,4 +1,4 @@
-"""What can be said of several measurements of this suite only: their chart, what users add up to, what a card holds.
+"""What can be said of several measurements of this suite only: their chart, what users add up to, what a GPU holds.
 
 Nothing is measured here. The tests skip where what they need was not measured in the same run.
 """
@@ -66,7 +66,7 @@ def test_requests_under_way_are_the_users(sweep: Sweep) -> None:
 def test_users_who_fill_batches_bring_throughput(sweep: Sweep) -> None:
     """80 users get no less out of one process than 50: published are 2762.7568 to 2147.0514 requests/s, 29 % more.
 
-    A second process brought 10 % more on the card that was measured; on another it may bring nothing, so that is in the
+    A second process brought 10 % more on the GPU that was measured; on another it may bring nothing, so that is in the
     table only.
     """
     fewer, more = sweep.points([mosec_point(1, 50), mosec_point(1, 80)])
@@ -74,9 +74,9 @@ def test_users_who_fill_batches_bring_throughput(sweep: Sweep) -> None:
 
 
 def test_a_process_more_holds_a_model_more(sweep: Sweep, device: Device) -> None:
-    """On a card each inference process holds the weights, and some kernel runs: published are 1043 and 2080 MiB."""
+    """On a GPU each inference process holds the weights, and some kernel runs: published are 1043 and 2080 MiB."""
     if not device.is_gpu:
-        pytest.skip("there is no card: memory and utilisation are not known, which is not the same as 0")
+        pytest.skip("there is no GPU: memory and utilisation are not known, which is not the same as 0")
     one, two = sweep.points([mosec_point(1, 80), mosec_point(2, 80)])
     assert number(two, "gpu_memory_bytes") - number(one, "gpu_memory_bytes") >= 4 * PARAMETERS
     for row in (one, two):

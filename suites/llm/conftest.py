@@ -24,7 +24,7 @@ WITH_VLLM: Final = (
     "vllm/bin/pip uninstall -y torchvision torchaudio torchcodec triton && "
     f"{VLLM_PYTHON}=$PWD/vllm/bin/python pytest suites/llm/test_llm_vllm.py --gpu=cpu"
 )
-"""The packages that go were built for another torch, and vLLM fails on them; on a card it is ``pip install vllm``."""
+"""The packages that go were built for another torch, and vLLM fails on them; on a GPU it is ``pip install vllm``."""
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ EXACT = 1e-4
 """How far scores may lie from the direct call's: for other kernels sum in another order."""
 
 ROUNDED = 5e-2
-"""The same on a card that rounds factors to TF32. Scores are of the order of 1, those of two images further apart."""
+"""The same on a GPU that rounds factors to TF32. Scores are of the order of 1, those of two images further apart."""
 
 INDUCTOR = "inductor"
 """The backend of ``torch.compile`` where none is named, and the only one of this suite that calls a compiler."""

@@ -62,7 +62,7 @@ def scores(model: ResNet, batch: Array) -> Array:
 def write_trace(model: ResNet, batch: Array, path: Path) -> None:
     """Profile a direct call, and write what ran when as a Chrome trace (chrome://tracing, https://ui.perfetto.dev).
 
-    The first call, in which torch picks its kernels, is not in it. Of the CPU alone: to look at a card would leave this
+    The first call, in which torch picks its kernels, is not in it. Of the CPU alone: to look at a GPU would leave this
     process a context on it, which takes of its memory.
     """
     tensor = torch.from_numpy(batch)

@@ -37,7 +37,7 @@ def test_two_threads_overlap(
 ) -> None:
     """Two threads answer no fewer requests than one, with work for both.
 
-    On a card each has a stream of its own and pinned memory, so that one's copies to the card and back go on while the
+    On a GPU each has a stream of its own and pinned memory, so that one's copies to the GPU and back go on while the
     other computes: what the benchmark's later versions did by threads for copies. On the CPU each has a core.
     """
     two = requests_to(worker(workers=2), BATCH)
@@ -78,7 +78,7 @@ def test_queued_at_once(
     A request is stamped when it is due, and all were made before the load began: the benchmark made each when it was
     its turn, so that the larger the batch, the slower the load. The formula that it printed is off by half the number
     of requests here, and its mean latency says how many were queued; only the throughput is gated. The worker holds all
-    that wait: 24 GB of memory with the published thousand on a card.
+    that wait: 24 GB of memory with the published thousand on a GPU.
     """
     number = 1000 if full_size else 100
     run = load(requests_to(worker(compile=compiled), BATCH), schedule=Burst(requests=number), timeout=600)

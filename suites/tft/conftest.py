@@ -88,7 +88,7 @@ def network_size(device: Device) -> str:
 
 @pytest.fixture(scope="session")
 def usual_precision(device: Device) -> str:
-    """In which it computes: on a card as published."""
+    """In which it computes: on a GPU as published."""
     return "fp16" if device.is_gpu else "fp32"
 
 

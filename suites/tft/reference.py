@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def forecasts(dataset: str, examples: Examples, *, size: str) -> NDArray[np.float32]:
     """Forecast examples one at a time, without batching and without a server.
 
-    Always on the CPU and in fp32: a second process on the card would disturb the measurement that the answers are for.
+    Always on the CPU and in fp32: a second process on the GPU would disturb the measurement that the answers are for.
 
     Args:
         dataset: That the server's model is for.

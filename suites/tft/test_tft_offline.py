@@ -1,6 +1,6 @@
 """Offline: one request at a time, of 1 to 1024 examples, its tensors in system shared memory.
 
-On a card these are the published points; on the CPU one of them, of a smaller network for one data set.
+On a GPU these are the published points; on the CPU one of them, of a smaller network for one data set.
 ``TFT_SLOWDOWN=1.0`` makes every batch take twice as long.
 """
 
@@ -79,7 +79,7 @@ def test_single(measured: Callable[[str, int], Run], baseline: Baseline, dataset
 def test_offline(
     measured: Callable[[str, int], Run], baseline: Baseline, device: Device, dataset: str, batch: int
 ) -> None:
-    """Larger batches too; a card does a few of them a second, too few for a p99 that could be gated."""
+    """Larger batches too; a GPU does a few of them a second, too few for a p99 that could be gated."""
     run = measured(dataset, batch)
     assert run.throughput >= baseline.throughput
     assert run.latency.p50 <= baseline.latency.p50
@@ -100,9 +100,9 @@ def test_other_precisions(
     precision: str,
     batch: int,
 ) -> None:
-    """Beside the published fp16, a card does as well in fp32 and bf16 as it did, with right answers."""
+    """Beside the published fp16, a GPU does as well in fp32 and bf16 as it did, with right answers."""
     if not device.is_gpu:
-        pytest.skip(f"{precision} beside the usual one is for a card")
+        pytest.skip(f"{precision} beside the usual one is for a GPU")
     run = load(deploy("electricity", TFT_PRECISION=precision).batch(batch, shared=True), concurrency=1, timeout=60)
     assert run.throughput >= baseline.throughput
     assert run.latency.p90 <= baseline.latency.p90
@@ -129,7 +129,7 @@ def test_published_offline(
     dataset: str,
     batch: int,
 ) -> None:
-    """A trace in fp16 does what was published for this card, or more; the table's rows say what for which.
+    """A trace in fp16 does what was published for this GPU, or more; the table's rows say what for which.
 
     The glue is another: the published server had the PyTorch backend, this one has the Python backend, in the wheel.
     """
@@ -139,7 +139,7 @@ def test_published_offline(
     run = load(deploy(dataset, TFT_FORMAT="ts-trace").batch(batch, shared=True), concurrency=1, timeout=60)
     assert run.throughput >= LEAST * printed["throughput"]
     if batch <= 32:
-        # Of larger ones a card does too few in the time for a p99.
+        # Of larger ones a GPU does too few in the time for a p99.
         assert run.latency.p99 <= MOST * printed["latency.p99"]
 
 

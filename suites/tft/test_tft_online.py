@@ -1,6 +1,6 @@
 """Online: requests of 16 examples over HTTP from 8 to 256 users, which Triton puts together as it likes.
 
-On a card these are the published points, by the published rule; on the CPU one of them, of a smaller network for one
+On a GPU these are the published points, by the published rule; on the CPU one of them, of a smaller network for one
 data set. ``TFT_SLOWDOWN=1.0`` makes every batch take twice as long.
 """
 
@@ -98,7 +98,7 @@ def test_published_online(
     dataset: str,
     concurrency: int,
 ) -> None:
-    """A trace in fp16 does what was published for this card, or more; published throughputs are known to be low.
+    """A trace in fp16 does what was published for this GPU, or more; published throughputs are known to be low.
 
     The glue is another: the published server had the PyTorch backend, this one has the Python backend, in the wheel.
     """

@@ -76,7 +76,7 @@ def suite(name: str, seconds: float, *arguments: str, **more: object) -> Step:
     return Step(name, seconds, (*PYTEST, *places, *kept, *arguments), **{"told": PASSED, **more})  # type: ignore[arg-type]
 
 
-_DEVICE: Final = "tests/device/test_on_card.py"
+_DEVICE: Final = "tests/device/test_on_gpu.py"
 _WORKER: Final = "tests/servers/test_torch_worker.py"
 _MOSEC: Final = ("suites/distilbert/test_distilbert_mosec.py", "-k", "workers1-connections50")
 _NEW: Final = ("--baseline-update-new", "-o", "gpuserve_sessions=1")
@@ -86,18 +86,18 @@ STEPS: Final = (
     Step("doctor", 15, ("{python}", "-m", "pytest_gpuserve.doctor")),
     on_gpu("nvml", 20, _DEVICE, "nvml"),
     on_gpu("busy", 25, _DEVICE, "busy or rest"),
-    on_gpu("device", 50, _DEVICE, "cuda or memory or full_card or divided"),
+    on_gpu("device", 50, _DEVICE, "cuda or memory or full_gpu or divided"),
     on_gpu("servers", 30, _DEVICE, "litserve or under_load"),
     suite("record-mosec", 95, *_MOSEC, "--baseline-update", "-o", "gpuserve_sessions=2"),
     suite("slower", 75, *_MOSEC, "--against=HEAD", "--gpuserve-budget=60", **_SLOWER),
-    on_gpu("worker-eager", 30, _WORKER, "on_a_card and not compile and not two"),
-    on_gpu("worker-graphs", 50, _WORKER, "on_a_card and overhead"),
+    on_gpu("worker-eager", 30, _WORKER, "on_a_gpu and not compile and not two"),
+    on_gpu("worker-graphs", 50, _WORKER, "on_a_gpu and overhead"),
     suite("smoke-tft", 25, "suites/tft", "-m", "smoke", needs=TRITON),
     suite("smoke-codegen", 30, "suites/codegen", "-m", "smoke", needs=TRITON),
     suite("smoke-resnet", 35, "suites/resnet", "-m", "smoke"),
     suite("unchanged", 80, *_MOSEC, "--against=HEAD", "--gpuserve-budget=60", spare=True),
     Step("stored", 80, (*PYTEST, "--gpu={gpu}", "--gpuserve-budget=60", *_MOSEC), told=PASSED, spare=True),
-    on_gpu("worker", 120, _WORKER, "two_on_a_card or sampler or compile and not overhead", spare=True),
+    on_gpu("worker", 120, _WORKER, "two_on_a_gpu or sampler or compile and not overhead", spare=True),
     *(
         suite(f"record-{name}", 240, f"suites/{name}", *_NEW, needs=needs, spare=True)
         for name, needs in (("tft", TRITON), ("codegen", TRITON), ("resnet", MAIN), ("catdog", MAIN))

@@ -18,8 +18,8 @@ from tests.card.records import MOST_BYTES, RESULTS, Record, Records, read_files,
 from tests.card.run import run_step
 from tests.card.steps import INSTALL_SECONDS, MANIFEST, PASSED, ROOT, STEPS, Step
 from tests.fakes.children.toolkit import eventually
-from tests.fakes.nvml.cards import H100_PCIE, Script
-from tests.fakes.nvml.cards import write as write_script
+from tests.fakes.nvml.gpus import H100_PCIE, Script
+from tests.fakes.nvml.gpus import write as write_script
 from tests.support.builders import entry, session
 
 NETLESS = ("unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")

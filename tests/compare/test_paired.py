@@ -11,7 +11,7 @@ from pytest_gpuserve.compare.assertions import Baseline
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.measure.points import NotMeasured
-from pytest_gpuserve.measure.window import CardUse
+from pytest_gpuserve.measure.window import GpuUse
 from pytest_gpuserve.store.kept import KeptFolder
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.verdict import Verdict
@@ -221,13 +221,13 @@ def test_trouble_at_the_servers_end_is_a_problem_of_a_test_that_passed(world: Wo
 
 @pytest.mark.parametrize("by_turns", [False, True])
 def test_a_limit_on_memory_side_by_side_is_invalid_unless_by_turns(world: World, *, by_turns: bool) -> None:
-    """What is read off the card is that of both servers; the verdict names the marker that helps."""
+    """What is read off the GPU is that of both servers; the verdict names the marker that helps."""
     world.next_run(world.against, one_at_a_time=by_turns)
     judge = world.judge()
     run = judge.measure(target(), SHAPE, None)
     (measured,) = world.pairings[0].rounds
     used = [
-        replace(block, windows=tuple(replace(window, cards=CardUse(memory_bytes=12e9)) for window in block.windows))
+        replace(block, windows=tuple(replace(window, gpus=GpuUse(memory_bytes=12e9)) for window in block.windows))
         for block in measured.blocks
     ]
     world.pairings[0].rounds[:] = [replace(measured, blocks=tuple(used))]

@@ -17,7 +17,7 @@ from tests.compare import world as world_module
 from tests.compare.vocabulary import cases
 from tests.compare.world import SAME, SHAPE, THROUGHPUT, WORSE, ask, loaded, target, text_of
 from tests.fakes.scripted_pairing import Build, window_at
-from tests.support.builders import COMMIT, here, on_card, streamed
+from tests.support.builders import COMMIT, here, on_gpu, streamed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 P50 = METRICS["latency.p50"]
 
-CARD = on_card(here()).device.card
-assert CARD is not None
+GPU = on_gpu(here()).device.gpu
+assert GPU is not None
 
 
 # -- sessions
@@ -97,7 +97,7 @@ def test_answers_that_are_longer_than_recorded_are_another_work(
 
 @pytest.mark.parametrize("is_comparable", [True, False])
 def test_the_baselines_clock_is_told_to_who_measures(world: World, *, is_comparable: bool) -> None:
-    """So that slower windows are measured again; not while it is recorded, nor of a card of another kind."""
+    """So that slower windows are measured again; not while it is recorded, nor of a GPU of another kind."""
     world.clock_mhz = 1200.0
     world.recorded(where=None if is_comparable else {"device": replace(world.here.device, name="H100")})
     assert set(world.clocks_wanted) == {None}
@@ -108,7 +108,7 @@ def test_the_baselines_clock_is_told_to_who_measures(world: World, *, is_compara
 # -- the screen, and what decides everything else
 
 
-OTHER_DRIVER = {"device": replace(on_card(here()).device, card=replace(CARD, driver="550.9"))}
+OTHER_DRIVER = {"device": replace(on_gpu(here()).device, gpu=replace(GPU, driver="550.9"))}
 
 
 @cases(
@@ -118,7 +118,7 @@ OTHER_DRIVER = {"device": replace(on_card(here()).device, card=replace(CARD, dri
         "worse": (WORSE, {}, WORSE, (Verdict.REGRESSED, "against"), "settled side by side"),
         "worse by the hour alone": (WORSE, {}, SAME, (Verdict.PASS, "against"), "settled side by side"),
         "better": (Build(-0.3), {}, SAME, (Verdict.PASS, "against"), "settled side by side"),
-        "of another host": (SAME, {"device": on_card(here("host-b")).device}, SAME, (Verdict.PASS, "against"), ""),
+        "of another host": (SAME, {"device": on_gpu(here("host-b")).device}, SAME, (Verdict.PASS, "against"), ""),
         "of another driver": (SAME, OTHER_DRIVER, WORSE, (Verdict.REGRESSED, "against"), "only the code was compared"),
     },
 )

@@ -21,11 +21,11 @@ from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.shared_starts import SharedStarts
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.measure.window import CardUse, Session, Start
+from pytest_gpuserve.measure.window import GpuUse, Session, Start
 from pytest_gpuserve.verdict.metric import METRICS, Metric
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes.scripted_pairing import AT, Build, ScriptedPairing, window_at
-from tests.support.builders import COMMIT, here, on_card
+from tests.support.builders import COMMIT, here, on_gpu
 from tests.support.reasons import because, said
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class FakeOpponents(ReferenceBuilds):
 
 @dataclass
 class World:
-    """A machine with a card and its baselines, on which loads take as long as is said.
+    """A machine with a GPU and its baselines, on which loads take as long as is said.
 
     Args:
         folder: Of baselines and of what is remembered.
@@ -106,7 +106,7 @@ class World:
         look_seconds: How long a look takes.
         here: The circumstances.
         history: What is remembered; None for nothing.
-        clock_mhz: Of the card, in every window; None for no card.
+        clock_mhz: Of the GPU, in every window; None for no GPU.
         clocks_wanted: The baseline's clock that each session was told.
         requests_wanted: That each start of a session should have.
         reading: How fast the host is; None where that cannot be measured.
@@ -127,7 +127,7 @@ class World:
     foreign_cores: float = 0.0
     here: RunEnvironment = field(
         default_factory=lambda: replace(
-            on_card(here()),
+            on_gpu(here()),
             revision=Revision(COMMIT, True, COMMIT, "c" * 64),  # noqa: FBT003
         )
     )
@@ -182,13 +182,13 @@ class World:
         self.sessions += 1
         self.clocks_wanted.append(shape.baseline_clock_mhz)
         self.requests_wanted.append(shape.requests_wanted)
-        cards = None if self.clock_mhz is None else CardUse(sm_clock_mhz=self.clock_mhz)
+        gpus = None if self.clock_mhz is None else GpuUse(sm_clock_mhz=self.clock_mhz)
         random = Random(f"alone {self.sessions}")
         session = self.alone.change + random.gauss(0.0, self.noise)
         costs = [session + random.gauss(0.0, self.start_noise) for _ in range(2)]
         starts = tuple(
             Start(
-                tuple(replace(window_at(cost + random.gauss(0.0, 0.003)), cards=cards) for _ in range(4)),
+                tuple(replace(window_at(cost + random.gauss(0.0, 0.003)), gpus=gpus) for _ in range(4)),
                 1.5,
                 foreign_cores=self.foreign_cores,
             )

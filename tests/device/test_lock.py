@@ -212,7 +212,7 @@ def test_a_server_that_outlives_its_session_does_not_keep_the_device(tmp_path: P
 
 
 def test_devices_do_not_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another card's lock is another one, in the same folder whatever its key; by default everybody's, not TMPDIR."""
+    """Another GPU's lock is another one, in the same folder whatever its key; by default everybody's, not TMPDIR."""
     with take(our_lock(tmp_path)), take(our_lock(tmp_path, "../GPU-2")) as other:
         assert other.path.parent == tmp_path
     ordinary = DeviceLock("cpu", command="").path

@@ -1,4 +1,4 @@
-"""Cards as read through the real binding from a fake C library, each time in a process of its own."""
+"""GPUs as read through the real binding from a fake C library, each time in a process of its own."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.device import RESERVED_NAMES, device_name
-from pytest_gpuserve.device.card import UNSUPPORTED
+from pytest_gpuserve.device.gpu import UNSUPPORTED
 from tests.fakes.children.toolkit import printed
-from tests.fakes.nvml import cards
+from tests.fakes.nvml import gpus
 from tests.fakes.nvml.build import LIBRARY, fake_environment
-from tests.fakes.nvml.cards import Error, FakeCard, Moment, Script
+from tests.fakes.nvml.gpus import Error, FakeGpu, Moment, Script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 
-PRINT_CARDS = """
+PRINT_GPUS = """
 import dataclasses, json, os, sys
-from pytest_gpuserve.device import list_cards
+from pytest_gpuserve.device import list_gpus
 for script in sys.argv[1:] or [os.environ.get("FAKE_NVML_SCRIPT")]:
     if script is not None:
         os.environ["FAKE_NVML_SCRIPT"] = script
-    print(json.dumps(dataclasses.asdict(list_cards())))
+    print(json.dumps(dataclasses.asdict(list_gpus())))
 """
 
 
-def read_cards(environment: dict[str, str]) -> dict[str, Any]:
-    """List the cards in a fresh process."""
+def read_gpus(environment: dict[str, str]) -> dict[str, Any]:
+    """List the GPUs in a fresh process."""
     (answer,) = read_each(environment)
     return answer
 
 
 def read_each(environment: dict[str, str], *scripts: str) -> list[dict[str, Any]]:
-    """List the cards of each script; anything on the process's standard error, a traceback above all, is a failure."""
-    return [json.loads(line) for line in printed(PRINT_CARDS, *scripts, env=environment).splitlines()]
+    """List the GPUs of each script; anything on the process's standard error, a traceback above all, is a failure."""
+    return [json.loads(line) for line in printed(PRINT_GPUS, *scripts, env=environment).splitlines()]
 
 
 def has_real_library() -> bool:
@@ -56,52 +56,52 @@ def has_real_library() -> bool:
 
 
 CLOCKS = {
-    "default": cards.T4,
-    "graphics set": replace(cards.T4, application_graphics_clock=1590),
-    "memory set": replace(cards.T4, application_memory_clock=405),
-    "memory set, graphics unknown": replace(cards.T4, application_memory_clock=405, application_graphics_clock=None),
-    "default unknown": replace(cards.T4, default_application_memory_clock=None),
-    "graphics unknown": replace(cards.T4, application_graphics_clock=None),
+    "default": gpus.T4,
+    "graphics set": replace(gpus.T4, application_graphics_clock=1590),
+    "memory set": replace(gpus.T4, application_memory_clock=405),
+    "memory set, graphics unknown": replace(gpus.T4, application_memory_clock=405, application_graphics_clock=None),
+    "default unknown": replace(gpus.T4, default_application_memory_clock=None),
+    "graphics unknown": replace(gpus.T4, application_graphics_clock=None),
 }
 
-NAMELESS = replace(cards.DIVIDED_A100.slices[0], profile="")
-LOST = Error("nvmlDeviceGetMigDeviceHandleByIndex", 15, card=0, moment=Moment(call=2, only=True))
+NAMELESS = replace(gpus.DIVIDED_A100.slices[0], profile="")
+LOST = Error("nvmlDeviceGetMigDeviceHandleByIndex", 15, gpu=0, moment=Moment(call=2, only=True))
 
 SCRIPTS = {
-    **{name: Script((card,)) for name, card in CLOCKS.items()},
-    "two cards": Script((cards.H200, replace(cards.T4, power_limit_watts=65.5))),
-    "all off": Script((replace(cards.T4, ecc=0, persistence=0),)),
-    "A100": Script((cards.A100,)),
-    "divided": Script((cards.DIVIDED_A100,)),
-    "without instances": Script((replace(cards.DIVIDED_A100, slices=()), cards.T4)),
-    "without a profile": Script((replace(cards.DIVIDED_A100, slices=(NAMELESS,)),)),
-    "lost instance": Script((cards.DIVIDED_A100,), (LOST,)),
+    **{name: Script((gpu,)) for name, gpu in CLOCKS.items()},
+    "two GPUs": Script((gpus.H200, replace(gpus.T4, power_limit_watts=65.5))),
+    "all off": Script((replace(gpus.T4, ecc=0, persistence=0),)),
+    "A100": Script((gpus.A100,)),
+    "divided": Script((gpus.DIVIDED_A100,)),
+    "without instances": Script((replace(gpus.DIVIDED_A100, slices=()), gpus.T4)),
+    "without a profile": Script((replace(gpus.DIVIDED_A100, slices=(NAMELESS,)),)),
+    "lost instance": Script((gpus.DIVIDED_A100,), (LOST,)),
 }
 
 
 @pytest.fixture(scope="module")
 def answers(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """What is read of each of the machines."""
-    environment, paths = cards.write_each(SCRIPTS.values(), tmp_path_factory.mktemp("cards"), library=library)
+    environment, paths = gpus.write_each(SCRIPTS.values(), tmp_path_factory.mktemp("gpus"), library=library)
     return dict(zip(SCRIPTS, read_each(environment, *paths), strict=True))
 
 
 def read_failing(
-    library: Path, folder: Path, card: FakeCard, errors: Sequence[Error]
+    library: Path, folder: Path, gpu: FakeGpu, errors: Sequence[Error]
 ) -> list[tuple[Error, dict[str, Any]]]:
-    """List a card once with each of the errors, all in one process."""
-    scripts = [Script((card,), (error,)) for error in errors]
-    environment, paths = cards.write_each(scripts, folder, library=library)
+    """List a GPU once with each of the errors, all in one process."""
+    scripts = [Script((gpu,), (error,)) for error in errors]
+    environment, paths = gpus.write_each(scripts, folder, library=library)
     return list(zip(errors, read_each(environment, *paths), strict=True))
 
 
-def test_every_fact_of_every_card_is_read(answers: dict[str, dict[str, Any]]) -> None:
-    """Two cards give two entries with all facts, in NVML's order, and no problem."""
-    answer = answers["two cards"]
+def test_every_fact_of_every_gpu_is_read(answers: dict[str, dict[str, Any]]) -> None:
+    """Two GPUs give two entries with all facts, in NVML's order, and no problem."""
+    answer = answers["two GPUs"]
     assert answer["problem"] == ""
     assert answer["absent"] is False
-    assert [card["name"] for card in answer["cards"]] == ["H200", "T4"]
-    assert answer["cards"][1] == {
+    assert [gpu["name"] for gpu in answer["gpus"]] == ["H200", "T4"]
+    assert answer["gpus"][1] == {
         "index": 1,
         "product": "Tesla T4",
         "name": "T4",
@@ -133,29 +133,29 @@ def test_set_application_clocks_are_seen(
 ) -> None:
     """One clock off its default says that somebody has set them; that none is takes all four, else it is unknown."""
     assert answers[name]["problem"] == ""
-    (card,) = answers[name]["cards"]
-    assert card["application_clocks_set"] is expected
-    assert ("application_clocks_set" in card["unknown"]) is (expected is None)
+    (gpu,) = answers[name]["gpus"]
+    assert gpu["application_clocks_set"] is expected
+    assert ("application_clocks_set" in gpu["unknown"]) is (expected is None)
 
 
 def test_what_waits_for_a_reset_does_not_count(answers: dict[str, dict[str, Any]]) -> None:
-    """ECC and MIG are the current modes, off is False and not unknown, and a whole card has no profile."""
-    (card,) = answers["all off"]["cards"]
-    assert (card["ecc"], card["persistence"]) == (False, False)
-    (card,) = answers["A100"]["cards"]
-    assert (card["name"], card["mig"], card["mig_profile"]) == ("A100-SXM4-80GB", False, None)
+    """ECC and MIG are the current modes, off is False and not unknown, and a whole GPU has no profile."""
+    (gpu,) = answers["all off"]["gpus"]
+    assert (gpu["ecc"], gpu["persistence"]) == (False, False)
+    (gpu,) = answers["A100"]["gpus"]
+    assert (gpu["name"], gpu["mig"], gpu["mig_profile"]) == ("A100-SXM4-80GB", False, None)
 
 
-# -- instances of a divided card
+# -- instances of a divided GPU
 
 
-def test_a_divided_card_is_its_instances(answers: dict[str, dict[str, Any]]) -> None:
-    """In its place stand its instances: name, UUID and memory are their own, the rest is the card's."""
+def test_a_divided_gpu_is_its_instances(answers: dict[str, dict[str, Any]]) -> None:
+    """In its place stand its instances: name, UUID and memory are their own, the rest is the GPU's."""
     answer = answers["divided"]
     assert answer["problem"] == ""
-    names = [card["name"].removeprefix("A100-SXM4-80GB-MIG-") for card in answer["cards"]]
+    names = [gpu["name"].removeprefix("A100-SXM4-80GB-MIG-") for gpu in answer["gpus"]]
     assert names == ["1g.10gb", "1g.10gb", "3g.40gb"]
-    last = answer["cards"][2]
+    last = answer["gpus"][2]
     assert (last["mig"], last["mig_profile"], last["uuid"][:12]) == (True, "3g.40gb", "MIG-33333333")
     assert (last["memory_bytes"], last["power_limit_watts"], last["max_sm_clock_mhz"]) == (40192 * 2**20, 400.0, 1410)
     assert last["index"] == 0
@@ -166,28 +166,28 @@ def test_a_gpu_whose_mig_mode_is_unknown_is_whole_unless_it_has_instances(
 ) -> None:
     """Some drivers answer "Unknown Error" for the mode: the GPU can be measured, and the unknown is told."""
     error = Error("nvmlDeviceGetMigMode", 999)
-    scripts = (Script((card,), (error,)) for card in (cards.A100, cards.DIVIDED_A100))
-    environment, paths = cards.write_each(scripts, tmp_path, library=library)
-    (whole,), instances = (answer["cards"] for answer in read_each(environment, *paths))
+    scripts = (Script((gpu,), (error,)) for gpu in (gpus.A100, gpus.DIVIDED_A100))
+    environment, paths = gpus.write_each(scripts, tmp_path, library=library)
+    (whole,), instances = (answer["gpus"] for answer in read_each(environment, *paths))
     assert (whole["mig"], whole["mig_profile"], whole["unknown"]["mig"]) == (None, None, "NVML said: Unknown Error")
-    known = answers["divided"]["cards"]
-    assert [card | {"unknown": {}} for card in instances] == [card | {"unknown": {}} for card in known]
+    known = answers["divided"]["gpus"]
+    assert [gpu | {"unknown": {}} for gpu in instances] == [gpu | {"unknown": {}} for gpu in known]
 
 
 @pytest.mark.parametrize(
     ("machine", "profiles", "begin", "words"),
     [
-        ("without instances", [None], "card 0 is divided (MIG mode is on), but has no instance", ""),
-        ("without a profile", [], "card 0, MIG instance 0: ", "no profile"),
-        ("lost instance", ["1g.10gb", "3g.40gb"], "card 0, MIG instance 1: ", "GPU is lost"),
+        ("without instances", [None], "GPU 0 is divided (MIG mode is on), but has no instance", ""),
+        ("without a profile", [], "GPU 0, MIG instance 0: ", "no profile"),
+        ("lost instance", ["1g.10gb", "3g.40gb"], "GPU 0, MIG instance 1: ", "GPU is lost"),
     ],
 )
-def test_a_divided_card_is_never_taken_for_the_whole_one(
+def test_a_divided_gpu_is_never_taken_for_the_whole_one(
     answers: dict[str, dict[str, Any]], machine: str, profiles: list[str | None], begin: str, words: str
 ) -> None:
     """Without instances, or without the profile that says which share one is, it is a problem, and others remain."""
     answer = answers[machine]
-    assert [card["mig_profile"] for card in answer["cards"]] == profiles
+    assert [gpu["mig_profile"] for gpu in answer["gpus"]] == profiles
     assert answer["problem"].startswith(begin)
     assert words in answer["problem"]
     assert answer["absent"] is False
@@ -196,12 +196,12 @@ def test_a_divided_card_is_never_taken_for_the_whole_one(
 # -- each call may fail
 
 
-def called_functions(library: Path, folder: Path, card: FakeCard) -> list[str]:
-    """The functions of the library that listing a card calls, in the order of their first call."""
+def called_functions(library: Path, folder: Path, gpu: FakeGpu) -> list[str]:
+    """The functions of the library that listing a GPU calls, in the order of their first call."""
     trace = folder / "trace"
     trace.unlink(missing_ok=True)
-    environment = cards.write(Script((card,)), folder, library=library)
-    read_cards({**environment, "FAKE_NVML_TRACE": str(trace)})
+    environment = gpus.write(Script((gpu,)), folder, library=library)
+    read_gpus({**environment, "FAKE_NVML_TRACE": str(trace)})
     return list(dict.fromkeys(trace.read_text().split()))
 
 
@@ -215,47 +215,47 @@ REFUSING = {
     "nvmlDeviceGetMaxMigDeviceCount",
     "nvmlDeviceGetMigDeviceHandleByIndex",
 }
-"""Without these a card cannot be named, or not be told from another one; all others may fail."""
+"""Without these a GPU cannot be named, or not be told from another one; all others may fail."""
 
 
-@pytest.mark.parametrize("card", [cards.T4, cards.DIVIDED_A100], ids=["whole", "divided"])
+@pytest.mark.parametrize("gpu", [gpus.T4, gpus.DIVIDED_A100], ids=["whole", "divided"])
 def test_each_function_may_fail(
-    library: Path, tmp_path: Path, answers: dict[str, dict[str, Any]], card: FakeCard
+    library: Path, tmp_path: Path, answers: dict[str, dict[str, Any]], gpu: FakeGpu
 ) -> None:
-    """Whichever call fails, there is no traceback: a fact is unknown with NVML's words, or the card is refused by them.
+    """Whichever call fails, there is no traceback: a fact is unknown with NVML's words, or the GPU is refused by them.
 
     The functions are those that a trace of the library shows.
     """
-    functions = called_functions(library, tmp_path, card)
+    functions = called_functions(library, tmp_path, gpu)
     assert len(functions) > 15
-    whole = answers["default" if card is cards.T4 else "divided"]
+    whole = answers["default" if gpu is gpus.T4 else "divided"]
     words = {15: "GPU is lost", 999: "Unknown Error"}
     errors = [Error(function, code) for function in functions for code in words]
-    for error, answer in read_failing(library, tmp_path, card, errors):
+    for error, answer in read_failing(library, tmp_path, gpu, errors):
         if error.function in REFUSING:
-            assert answer["cards"] == [], error
+            assert answer["gpus"] == [], error
             assert words[error.code] in answer["problem"], error
             assert answer["absent"] is False, error
             continue
         assert answer["problem"] == "", error
-        for read, known in zip(answer["cards"], whole["cards"], strict=True):
+        for read, known in zip(answer["gpus"], whole["gpus"], strict=True):
             lost = {fact for fact in known if fact != "unknown" and read[fact] != known[fact]}
             assert all(read[fact] is None and fact in read["unknown"] for fact in lost), error
             reasons = read["unknown"].values()
             assert error.function == "nvmlShutdown" or any(words[error.code] in why for why in reasons), error
 
 
-@pytest.mark.parametrize("code", [cards.NOT_SUPPORTED, cards.FUNCTION_NOT_FOUND, cards.DEPRECATED])
+@pytest.mark.parametrize("code", [gpus.NOT_SUPPORTED, gpus.FUNCTION_NOT_FOUND, gpus.DEPRECATED])
 def test_each_function_may_be_unsupported(library: Path, tmp_path: Path, code: int) -> None:
-    """By card or driver: only what names a card refuses it; all else is unknown, which is no failure."""
-    errors = [Error(function, code) for function in called_functions(library, tmp_path, cards.T4)]
+    """By GPU or driver: only what names a GPU refuses it; all else is unknown, which is no failure."""
+    errors = [Error(function, code) for function in called_functions(library, tmp_path, gpus.T4)]
     needed = REFUSING - {"nvmlDeviceGetMemoryInfo"}
-    for error, answer in read_failing(library, tmp_path, cards.T4, errors):
-        assert (answer["cards"] == []) is (error.function in needed), error
-        for card in answer["cards"]:
+    for error, answer in read_failing(library, tmp_path, gpus.T4, errors):
+        assert (answer["gpus"] == []) is (error.function in needed), error
+        for gpu in answer["gpus"]:
             assert answer["problem"] == "", error
-            assert set(card["unknown"].values()) <= {UNSUPPORTED}, error
-            assert all(card[fact] is None for fact in card["unknown"]), error
+            assert set(gpu["unknown"].values()) <= {UNSUPPORTED}, error
+            assert all(gpu[fact] is None for fact in gpu["unknown"]), error
 
 
 @pytest.mark.parametrize(
@@ -263,51 +263,51 @@ def test_each_function_may_be_unsupported(library: Path, tmp_path: Path, code: i
     [
         (["Tesla T4"], {"init_error": 18}, "NVML said: Driver/library version mismatch"),
         (["Tesla T4"], {"init_error": 9}, "NVML said: Driver Not Loaded"),
-        ([], {}, "NVML found no NVIDIA card on this machine"),
+        ([], {}, "NVML found no NVIDIA GPU on this machine"),
     ],
 )
-def test_a_library_that_does_not_start_is_no_machine_without_a_card(
+def test_a_library_that_does_not_start_is_no_machine_without_a_gpu(
     library: Path, products: list[str], errors: dict[str, int], problem: str
 ) -> None:
-    """An error of nvmlInit gives no cards and NVML's own words; only no device at all is of the harmless kind."""
-    answer = read_cards(fake_environment(library, products, **errors))
-    assert answer == {"cards": [], "problem": problem, "absent": not products}
+    """An error of nvmlInit gives no GPUs and NVML's own words; only no device at all is of the harmless kind."""
+    answer = read_gpus(fake_environment(library, products, **errors))
+    assert answer == {"gpus": [], "problem": problem, "absent": not products}
 
 
 @pytest.mark.skipif(has_real_library(), reason="this machine has NVIDIA's library")
 def test_a_machine_without_the_library_says_so(tmp_path: Path) -> None:
     """Where the library is not installed that is the problem, of the harmless kind."""
-    answer = read_cards(fake_environment(tmp_path, []))
-    assert answer == {"cards": [], "problem": "libnvidia-ml.so.1 is not on this machine", "absent": True}
+    answer = read_gpus(fake_environment(tmp_path, []))
+    assert answer == {"gpus": [], "problem": "libnvidia-ml.so.1 is not on this machine", "absent": True}
 
 
 def test_a_damaged_library_is_not_a_missing_one(tmp_path: Path) -> None:
-    """A library file that does not load may hide a card, so it is a problem of the serious kind."""
+    """A library file that does not load may hide a GPU, so it is a problem of the serious kind."""
     (tmp_path / LIBRARY).write_bytes(b"\x7fELF")
-    answer = read_cards(fake_environment(tmp_path, []))
-    assert answer["cards"] == []
+    answer = read_gpus(fake_environment(tmp_path, []))
+    assert answer["gpus"] == []
     assert answer["absent"] is False
     assert "cannot be loaded" in answer["problem"]
     assert "file too short" in answer["problem"]
 
 
-def test_a_card_that_cannot_be_named_is_a_problem(library: Path) -> None:
-    """A lost second card leaves the first, with its index and NVML's words; a card without a name gets none made up."""
-    answer = read_cards(fake_environment(library, ["Tesla T4", "NVIDIA H200"], name_error="15@1"))
-    assert [card["name"] for card in answer["cards"]] == ["T4"]
+def test_a_gpu_that_cannot_be_named_is_a_problem(library: Path) -> None:
+    """A lost second GPU leaves the first, with its index and NVML's words; a GPU without a name gets none made up."""
+    answer = read_gpus(fake_environment(library, ["Tesla T4", "NVIDIA H200"], name_error="15@1"))
+    assert [gpu["name"] for gpu in answer["gpus"]] == ["T4"]
     assert answer["absent"] is False
-    assert answer["problem"].startswith("card 1: ")
+    assert answer["problem"].startswith("GPU 1: ")
     assert "GPU is lost" in answer["problem"]
-    answer = read_cards(fake_environment(library, ["", "Tesla T4"]))
-    assert [card["name"] for card in answer["cards"]] == ["T4"]
-    assert answer["problem"] == "card 0: NVML gave an empty name"
+    answer = read_gpus(fake_environment(library, ["", "Tesla T4"]))
+    assert [gpu["name"] for gpu in answer["gpus"]] == ["T4"]
+    assert answer["problem"] == "GPU 0: NVML gave an empty name"
 
 
-@pytest.mark.parametrize("error", [{}, {"name_error": 15}], ids=["well", "card"])
+@pytest.mark.parametrize("error", [{}, {"name_error": 15}], ids=["well", "gpu"])
 def test_nvml_is_open_once_for_a_process(library: Path, tmp_path: Path, error: dict[str, int]) -> None:
     """From its first look to its end, also when reading fails: each opening may take the driver seconds."""
     calls = tmp_path / "calls"
-    looks = "from pytest_gpuserve.device import list_cards; list_cards(); list_cards()"
+    looks = "from pytest_gpuserve.device import list_gpus; list_gpus(); list_gpus()"
     printed(looks, env=fake_environment(library, ["Tesla T4"], calls=str(calls), **error))
     assert calls.read_text().split() == ["init", "shutdown"]
 

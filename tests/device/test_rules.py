@@ -1,4 +1,4 @@
-"""Which measurements may be compared: the table of rules, over all pairs of scripted cards and on made-up facts."""
+"""Which measurements may be compared: the table of rules, over all pairs of scripted GPUs and on made-up facts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from pytest_gpuserve.device import Card, Host
+from pytest_gpuserve.device import Gpu, Host
 from pytest_gpuserve.device.rules import (
     DEVICE_RULES,
     HOST_RULES,
@@ -23,8 +23,8 @@ from pytest_gpuserve.device.rules import (
 from pytest_gpuserve.store.schema import DeviceRecord, HostRecord
 from pytest_gpuserve.units import format_fraction
 from tests.fakes.children.toolkit import ROOT, printed
-from tests.fakes.nvml import cards
-from tests.fakes.nvml.cards import MIB, Error, Script, second
+from tests.fakes.nvml import gpus
+from tests.fakes.nvml.gpus import MIB, Error, Script, second
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,38 +42,38 @@ def table_of_rules() -> str:
 PRINT_RECORDS = """
 import json, os, sys
 import msgspec
-from pytest_gpuserve.device import Device, list_cards
+from pytest_gpuserve.device import Device, list_gpus
 from tests.support.builders import here
 from dataclasses import replace
 for script in sys.argv[1:]:
     os.environ["FAKE_NVML_SCRIPT"] = script
-    answer = list_cards()
+    answer = list_gpus()
     assert not answer.problem, answer.problem
     where = here()
-    devices = [Device(card.name, card, where.host) for card in answer.cards]
+    devices = [Device(gpu.name, gpu, where.host) for gpu in answer.gpus]
     print(json.dumps([msgspec.to_builtins(replace(where, device=device).device_record()) for device in devices]))
 """
 
-SLICES = cards.DIVIDED_A100
+SLICES = gpus.DIVIDED_A100
 SCRIPTS = {
-    "T4": Script((cards.T4,)),
-    "another T4": Script((second(cards.T4),)),
-    "T4 at 69 W": Script((replace(cards.T4, power_limit_watts=69),)),
-    "T4 at half its power": Script((replace(cards.T4, power_limit_watts=35),)),
-    "T4 without ECC": Script((replace(cards.T4, ecc=0),)),
-    "T4 of 8 GiB": Script((replace(cards.T4, memory_bytes=8192 * MIB),)),
-    "T4 as an older driver counts": Script((replace(cards.T4, memory_bytes=15109 * MIB),), driver="460.1"),
-    "T4 with a new driver": Script((cards.T4,), driver="580.1", cuda=13000),
-    "T4 with set clocks": Script((replace(cards.T4, application_graphics_clock=1005),)),
-    "T4 not persistent": Script((replace(cards.T4, persistence=0),)),
-    "T4 of unknown power": Script((cards.T4,), (Error("nvmlDeviceGetPowerManagementLimit", 999),)),
-    "A100": Script((cards.A100,)),
+    "T4": Script((gpus.T4,)),
+    "another T4": Script((second(gpus.T4),)),
+    "T4 at 69 W": Script((replace(gpus.T4, power_limit_watts=69),)),
+    "T4 at half its power": Script((replace(gpus.T4, power_limit_watts=35),)),
+    "T4 without ECC": Script((replace(gpus.T4, ecc=0),)),
+    "T4 of 8 GiB": Script((replace(gpus.T4, memory_bytes=8192 * MIB),)),
+    "T4 as an older driver counts": Script((replace(gpus.T4, memory_bytes=15109 * MIB),), driver="460.1"),
+    "T4 with a new driver": Script((gpus.T4,), driver="580.1", cuda=13000),
+    "T4 with set clocks": Script((replace(gpus.T4, application_graphics_clock=1005),)),
+    "T4 not persistent": Script((replace(gpus.T4, persistence=0),)),
+    "T4 of unknown power": Script((gpus.T4,), (Error("nvmlDeviceGetPowerManagementLimit", 999),)),
+    "A100": Script((gpus.A100,)),
     "A100 1g": Script((replace(SLICES, slices=SLICES.slices[:1]),)),
     "another A100 1g": Script((replace(SLICES, slices=SLICES.slices[1:2]),)),
     "A100 3g": Script((replace(SLICES, slices=SLICES.slices[2:]),)),
-    "H100 PCIe": Script((cards.H100_PCIE,)),
-    "H100 NVL": Script((cards.H100_NVL,)),
-    "H200": Script((cards.H200,)),
+    "H100 PCIe": Script((gpus.H100_PCIE,)),
+    "H100 NVL": Script((gpus.H100_NVL,)),
+    "H200": Script((gpus.H200,)),
 }
 
 ALIKE = [
@@ -92,14 +92,14 @@ COMPARABLE = [set[str]().union(*ALIKE[:-1]), ALIKE[-1]]
 
 @pytest.fixture(scope="module")
 def records(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What a baseline would say of each card, read through the real binding."""
-    environment, paths = cards.write_each(SCRIPTS.values(), tmp_path_factory.mktemp("cards"), library=library)
+    """What a baseline would say of each GPU, read through the real binding."""
+    environment, paths = gpus.write_each(SCRIPTS.values(), tmp_path_factory.mktemp("gpus"), library=library)
     lines = printed(PRINT_RECORDS, *paths, env=environment).splitlines()
     return {name: json.loads(line)[0] for name, line in zip(SCRIPTS, lines, strict=True)}
 
 
-def test_each_pair_of_cards(records: dict[str, dict[str, Any]]) -> None:
-    """Only cards of a kind, as they are set up now, are compared; and only those that are alike without a word."""
+def test_each_pair_of_gpus(records: dict[str, dict[str, Any]]) -> None:
+    """Only GPUs of a kind, as they are set up now, are compared; and only those that are alike without a word."""
 
     def together(pair: set[str], sets: list[set[str]]) -> bool:
         return len(pair) == 1 or any(pair <= each for each in sets)
@@ -118,7 +118,7 @@ def test_reasons_are_for_people(records: dict[str, dict[str, Any]]) -> None:
     (reason,) = compare(records["T4 without ECC"], records["T4"]).incompatible
     assert reason.startswith("ECC: the baseline's is off, this run's is on (")
     reasons = "\n".join(compare(records["A100"], records["A100 1g"]).incompatible)
-    assert "MIG profile: the baseline's is none, the whole card, this run's is 1g.10gb" in reasons
+    assert "MIG profile: the baseline's is none, the whole GPU, this run's is 1g.10gb" in reasons
     (driver, cuda) = compare(records["T4"], records["T4 with a new driver"]).warnings
     assert "570.133.20" in driver
     assert "580.1" in driver
@@ -160,7 +160,7 @@ def test_a_power_limit_may_differ_by_two_percent(records: dict[str, dict[str, An
 
 
 def test_information_is_never_a_difference(records: dict[str, dict[str, Any]]) -> None:
-    """Another card of the kind in another slot says nothing."""
+    """Another GPU of the kind in another slot says nothing."""
     now = records["T4"]
     other = {**now, "card_id": "x", "pci_bus_id": None, "power_default_watts": 1.0, "power_most_watts": None}
     assert compare(other, now) == Compatibility()
@@ -185,7 +185,7 @@ def test_every_read_fact_is_recorded_and_has_a_rule() -> None:
     assert {rule.field for rule in DEVICE_RULES} == set(DeviceRecord.__struct_fields__)
     assert {rule.field for rule in HOST_RULES} == set(HostRecord.__struct_fields__) - {"id"}
     other_form = {"index", "uuid", "memory_bytes", "mig", "unknown"}
-    assert {field.name for field in fields(Card)} - other_form <= set(DeviceRecord.__struct_fields__)
+    assert {field.name for field in fields(Gpu)} - other_form <= set(DeviceRecord.__struct_fields__)
     assert {field.name for field in fields(Host)} - {"memory_bytes"} <= set(HostRecord.__struct_fields__)
 
 
@@ -206,9 +206,9 @@ def test_the_readme_shows_the_table() -> None:
 
 
 def test_what_may_be_pooled_is_named_by_what_must_match() -> None:
-    """Another power limit makes another kind of a card, another driver does not; a CPU is its name alone."""
+    """Another power limit makes another kind of a GPU, another driver does not; a CPU is its name alone."""
     assert kind_of({"name": "cpu", "product": None}) == "cpu"
-    card = {"name": "T4", "product": "Tesla T4", "power_limit_watts": 70.0, "driver": "570"}
-    assert kind_of({**card, "driver": "580"}) == kind_of(card)
-    assert kind_of({**card, "power_limit_watts": 35.0}) != kind_of(card)
-    assert kind_of(card).startswith("T4 sha256:")
+    gpu = {"name": "T4", "product": "Tesla T4", "power_limit_watts": 70.0, "driver": "570"}
+    assert kind_of({**gpu, "driver": "580"}) == kind_of(gpu)
+    assert kind_of({**gpu, "power_limit_watts": 35.0}) != kind_of(gpu)
+    assert kind_of(gpu).startswith("T4 sha256:")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.device import Card, Device, Host, NvmlAnswer, select_device, visible_cards
+from pytest_gpuserve.device import Device, Gpu, Host, NvmlAnswer, select_device, visible_gpus
 from pytest_gpuserve.errors import DeviceProblem
 from pytest_gpuserve.process.container import Container
 from pytest_gpuserve.servers.instance import on_device
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 HOST = Host(id="pool", cpu="AMD EPYC", cores=2, memory_bytes=2**34, kernel="6.1", system="Debian GNU/Linux 12")
 
 
-def card(index: int, product: str, name: str) -> Card:
-    """Make a card whose uuid begins with its index."""
-    return Card(
+def gpu(index: int, product: str, name: str) -> Gpu:
+    """Make a GPU whose uuid begins with its index."""
+    return Gpu(
         index=index,
         product=product,
         name=name,
@@ -36,13 +36,13 @@ def card(index: int, product: str, name: str) -> Card:
     )
 
 
-T4 = card(0, "Tesla T4", "T4")
-H200 = card(1, "NVIDIA H200", "H200")
-SECOND_T4 = card(2, "Tesla T4", "T4")
+T4 = gpu(0, "Tesla T4", "T4")
+H200 = gpu(1, "NVIDIA H200", "H200")
+SECOND_T4 = gpu(2, "Tesla T4", "T4")
 ALL = NvmlAnswer((T4, H200, SECOND_T4), "")
-NO_CARD = NvmlAnswer((), "libnvidia-ml.so.1 is not on this machine", absent=True)
+NO_GPU = NvmlAnswer((), "libnvidia-ml.so.1 is not on this machine", absent=True)
 MISMATCH = NvmlAnswer((), "NVML said: Driver/library version mismatch")
-ONE_LOST = NvmlAnswer((H200,), "card 0: its name cannot be read; NVML said: GPU is lost")
+ONE_LOST = NvmlAnswer((H200,), "GPU 0: its name cannot be read; NVML said: GPU is lost")
 
 
 def select(asked: str, answer: NvmlAnswer = ALL, visible: str | None = None) -> Device:
@@ -61,14 +61,14 @@ def refusal(asked: str, answer: NvmlAnswer = ALL, visible: str | None = None) ->
     ("asked", "answer", "visible", "chosen"),
     [
         ("auto", ALL, None, T4),
-        ("auto", NO_CARD, None, None),
+        ("auto", NO_GPU, None, None),
         ("auto", ALL, "1,0", H200),
         ("auto", ALL, "GPU-2", SECOND_T4),
         ("auto", ALL, "", None),
         ("auto", MISMATCH, "-1", None),
         ("auto", ALL, "NoDevFiles", None),
         ("cpu", ALL, None, None),
-        ("cpu", NO_CARD, None, None),
+        ("cpu", NO_GPU, None, None),
         ("cpu", MISMATCH, None, None),
         ("H200", ALL, None, H200),
         ("T4", ALL, None, T4),
@@ -76,19 +76,19 @@ def refusal(asked: str, answer: NvmlAnswer = ALL, visible: str | None = None) ->
         ("H200", ONE_LOST, None, H200),
     ],
 )
-def test_the_device_that_is_meant(asked: str, answer: NvmlAnswer, visible: str | None, chosen: Card | None) -> None:
-    """The first visible card (of the name); `auto` without cards, or where they are hidden on purpose, is `cpu`.
+def test_the_device_that_is_meant(asked: str, answer: NvmlAnswer, visible: str | None, chosen: Gpu | None) -> None:
+    """The first visible GPU (of the name); `auto` without GPUs, or where they are hidden on purpose, is `cpu`.
 
     On purpose is an empty CUDA_VISIBLE_DEVICES, or what schedulers write for it.
     """
     device = select(asked, answer, visible)
-    assert (device.name, device.card) == (chosen.name if chosen else "cpu", chosen)
+    assert (device.name, device.gpu) == (chosen.name if chosen else "cpu", chosen)
     assert device.is_gpu is (chosen is not None)
 
 
 @pytest.mark.parametrize("answer", [MISMATCH, ONE_LOST], ids=["mismatch", "one-lost"])
-def test_auto_refuses_where_a_card_may_be_hidden_by_a_fault(answer: NvmlAnswer) -> None:
-    """No silent run on something else; `--gpu=cpu` is how to say so, or the name of a readable card."""
+def test_auto_refuses_where_a_gpu_may_be_hidden_by_a_fault(answer: NvmlAnswer) -> None:
+    """No silent run on something else; `--gpu=cpu` is how to say so, or the name of a readable GPU."""
     text = refusal("auto", answer)
     assert answer.problem in text
     assert "--gpu=cpu" in text
@@ -109,13 +109,13 @@ def test_a_refusal_tells_what_is_there_and_what_helps() -> None:
     for way in ("auto", "cpu", "T4", "H200"):
         assert f"--gpu={way}" in text
     assert "did you mean" not in text
-    for answer in (NO_CARD, MISMATCH):
+    for answer in (NO_GPU, MISMATCH):
         text = refusal("T4", answer)
         assert f"found: {answer.problem}" in text
         assert "did you mean" not in text
 
 
-def test_a_hidden_card_is_explained() -> None:
+def test_a_hidden_gpu_is_explained() -> None:
     """By CUDA_VISIBLE_DEVICES, with its uuid as a way out; a value that names nothing here is no wish for `cpu`."""
     text = refusal("H200", visible="0")
     assert "CUDA_VISIBLE_DEVICES=0 hides" in text
@@ -141,9 +141,9 @@ def test_a_hidden_card_is_explained() -> None:
         ("GPU-", ()),
     ],
 )
-def test_visible_cards_are_those_that_cuda_would_show(visible: str | None, expected: tuple[Card, ...]) -> None:
-    """Order counts, the list ends at the first entry that names nothing, and a prefix must fit one card alone."""
-    assert visible_cards(ALL.cards, visible) == expected
+def test_visible_gpus_are_those_that_cuda_would_show(visible: str | None, expected: tuple[Gpu, ...]) -> None:
+    """Order counts, the list ends at the first entry that names nothing, and a prefix must fit one GPU alone."""
+    assert visible_gpus(ALL.gpus, visible) == expected
 
 
 def test_a_server_sees_only_its_device() -> None:
@@ -158,7 +158,7 @@ def test_a_server_sees_only_its_device() -> None:
 def test_litserve_finds_the_gpu(visible: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """LitServe's own function counts one GPU for the variables that a server gets, however the session names it."""
     connector = pytest.importorskip("litserve.connector")
-    listed = "\n".join(f"GPU {card.index}: {card.product} (UUID: {card.uuid})" for card in ALL.cards)
+    listed = "\n".join(f"GPU {gpu.index}: {gpu.product} (UUID: {gpu.uuid})" for gpu in ALL.gpus)
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho '{listed}'\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
@@ -189,16 +189,16 @@ def test_a_container_gets_the_gpu_by_its_uuid() -> None:
 
 @pytest.mark.parametrize("asked", ["T4", "auto"])
 def test_of_several_alike_the_first_visible_one_is_taken(asked: str) -> None:
-    """CUDA_VISIBLE_DEVICES gives each job a card of its own."""
+    """CUDA_VISIBLE_DEVICES gives each job a GPU of its own."""
     for visible, expected in ((None, T4), ("2,1,0", SECOND_T4), ("0,1", T4)):
-        assert select_device(asked, known_names=[], answer=ALL, host=HOST, visible=visible).card == expected
+        assert select_device(asked, known_names=[], answer=ALL, host=HOST, visible=visible).gpu == expected
 
 
-# -- instances of a divided card
+# -- instances of a divided GPU
 
 SLICES = tuple(
     replace(
-        card(0, "NVIDIA A100 MIG 1g.10gb", "A100-MIG-1g.10gb"), uuid=f"MIG-{number}", mig=True, mig_profile="1g.10gb"
+        gpu(0, "NVIDIA A100 MIG 1g.10gb", "A100-MIG-1g.10gb"), uuid=f"MIG-{number}", mig=True, mig_profile="1g.10gb"
     )
     for number in range(2)
 )
@@ -206,7 +206,7 @@ DIVIDED = NvmlAnswer((*SLICES, H200), "")
 
 
 def test_an_instance_is_given_by_its_own_uuid() -> None:
-    """Servers see the instance alone, and each has its own lock; the whole card is refused, its instances offered."""
+    """Servers see the instance alone, and each has its own lock; the whole GPU is refused, its instances offered."""
     devices = [select("A100-MIG-1g.10gb", DIVIDED, visible) for visible in ("MIG-0", "MIG-1")]
     assert [device.environment()["CUDA_VISIBLE_DEVICES"] for device in devices] == ["MIG-0", "MIG-1"]
     assert len({device.lock_key for device in devices}) == 2
@@ -214,6 +214,6 @@ def test_an_instance_is_given_by_its_own_uuid() -> None:
 
 
 @pytest.mark.parametrize(("visible", "expected"), [("MIG-1", (SLICES[1],)), ("0", (SLICES[0],)), ("MIG-", ())])
-def test_instances_are_visible_by_uuid_or_as_the_first_of_their_card(visible: str, expected: tuple[Card, ...]) -> None:
-    """CUDA takes an instance's UUID, and of a divided card's index its first instance."""
-    assert visible_cards(DIVIDED.cards, visible) == expected
+def test_instances_are_visible_by_uuid_or_as_the_first_of_their_gpu(visible: str, expected: tuple[Gpu, ...]) -> None:
+    """CUDA takes an instance's UUID, and of a divided GPU's index its first instance."""
+    assert visible_gpus(DIVIDED.gpus, visible) == expected

@@ -1,4 +1,4 @@
-"""A real sampler process, against scripted cards behind the real binding, against none, and against its own ends."""
+"""A real sampler process, against scripted GPUs behind the real binding, against none, and against its own ends."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import psutil
 import pytest
 
 from pytest_gpuserve.device import telemetry as device_telemetry
-from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess
+from pytest_gpuserve.device.sample import DeviceProcess, GpuEvent, GpuSample
 from pytest_gpuserve.device.sampler import SAMPLES
 from pytest_gpuserve.device.telemetry import SamplerOutput, SamplerProcess
 from pytest_gpuserve.measure.conditions import judge_window, judge_windows
 from pytest_gpuserve.measure.telemetry import between, telemetry_between
 from tests.fakes.children.toolkit import ROOT, busy, eventually, printed
-from tests.fakes.nvml.cards import (
+from tests.fakes.nvml.gpus import (
     DIVIDED_A100,
     FUNCTION_NOT_FOUND,
     GPU_IS_LOST,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 NS = 1_000_000_000
 SLOW = ("processes", "uncorrected_ecc")
-FAST = sorted({*CardSample.__struct_fields__} - {"uuid", *SLOW})
+FAST = sorted({*GpuSample.__struct_fields__} - {"uuid", *SLOW})
 REASONS = "nvmlDeviceGetCurrentClocksEventReasons"
 OF_FUNCTION = {
     "nvmlDeviceGetUtilizationRates": "gpu_utilisation",
@@ -65,7 +65,7 @@ OF_FUNCTION = {
 def sample_script(
     script: Script, folder: Path, library: Path, uuids: list[str], until: Callable[[SamplerOutput], bool]
 ) -> SamplerOutput:
-    """Let a sampler look at scripted cards until it has seen something, which it must."""
+    """Let a sampler look at scripted GPUs until it has seen something, which it must."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in write(script, folder, library=library).items():
             patch.setenv(name, value)
@@ -74,9 +74,9 @@ def sample_script(
             return sampling.seen()
 
 
-def of_card(seen: SamplerOutput, uuid: str) -> list[CardSample]:
-    """All that was seen of a card."""
-    return [card for sample in seen.samples for card in sample.cards if card.uuid == uuid]
+def of_gpu(seen: SamplerOutput, uuid: str) -> list[GpuSample]:
+    """All that was seen of a GPU."""
+    return [gpu for sample in seen.samples for gpu in sample.gpus if gpu.uuid == uuid]
 
 
 # -- a session with everything in it, looked at by several tests
@@ -86,7 +86,7 @@ FOREIGN = 2**22 + 7
 
 
 class Story:
-    """What a sampler saw of three cards in three seconds, from their epoch on; in the middle the second card ran hot.
+    """What a sampler saw of three GPUs in three seconds, from their epoch on; in the middle the second GPU ran hot.
 
     Args:
         folder: An empty one.
@@ -145,10 +145,10 @@ def story(tmp_path_factory: pytest.TempPathFactory, library: Path) -> Story:
 
 
 def test_every_value_reaches_its_place(story: Story) -> None:
-    """What the script says of a card stands in the sample, in the sample's units."""
+    """What the script says of a GPU stands in the sample, in the sample's units."""
     assert story.seen.problem == ""
-    first = of_card(story.seen, story.quiet.uuid)[0]
-    assert first == CardSample(
+    first = of_gpu(story.seen, story.quiet.uuid)[0]
+    assert first == GpuSample(
         story.quiet.uuid,
         gpu_utilisation=0.8,
         memory_used_bytes=450 << 20,
@@ -159,7 +159,7 @@ def test_every_value_reaches_its_place(story: Story) -> None:
         uncorrected_ecc=0,
         processes=(DeviceProcess(os.getpid(), psutil.Process().name(), 7 << 20, ours=True),),
     )
-    assert {card.power_watts for card in of_card(story.seen, story.quiet.uuid)} <= {100.0, 700.0}
+    assert {gpu.power_watts for gpu in of_gpu(story.seen, story.quiet.uuid)} <= {100.0, 700.0}
 
 
 def test_samples_come_when_they_should(story: Story) -> None:
@@ -169,29 +169,29 @@ def test_samples_come_when_they_should(story: Story) -> None:
     assert times[0] < story.epoch_ns < times[-1] < time.perf_counter_ns()
     # Missed ones are left out; but for them there are ten a second.
     assert len(times) <= (times[-1] - times[0]) / NS * 10 + 2
-    slow = [any(card.uncorrected_ecc is not None for card in sample.cards) for sample in story.seen.samples]
+    slow = [any(gpu.uncorrected_ecc is not None for gpu in sample.gpus) for sample in story.seen.samples]
     assert 1 <= sum(slow) <= len(slow) / 10 + 1
 
 
 def test_energy_follows_the_scripted_power(story: Story) -> None:
     """Before the step the counter gives some 100 W, after it some 700 W: samples lie where they belong in time."""
     for begin_ms, end_ms, watts in ((100, 900, 100.0), (1100, 2900, 700.0)):
-        found = telemetry_between(story.seen.samples, *story.window(begin_ms, end_ms)).cards[story.quiet.uuid]
+        found = telemetry_between(story.seen.samples, *story.window(begin_ms, end_ms)).gpus[story.quiet.uuid]
         assert found.energy is not None
         assert found.energy.source == "counter"
         assert found.energy.joules / (end_ms - begin_ms) * 1000 == pytest.approx(watts, rel=0.3)
 
 
 def test_what_changes_is_seen_from_its_time_on(story: Story) -> None:
-    """A fallen clock, its reason, who else is on the card, and errors; each XID is heard once."""
+    """A fallen clock, its reason, who else is on the GPU, and errors; each XID is heard once."""
     cool, hot = (
-        [card for sample in between(story.seen.samples, *story.window(*at)) for card in sample.cards]
+        [gpu for sample in between(story.seen.samples, *story.window(*at)) for gpu in sample.gpus]
         for at in ((500, 1300), (1700, 2500))
     )
     for uuid, first, then in ((story.hot.uuid, (1590, 0), (600, HW_THERMAL)), (story.quiet.uuid, *[(1500, 4)] * 2)):
         for seen, expected in ((cool, first), (hot, then)):
-            assert {(card.sm_clock_mhz, card.clock_reasons) for card in seen if card.uuid == uuid} == {expected}
-    looks = [card for card in of_card(story.seen, story.hot.uuid) if card.processes is not None]
+            assert {(gpu.sm_clock_mhz, gpu.clock_reasons) for gpu in seen if gpu.uuid == uuid} == {expected}
+    looks = [gpu for gpu in of_gpu(story.seen, story.hot.uuid) if gpu.processes is not None]
     # Who is not below the session is foreign, with pid, name and memory where these are known.
     init = DeviceProcess(1, psutil.Process(1).name(), 5 << 20, ours=False)
     assert looks[-1].processes == (DeviceProcess(FOREIGN, None, None, ours=False), init)
@@ -200,9 +200,9 @@ def test_what_changes_is_seen_from_its_time_on(story: Story) -> None:
     assert found == [(story.hot.uuid, "xid", 48), (story.hot.uuid, "xid", 79)]
 
 
-def test_a_mig_instance_has_its_own_memory_and_the_whole_cards_power(story: Story) -> None:
-    """Memory is the instance's; clocks, power and energy, which it has not, are those of its card."""
-    first = of_card(story.seen, story.slice)[0]
+def test_a_mig_instance_has_its_own_memory_and_the_whole_gpus_power(story: Story) -> None:
+    """Memory is the instance's; clocks, power and energy, which it has not, are those of its GPU."""
+    first = of_gpu(story.seen, story.slice)[0]
     assert (first.memory_used_bytes, first.power_watts, first.sm_clock_mhz) == (12 << 20, 30.0, 1500)
     assert first.energy_joules is not None
 
@@ -211,26 +211,26 @@ def test_a_mig_instance_has_its_own_memory_and_the_whole_cards_power(story: Stor
 
 
 def _least_slow(seen: SamplerOutput, uuids: list[str]) -> int:
-    """How often each card's slow values have been looked at, at least."""
+    """How often each GPU's slow values have been looked at, at least."""
     return min(
-        sum(any(getattr(look, name) is not None for name in SLOW) for look in of_card(seen, uuid)) for uuid in uuids
+        sum(any(getattr(look, name) is not None for name in SLOW) for look in of_gpu(seen, uuid)) for uuid in uuids
     )
 
 
 def test_a_function_that_is_not_supported_costs_its_value_and_no_more(library: Path, tmp_path: Path) -> None:
-    """Each function in turn, on a card of its own: its value is None, told once; all else is there."""
+    """Each function in turn, on a GPU of its own: its value is None, told once; all else is there."""
     functions = list(OF_FUNCTION)
-    cards = tuple(replace(T4, uuid=f"GPU-{index:08}", pci=None) for index, _ in enumerate(functions))
+    gpus = tuple(replace(T4, uuid=f"GPU-{index:08}", pci=None) for index, _ in enumerate(functions))
     errors = tuple(Error(function, NOT_SUPPORTED, index) for index, function in enumerate(functions))
     # An older driver that has no newer name has the older one; here it has neither.
     errors += (Error("nvmlDeviceGetCurrentClocksThrottleReasons", NOT_SUPPORTED, functions.index(REASONS)),)
-    uuids = [card.uuid for card in cards]
-    seen = sample_script(Script(cards, errors), tmp_path, library, uuids, lambda seen: _least_slow(seen, uuids) >= 1)
+    uuids = [gpu.uuid for gpu in gpus]
+    seen = sample_script(Script(gpus, errors), tmp_path, library, uuids, lambda seen: _least_slow(seen, uuids) >= 1)
     assert seen.problem == ""
     assert seen.events == ()
     assert Counter(unknown.uuid for unknown in seen.unknown) == dict.fromkeys(uuids, 1)
     for uuid, function in zip(uuids, functions, strict=True):
-        looks = of_card(seen, uuid)
+        looks = of_gpu(seen, uuid)
         for name in FAST:
             assert {getattr(look, name) is None for look in looks} == {name == OF_FUNCTION[function]}, (function, name)
         for name in SLOW:
@@ -239,12 +239,12 @@ def test_a_function_that_is_not_supported_costs_its_value_and_no_more(library: P
 
 PROBE = """
 import sys, msgspec, pynvml
-from pytest_gpuserve.device.card_probe import CardProbe
+from pytest_gpuserve.device.gpu_probe import GpuProbe
 from pytest_gpuserve.device.sample import Unknown
 pynvml.nvmlInit()
 for uuid in sys.argv[1:]:
     told = []
-    probe = CardProbe(pynvml, uuid, tell=told.append, is_ours=lambda _: False)
+    probe = GpuProbe(pynvml, uuid, tell=told.append, is_ours=lambda _: False)
     looks = [probe.read(slow=True) for _ in range(12)]
     unknown = [each.what for each in told if isinstance(each, Unknown)]
     print(msgspec.json.encode((looks, unknown, len(told) - len(unknown))).decode())
@@ -256,15 +256,15 @@ def test_a_value_is_given_up_after_several_failures_in_a_row(library: Path, tmp_
     """One error of the driver costs one look; one that lasts is told once, and NVML is asked no more."""
     functions = [name for name in OF_FUNCTION if name != REASONS]
     everywhere = ("nvmlDeviceGetHandleByUUID", "nvmlEventSetCreate", "nvmlEventSetWait_v2")
-    cards = tuple(replace(T4, uuid=f"GPU-{index:08}", pci=None) for index, _ in enumerate(functions))
+    gpus = tuple(replace(T4, uuid=f"GPU-{index:08}", pci=None) for index, _ in enumerate(functions))
     once = Moment(call=3, only=not lasts)
     errors = [Error(name, 999, index, once) for index, name in enumerate(functions)]
-    # Without a card in the script these are the calls of all of them: only the first GPU meets an error that passes.
+    # Without a GPU in the script these are the calls of all of them: only the first GPU meets an error that passes.
     errors += [Error(name, 999, None, Moment(call=1, only=True)) for name in everywhere]
     trace = tmp_path / "trace"
-    environment = write(Script(cards, tuple(errors)), tmp_path, library=library) | {"FAKE_NVML_TRACE": str(trace)}
-    lines = printed(PROBE, *(card.uuid for card in cards), env=environment).splitlines()
-    answer = msgspec.json.Decoder(tuple[list[CardSample], list[str], int])
+    environment = write(Script(gpus, tuple(errors)), tmp_path, library=library) | {"FAKE_NVML_TRACE": str(trace)}
+    lines = printed(PROBE, *(gpu.uuid for gpu in gpus), env=environment).splitlines()
+    answer = msgspec.json.Decoder(tuple[list[GpuSample], list[str], int])
     for index, (name, line) in enumerate(zip(functions, lines, strict=True)):
         looks, unknown, events = answer.decode(line)
         looks = looks if index else looks[1:]  # whose handle was not found at once
@@ -272,63 +272,63 @@ def test_a_value_is_given_up_after_several_failures_in_a_row(library: Path, tmp_
         assert (lost, len(unknown), events) == ([OF_FUNCTION[name]] * lasts, lasts, 0)
         assert lasts or sum(getattr(look, OF_FUNCTION[name]) is None for look in looks) == 1
     calls = Counter(trace.read_text().split())
-    assert calls["nvmlDeviceGetPowerUsage"] == 12 * len(cards) - 1 - (12 - 2 - 5) * lasts
+    assert calls["nvmlDeviceGetPowerUsage"] == 12 * len(gpus) - 1 - (12 - 2 - 5) * lasts
 
 
 def test_what_cannot_be_had_is_unknown_and_the_rest_still_comes(library: Path, tmp_path: Path) -> None:
-    """No registration costs a card its events alone; a uuid that NVML does not know has nothing.
+    """No registration costs a GPU its events alone; a uuid that NVML does not know has nothing.
 
     Of an older driver clock-event reasons are asked by their older name, throttle reasons.
     """
-    cards = tuple(replace(T4, uuid=f"GPU-{index}", pci=None) for index in range(2))
-    last = replace(cards[1], events=(Event(31, Moment(from_ms=200)),), clock_reasons=HW_THERMAL)
+    gpus = tuple(replace(T4, uuid=f"GPU-{index}", pci=None) for index in range(2))
+    last = replace(gpus[1], events=(Event(31, Moment(from_ms=200)),), clock_reasons=HW_THERMAL)
     errors = (Error("nvmlDeviceRegisterEvents", NOT_SUPPORTED, 0), Error(REASONS, FUNCTION_NOT_FOUND))
-    uuids = [*(card.uuid for card in cards), "GPU-none"]
-    script = Script((cards[0], last), errors)
+    uuids = [*(gpu.uuid for gpu in gpus), "GPU-none"]
+    script = Script((gpus[0], last), errors)
     seen = sample_script(
         script, tmp_path, library, uuids, lambda seen: bool(seen.events) and len(seen.unknown) >= len(uuids) - 1
     )
     told = sorted((unknown.uuid, unknown.what) for unknown in seen.unknown)
-    assert told == [("GPU-0", "XID events"), ("GPU-none", "the card")]
+    assert told == [("GPU-0", "XID events"), ("GPU-none", "the GPU")]
     assert [(event.uuid, event.number) for event in seen.events] == [("GPU-1", 31)]
-    assert {look.clock_reasons for look in of_card(seen, "GPU-1")} == {HW_THERMAL}
-    assert set(of_card(seen, "GPU-none")) == {CardSample("GPU-none")}
+    assert {look.clock_reasons for look in of_gpu(seen, "GPU-1")} == {HW_THERMAL}
+    assert set(of_gpu(seen, "GPU-none")) == {GpuSample("GPU-none")}
 
 
-def test_a_lost_card_is_one_event_and_all_of_it_unknown_from_then_on(library: Path, tmp_path: Path) -> None:
-    """Whichever function finds out, it is told once; the other card goes on."""
+def test_a_lost_gpu_is_one_event_and_all_of_it_unknown_from_then_on(library: Path, tmp_path: Path) -> None:
+    """Whichever function finds out, it is told once; the other GPU goes on."""
     functions = list(OF_FUNCTION)
-    cards = tuple(replace(T4, uuid=f"GPU-{index:08}", pci=None) for index in range(len(functions) + 1))
+    gpus = tuple(replace(T4, uuid=f"GPU-{index:08}", pci=None) for index in range(len(functions) + 1))
     errors = tuple(Error(name, GPU_IS_LOST, index, Moment(call=1)) for index, name in enumerate(functions))
-    *lost, well = uuids = [card.uuid for card in cards]
+    *lost, well = uuids = [gpu.uuid for gpu in gpus]
 
     def over(seen: SamplerOutput) -> bool:
         return len(seen.events) >= len(lost) and seen.samples[-1].at_ns > seen.events[-1].at_ns
 
-    seen = sample_script(Script(cards, errors), tmp_path, library, uuids, over)
+    seen = sample_script(Script(gpus, errors), tmp_path, library, uuids, over)
     assert seen.problem == ""
     assert Counter((event.uuid, event.kind) for event in seen.events) == {(uuid, "lost"): 1 for uuid in lost}
-    last = {card.uuid: card for card in seen.samples[-1].cards}
-    assert all(last[uuid] == CardSample(uuid) for uuid in lost)
+    last = {gpu.uuid: gpu for gpu in seen.samples[-1].gpus}
+    assert all(last[uuid] == GpuSample(uuid) for uuid in lost)
     assert last[well].power_watts == 30.0
 
 
 def test_a_library_that_does_not_start_is_told(library: Path, tmp_path: Path) -> None:
-    """Without nvmlInit all of the card is None, never zero."""
+    """Without nvmlInit all of the GPU is None, never zero."""
     script = Script((T4,), (Error("nvmlInitWithFlags", 18),))
     seen = sample_script(script, tmp_path, library, [T4.uuid], lambda seen: bool(seen.samples))
     assert [(unknown.uuid, unknown.what) for unknown in seen.unknown] == [("", "NVML")]
-    assert set(of_card(seen, T4.uuid)) == {CardSample(T4.uuid)}
+    assert set(of_gpu(seen, T4.uuid)) == {GpuSample(T4.uuid)}
 
 
-# -- without a card
+# -- without a GPU
 
 
 def test_cpu_time_goes_to_server_or_client_and_never_to_both(tmp_path: Path) -> None:
     """A server below the client's process is the server's alone; before anybody was told there is no CPU time."""
     with busy() as burner, SamplerProcess([], log=tmp_path / "log") as sampling:
         assert sampling.seen().samples[0].server_cpu_seconds is None
-        assert sampling.seen().samples[0].cards == ()
+        assert sampling.seen().samples[0].gpus == ()
         began = time.process_time()
         sampling.watch(client=[os.getpid()], server=[burner])
         eventually(lambda: (sampling.seen().samples[-1].server_cpu_seconds or 0) > 0.3, "the server has worked")
@@ -422,14 +422,14 @@ def test_half_a_line_is_left_for_later(tmp_path: Path) -> None:
     path = tmp_path / SAMPLES
     records = device_telemetry._Records(path)
     records.read()
-    line = msgspec.json.encode(CardEvent(5, "GPU-1", "lost")) + b"\n"
+    line = msgspec.json.encode(GpuEvent(5, "GPU-1", "lost")) + b"\n"
     path.write_bytes(line + line[:9])
     records.read()
     records.read()
     assert len(records.events) == 1
     path.write_bytes(line + line)
     records.read()
-    assert records.events == [CardEvent(5, "GPU-1", "lost")] * 2
+    assert records.events == [GpuEvent(5, "GPU-1", "lost")] * 2
     assert records.problem == ""
 
 

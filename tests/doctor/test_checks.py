@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuserve.device.card import Card
+from pytest_gpuserve.device.gpu import Gpu
 from pytest_gpuserve.device.host import Host
-from pytest_gpuserve.device.sample import CardSample, DeviceProcess
+from pytest_gpuserve.device.sample import DeviceProcess, GpuSample
 from pytest_gpuserve.doctor.checks import GIB, MIB, CpuUse, GpuState, HostState, Level, gpu_checks, host_checks
 
 OK, UNKNOWN, WARNING, PREVENTS = Level.OK, Level.UNKNOWN, Level.WARNING, Level.PREVENTS
@@ -20,7 +20,7 @@ GOOD_HOST = HostState(
     host=HOST, core_limit=inf, cpu=CpuUse(0.1, 0.0), shared_memory_bytes=31 * GIB, temp_bytes=100 * GIB
 )
 UUID = "GPU-00000000-1111-2222-3333-444444444444"
-CARD = Card(
+GPU = Gpu(
     index=3,
     product="Tesla T4",
     name="T4",
@@ -51,10 +51,10 @@ STRANGER = DeviceProcess(4242, "python", 800 * MIB, ours=False)
 
 def gpu(*, sees_all: bool = True, **changes: Any) -> GpuState:  # noqa: ANN401 -- fields of several types
     """A good GPU whose facts, or whose second sample, have changes."""
-    facts = {name: value for name, value in changes.items() if name in Card.__dataclass_fields__}
+    facts = {name: value for name, value in changes.items() if name in Gpu.__dataclass_fields__}
     sample = {name: value for name, value in changes.items() if name not in facts}
-    samples = (CardSample(UUID, **CALM), CardSample(UUID, **{**CALM, **sample}))
-    return GpuState(card=replace(CARD, **facts), samples=samples, sees_all=sees_all)
+    samples = (GpuSample(UUID, **CALM), GpuSample(UUID, **{**CALM, **sample}))
+    return GpuState(gpu=replace(GPU, **facts), samples=samples, sees_all=sees_all)
 
 
 def test_a_good_machine_is_ok() -> None:
@@ -70,8 +70,8 @@ def test_a_machine_that_tells_nothing_is_unknown() -> None:
     assert set(levels.values()) == {UNKNOWN}
     facts = ("power_limit_watts", "power_default_watts", "persistence", "application_clocks_set")
     nothing: dict[str, Any] = dict.fromkeys(facts)
-    blind = replace(CARD, **nothing)
-    assert {each.level for each in gpu_checks(GpuState(card=blind))} == {UNKNOWN}
+    blind = replace(GPU, **nothing)
+    assert {each.level for each in gpu_checks(GpuState(gpu=blind))} == {UNKNOWN}
 
 
 @pytest.mark.parametrize(

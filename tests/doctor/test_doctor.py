@@ -16,9 +16,9 @@ from pytest_gpuserve.doctor import look as looking
 from pytest_gpuserve.doctor.checks import Level
 from pytest_gpuserve.doctor.look import lock_check, look
 from tests.fakes.children.toolkit import busy
-from tests.fakes.nvml import cards
+from tests.fakes.nvml import gpus
 from tests.fakes.nvml.build import fake_environment
-from tests.fakes.nvml.cards import Process, Script, second
+from tests.fakes.nvml.gpus import Process, Script, second
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ def doctor(*options: str, **environ: str) -> tuple[int, str]:
 
 def report(script: Script, folder: Path, library: Path, **environ: str) -> dict[str, Any]:
     """The JSON report of a machine with scripted GPUs."""
-    _, text = doctor("--json", **cards.write(script, folder, library=library), **environ)
+    _, text = doctor("--json", **gpus.write(script, folder, library=library), **environ)
     told: dict[str, Any] = json.loads(text)
     return told
 
@@ -71,25 +71,25 @@ def test_an_interpreter_without_servers_cannot_measure(tmp_path: Path, monkeypat
 def test_a_gpu_in_trouble_is_no_device(tmp_path: Path, library: Path) -> None:
     """A GPU with a foreign process, a slowdown and half its power is told so, and the other GPU is left."""
     troubled = replace(
-        cards.T4,
-        processes=(Process(os.getpid(), 600 * cards.MIB),),
-        clock_reasons=cards.HW_THERMAL | cards.HW_SLOWDOWN | cards.GPU_IDLE,
+        gpus.T4,
+        processes=(Process(os.getpid(), 600 * gpus.MIB),),
+        clock_reasons=gpus.HW_THERMAL | gpus.HW_SLOWDOWN | gpus.GPU_IDLE,
         power_limit_watts=35,
         persistence=0,
         ecc_uncorrected=3,
     )
-    told = report(Script((troubled, second(cards.T4))), tmp_path, library)
+    told = report(Script((troubled, second(gpus.T4))), tmp_path, library)
     warned = dict.fromkeys(("throttling", "clocks", "power limit", "persistence mode", "ECC errors"), "warning")
-    assert levels(told, cards.T4.uuid) == {"lock": "ok", "processes": "prevents", **warned}
-    assert levels(told, second(cards.T4).uuid)["processes"] in {"ok", "unknown"}
+    assert levels(told, gpus.T4.uuid) == {"lock": "ok", "processes": "prevents", **warned}
+    assert levels(told, second(gpus.T4).uuid)["processes"] in {"ok", "unknown"}
     assert "T4" in told["devices"]
 
 
 @pytest.mark.parametrize(("name", "status"), [("H200", 0), ("T4", 1), ("A100", 1)])
 def test_the_device_that_is_asked_for_decides(library: Path, tmp_path: Path, name: str, status: int) -> None:
     """--gpu=NAME succeeds only for a GPU that is here and free, although `cpu` would be left."""
-    used = replace(second(cards.T4), uuid=cards.T4.uuid, processes=(Process(1, None),))
-    environment = cards.write(Script((cards.H200, used)), tmp_path, library=library)
+    used = replace(second(gpus.T4), uuid=gpus.T4.uuid, processes=(Process(1, None),))
+    environment = gpus.write(Script((gpus.H200, used)), tmp_path, library=library)
     found, text = doctor(f"--gpu={name}", **environment)
     assert found == status, text
     assert text.splitlines()[-1].startswith("can be" if status == 0 else "nothing ")

@@ -64,7 +64,7 @@ class Stage:
         failing: Which of the starts fail, and how.
         compiling: Whose models are compiled all the time.
         foreign: Cores that others take, of each block to come; none after these.
-        eyes: Look at the card, where there is one; they have the time.
+        eyes: Look at the GPU, where there is one; they have the time.
         notes: What was noted of it.
         starts: Whose server was started.
         running: Whose servers run.
@@ -93,7 +93,7 @@ class Stage:
     seeds: dict[Arm, list[int]] = field(default_factory=lambda: {arm: [] for arm in ARMS})
 
     def pair(
-        self, shape: LoadShape = USERS, *, alone: bool = False, on_card: bool = False, requests: int = 1
+        self, shape: LoadShape = USERS, *, alone: bool = False, on_gpu: bool = False, requests: int = 1
     ) -> Pairing:
         """Both, to be compared under this load; a seed makes it repeatable."""
         terms = Terms(shape, requests_wanted=(1,), most_foreign_cores=0.5, by_turns=alone, seed="s")
@@ -104,7 +104,7 @@ class Stage:
                 cast("ServerKind", SimpleNamespace(workload=dict, information=dict)), _Starter(self, arm).start
             )
             sent = (Request("GET", "/"),) * requests
-            return Target(handle, sent, telemetry_source=source if on_card else NO_TELEMETRY)
+            return Target(handle, sent, telemetry_source=source if on_gpu else NO_TELEMETRY)
 
         return Pairing(target("base"), target("candidate"), terms, Seen())
 

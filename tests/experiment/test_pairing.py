@@ -316,39 +316,39 @@ def test_other_failures_are_failures(stage: Stage, arm: Arm, words: str) -> None
     assert both.by_turns is (words != "no such file")
 
 
-# -- held up, and on a card
+# -- held up, and on a GPU
 
 
 @pytest.mark.parametrize("hot", [False, True])
 @either_way
 def test_a_turn_that_was_disturbed_is_measured_again(stage: Stage, *, alone: bool, hot: bool) -> None:
-    """By a client held up or by a hot card: side by side with its block, alone with its start; and it is told."""
+    """By a client held up or by a hot GPU: side by side with its block, alone with its start; and it is told."""
     if hot:
-        stage.eyes.card = lambda _: HOT if stage.in_turn(2) else {}
+        stage.eyes.gpu = lambda _: HOT if stage.in_turn(2) else {}
     elif alone:
         # Answers to what was under way then fall into the window.
         stage.stalled = lambda start: TURNS_ALONE * HELD_UP if start == 1 else 0
     else:
         stage.late = lambda start, number: HELD_UP if (start, number) == (1, 0) else 0
-    measured = stage.round(alone=alone, on_card=hot)
+    measured = stage.round(alone=alone, on_gpu=hot)
     assert (measured.problems, measured.rejected) == ((), 1)
     assert len(stage.turns) == (5 if alone else 4 * (BLOCKS + 1))
     reasons = rejected(measured)
     assert len(reasons) == (1 if alone else 4)
     assert all(("HW_THERMAL_SLOWDOWN" if hot else LATE_TEXT) in text for text in reasons)
     assert windows(measured) == {2 if alone else 12}
-    assert all((each.cards is not None) is hot for arm in ARMS for each in measured.windows(arm))
+    assert all((each.gpus is not None) is hot for arm in ARMS for each in measured.windows(arm))
 
 
 @pytest.mark.parametrize("hot", [False, True])
 @either_way
 def test_what_is_disturbed_again_and_again_makes_a_round_invalid(stage: Stage, *, alone: bool, hot: bool) -> None:
-    """After more than a third of a round, with the reason: unlike a busy host a hot card may be well tomorrow."""
+    """After more than a third of a round, with the reason: unlike a busy host a hot GPU may be well tomorrow."""
     if hot:
-        stage.eyes.card = lambda _: HOT
+        stage.eyes.gpu = lambda _: HOT
     else:
         stage.late = lambda *_: HELD_UP
-    measured = stage.round(alone=alone, on_card=hot)
+    measured = stage.round(alone=alone, on_gpu=hot)
     (problem,) = measured.problems
     assert problem.kind is (ReasonKind.THROTTLED if hot else ReasonKind.CLIENT_HELD_UP)
     assert hot or "; disturbed were " in problem.text
@@ -356,12 +356,12 @@ def test_what_is_disturbed_again_and_again_makes_a_round_invalid(stage: Stage, *
     assert len(stage.turns) == (MOST_AGAIN + 1) * (1 if alone else 4)
 
 
-def test_a_round_on_a_card_is_told_what_the_card_did(stage: Stage) -> None:
+def test_a_round_on_a_gpu_is_told_what_the_gpu_did(stage: Stage) -> None:
     """Each window and each side has it, with the power of both servers at rest; whose CPU time it was is not told."""
-    measured = stage.round(on_card=True)
+    measured = stage.round(on_gpu=True)
     assert (measured.problems, measured.rejected, stage.notes) == ((), 0, [])
     for arm in ARMS:
-        joules = [each.cards.joules for each in measured.windows(arm) if each.cards is not None]
+        joules = [each.gpus.joules for each in measured.windows(arm) if each.gpus is not None]
         assert joules == pytest.approx([50.0] * 12)
         side = measured.sides[arm]
         assert side.telemetry is not None
@@ -380,8 +380,8 @@ def test_a_round_on_a_card_is_told_what_the_card_did(stage: Stage) -> None:
 )
 def test_memory_that_is_not_given_back_makes_a_round_invalid(stage: Stage, blocks: int, *, alone: bool) -> None:
     """Also where it shows only after the round's last look."""
-    stage.eyes.card = lambda _: {"memory_used_bytes": (400 + (300 if stage.turns else 0)) * MIB}
-    both = stage.pair(alone=alone, on_card=True)
+    stage.eyes.gpu = lambda _: {"memory_used_bytes": (400 + (300 if stage.turns else 0)) * MIB}
+    both = stage.pair(alone=alone, on_gpu=True)
     both.measure(blocks)
     if both.blocks_of_open_round:
         assert both.rounds[0].problems == ()
@@ -393,8 +393,8 @@ def test_memory_that_is_not_given_back_makes_a_round_invalid(stage: Stage, block
 def test_what_a_failed_start_left_behind_spoils_the_round_after_it(stage: Stage) -> None:
     """A second server that found no memory, and kept what it had, is noted; the round by turns proves nothing."""
     stage.failing = lambda arm, start: ServerFailed(f"{arm}: CUDA out of memory") if start == 1 else None
-    stage.eyes.card = lambda _: {"memory_used_bytes": (400 + (300 if stage.starts else 0)) * MIB}
-    measured = stage.round(on_card=True)
+    stage.eyes.gpu = lambda _: {"memory_used_bytes": (400 + (300 if stage.starts else 0)) * MIB}
+    measured = stage.round(on_gpu=True)
     assert measured.by_turns
     (problem,) = measured.problems
     assert problem.kind is ReasonKind.MEMORY_NOT_GIVEN_BACK

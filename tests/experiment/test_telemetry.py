@@ -1,4 +1,4 @@
-"""What a load makes of what its card did: windows measured again, runs that prove nothing, and what is told of it."""
+"""What a load makes of what its GPU did: windows measured again, runs that prove nothing, and what is told of it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from pytest_gpuserve.device.cpu import CpuReading
-from pytest_gpuserve.device.sample import CardEvent, DeviceProcess, Unknown
+from pytest_gpuserve.device.sample import DeviceProcess, GpuEvent, Unknown
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment import loaded
 from pytest_gpuserve.experiment.handle import Target
@@ -21,7 +21,7 @@ from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.measure.counters import Counters
-from pytest_gpuserve.measure.window import CardUse
+from pytest_gpuserve.measure.window import GpuUse
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.compare.vocabulary import cases
 from tests.fakes.scripted_engines import TICK_NS, TICK_REQUESTS, ScriptedEngines, scripted_instance
@@ -47,7 +47,7 @@ SERVER_PID, MEMBER_PID, ENGINE_PID = 71, 72, 81
 HOT = {"clock_reasons": 0x40}
 BLANK = dict.fromkeys(("energy_joules", *QUIET))
 FOREIGN = DeviceProcess(99, "other", 5 * MIB, ours=False)
-CLOCK_UNKNOWN = ReasonKind.CARD_UNKNOWN, f"SM clock of {UUID}"
+CLOCK_UNKNOWN = ReasonKind.GPU_UNKNOWN, f"SM clock of {UUID}"
 OURS = DeviceProcess(SERVER_PID, "server", 5 * MIB, ours=True)
 
 
@@ -58,10 +58,10 @@ def kinds(problems: list[Reason]) -> list[ReasonKind]:
 
 @dataclass
 class Alone:
-    """A server and its load engines that are not there, at a card that is scripted.
+    """A server and its load engines that are not there, at a GPU that is scripted.
 
     Args:
-        eyes: Look at the card.
+        eyes: Look at the GPU.
         notes: What was noted.
         ticks: How many the engines have reported.
         load_began_ns: When the load began, with its warm-up.
@@ -131,13 +131,13 @@ class Alone:
         return found, [*load.problems, *monitor.problems()]
 
     def since_load(self, begin: float, end: float, **values: object) -> Callable[[float], Mapping[str, object]]:
-        """Have a card do something between two moments after the load's begin, in seconds."""
+        """Have a GPU do something between two moments after the load's begin, in seconds."""
 
-        def card(at_seconds: float) -> Mapping[str, object]:
+        def gpu(at_seconds: float) -> Mapping[str, object]:
             since = at_seconds - self.load_began_ns / NS
             return values if self.load_began_ns and begin <= since < end else {}
 
-        return card
+        return gpu
 
 
 @pytest.fixture
@@ -154,14 +154,14 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Alone:
 # -- windows
 
 
-def test_an_undisturbed_start_is_told_what_its_card_did(server: Alone) -> None:
+def test_an_undisturbed_start_is_told_what_its_gpu_did(server: Alone) -> None:
     """Each window has energy, memory, utilisation and clock; the start its telemetry and the power at rest."""
     measured, problems = server.measure()
     assert (len(measured.windows), measured.rejected, problems, server.notes) == (8, (), [], [])
     for one in measured.windows:
-        assert one.cards is not None
-        assert one.cards.joules == pytest.approx(50.0)
-        assert replace(one.cards, joules=None) == CardUse(None, 400 * MIB, 0.5, 1500.0)
+        assert one.gpus is not None
+        assert one.gpus.joules == pytest.approx(50.0)
+        assert replace(one.gpus, joules=None) == GpuUse(None, 400 * MIB, 0.5, 1500.0)
     assert measured.idle_watts == pytest.approx(100.0)
     assert measured.telemetry is not None
     assert measured.telemetry.seconds == pytest.approx(4.0)
@@ -195,7 +195,7 @@ def test_disturbed_windows_are_measured_again(
     server: Alone, begin: float, end: float, rejected: int, left: int
 ) -> None:
     """They are gone with their requests and counts; when more than a third is lost anyway the run ends as invalid."""
-    server.eyes.card = server.since_load(begin, end, **HOT)
+    server.eyes.gpu = server.since_load(begin, end, **HOT)
     measured, problems = server.measure()
     assert kinds(problems) == ([] if left == 8 else [ReasonKind.THROTTLED])
     assert (len(measured.rejected), len(measured.windows)) == (rejected, left)
@@ -206,14 +206,14 @@ def test_disturbed_windows_are_measured_again(
         assert measured.counters is not None
         assert measured.counters.requests == measured.counters.items == measured.requests
         assert measured.telemetry is not None
-        assert measured.telemetry.cards[UUID].clock_reasons == {}
+        assert measured.telemetry.gpus[UUID].clock_reasons == {}
 
 
 @pytest.mark.parametrize("hot", [False, True])
 def test_a_schedule_that_ends_by_itself_cannot_be_measured_again(server: Alone, *, hot: bool) -> None:
     """All of it is measured or none; one disturbed window makes it invalid."""
     if hot:
-        server.eyes.card = server.since_load(0.7, 0.8, **HOT)
+        server.eyes.gpu = server.since_load(0.7, 0.8, **HOT)
     measured, problems = server.measure(schedule=Steps(((4, 2.0),)))
     assert kinds(problems) == [ReasonKind.THROTTLED] * hot
     assert len(measured.windows) == (3 if hot else 4)
@@ -225,7 +225,7 @@ def test_a_slower_clock_than_the_baselines_is_a_disturbance(
 ) -> None:
     """Where the baseline's is known; here for two windows."""
     slow = server.since_load(0.3, 1.3, sm_clock_mhz=1510)
-    server.eyes.card = lambda at: slow(at) or {"sm_clock_mhz": 1600}
+    server.eyes.gpu = lambda at: slow(at) or {"sm_clock_mhz": 1600}
     measured, problems = server.measure(baseline_mhz=baseline_mhz)
     assert (len(measured.rejected), problems) == (rejected, [])
 
@@ -234,19 +234,19 @@ def test_a_slower_clock_than_the_baselines_is_a_disturbance(
 
 
 def since(begin: float, **values: object) -> Callable[[Alone], Callable[[float], Mapping[str, object]]]:
-    """A card that does something from a moment after the load's begin on."""
+    """A GPU that does something from a moment after the load's begin on."""
     return lambda server: server.since_load(begin, 1e9, **values)
 
 
 @cases(
-    "card, kind, words",
+    "gpu, kind, words",
     {
         "another's process": (
             since(1.0, processes=(OURS, FOREIGN)),
             ReasonKind.FOREIGN_PROCESS,
             f"foreign process on {UUID}: process 99 (other, 5 MiB)",
         ),
-        # Also where pids do not tell ours from theirs: nobody who is on the card before the start is ours.
+        # Also where pids do not tell ours from theirs: nobody who is on the GPU before the start is ours.
         "one before the start": (
             lambda _: lambda at: {"processes": (FOREIGN,) if at < 1.2 else ()},
             ReasonKind.FOREIGN_PROCESS,
@@ -262,19 +262,19 @@ def since(begin: float, **values: object) -> Callable[[Alone], Callable[[float],
             ReasonKind.FOREIGN_PROCESS,
             f"foreign use of {UUID}: it was 7 % busy, 400 MiB in use",
         ),
-        "memory errors": (since(1.0, uncorrected_ecc=2), ReasonKind.CARD_ERROR, f"uncorrected ECC errors on {UUID}"),
+        "memory errors": (since(1.0, uncorrected_ecc=2), ReasonKind.GPU_ERROR, f"uncorrected ECC errors on {UUID}"),
         "a blind driver": (
             lambda _: lambda _: BLANK,
-            ReasonKind.CARD_UNKNOWN,
+            ReasonKind.GPU_UNKNOWN,
             f"nothing is known of {UUID}: NVML told none of its values",
         ),
     },
 )
 def test_what_spoils_a_run_makes_it_invalid_at_once(
-    server: Alone, card: Callable[[Alone], Callable[[float], Mapping[str, object]]], kind: ReasonKind, words: str
+    server: Alone, gpu: Callable[[Alone], Callable[[float], Mapping[str, object]]], kind: ReasonKind, words: str
 ) -> None:
-    """Once, in words, and the load ends with it; also where the card may have been hot, slow or shared."""
-    server.eyes.card = card(server)
+    """Once, in words, and the load ends with it; also where the GPU may have been hot, slow or shared."""
+    server.eyes.gpu = gpu(server)
     server.eyes.unknown = [Unknown("", "NVML", "Driver Not Loaded")]
     _, (problem,) = server.measure()
     assert problem.kind is kind
@@ -287,18 +287,18 @@ def test_what_spoils_a_run_makes_it_invalid_at_once(
     ("at_seconds", "number", "befell"),
     [(0, 79, False), (2, 79, True), (8, 79, True), (2, 45, False), (5, 45, True), (8, 45, False)],
 )
-def test_errors_of_the_card_make_a_run_invalid(server: Alone, at_seconds: int, number: int, *, befell: bool) -> None:
+def test_errors_of_the_gpu_make_a_run_invalid(server: Alone, at_seconds: int, number: int, *, befell: bool) -> None:
     """Those of the time of this start, and of an application's only those under load: its end at 8 s logs them, too."""
-    server.eyes.events = [CardEvent(at_seconds * NS, UUID, "xid", number)]
+    server.eyes.events = [GpuEvent(at_seconds * NS, UUID, "xid", number)]
     measured, problems = server.measure()
     assert befell or 5 < measured.windows[-1].end_ns / NS < 8
-    expected = [(ReasonKind.CARD_ERROR, f"XID {number} on {UUID}")] * befell
+    expected = [(ReasonKind.GPU_ERROR, f"XID {number} on {UUID}")] * befell
     assert [(problem.kind, problem.about) for problem in problems] == expected
 
 
 def test_a_server_on_the_cpu_is_no_measurement_of_the_gpu(server: Alone) -> None:
     """It names the setting of that kind of server; the load ends with its first window."""
-    server.eyes.card = lambda _: {"gpu_utilisation": 0.0}
+    server.eyes.gpu = lambda _: {"gpu_utilisation": 0.0}
     _, (problem,) = server.measure()
     assert (problem.kind, problem.about) == (ReasonKind.GPU_UNUSED, UUID)
     assert 'move the model and its inputs in the Worker with .to("cuda")' in problem.text
@@ -307,24 +307,24 @@ def test_a_server_on_the_cpu_is_no_measurement_of_the_gpu(server: Alone) -> None
 
 def test_whether_the_gpu_is_used_may_be_unknown(server: Alone) -> None:
     """Without its memory: the run goes on, and says so."""
-    server.eyes.card = lambda _: {"gpu_utilisation": None, "memory_used_bytes": None}
+    server.eyes.gpu = lambda _: {"gpu_utilisation": None, "memory_used_bytes": None}
     assert server.measure()[1] == []
     assert f"telemetry unknown: {UUID}: whether the server uses it" in server.notes
 
 
 def test_whose_processes_are_there_may_be_unknown(server: Alone) -> None:
     """In a container none of the pids is ours: the run goes on, and says so."""
-    server.eyes.card = server.since_load(0.0, 1e9, processes=(FOREIGN,))
+    server.eyes.gpu = server.since_load(0.0, 1e9, processes=(FOREIGN,))
     assert server.measure()[1] == []
     (note,) = server.notes
     assert note.startswith(f"telemetry unknown: {UUID}: whose processes are on it")
 
 
 def test_a_container_starts_before_it_is_known_for_ours(server: Alone) -> None:
-    """What loads a model on the card is not called foreign before the server has told who it is."""
+    """What loads a model on the GPU is not called foreign before the server has told who it is."""
     with server.telemetry_source.monitor() as monitor:
         told_seconds = server.eyes.now_ns / NS + 3
-        server.eyes.card = lambda at: {"processes": (FOREIGN if at <= told_seconds else OURS,)}
+        server.eyes.gpu = lambda at: {"processes": (FOREIGN if at <= told_seconds else OURS,)}
         server.eyes.live_until(round(told_seconds * NS))
         monitor.up(server.instance())
         server.eyes.live_until(server.eyes.now_ns + NS)
@@ -335,24 +335,24 @@ def test_a_container_starts_before_it_is_known_for_ours(server: Alone) -> None:
 def test_a_dead_sampler_makes_a_run_invalid(server: Alone) -> None:
     """Nothing is known of the time after it, and no rule may pass."""
 
-    def card(at_seconds: float) -> Mapping[str, object]:
+    def gpu(at_seconds: float) -> Mapping[str, object]:
         if at_seconds > 2.0:
             server.eyes.problem = "telemetry unknown: the sampler has ended (killed by SIGKILL)"
         return {}
 
-    server.eyes.card = card
+    server.eyes.gpu = gpu
     _, (problem,) = server.measure()
     assert problem.text.startswith("telemetry unknown: the sampler has ended")
 
 
 def test_unknown_reasons_are_said_and_the_run_goes_on(server: Alone) -> None:
-    """Once what NVML said, once in how many windows; other values that a card does not have are not worth a line."""
+    """Once what NVML said, once in how many windows; other values that a GPU does not have are not worth a line."""
     server.eyes.unknown = [
         Unknown(UUID, "clock-event reasons", "Not Supported"),
         Unknown(UUID, "PCIe sent", "Not Supported"),
         Unknown(UUID, "power", "Unknown Error"),
     ]
-    server.eyes.card = lambda _: {"clock_reasons": None}
+    server.eyes.gpu = lambda _: {"clock_reasons": None}
     measured, problems = server.measure()
     assert (problems, len(measured.windows)) == ([], 8)
     assert server.notes == [
@@ -363,9 +363,9 @@ def test_unknown_reasons_are_said_and_the_run_goes_on(server: Alone) -> None:
 
 
 @pytest.mark.parametrize("without", [False, True])
-def test_a_card_without_ecc_is_not_asked_for_it(server: Alone, *, without: bool) -> None:
+def test_a_gpu_without_ecc_is_not_asked_for_it(server: Alone, *, without: bool) -> None:
     """Of another one it is said that it is not known."""
-    server.eyes.card = lambda _: {"uncorrected_ecc": None}
+    server.eyes.gpu = lambda _: {"uncorrected_ecc": None}
     server.eyes.unknown = [Unknown(UUID, "uncorrected ECC errors", "Not Supported")]
     with server.start(server.telemeter_of(UUID, without_ecc=[UUID] if without else [])) as monitor:
         pass
@@ -380,15 +380,15 @@ def test_a_card_without_ecc_is_not_asked_for_it(server: Alone, *, without: bool)
 def test_an_unknown_clock_makes_a_run_invalid_where_the_baseline_has_one(
     server: Alone, baseline_mhz: float | None, since_seconds: float, *, invalid: bool
 ) -> None:
-    """Whether the card was slower than the baseline's is asked there, and here not answered, if only at the end."""
-    server.eyes.card = lambda at: {"sm_clock_mhz": None} if at >= since_seconds else {}
+    """Whether the GPU was slower than the baseline's is asked there, and here not answered, if only at the end."""
+    server.eyes.gpu = lambda at: {"sm_clock_mhz": None} if at >= since_seconds else {}
     _, problems = server.measure(baseline_mhz=baseline_mhz)
     assert [(problem.kind, problem.about) for problem in problems] == [CLOCK_UNKNOWN] * invalid
 
 
 def test_what_is_not_known_is_noted_once_a_session(server: Alone) -> None:
-    """Texts that differ in their counts alone are one; another card is another text."""
-    texts = [f"telemetry unknown in {n} of 8 windows, first: GPU-{card}: its SM clock" for n in (4, 7) for card in "12"]
+    """Texts that differ in their counts alone are one; another GPU is another text."""
+    texts = [f"telemetry unknown in {n} of 8 windows, first: GPU-{gpu}: its SM clock" for n in (4, 7) for gpu in "12"]
     with server.telemetry_source.monitor() as monitor:
         for text in texts:
             monitor.note(text)
@@ -403,7 +403,7 @@ def test_what_is_not_known_is_noted_once_a_session(server: Alone) -> None:
     ("values", "kind"),
     [
         ({"processes": (OURS, FOREIGN)}, ReasonKind.FOREIGN_PROCESS),
-        ({"uncorrected_ecc": 1}, ReasonKind.CARD_ERROR),
+        ({"uncorrected_ecc": 1}, ReasonKind.GPU_ERROR),
     ],
 )
 def test_what_comes_in_the_last_moment_is_seen(
@@ -412,12 +412,12 @@ def test_what_comes_in_the_last_moment_is_seen(
     """What the sampler reads once a second is looked at once more after the end: the errors are this start's."""
     late: list[float] = []
 
-    def card(at_seconds: float) -> Mapping[str, object]:
+    def gpu(at_seconds: float) -> Mapping[str, object]:
         if round(at_seconds * 10) % 10:
             return {"uncorrected_ecc": None, "processes": None}
         return {"processes": (OURS,), **(values if late and late[0] <= at_seconds < late[0] + 1.05 else {})}
 
-    server.eyes.card = card
+    server.eyes.gpu = gpu
     with server.start() as monitor:
         server.eyes.live_until(server.eyes.now_ns + 2 * NS + tenths * NS // 10)
         late.append(server.eyes.now_ns / NS - 0.01)
@@ -459,7 +459,7 @@ def test_memory_has_to_be_given_back(server: Alone, kept_mib: int, given_back_se
     """But for what a driver keeps, and within some seconds of the server's end."""
     with server.start() as monitor:
         back = server.eyes.now_ns / NS + given_back_seconds
-        server.eyes.card = lambda at: {"memory_used_bytes": (400 + (kept_mib if at < back else 0)) * MIB}
+        server.eyes.gpu = lambda at: {"memory_used_bytes": (400 + (kept_mib if at < back else 0)) * MIB}
     assert kinds(monitor.problems()) == [ReasonKind.MEMORY_NOT_GIVEN_BACK] * invalid
 
 
@@ -475,19 +475,19 @@ def test_a_failed_start_is_not_asked_for_its_memory(server: Alone) -> None:
     assert second.server_began_ns - ended_ns >= NS
 
 
-def test_without_a_card_nobody_looks(server: Alone) -> None:
+def test_without_a_gpu_nobody_looks(server: Alone) -> None:
     """No sampler is begun, and windows and starts have no telemetry, not zero."""
     telemetry_source = TelemetrySource([], lambda: pytest.fail("a sampler was begun"))
     measured, problems = server.measure(telemetry_source=telemetry_source)
     telemetry_source.close()
     assert problems == []
     assert (measured.telemetry, measured.idle_watts, measured.rejected) == (None, None, ())
-    assert {one.cards for one in measured.windows} == {None}
+    assert {one.gpus for one in measured.windows} == {None}
 
 
 def test_of_somebody_elses_server_nothing_is_looked_at(server: Alone) -> None:
-    """It may run on any card of any machine: telemetry is absent, which is said."""
-    server.eyes.card = lambda _: {**HOT, "processes": (FOREIGN,)}
+    """It may run on any GPU of any machine: telemetry is absent, which is said."""
+    server.eyes.gpu = lambda _: {**HOT, "processes": (FOREIGN,)}
     measured, problems = server.measure(remote=True)
     assert (measured.telemetry, measured.rejected, problems) == (None, (), [])
     (note,) = server.notes

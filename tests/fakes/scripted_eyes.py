@@ -1,17 +1,17 @@
-"""Eyes that see a card as a script says, ten times a second of a clock that only they and the test move."""
+"""Eyes that see a GPU as a script says, ten times a second of a clock that only they and the test move."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.device.sample import CardSample, TelemetrySample
+from pytest_gpuserve.device.sample import GpuSample, TelemetrySample
 from pytest_gpuserve.device.telemetry import SILENCE_SECONDS, SamplerOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from pytest_gpuserve.device.sample import CardEvent, Unknown
+    from pytest_gpuserve.device.sample import GpuEvent, Unknown
 
 UUID: Final = "GPU-1"
 
@@ -30,7 +30,7 @@ QUIET: Final = {
     "uncorrected_ecc": 0,
     "processes": (),
 }
-"""A card that is well; it draws 100 W."""
+"""A GPU that is well; it draws 100 W."""
 
 
 @dataclass
@@ -38,19 +38,19 @@ class ScriptedEyes:
     """See the module.
 
     Args:
-        card: What is otherwise than of a card that is well, by the time in seconds.
+        gpu: What is otherwise than of a GPU that is well, by the time in seconds.
         events: What befalls it.
         unknown: What cannot be seen.
         problem: Why nothing more is seen.
         now_ns: The time.
-        watched: Whom the last order named: the client's and the server's pids; without any the card is at rest.
+        watched: Whom the last order named: the client's and the server's pids; without any the GPU is at rest.
         orders: All of them.
         closed: How often they were closed.
         needed_ns: What was seen before is needed no more.
     """
 
-    card: Callable[[float], Mapping[str, Any]] = lambda _: {}
-    events: list[CardEvent] = field(default_factory=list)
+    gpu: Callable[[float], Mapping[str, Any]] = lambda _: {}
+    events: list[GpuEvent] = field(default_factory=list)
     unknown: list[Unknown] = field(default_factory=list)
     problem: str = ""
     now_ns: int = 0
@@ -71,12 +71,12 @@ class ScriptedEyes:
             self._look()
 
     def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
-        """See `CardSampler`."""
+        """See `GpuSampler`."""
         self.watched = tuple(client), tuple(server)
         self.orders.append(self.watched)
 
     def seen(self) -> SamplerOutput:
-        """See `CardSampler`."""
+        """See `GpuSampler`."""
         happened = tuple(event for event in self.events if event.at_ns <= self.now_ns)
         # The last sample before is kept, as nothing could be interpolated without it.
         begin_ns = self.needed_ns - SAMPLE_NS
@@ -84,22 +84,22 @@ class ScriptedEyes:
         return SamplerOutput(samples, happened, tuple(self.unknown), self.problem)
 
     def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> SamplerOutput:
-        """See `CardSampler`."""
+        """See `GpuSampler`."""
         del timeout_seconds
         self.live_until(-(-at_ns // SAMPLE_NS) * SAMPLE_NS + LATE_NS)
         return self.seen()
 
     def forget_before(self, at_ns: int) -> None:
-        """See `CardSampler`."""
+        """See `GpuSampler`."""
         self.needed_ns = max(self.needed_ns, at_ns)
 
     def close(self) -> None:
-        """See `CardSampler`."""
+        """See `GpuSampler`."""
         self.closed += 1
 
     def _look(self) -> None:
         at_ns = len(self._samples) * SAMPLE_NS
         rest = {} if any(self.watched) else {"gpu_utilisation": 0.0}
-        card = CardSample(UUID, **{"energy_joules": 100 * at_ns / 1e9, **QUIET, **rest, **self.card(at_ns / 1e9)})
+        gpu = GpuSample(UUID, **{"energy_joules": 100 * at_ns / 1e9, **QUIET, **rest, **self.gpu(at_ns / 1e9)})
         seconds = at_ns / 1e9
-        self._samples.append(TelemetrySample(at_ns, (card,), server_cpu_seconds=seconds / 2))
+        self._samples.append(TelemetrySample(at_ns, (gpu,), server_cpu_seconds=seconds / 2))

@@ -5,7 +5,7 @@ takes no time, gives the same numbers on every machine, and starts no server. Th
 proven in tests/servers, and in tests/plugin by the tests that use ``real_project``.
 
 Replaced are whole sessions (``trial.sampling.take_session``), and of a comparison side by side the two contenders
-(``trial.contender.Contender``), and nobody looks at a card: the rounds, their order, what is remembered and what is
+(``trial.contender.Contender``), and nobody looks at a GPU: the rounds, their order, what is remembered and what is
 judged are the product's own.
 
 The script is ``scripted.json`` in the project's root folder; see ``Script``. How fast a build is stands in its app
@@ -299,6 +299,6 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     for module in (screen, plugin_session):
         patch.setattr(module, "may_screen", lambda _: True)
     patch.setattr(plugin_session, "read_host", lambda: reading(path))
-    # What is made up needs nobody to look at the card meanwhile.
+    # What is made up needs nobody to look at the GPU meanwhile.
     patch.setattr(Equipment, "telemetry_source", lambda *_: NO_TELEMETRY)
     config.add_cleanup(patch.undo)

@@ -1,4 +1,4 @@
-"""Which windows are rejected and which runs proven nothing, by the state of the card alone."""
+"""Which windows are rejected and which runs proven nothing, by the state of the GPU alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.device.sample import CardEvent, CardSample, DeviceProcess, TelemetrySample
+from pytest_gpuserve.device.sample import DeviceProcess, GpuEvent, GpuSample, TelemetrySample
 from pytest_gpuserve.measure import conditions
 from pytest_gpuserve.measure.conditions import (
     SLOWDOWNS,
@@ -25,7 +25,7 @@ from pytest_gpuserve.measure.conditions import (
     judge_window,
     judge_windows,
 )
-from pytest_gpuserve.measure.telemetry import CardTelemetry, Spread, Telemetry
+from pytest_gpuserve.measure.telemetry import GpuTelemetry, Spread, Telemetry
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.support.reasons import because, said
 
@@ -36,12 +36,12 @@ CLOCK = {UUID: 1500.0}
 
 
 def window(mhz: float | None = 1500.0, reasons: dict[int, int] | None = None, *, covered: bool = True) -> Telemetry:
-    """A window of five samples of one card."""
+    """A window of five samples of one GPU."""
     clock = None if mhz is None else Spread(mhz, mhz, mhz, 5)
-    card = CardTelemetry(
+    gpu = GpuTelemetry(
         UUID, sm_clock_mhz=clock, busy_sm_clock_mhz=clock, clock_reasons=reasons, clock_reasons_samples=5
     )
-    return Telemetry(0.5, 5, covered, {UUID: card})
+    return Telemetry(0.5, 5, covered, {UUID: gpu})
 
 
 # -- windows
@@ -59,7 +59,7 @@ def test_the_bits_are_those_of_nvml() -> None:
 
 @pytest.mark.parametrize("bit", SLOWDOWNS)
 def test_one_sample_with_a_slowdown_rejects_the_window(bit: int) -> None:
-    """The text names card, reason and number of samples; a clock that is not known does not hide it."""
+    """The text names GPU, reason and number of samples; a clock that is not known does not hide it."""
     for mhz in (1500.0, None):
         found = judge_window(window(mhz, reasons={0x4: 5, bit: 1}), [UUID], baseline_clocks_mhz=CLOCK)
         assert found.rejected == (f"{UUID}: {SLOWDOWNS[bit]} in 1 of 5 samples",)
@@ -79,13 +79,13 @@ def test_a_clock_under_the_share_rejects(mhz: float, baseline: float, share: flo
 
 
 def test_a_fallen_clock_is_told_with_its_numbers() -> None:
-    """Of a card that rests, falls because it has nothing to do: it is judged by the part in which it computed."""
+    """Of a GPU that rests, falls because it has nothing to do: it is judged by the part in which it computed."""
     found = judge_window(window(1350, reasons={}), [UUID], baseline_clocks_mhz=CLOCK)
     assert found.rejected == (f"{UUID}: SM clock 1350 MHz, 90 % of the baseline's 1500 MHz (at least 95 %)",)
     idle = Spread(300, 300, 300, 5)
     for busy, rejected in ((None, 0), (Spread(1500, 1500, 1500, 2), 0), (Spread(1350, 1350, 1350, 2), 1)):
-        card = CardTelemetry(UUID, sm_clock_mhz=idle, busy_sm_clock_mhz=busy, clock_reasons={0x1: 3})
-        resting = Telemetry(0.5, 5, covered=True, cards={UUID: card})
+        gpu = GpuTelemetry(UUID, sm_clock_mhz=idle, busy_sm_clock_mhz=busy, clock_reasons={0x1: 3})
+        resting = Telemetry(0.5, 5, covered=True, gpus={UUID: gpu})
         found = judge_window(resting, [UUID], baseline_clocks_mhz=CLOCK)
         assert (len(found.rejected), found.unknown) == (rejected, ())
 
@@ -98,10 +98,10 @@ def test_a_fallen_clock_is_told_with_its_numbers() -> None:
         (window(reasons=None), "clock-event reasons"),
         (window(mhz=None, reasons={}), "SM clock"),
     ],
-    ids=["no card", "not covered", "no reasons", "no clock"],
+    ids=["no GPU", "not covered", "no reasons", "no clock"],
 )
 def test_what_was_not_seen_is_unknown_and_not_good(seen: Telemetry, words: str) -> None:
-    """A rule whose value is missing neither rejects nor passes; on a machine without a card nothing is asked."""
+    """A rule whose value is missing neither rejects nor passes; on a machine without a GPU nothing is asked."""
     found = judge_window(seen, [UUID], baseline_clocks_mhz=CLOCK)
     assert found.rejected == ()
     assert words in found.unknown[0]
@@ -125,7 +125,7 @@ def test_the_bound_on_the_rejected_share(bad: int, good: int) -> None:
 
 
 def test_what_disturbed_the_client_is_told_as_that() -> None:
-    """In its own words, where no card was disturbed; and a window in which both were counts once."""
+    """In its own words, where no GPU was disturbed; and a window in which both were counts once."""
     late = WindowCondition(client=because("client held up: for 9 % of the time", kind=ReasonKind.CLIENT_HELD_UP))
     assert late.again == said(late.client)
     assert not late.good
@@ -151,15 +151,15 @@ def test_no_rule_can_see_how_fast_the_server_was() -> None:
             assert not any(word in shown for word in ("throughput", "latency", "window.window", "requests")), name
 
 
-def test_a_run_needs_something_to_be_known_of_its_card() -> None:
+def test_a_run_needs_something_to_be_known_of_its_gpu() -> None:
     """One value in one sample is something; a clock that the baseline has must be known but for some samples."""
-    blank, power = (TelemetrySample(0, cards=(card,)) for card in (CardSample(UUID), CardSample(UUID, power_watts=1.0)))
+    blank, power = (TelemetrySample(0, gpus=(gpu,)) for gpu in (GpuSample(UUID), GpuSample(UUID, power_watts=1.0)))
     assert judge_known([blank, power], [UUID], needs_clock=False) == RunCondition()
     assert judge_known([], [], needs_clock=True) == RunCondition()
     for samples, uuid in (([blank, blank], UUID), ([power], "GPU-2"), ([], UUID)):
         (reason,) = judge_known(samples, [uuid], needs_clock=False).invalid
         assert reason.text.startswith(f"nothing is known of {uuid}: ")
-    clocks = [TelemetrySample(0, cards=(CardSample(UUID, 1.0, sm_clock_mhz=mhz),)) for mhz in (1500, None)]
+    clocks = [TelemetrySample(0, gpus=(GpuSample(UUID, 1.0, sm_clock_mhz=mhz),)) for mhz in (1500, None)]
     assert judge_known((clocks[:1] + clocks[1:] * 4) * 3, [UUID], needs_clock=True) == RunCondition()
     clocks = clocks[:1] + clocks[1:] * 5
     assert judge_known(clocks, [UUID], needs_clock=False) == RunCondition()
@@ -173,7 +173,7 @@ OURS = DeviceProcess(10, "server", 100 * MIB, ours=True)
 THEIRS = DeviceProcess(20, "blender", 2048 * MIB, ours=False)
 NAMELESS = DeviceProcess(30, None, None, ours=False)
 ORPHAN = DeviceProcess(OURS.pid, None, None, ours=False)
-"""A server's process that ends loses its parents, by which it is known, before it leaves the card."""
+"""A server's process that ends loses its parents, by which it is known, before it leaves the GPU."""
 
 FOREIGN = f"foreign process on {UUID}: process "
 NOT_SEEN = f"{UUID}: its processes"
@@ -210,7 +210,7 @@ def test_processes_of_others_are_named(
     looks: tuple[tuple[DeviceProcess, ...] | None, ...], server_began: int, invalid: str, unknown: str
 ) -> None:
     """By pid, name and memory, with what helps; where nobody can tell whose one is it is unknown, and no pass."""
-    samples = [TelemetrySample(number, cards=(CardSample(UUID, processes=each),)) for number, each in enumerate(looks)]
+    samples = [TelemetrySample(number, gpus=(GpuSample(UUID, processes=each),)) for number, each in enumerate(looks)]
     found = judge_processes(samples, [UUID], server_began_ns=server_began)
     for texts, words in ((said(found.invalid), invalid), (found.unknown, unknown)):
         assert len(texts) == bool(words)
@@ -219,9 +219,9 @@ def test_processes_of_others_are_named(
     assert all("process 30" in text or text == NOT_SEEN for text in found.unknown)
 
 
-def test_processes_of_other_cards_are_not_looked_at() -> None:
-    """Whoever is there, this card's are not known."""
-    elsewhere = [TelemetrySample(0, cards=(CardSample("GPU-2", processes=(THEIRS,)),))]
+def test_processes_of_other_gpus_are_not_looked_at() -> None:
+    """Whoever is there, this GPU's are not known."""
+    elsewhere = [TelemetrySample(0, gpus=(GpuSample("GPU-2", processes=(THEIRS,)),))]
     assert judge_processes(elsewhere, [UUID], server_began_ns=1) == RunCondition(unknown=(NOT_SEEN,))
 
 
@@ -240,8 +240,8 @@ def test_use_without_a_process_is_foreign(
     values: list[tuple[float | None, int | None]], uuid: str, *, used: bool
 ) -> None:
     """By memory or utilisation; of an instance by memory alone, for the utilisation is its whole GPU's."""
-    cards = [CardSample(uuid, gpu_utilisation=busy, memory_used_bytes=memory) for busy, memory in values]
-    found = judge_rest([TelemetrySample(0, cards=(card,)) for card in cards], [uuid]).invalid
+    gpus = [GpuSample(uuid, gpu_utilisation=busy, memory_used_bytes=memory) for busy, memory in values]
+    found = judge_rest([TelemetrySample(0, gpus=(gpu,)) for gpu in gpus], [uuid]).invalid
     assert [(reason.kind, reason.about) for reason in found] == [(ReasonKind.FOREIGN_PROCESS, uuid)] * used
 
 
@@ -273,8 +273,8 @@ BUSY, IDLE = {"gpu_utilisation": 0.01}, {"gpu_utilisation": 0.0}
 )
 def test_a_server_that_does_not_use_the_gpu(looks: list[dict[str, Any]], *, invalid: bool, unknown: bool) -> None:
     """Nothing may tell of use: no process of its own, no utilisation, and no more memory than before its start."""
-    cards = [CardSample(UUID, **{"memory_used_bytes": 450 * MIB, **look}) for look in looks]
-    samples = [TelemetrySample(0, cards=(card,)) for card in cards]
+    gpus = [GpuSample(UUID, **{"memory_used_bytes": 450 * MIB, **look}) for look in looks]
+    samples = [TelemetrySample(0, gpus=(gpu,)) for gpu in gpus]
     found = judge_use(samples, [UUID], before_bytes={UUID: 450 * MIB}, remedy="--device=cuda")
     assert [(reason.kind, reason.about) for reason in found.invalid] == [(ReasonKind.GPU_UNUSED, UUID)] * invalid
     assert all("--device=cuda; or measure the CPU: --gpu=cpu" in reason.text for reason in found.invalid)
@@ -307,16 +307,16 @@ def test_memory_is_told_in_numbers_or_unknown() -> None:
 @pytest.mark.parametrize(
     ("event", "begin", "words"),
     [
-        (CardEvent(1, UUID, "xid", 79), f"XID 79 on {UUID}: ", "fallen off the bus"),
-        (CardEvent(1, UUID, "xid", 48), f"XID 48 on {UUID}: ", "double-bit ECC"),
-        (CardEvent(1, UUID, "xid", 9999), f"XID 9999 on {UUID}: ", "xid-errors"),
-        (CardEvent(1, UUID, "lost"), f"card lost: {UUID}", "GPU is lost"),
+        (GpuEvent(1, UUID, "xid", 79), f"XID 79 on {UUID}: ", "fallen off the bus"),
+        (GpuEvent(1, UUID, "xid", 48), f"XID 48 on {UUID}: ", "double-bit ECC"),
+        (GpuEvent(1, UUID, "xid", 9999), f"XID 9999 on {UUID}: ", "xid-errors"),
+        (GpuEvent(1, UUID, "lost"), f"GPU lost: {UUID}", "GPU is lost"),
     ],
 )
-def test_an_event_is_told_with_its_meaning(event: CardEvent, begin: str, words: str) -> None:
-    """Or where to find that; of a hundred alike once, with their number; those of other cards are left out."""
+def test_an_event_is_told_with_its_meaning(event: GpuEvent, begin: str, words: str) -> None:
+    """Or where to find that; of a hundred alike once, with their number; those of other GPUs are left out."""
     for times in (1, 100):
-        (reason,) = judge_events([event] * times + [CardEvent(1, "GPU-2", "lost")], [UUID], load_ns=(0, 9)).invalid
+        (reason,) = judge_events([event] * times + [GpuEvent(1, "GPU-2", "lost")], [UUID], load_ns=(0, 9)).invalid
         assert reason.text.startswith(begin)
         assert words in reason.text
         assert reason.text.endswith("(100 times)") is (times == 100)
@@ -327,16 +327,16 @@ def test_an_event_is_told_with_its_meaning(event: CardEvent, begin: str, words: 
 def test_xids_of_an_application_count_under_load_alone(number: int, counted: tuple[int, ...]) -> None:
     """The end of a server that works logs them, too; an error of the GPU itself counts whenever it comes."""
     invalid = [
-        at for at in (4, 5, 9, 10) if judge_events([CardEvent(at, UUID, "xid", number)], [UUID], load_ns=(5, 9)).invalid
+        at for at in (4, 5, 9, 10) if judge_events([GpuEvent(at, UUID, "xid", number)], [UUID], load_ns=(5, 9)).invalid
     ]
     assert tuple(invalid) == counted
 
 
 def test_ecc_errors_are_those_that_came_meanwhile() -> None:
-    """Older ones are not this run's; a counter that was never read is unknown, unless the card has none."""
+    """Older ones are not this run's; a counter that was never read is unknown, unless the GPU has none."""
 
     def ecc(*counts: int | None) -> list[TelemetrySample]:
-        return [TelemetrySample(0, cards=(CardSample(UUID, uncorrected_ecc=count),)) for count in counts]
+        return [TelemetrySample(0, gpus=(GpuSample(UUID, uncorrected_ecc=count),)) for count in counts]
 
     assert judge_ecc(ecc(7, None, 7), [UUID]) == RunCondition()
     (reason,) = judge_ecc(ecc(7, None, 8, 7), [UUID]).invalid

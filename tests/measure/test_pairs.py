@@ -14,7 +14,7 @@ from pytest_gpuserve.measure.histogram import BASE, Histogram
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
 from pytest_gpuserve.measure.rounds import ABBA, BAAB, ArmResult, Block, Round, paired_value, round_point
 from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.window import CardUse, Window
+from pytest_gpuserve.measure.window import GpuUse, Window
 from pytest_gpuserve.verdict.metric import METRICS, Metric, requests_needed
 from tests.fakes.scripted_pairing import AT, WINDOW_SECONDS, round_of
 
@@ -29,17 +29,17 @@ FEW = settings(max_examples=30)
 
 THROUGHPUT = METRICS["throughput"]
 P99 = METRICS["latency.p99"]
-OF_CARDS = [METRICS[name] for name in ("energy_per_inference", "gpu_memory", "gpu_utilisation")]
+OF_GPUS = [METRICS[name] for name in ("energy_per_inference", "gpu_memory", "gpu_utilisation")]
 ENERGY, MEMORY, COLD_START = METRICS["energy_per_inference"], METRICS["gpu_memory"], METRICS["cold_start"]
 
 
-def a_window(buckets: Sequence[int], seconds: float, items: int, batches: int, cards: CardUse | None = None) -> Window:
+def a_window(buckets: Sequence[int], seconds: float, items: int, batches: int, gpus: GpuUse | None = None) -> Window:
     """A window with 500 latencies in each of these buckets."""
     counts: dict[int, int] = {}
     for bucket in buckets:
         counts[bucket] = counts.get(bucket, 0) + 500
     requests = 500 * len(buckets)
-    return of_streams(Window(seconds, requests, {}, Histogram(counts), items=items, batches=batches, cards=cards))
+    return of_streams(Window(seconds, requests, {}, Histogram(counts), items=items, batches=batches, gpus=gpus))
 
 
 def of_streams(window: Window) -> Window:
@@ -48,32 +48,32 @@ def of_streams(window: Window) -> Window:
     return replace(window, streams=Streams(times, times, times, 10 * requests, requests), good=requests)
 
 
-CARDS = st.builds(CardUse, st.floats(1, 1e4), st.floats(1e8, 1e12), st.floats(0.01, 1))
+GPUS = st.builds(GpuUse, st.floats(1, 1e4), st.floats(1e8, 1e12), st.floats(0.01, 1))
 WINDOWS = st.builds(
     a_window,
     st.lists(st.integers(14_000, 17_000), min_size=2, max_size=4),
     st.floats(0.2, 2.0),
     st.integers(100, 5000),
     st.integers(10, 100),
-    CARDS,
+    GPUS,
 )
 BLOCKS = st.builds(Block, st.sampled_from((ABBA, BAAB)), st.tuples(WINDOWS, WINDOWS, WINDOWS, WINDOWS))
 ROUNDS = st.lists(BLOCKS, min_size=2, max_size=4).map(lambda blocks: a_round(*blocks))
 
 
 def a_round(*blocks: Block) -> Round:
-    """A round of these blocks, each server of which had the card to itself."""
+    """A round of these blocks, each server of which had the GPU to itself."""
     return Round(tuple(blocks), "base", {"base": ArmResult((1.0,)), "candidate": ArmResult((1.0,))}, AT, by_turns=True)
 
 
-def on_a_card(measured: Round) -> Round:
-    """The round as servers that have a card to themselves give it: of that too, a window has the cost of its others."""
+def on_a_gpu(measured: Round) -> Round:
+    """The round as servers that have a GPU to themselves give it: of that too, a window has the cost of its others."""
 
-    def on_card(window: Window) -> Window:
+    def on_gpu(window: Window) -> Window:
         cost = window.seconds / WINDOW_SECONDS
-        return replace(of_streams(window), cards=CardUse(40.0 * cost * window.requests, 1e9 * cost, 0.3 / cost))
+        return replace(of_streams(window), gpus=GpuUse(40.0 * cost * window.requests, 1e9 * cost, 0.3 / cost))
 
-    return replace(changed(measured, on_card), by_turns=True)
+    return replace(changed(measured, on_gpu), by_turns=True)
 
 
 def changed(measured: Round, change: Callable[[Window], Window]) -> Round:
@@ -96,15 +96,15 @@ def test_units_do_not_matter(measured: Round, factor: float, shift: int, batch: 
     def in_other_units(window: Window) -> Window:
         counts = {bucket + shift: count for bucket, count in window.latency.counts.items()}
         assert window.items is not None
-        assert window.cards is not None
-        used = (window.cards.joules, window.cards.memory_bytes, window.cards.utilisation)
+        assert window.gpus is not None
+        used = (window.gpus.joules, window.gpus.memory_bytes, window.gpus.utilisation)
         return of_streams(
             replace(
                 window,
                 seconds=window.seconds * factor,
                 latency=Histogram(counts),
                 items=window.items * batch,
-                cards=CardUse(*(factor * value for value in used if value is not None)),
+                gpus=GpuUse(*(factor * value for value in used if value is not None)),
             )
         )
 
@@ -138,14 +138,14 @@ def test_the_order_within_a_block_does_not_matter(measured: Round) -> None:
 @ALL
 def test_a_slowdown_is_the_difference_and_worse_is_positive(metric: Metric) -> None:
     """Every metric of a candidate that costs 10 % more moves by log(1.1) upwards."""
-    measured = on_a_card(round_of([math.log(1.1)] * 6, requests=4000))
+    measured = on_a_gpu(round_of([math.log(1.1)] * 6, requests=4000))
     # A bucket of latencies is 0.1 % wide, and whole batches are about as coarse.
     assert differences(metric, measured) == pytest.approx([math.log(1.1)] * 6, abs=0.0015)
 
 
 CALM, SLOW = a_window([15_000] * 2, 0.5, 1, 1), a_window([15_000, 16_000], 0.5, 1, 1)
 FULL, EMPTY = a_window([15_000] * 2, 0.5, 4000, 1000), a_window([15_000] * 2, 0.5, 1, 1)
-QUICK, LATE = (a_window([15_000] * count, 0.5, 1, 1, CardUse(joules=100.0)) for count in (4, 2))
+QUICK, LATE = (a_window([15_000] * count, 0.5, 1, 1, GpuUse(joules=100.0)) for count in (4, 2))
 DRIFTING = tuple(a_window([15_000] * 2, 0.5 * math.exp(0.1 * turn), 1, 1) for turn in range(4))
 
 
@@ -257,39 +257,39 @@ def test_what_was_not_measured_is_no_number() -> None:
 @ALL
 def test_a_value_is_of_all_rounds_together(metric: Metric) -> None:
     """Each server's own value is that of its windows alone, pooled."""
-    rounds = [on_a_card(round_of([math.log(2)] * 2)), on_a_card(round_of([math.log(2)]))]
+    rounds = [on_a_gpu(round_of([math.log(2)] * 2)), on_a_gpu(round_of([math.log(2)]))]
     base, candidate = (paired_value(metric, rounds, arm) for arm in ("base", "candidate"))
     assert candidate / base == pytest.approx(0.5 if metric.higher_is_better else 2.0, rel=0.002)
     with pytest.raises(NotMeasured):
         paired_value(metric, [], "base")
 
 
-# -- what cards and starts tell
+# -- what GPUs and starts tell
 
 
 @ALL
-@pytest.mark.parametrize("unseen", [None, CardUse()])
-def test_one_window_of_which_cards_are_not_known_makes_it_unknown(metric: Metric, unseen: CardUse | None) -> None:
-    """Of either server, in any block: no number is made of the other windows; what is of no card is as ever."""
-    measured = on_a_card(round_of([0.1] * 3))
+@pytest.mark.parametrize("unseen", [None, GpuUse()])
+def test_one_window_of_which_gpus_are_not_known_makes_it_unknown(metric: Metric, unseen: GpuUse | None) -> None:
+    """Of either server, in any block: no number is made of the other windows; what is of no GPU is as ever."""
+    measured = on_a_gpu(round_of([0.1] * 3))
     for turn in range(4):
         for at, block in enumerate(measured.blocks):
-            windows = [replace(each, cards=unseen) if nth == turn else each for nth, each in enumerate(block.windows)]
+            windows = [replace(each, gpus=unseen) if nth == turn else each for nth, each in enumerate(block.windows)]
             blocks = (*measured.blocks[:at], replace(block, windows=tuple(windows)), *measured.blocks[at + 1 :])
-            if metric not in OF_CARDS:
+            if metric not in OF_GPUS:
                 assert differences(metric, replace(measured, blocks=blocks)) == differences(metric, measured)
                 continue
             with pytest.raises(NotMeasured, match=f"{metric.name} is not known"):
                 differences(metric, replace(measured, blocks=blocks))
 
 
-def test_memory_of_a_shared_card_is_no_servers() -> None:
-    """Of two servers that were on the card together, if only in one round, it is unknown, with what helps."""
-    alone = on_a_card(round_of([0.1] * 2))
+def test_memory_of_a_shared_gpu_is_no_servers() -> None:
+    """Of two servers that were on the GPU together, if only in one round, it is unknown, with what helps."""
+    alone = on_a_gpu(round_of([0.1] * 2))
     together = replace(alone, by_turns=False)
-    with pytest.raises(NotMeasured, match="both were on the card"):
+    with pytest.raises(NotMeasured, match="both were on the GPU"):
         differences(MEMORY, together)
-    with pytest.raises(NotMeasured, match=r"(?s)both were on the card.*gpuserve\(one_at_a_time=True\)"):
+    with pytest.raises(NotMeasured, match=r"(?s)both were on the GPU.*gpuserve\(one_at_a_time=True\)"):
         paired_value(MEMORY, [alone, together], "candidate")
     assert differences(ENERGY, together) == pytest.approx([0.1] * 2)
     assert differences(METRICS["gpu_utilisation"], together) == pytest.approx([0.1] * 2)

@@ -23,7 +23,7 @@ from pytest_gpuserve.measure.points import (
     value_of,
 )
 from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.window import CardUse, Session
+from pytest_gpuserve.measure.window import GpuUse, Session
 from pytest_gpuserve.verdict.metric import METRICS, Metric
 from tests.support.builders import session, start, streamed, window
 
@@ -37,7 +37,7 @@ BATCHING = METRICS["batching_ratio"]
 P50, P99 = METRICS["latency.p50"], METRICS["latency.p99"]
 ENERGY, MEMORY = METRICS["energy_per_inference"], METRICS["gpu_memory"]
 UTILISATION, COLD_START = METRICS["gpu_utilisation"], METRICS["cold_start"]
-OF_CARDS = pytest.mark.parametrize("metric", [ENERGY, MEMORY, UTILISATION], ids=lambda metric: metric.name)
+OF_GPUS = pytest.mark.parametrize("metric", [ENERGY, MEMORY, UTILISATION], ids=lambda metric: metric.name)
 ALL = pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
 OF_REQUESTS = [metric for metric in METRICS.values() if metric.is_of_requests and metric.counted == "requests"]
 
@@ -138,7 +138,7 @@ def test_a_start_without_batches_has_no_batching_ratio(items: int | None, batche
         point(BATCHING, session(*starts, start(window(FAST * 2))), 0.05)
 
 
-# -- what the cards did
+# -- what the GPUs did
 
 
 def used(
@@ -150,9 +150,9 @@ def used(
     requests: int = 50,
     clock: float | None = None,
 ) -> Window:
-    """A window in which the cards did so."""
-    cards = CardUse(joules, memory, utilisation, clock)
-    return replace(window((0.01,) * requests, seconds=seconds), cards=cards)
+    """A window in which the GPUs did so."""
+    gpus = GpuUse(joules, memory, utilisation, clock)
+    return replace(window((0.01,) * requests, seconds=seconds), gpus=gpus)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def used(
         pytest.param(ENERGY, [used(30.0, requests=100), used(20.0, requests=400)], 0.1, id="joules by requests"),
         # A request of eight items is one inference, as it is one request of the throughput.
         pytest.param(ENERGY, [replace(used(5.0, requests=50), items=400)], 0.1, id="items do not divide energy"),
-        # What a card takes up while the server answers nothing is paid by the answers of the other windows.
+        # What a GPU takes up while the server answers nothing is paid by the answers of the other windows.
         pytest.param(ENERGY, [used(5.0), used(5.0, requests=0)], 0.2, id="a window without answers counts"),
         # A short peak is what decides whether it fits.
         pytest.param(MEMORY, [used(memory=1e9), used(memory=3e9), used(memory=2e9)], 3e9, id="the most memory"),
@@ -169,14 +169,14 @@ def used(
         pytest.param(UTILISATION, [used(utilisation=0.9), used(utilisation=0.0)], 0.45, id="0 is read like any other"),
     ],
 )
-def test_what_cards_did_is_of_all_windows(metric: Metric, windows: list[Window], value: float) -> None:
+def test_what_gpus_did_is_of_all_windows(metric: Metric, windows: list[Window], value: float) -> None:
     """By hand; in one start or in several."""
     assert value_of(metric, windows) == pytest.approx(value)
     assert pooled_value(metric, [session(*map(start, windows))]) == pytest.approx(value)
 
 
-@OF_CARDS
-def test_a_point_of_the_cards_is_the_mean_log_cost_of_its_starts(metric: Metric) -> None:
+@OF_GPUS
+def test_a_point_of_the_gpus_is_the_mean_log_cost_of_its_starts(metric: Metric) -> None:
     """Starts that differ by a factor of 4 make their geometric mean, whichever of them came first."""
     low, high = start(*[used(2.0, 1e9, 0.2)] * 2), start(*[used(8.0, 4e9, 0.8)] * 2)
     found = [metric.value_at(point(metric, session(*starts), 0.05)) for starts in ((low, high), (high, low))]
@@ -184,12 +184,12 @@ def test_a_point_of_the_cards_is_the_mean_log_cost_of_its_starts(metric: Metric)
     assert found == pytest.approx([middle] * 2)
 
 
-@OF_CARDS
+@OF_GPUS
 @FEW
 @given(known=st.integers(0, 3), after=st.integers(0, 3), is_watched=st.booleans())
 def test_one_unknown_window_makes_a_start_unknown(metric: Metric, known: int, after: int, is_watched: bool) -> None:  # noqa: FBT001 -- drawn
     """No value is made of the windows that are known, wherever the other stands."""
-    unknown = replace(used(), cards=CardUse() if is_watched else None)
+    unknown = replace(used(), gpus=GpuUse() if is_watched else None)
     windows = (*[used()] * known, unknown, *[used()] * after)
     with pytest.raises(NotMeasured, match=f"{metric.name} is not known"):
         value_of(metric, windows)
@@ -197,15 +197,15 @@ def test_one_unknown_window_makes_a_start_unknown(metric: Metric, known: int, af
         point(metric, session(start(used()), start(*windows)), 0.05)
 
 
-@OF_CARDS
+@OF_GPUS
 def test_what_is_missing_is_told_with_what_helps(metric: Metric) -> None:
-    """Without a card, ``--gpu=NAME``; of one that does not count, what an instance has not; never a perfect 0."""
-    with pytest.raises(NotMeasured, match=r"(?s)no card was watched.*--gpu=NAME"):
+    """Without a GPU, ``--gpu=NAME``; of one that does not count, what an instance has not; never a perfect 0."""
+    with pytest.raises(NotMeasured, match=r"(?s)no GPU was watched.*--gpu=NAME"):
         value_of(metric, [window(), window()])
     what = {"energy_per_inference": "energy", "gpu_memory": "memory", "gpu_utilisation": "utilisation"}[metric.name]
-    with pytest.raises(NotMeasured, match=f"a card did not tell its {what} in every window") as found:
-        value_of(metric, [used(), replace(used(), cards=CardUse())])
-    # Of a MIG instance energy and utilisation are the whole card's.
+    with pytest.raises(NotMeasured, match=f"a GPU did not tell its {what} in every window") as found:
+        value_of(metric, [used(), replace(used(), gpus=GpuUse())])
+    # Of a MIG instance energy and utilisation are the whole GPU's.
     assert ("MIG instance" in str(found.value)) is (metric.name != "gpu_memory")
     with pytest.raises(NotMeasured, match="reads 0 under this load"):
         value_of(metric, [used(0.0, 0.0, 0.0)])

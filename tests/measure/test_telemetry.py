@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 
-from pytest_gpuserve.device.sample import CardSample, TelemetrySample
-from pytest_gpuserve.experiment.telemetry import card_use
+from pytest_gpuserve.device.sample import GpuSample, TelemetrySample
+from pytest_gpuserve.experiment.telemetry import gpu_use
 from pytest_gpuserve.measure.conditions import judge_window
 from pytest_gpuserve.measure.telemetry import (
     FAST_GAP_NS,
     NS,
-    CardTelemetry,
     Energy,
+    GpuTelemetry,
     Spread,
     Telemetry,
     as_plain,
@@ -29,7 +29,7 @@ from pytest_gpuserve.measure.telemetry import (
     rise_between,
     telemetry_between,
 )
-from pytest_gpuserve.measure.window import CardUse
+from pytest_gpuserve.measure.window import GpuUse
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,9 +38,9 @@ UUID = "GPU-1"
 TICK_NS = NS // 10
 
 
-def card_samples(make: Callable[[float], CardSample], times_ns: Sequence[int]) -> list[TelemetrySample]:
-    """Samples of one card whose state is a function of the time in seconds."""
-    return [TelemetrySample(at_ns, cards=(make(at_ns / NS),)) for at_ns in times_ns]
+def gpu_samples(make: Callable[[float], GpuSample], times_ns: Sequence[int]) -> list[TelemetrySample]:
+    """Samples of one GPU whose state is a function of the time in seconds."""
+    return [TelemetrySample(at_ns, gpus=(make(at_ns / NS),)) for at_ns in times_ns]
 
 
 def steady_times(seconds: float) -> list[int]:
@@ -49,14 +49,14 @@ def steady_times(seconds: float) -> list[int]:
 
 
 def energy_of(telemetry: Telemetry) -> Energy:
-    """Of the one card, which must be known."""
-    energy = telemetry.cards[UUID].energy
+    """Of the one GPU, which must be known."""
+    energy = telemetry.gpus[UUID].energy
     assert energy is not None
     return energy
 
 
 def assert_energy(telemetry: Telemetry, joules: object, source: str) -> None:
-    """Of the one card."""
+    """Of the one GPU."""
     found = energy_of(telemetry)
     assert (found.joules, found.source) == (joules, source)
 
@@ -77,10 +77,10 @@ def stretches(draw: st.DrawFn) -> tuple[list[int], int, int, int]:
 def test_the_energy_of_a_constant_power_is_exact(stretch: tuple[list[int], int, int, int], watts: float) -> None:
     """However the samples lie, counter and integral give power times time."""
     times, begin, _, end = stretch
-    by_counter = card_samples(lambda at: CardSample(UUID, energy_joules=watts * at), times)
-    by_power = card_samples(lambda at: CardSample(UUID, power_watts=watts), times)
+    by_counter = gpu_samples(lambda at: GpuSample(UUID, energy_joules=watts * at), times)
+    by_power = gpu_samples(lambda at: GpuSample(UUID, power_watts=watts), times)
     for samples, source in ((by_counter, "counter"), (by_power, "power")):
-        # A stretch may lie between two samples: then it is known by its neighbours, as far as a card is in it at all.
+        # A stretch may lie between two samples: then it is known by its neighbours, as far as a GPU is in it at all.
         if between(samples, begin, end):
             true = pytest.approx(watts * (end - begin) / NS, rel=1e-6, abs=1e-6)
             assert_energy(telemetry_between(samples, begin, end), true, source)
@@ -89,11 +89,11 @@ def test_the_energy_of_a_constant_power_is_exact(stretch: tuple[list[int], int, 
 def test_the_energy_of_a_known_curve() -> None:
     """Of 100 W + 40 W sin(t) over 3 s the counter is exact, and the integral of samples within half a permille."""
 
-    def seen(at: float) -> CardSample:
-        return CardSample(UUID, energy_joules=100 * at - 40 * math.cos(at), power_watts=100 + 40 * math.sin(at))
+    def seen(at: float) -> GpuSample:
+        return GpuSample(UUID, energy_joules=100 * at - 40 * math.cos(at), power_watts=100 + 40 * math.sin(at))
 
-    samples = card_samples(seen, steady_times(6))
-    drawn = [structs.replace(each, cards=(structs.replace(each.cards[0], energy_joules=None),)) for each in samples]
+    samples = gpu_samples(seen, steady_times(6))
+    drawn = [structs.replace(each, gpus=(structs.replace(each.gpus[0], energy_joules=None),)) for each in samples]
     true = 300 - 40 * (math.cos(4.0) - math.cos(1.0))
     assert_energy(telemetry_between(samples, NS, 4 * NS), pytest.approx(true, rel=1e-12), "counter")
     assert_energy(telemetry_between(drawn, NS, 4 * NS), pytest.approx(true, rel=5e-4), "power")
@@ -115,9 +115,9 @@ def test_neighbouring_stretches_add_up(stretch: tuple[list[int], int, int, int],
 @pytest.mark.parametrize(("begin", "end"), [(-1, 5), (5, 41), (-2, 50)])
 def test_nothing_is_known_beyond_the_samples(begin: int, end: int) -> None:
     """A stretch that begins before the first sample or ends after the last has no energy, by neither way."""
-    samples = card_samples(lambda at: CardSample(UUID, energy_joules=at, power_watts=1.0), steady_times(4))
+    samples = gpu_samples(lambda at: GpuSample(UUID, energy_joules=at, power_watts=1.0), steady_times(4))
     found = telemetry_between(samples, begin * TICK_NS, end * TICK_NS)
-    assert found.cards[UUID].energy is None
+    assert found.gpus[UUID].energy is None
     assert not found.covered
     assert (found.energy, found.watts, found.energy_per_inference(10, idle_watts=1.0)) == (None, None, None)
     # A sample on the border of two windows belongs to the later one, and to no other.
@@ -130,10 +130,10 @@ def test_a_gap_leaves_the_counter_and_not_the_integral() -> None:
     Where a stretch begins or ends in the gap, what a counter had risen to there is not guessed.
     """
     times = [at for at in steady_times(5) if not 2 * NS < at < 3 * NS]
-    counted = telemetry_between(card_samples(lambda at: CardSample(UUID, energy_joules=7 * at), times), NS, 4 * NS)
-    drawn = telemetry_between(card_samples(lambda at: CardSample(UUID, power_watts=7.0), times), NS, 4 * NS)
+    counted = telemetry_between(gpu_samples(lambda at: GpuSample(UUID, energy_joules=7 * at), times), NS, 4 * NS)
+    drawn = telemetry_between(gpu_samples(lambda at: GpuSample(UUID, power_watts=7.0), times), NS, 4 * NS)
     assert_energy(counted, pytest.approx(21.0), "counter")
-    assert drawn.cards[UUID].energy is None
+    assert drawn.gpus[UUID].energy is None
     assert not counted.covered
     counter = [(at, float(at)) for at in times]
     for begin_tick, end_tick in ((10, 25), (25, 40), (24, 26)):
@@ -145,12 +145,12 @@ def test_a_gap_leaves_the_counter_and_not_the_integral() -> None:
 def test_a_counter_that_was_reset_gives_way_to_the_integral(reset_tick: int) -> None:
     """Where it fell in the stretch, or in one of the gaps at its ends; falls outside of these do not matter."""
 
-    def seen(at: float) -> CardSample:
+    def seen(at: float) -> GpuSample:
         joules = 50 * at + 1000 if at * 10 < reset_tick - 0.5 else 50 * (at - reset_tick / 10)
-        return CardSample(UUID, energy_joules=joules, power_watts=50.0)
+        return GpuSample(UUID, energy_joules=joules, power_watts=50.0)
 
     begin, end = round(1.45 * NS), round(2.95 * NS)
-    found = telemetry_between(card_samples(seen, steady_times(5)), begin, end)
+    found = telemetry_between(gpu_samples(seen, steady_times(5)), begin, end)
     assert_energy(found, pytest.approx(75.0), "counter" if reset_tick in {5, 40} else "power")
 
 
@@ -184,7 +184,7 @@ def test_a_spread_is_of_what_is_known(parts: list[list[float | None]]) -> None:
         assert spread.mean == pytest.approx(math.fsum(known) / len(known), rel=1e-9, abs=1e-6)
 
 
-FULL = CardSample(
+FULL = GpuSample(
     UUID,
     gpu_utilisation=0.5,
     memory_used_bytes=1 << 30,
@@ -199,7 +199,7 @@ def full_samples(seconds: float) -> list[TelemetrySample]:
     return [
         TelemetrySample(
             at_ns,
-            cards=(FULL,),
+            gpus=(FULL,),
             client_cpu_seconds=at_ns / NS / 4,
             server_cpu_seconds=at_ns / NS * 2,
         )
@@ -215,11 +215,9 @@ def test_everything_of_a_stretch() -> None:
     assert found.client_cpu_seconds == pytest.approx(0.25)
     assert found.server_cpu_seconds_per_request(100) == pytest.approx(0.02)
     assert found.server_cpu_seconds_per_request(0) is None
-    card = found.cards[UUID]
+    gpu = found.gpus[UUID]
     seen = {
-        name: each.mean
-        for name in CardTelemetry.__dataclass_fields__
-        if isinstance(each := getattr(card, name), Spread)
+        name: each.mean for name in GpuTelemetry.__dataclass_fields__ if isinstance(each := getattr(gpu, name), Spread)
     }
     assert seen == {
         "gpu_utilisation": 0.5,
@@ -229,26 +227,26 @@ def test_everything_of_a_stretch() -> None:
         "power_watts": 60.0,
     }
     assert_energy(found, pytest.approx(60.0), "power")
-    assert (card.clock_reasons, card.clock_reasons_samples) == ({0x4: 10}, 10)
+    assert (gpu.clock_reasons, gpu.clock_reasons_samples) == ({0x4: 10}, 10)
     plain = as_plain(found)
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
     # Masks are written as NVML's documents write them.
-    assert plain["cards"][UUID]["clock_reasons"] == {"0x4": 10}
+    assert plain["gpus"][UUID]["clock_reasons"] == {"0x4": 10}
     assert plain["energy"]["source"] == "power"
-    assert plain["cards"][UUID]["sm_clock_mhz"] == {"mean": 1500, "peak": 1500, "lowest": 1500, "samples": 10}
+    assert plain["gpus"][UUID]["sm_clock_mhz"] == {"mean": 1500, "peak": 1500, "lowest": 1500, "samples": 10}
 
 
-def test_without_a_card_its_values_are_absent() -> None:
-    """No card: no entry and no energy, not zeros; processes are there. One that tells nothing is all None."""
+def test_without_a_gpu_its_values_are_absent() -> None:
+    """No GPU: no entry and no energy, not zeros; processes are there. One that tells nothing is all None."""
     samples = [TelemetrySample(at_ns, server_cpu_seconds=0.0) for at_ns in steady_times(3)]
     found = telemetry_between(samples, NS, 2 * NS)
-    assert found.cards == {}
+    assert found.gpus == {}
     assert found.energy is None
     assert found.energy_per_inference(5, idle_watts=None) is None
     assert (found.server_cpu_seconds, found.client_cpu_seconds) == (0.0, None)
     assert as_plain(found)["energy"] is None
-    found = telemetry_between(card_samples(lambda at: CardSample(UUID), steady_times(3)), NS, 2 * NS)
-    assert found.cards == {UUID: CardTelemetry(UUID)}
+    found = telemetry_between(gpu_samples(lambda at: GpuSample(UUID), steady_times(3)), NS, 2 * NS)
+    assert found.gpus == {UUID: GpuTelemetry(UUID)}
 
 
 @pytest.mark.parametrize(
@@ -259,17 +257,17 @@ def test_the_clock_of_work_leaves_out_rest(tells: str, spread: Spread | None) ->
     """Samples with GPU_IDLE, alone or among other reasons, do not count; where no reasons are known all do."""
     course = [(300, 0x1)] * 4 if tells == "rest" else [(1500, 0x0), (300, 0x1), (1400, 0x4), (200, 0x5)]
 
-    def seen(at: float) -> CardSample:
+    def seen(at: float) -> GpuSample:
         mhz, reasons = course[round(at * 10) % 4]
-        return CardSample(UUID, sm_clock_mhz=mhz, clock_reasons=None if tells == "no reasons" else reasons)
+        return GpuSample(UUID, sm_clock_mhz=mhz, clock_reasons=None if tells == "no reasons" else reasons)
 
-    samples = card_samples(seen, steady_times(3))
+    samples = gpu_samples(seen, steady_times(3))
     whole = telemetry_between(samples, NS, NS + 8 * TICK_NS)
     halves = merged(telemetry_between(samples, NS + k * 4 * TICK_NS, NS + (k + 1) * 4 * TICK_NS) for k in range(2))
     assert halves is not None
     for found in (whole, halves):
-        assert found.cards[UUID].busy_sm_clock_mhz == spread
-        clock = found.cards[UUID].sm_clock_mhz
+        assert found.gpus[UUID].busy_sm_clock_mhz == spread
+        clock = found.gpus[UUID].sm_clock_mhz
         assert clock is not None
         assert clock.samples == 8
 
@@ -277,9 +275,9 @@ def test_the_clock_of_work_leaves_out_rest(tells: str, spread: Spread | None) ->
 def test_a_stretch_between_two_samples_has_their_values() -> None:
     """The last window of a load that ends by itself may be one; all but counters is that of its neighbours."""
 
-    def seen(at: float) -> CardSample:
+    def seen(at: float) -> GpuSample:
         late = at > 1.05
-        return CardSample(
+        return GpuSample(
             UUID,
             0.5 + late / 4,
             memory_used_bytes=2 + late,
@@ -288,14 +286,14 @@ def test_a_stretch_between_two_samples_has_their_values() -> None:
             clock_reasons=8 * late,
         )
 
-    found = telemetry_between(card_samples(seen, steady_times(3)), NS + TICK_NS // 4, NS + TICK_NS // 2)
-    card = found.cards[UUID]
+    found = telemetry_between(gpu_samples(seen, steady_times(3)), NS + TICK_NS // 4, NS + TICK_NS // 2)
+    gpu = found.gpus[UUID]
     assert (found.samples, found.covered) == (0, True)
-    assert card.gpu_utilisation == Spread(0.625, 0.75, 0.5, 2)
-    assert card.memory_used_bytes == Spread(2.5, 3, 2, 2)
-    assert (card.clock_reasons, card.clock_reasons_samples) == ({8: 1}, 2)
+    assert gpu.gpu_utilisation == Spread(0.625, 0.75, 0.5, 2)
+    assert gpu.memory_used_bytes == Spread(2.5, 3, 2, 2)
+    assert (gpu.clock_reasons, gpu.clock_reasons_samples) == ({8: 1}, 2)
     assert judge_window(found, [UUID]).rejected != ()
-    used = card_use(found)
+    used = gpu_use(found)
     assert used.joules == pytest.approx(0.025)
     assert (used.memory_bytes, used.utilisation, used.sm_clock_mhz) == (3, 0.625, 1500)
 
@@ -305,26 +303,26 @@ def test_a_stretch_beside_the_samples_has_no_values(begin: float) -> None:
     """Before the first one, after the last one and in a gap nothing is known."""
     times = [at for at in steady_times(3) if not NS < at < 2 * NS]
     begin_ns = round(begin * NS)
-    found = telemetry_between(card_samples(lambda _: CardSample(UUID, 0.5), times), begin_ns, begin_ns + TICK_NS // 4)
+    found = telemetry_between(gpu_samples(lambda _: GpuSample(UUID, 0.5), times), begin_ns, begin_ns + TICK_NS // 4)
     assert not found.covered
-    assert card_use(found) == CardUse()
+    assert gpu_use(found) == GpuUse()
     assert judge_window(found, [UUID]).unknown != ()
 
 
 @pytest.mark.parametrize(("uuid", "known"), [("GPU-1", True), ("MIG-1", False)])
 def test_of_an_instance_energy_and_utilisation_are_not_known(uuid: str, *, known: bool) -> None:
-    """NVML gives the whole card's, other instances included; memory is its own, and all have one clock."""
+    """NVML gives the whole GPU's, other instances included; memory is its own, and all have one clock."""
 
-    def seen(at: float) -> CardSample:
-        return CardSample(uuid, 0.5, memory_used_bytes=7, sm_clock_mhz=1500, energy_joules=9.0 * at, power_watts=9.0)
+    def seen(at: float) -> GpuSample:
+        return GpuSample(uuid, 0.5, memory_used_bytes=7, sm_clock_mhz=1500, energy_joules=9.0 * at, power_watts=9.0)
 
-    found = telemetry_between(card_samples(seen, steady_times(3)), NS, 2 * NS)
-    used = card_use(found)
+    found = telemetry_between(gpu_samples(seen, steady_times(3)), NS, 2 * NS)
+    used = gpu_use(found)
     assert (used.memory_bytes, used.sm_clock_mhz) == (7, 1500)
     assert (used.joules is not None, used.utilisation is not None, found.watts is not None) == (known,) * 3
     assert (found.energy_per_inference(5, idle_watts=None) is not None) is known
-    # What the card itself took stays to be seen.
-    assert found.cards[uuid].energy is not None
+    # What the GPU itself took stays to be seen.
+    assert found.gpus[uuid].energy is not None
 
 
 def test_merged_windows_are_the_run() -> None:
@@ -338,7 +336,7 @@ def test_merged_windows_are_the_run() -> None:
         assert getattr(found, name) == pytest.approx(getattr(whole, name))
     assert_energy(found, pytest.approx(energy_of(whole).joules), "power")
     for name in ("clock_reasons", "clock_reasons_samples"):
-        assert getattr(found.cards[UUID], name) == getattr(whole.cards[UUID], name)
+        assert getattr(found.gpus[UUID], name) == getattr(whole.gpus[UUID], name)
     assert merged([]) is None
 
 
@@ -349,23 +347,23 @@ def test_an_unknown_part_makes_a_sum_unknown() -> None:
     for parts in ([known, blind], [blind, known]):
         found = merged(parts)
         assert found is not None
-        assert found.cards[UUID].energy is None
+        assert found.gpus[UUID].energy is None
         assert (found.energy, found.server_cpu_seconds) == (None, None)
         assert not found.covered
-        assert found.cards[UUID].sm_clock_mhz == known.cards[UUID].sm_clock_mhz
+        assert found.gpus[UUID].sm_clock_mhz == known.gpus[UUID].sm_clock_mhz
     energies = [Energy(3.0, "counter"), Energy(3.0, "power")]
-    found = merged(Telemetry(1.0, cards={UUID: CardTelemetry(UUID, energy=energy)}) for energy in energies)
+    found = merged(Telemetry(1.0, gpus={UUID: GpuTelemetry(UUID, energy=energy)}) for energy in energies)
     assert found is not None
     assert energy_of(found) == Energy(6.0, "power")
 
 
 def test_energy_per_inference_states_what_rest_takes() -> None:
-    """100 W for 2 s over 50 inferences are 4 J each; of a card that takes 30 W at rest 2.8 J above that.
+    """100 W for 2 s over 50 inferences are 4 J each; of a GPU that takes 30 W at rest 2.8 J above that.
 
-    Two cards add up; with one of them unknown nothing is known.
+    Two GPUs add up; with one of them unknown nothing is known.
     """
-    known = {"a": CardTelemetry("a", energy=Energy(120.0, "counter"))}
-    found = Telemetry(2.0, cards={**known, "b": CardTelemetry("b", energy=Energy(80.0, "counter"))})
+    known = {"a": GpuTelemetry("a", energy=Energy(120.0, "counter"))}
+    found = Telemetry(2.0, gpus={**known, "b": GpuTelemetry("b", energy=Energy(80.0, "counter"))})
     assert found.energy == Energy(200.0, "counter")
     assert found.watts == pytest.approx(100.0)
     for idle_watts, above_idle in ((30.0, pytest.approx(2.8)), (None, None)):
@@ -373,4 +371,4 @@ def test_energy_per_inference_states_what_rest_takes() -> None:
         assert each is not None
         assert (each.joules, each.idle_watts, each.above_idle_joules) == (4.0, idle_watts, above_idle)
     assert found.energy_per_inference(0, idle_watts=30.0) is None
-    assert Telemetry(2.0, cards={**known, "b": CardTelemetry("b")}).energy is None
+    assert Telemetry(2.0, gpus={**known, "b": GpuTelemetry("b")}).energy is None

@@ -15,7 +15,7 @@ import pytest
 
 from pytest_gpuserve.device import DeviceLock
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY
-from tests.fakes.nvml import cards
+from tests.fakes.nvml import gpus
 from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
 from tests.fakes.scripted_sessions import SCRIPT_NAME, STARTS_NAME, Script
 from tests.fakes.terminal import Terminal
@@ -340,7 +340,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, forked_pytest: ForkedPyte
 
 
 class Machine:
-    """A project on a machine whose cards are scripted.
+    """A project on a machine whose GPUs are scripted.
 
     Args:
         project: The project.
@@ -356,15 +356,15 @@ class Machine:
         project.environment[LOCKS_VARIABLE] = str(self.locks)
         project.baseline = project.path / "baselines" / "T4" / "perf" / "test_perf.json"
 
-    def script(self, *fakes: cards.FakeCard, errors: Sequence[cards.Error] = (), driver: str = "570.133.20") -> None:
-        """Let the machine have these cards from the next run on."""
-        environment = cards.write(cards.Script(fakes, tuple(errors), driver), self._folder, library=self._library)
+    def script(self, *fakes: gpus.FakeGpu, errors: Sequence[gpus.Error] = (), driver: str = "570.133.20") -> None:
+        """Let the machine have these GPUs from the next run on."""
+        environment = gpus.write(gpus.Script(fakes, tuple(errors), driver), self._folder, library=self._library)
         for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT"):
             self.project.environment[name] = environment[name]
         self.project.environment["CUDA_VISIBLE_DEVICES"] = None
 
-    def lock(self, fake: cards.FakeCard) -> DeviceLock:
-        """The lock of a card, for this process."""
+    def lock(self, fake: gpus.FakeGpu) -> DeviceLock:
+        """The lock of a GPU, for this process."""
         return DeviceLock(fake.uuid, command="the other suite", folder=self.locks)
 
 
@@ -372,5 +372,5 @@ class Machine:
 def machine(project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Machine:
     """A machine with one T4."""
     made = Machine(project, library, tmp_path_factory.mktemp("machine"))
-    made.script(cards.T4)
+    made.script(gpus.T4)
     return made

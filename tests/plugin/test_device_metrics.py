@@ -1,4 +1,4 @@
-"""What cards and starts tell, recorded and gated like any metric where a test asks for it, and nowhere else."""
+"""What GPUs and starts tell, recorded and gated like any metric where a test asks for it, and nowhere else."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.fakes.scripted_cards import CARDS_NAME, Cards
+from tests.fakes.scripted_gpus import GPUS_NAME, Gpus
 from tests.plugin.conftest import text_of
 
 if TYPE_CHECKING:
@@ -31,14 +31,14 @@ MEMORY = "assert run.gpu_memory <= baseline.gpu_memory"
 ON_REQUEST = ("energy_per_inference", "gpu_memory", "gpu_utilisation", "cold_start")
 
 
-def cards(project: Project, **script: Any) -> None:  # noqa: ANN401 -- fields of the script
-    """Write what the cards of the next run do."""
-    (project.path / CARDS_NAME).write_bytes(msgspec.json.encode(Cards(**script)))
+def gpus(project: Project, **script: Any) -> None:  # noqa: ANN401 -- fields of the script
+    """Write what the GPUs of the next run do."""
+    (project.path / GPUS_NAME).write_bytes(msgspec.json.encode(Gpus(**script)))
 
 
 def run(project: Project, *arguments: str) -> pytest.RunResult:
-    """Run the project's test on the scripted card."""
-    return project.run("-p", "tests.fakes.scripted_cards", JSON, *arguments)
+    """Run the project's test on the scripted GPU."""
+    return project.run("-p", "tests.fakes.scripted_gpus", JSON, *arguments)
 
 
 def build(project: Project, **factors: float) -> None:
@@ -59,9 +59,9 @@ def reasons(project: Project) -> str:
 
 @pytest.fixture
 def gated(project: Project) -> Project:
-    """A project with a test of energy and cold start, and a card."""
+    """A project with a test of energy and cold start, and a GPU."""
     project.write(GATES)
-    cards(project)
+    gpus(project)
     return project
 
 
@@ -72,7 +72,7 @@ def kept() -> list[bytes]:
 
 
 @pytest.fixture
-def recorded_on_card(gated: Project, kept: list[bytes]) -> Project:
+def recorded_on_gpu(gated: Project, kept: list[bytes]) -> Project:
     """The same with a baseline."""
     if not kept:
         result = run(gated, "--baseline-update")
@@ -80,7 +80,7 @@ def recorded_on_card(gated: Project, kept: list[bytes]) -> Project:
         kept.append(gated.baseline.read_bytes())
     gated.baseline.parent.mkdir(parents=True, exist_ok=True)
     gated.baseline.write_bytes(kept[0])
-    cards(gated, seed=1)
+    gpus(gated, seed=1)
     return gated
 
 
@@ -95,52 +95,52 @@ def test_just_what_is_asked_is_judged(gated: Project) -> None:
     assert not any(name in text_of(result) for name in ON_REQUEST)
 
 
-def test_an_identical_build_passes_and_shows_its_values(recorded_on_card: Project) -> None:
+def test_an_identical_build_passes_and_shows_its_values(recorded_on_gpu: Project) -> None:
     """The file lists the values and the samples behind them; a run has rows with joules and seconds."""
-    file = json.loads(recorded_on_card.baseline.read_text())
+    file = json.loads(recorded_on_gpu.baseline.read_text())
     assert set(file["summary"]["test_it"]) >= set(ON_REQUEST)
     assert file["summary"]["test_it"]["gpu_memory"] == pytest.approx(2**31, rel=1e-3)
-    (window, *_) = recorded_on_card.entry()["sessions"][0]["starts"][0]["windows"]
+    (window, *_) = recorded_on_gpu.entry()["sessions"][0]["starts"][0]["windows"]
     assert re.fullmatch(r"joules=[0-9.]+ memory=2.14748e\+09 utilisation=0.8 sm_clock=1350", window["cards"])
-    result = run(recorded_on_card)
+    result = run(recorded_on_gpu)
     assert result.ret == pytest.ExitCode.OK, text_of(result)
-    assert verdicts(recorded_on_card) == {"energy_per_inference": "PASS", "cold_start": "PASS"}
+    assert verdicts(recorded_on_gpu) == {"energy_per_inference": "PASS", "cold_start": "PASS"}
     for row in ("*energy_per_inference * mJ * PASS", "*cold_start * s * PASS"):
         result.stdout.fnmatch_lines([row])
-    units = {each["metric"]: each["unit"] for each in recorded_on_card.result()["verdicts"]}
+    units = {each["metric"]: each["unit"] for each in recorded_on_gpu.result()["verdicts"]}
     assert units == {"energy_per_inference": "J", "cold_start": "s"}
 
 
-def test_a_build_that_starts_and_burns_half_more_is_found(recorded_on_card: Project) -> None:
+def test_a_build_that_starts_and_burns_half_more_is_found(recorded_on_gpu: Project) -> None:
     """Both gates fail in their own units, unless the marker's tolerances let it pass."""
-    build(recorded_on_card, COLD_START=1.5, JOULES=1.5)
-    result = run(recorded_on_card)
+    build(recorded_on_gpu, COLD_START=1.5, JOULES=1.5)
+    result = run(recorded_on_gpu)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert verdicts(recorded_on_card) == {"energy_per_inference": "REGRESSED", "cold_start": "REGRESSED"}
-    recorded_on_card.write(GATES, marker="@pytest.mark.gpuserve(cold_start=1.0, energy_per_inference=1.0)")
-    build(recorded_on_card, COLD_START=1.3, JOULES=1.3)
-    result = run(recorded_on_card)
+    assert verdicts(recorded_on_gpu) == {"energy_per_inference": "REGRESSED", "cold_start": "REGRESSED"}
+    recorded_on_gpu.write(GATES, marker="@pytest.mark.gpuserve(cold_start=1.0, energy_per_inference=1.0)")
+    build(recorded_on_gpu, COLD_START=1.3, JOULES=1.3)
+    result = run(recorded_on_gpu)
     assert result.ret == pytest.ExitCode.OK, text_of(result)
-    tolerances = {each["metric"]: each["tolerance"] for each in recorded_on_card.result()["verdicts"]}
+    tolerances = {each["metric"]: each["tolerance"] for each in recorded_on_gpu.result()["verdicts"]}
     assert tolerances == {"energy_per_inference": 1.0, "cold_start": 1.0}
 
 
 def test_what_is_not_known_is_invalid_and_not_recorded(gated: Project) -> None:
     """Neither a gate nor a recording takes an unknown for a number; the failure says what is missing and what helps."""
-    cards(gated, joules=None, cold_start_seconds=None)
+    gpus(gated, joules=None, cold_start_seconds=None)
     result = run(gated, "--baseline-update")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert verdicts(gated) == {"energy_per_inference": "INVALID", "cold_start": "INVALID"}
-    assert "a card did not tell its energy" in reasons(gated)
+    assert "a GPU did not tell its energy" in reasons(gated)
     assert "a remote server has no cold start" in reasons(gated)
     assert not gated.baseline.exists()
 
 
 def test_a_baseline_without_it_is_missing(project: Project, recorded: Path) -> None:
-    """One that was recorded before anybody watched the card is MISSING for these gates, and for no other."""
+    """One that was recorded before anybody watched the GPU is MISSING for these gates, and for no other."""
     project.store(recorded)
     project.write(f"{MEMORY}\n    assert run.throughput >= baseline.throughput")
-    cards(project)
+    gpus(project)
     assert run(project).ret == pytest.ExitCode.TESTS_FAILED
     assert verdicts(project)["gpu_memory"] == "MISSING"
     assert "the baseline does not have it" in reasons(project)
@@ -149,10 +149,10 @@ def test_a_baseline_without_it_is_missing(project: Project, recorded: Path) -> N
 def test_memory_is_not_settled_beside_a_second_server(project: Project, checkout: Checkout) -> None:
     """A growth stays REGRESSED by its baseline, no server is started for it, and the reason names the marker."""
     project.write(MEMORY)
-    cards(project)
+    gpus(project)
     checkout.commit("a memory gate")
     assert run(project, "--baseline-update").ret == pytest.ExitCode.OK
-    cards(project, memory_bytes=1.1 * 2**31)
+    gpus(project, memory_bytes=1.1 * 2**31)
     checkout.commit("a baseline")
     assert run(project).ret == pytest.ExitCode.TESTS_FAILED
     assert verdicts(project) == {"gpu_memory": "REGRESSED"}
@@ -166,7 +166,7 @@ def test_side_by_side(project: Project, checkout: Checkout) -> None:
     A build that starts half as long again is REGRESSED, after two rounds or more.
     """
     project.write(f"{GATES}\n    {MEMORY}")
-    cards(project)
+    gpus(project)
     checkout.commit("gates")
     run(project, "--against=HEAD")
     assert verdicts(project) == {"energy_per_inference": "PASS", "cold_start": "PASS", "gpu_memory": "INVALID"}

@@ -21,14 +21,14 @@ def test_device(device, gpuserve_servers):
 """
 
 
-def with_cards(project: Project, library: Path, *products: str) -> None:
-    """Let the project's machine have these cards."""
+def with_gpus(project: Project, library: Path, *products: str) -> None:
+    """Let the project's machine have these GPUs."""
     project.environment.update(fake_environment(library, list(products)))
     project.test_file.write_text(DEVICE_TEST)
 
 
-def test_absent_card_is_exit_4(project: Project, library: Path) -> None:
-    """By option or ini setting, naming what there is; a broken driver is no fall-back; collecting needs no card."""
+def test_absent_gpu_is_exit_4(project: Project, library: Path) -> None:
+    """By option or ini setting, naming what there is; a broken driver is no fall-back; collecting needs no GPU."""
     assert project.run("--gpu=T4", "--collect-only", "-q").ret == 0
 
     def told(*arguments: str) -> str:
@@ -43,7 +43,7 @@ def test_absent_card_is_exit_4(project: Project, library: Path) -> None:
     assert not old.exists(), "an old result is never taken for a new one"
     assert "T4" in nothing
     assert "--gpu=cpu" in nothing
-    with_cards(project, library, "NVIDIA H200")
+    with_gpus(project, library, "NVIDIA H200")
     assert "--gpu=H200" in told("--gpu=T4")
     project.ini(gpu="T4")
     assert "--gpu=H200" in told()
@@ -67,13 +67,13 @@ def test_absent_card_is_exit_4(project: Project, library: Path) -> None:
         ),
         (("NVIDIA H200",), ("--gpu=cpu",), ["*DEVICE cpu False*'CUDA_VISIBLE_DEVICES': ''* cpu"]),
     ],
-    ids=["by name", "the one there is", "cpu hides cards"],
+    ids=["by name", "the one there is", "cpu hides GPUs"],
 )
 def test_servers_get_the_device(
     project: Project, library: Path, products: tuple[str, ...], options: tuple[str, ...], lines: list[str]
 ) -> None:
-    """The card that is named among several, by its index; the one there is; or the CPU, where servers see no card."""
-    with_cards(project, library, *products)
+    """The GPU that is named among several, by its index; the one there is; or the CPU, where servers see no GPU."""
+    with_gpus(project, library, *products)
     result = project.run("-s", *options)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(lines)

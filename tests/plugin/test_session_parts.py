@@ -117,7 +117,7 @@ def test_every_start_has_a_log_and_its_secrets_are_known(tmp_path: Path, monkeyp
     assert logged == [("", {}), ("001-mosec.log", given), ("", {}), ("002-my-server-2.log", given)]
 
 
-def test_nobody_looks_where_there_is_no_card(tmp_path: Path) -> None:
+def test_nobody_looks_where_there_is_no_gpu(tmp_path: Path) -> None:
     """On ``cpu`` a sampler would use a part of what is measured."""
     made = Equipment(here().device, engine=None, logs=NEVER, logged=NEVER, note=lambda _: None, make_room=NEVER)
     assert made.telemetry_source(NEVER) is NO_TELEMETRY
@@ -129,7 +129,7 @@ def test_nobody_looks_where_there_is_no_card(tmp_path: Path) -> None:
 def test_what_was_opened_is_all_given_back_the_device_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever fails on the way: who waits for the device must not find a worktree of ours in use.
 
-    Who looks at the card is ended though engines cannot be.
+    Who looks at the GPU is ended though engines cannot be.
     """
     ended: list[str] = []
     parts: Any = [Part(name, ended, fails=name != "lock") for name in ("lock", "opponents")]

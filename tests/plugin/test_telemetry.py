@@ -1,4 +1,4 @@
-"""A whole run of a real server beside a scripted card that is not always well: what is measured again."""
+"""A whole run of a real server beside a scripted GPU that is not always well: what is measured again."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from tests.fakes.nvml import cards
-from tests.fakes.nvml.cards import HW_THERMAL, Course, Moment, Script, Step
+from tests.fakes.nvml import gpus
+from tests.fakes.nvml.gpus import HW_THERMAL, Course, Moment, Script, Step
 from tests.plugin.conftest import WEB, busy_machine
 
 if TYPE_CHECKING:
@@ -32,10 +32,10 @@ def test_it(fox, load):
 """
 
 
-def on_card(project: Project, library: Path, folder: Path, card: cards.FakeCard) -> None:
-    """Let the project load a server on a machine with this card."""
+def on_gpu(project: Project, library: Path, folder: Path, gpu: gpus.FakeGpu) -> None:
+    """Let the project load a server on a machine with this GPU."""
     folder.mkdir()
-    environment = cards.write(Script((card,)), folder, library=library)
+    environment = gpus.write(Script((gpu,)), folder, library=library)
     for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT"):
         project.environment[name] = environment[name]
     project.environment["CUDA_VISIBLE_DEVICES"] = None
@@ -44,7 +44,7 @@ def on_card(project: Project, library: Path, folder: Path, card: cards.FakeCard)
 
 
 def samplers(folder: Path) -> set[int]:
-    """Pids of the samplers of a test's own card: others may measure on this machine."""
+    """Pids of the samplers of a test's own GPU: others may measure on this machine."""
     found = set()
     for process in psutil.process_iter(["cmdline", "environ"]):
         script = (process.info["environ"] or {}).get("FAKE_NVML_SCRIPT", "")
@@ -65,24 +65,24 @@ def pulses(value: int, *, every_ms: int, length_ms: int) -> Course:
 
 
 def test_hot_windows_are_measured_again(real_project: Project, library: Path, tmp_path: Path) -> None:
-    """A card that is hot for a moment every few seconds costs windows, visibly, and the run gets its verdict."""
-    card = replace(
-        cards.T4,
+    """A GPU that is hot for a moment every few seconds costs windows, visibly, and the run gets its verdict."""
+    gpu = replace(
+        gpus.T4,
         clock_reasons=pulses(HW_THERMAL, every_ms=4500, length_ms=300),
         # What the server does not use cannot say so.
         utilization=None,
         memory_used_bytes=None,
         power_watts=50,
     )
-    on_card(real_project, library, tmp_path / "machine", card)
+    on_gpu(real_project, library, tmp_path / "machine", gpu)
     result = real_project.run("--gpu=T4", "--gpuserve-json=out.json")
     run = real_project.result()["run"]
     # A busy host may have held the client up in others.
     again = [text for text in run["windows_measured_again"] if not text.startswith("client held up")]
     assert again
-    assert all(f"{card.uuid}: thermal slowdown by the hardware (HW_THERMAL_SLOWDOWN)" in text for text in again)
+    assert all(f"{gpu.uuid}: thermal slowdown by the hardware (HW_THERMAL_SLOWDOWN)" in text for text in again)
     telemetry: dict[str, Any] = run["telemetry"]
-    seen = telemetry["cards"][card.uuid]
+    seen = telemetry["gpus"][gpu.uuid]
     # What was thrown away is no part of what was measured.
     assert seen["clock_reasons"] == {}
     assert seen["sm_clock_mhz"]["mean"] == 1500

@@ -1,4 +1,4 @@
-"""The table of what the code for cards assumes names files, and tests on a card or steps, that there are."""
+"""The table of what the code for GPUs assumes names files, and tests on a GPU or steps, that there are."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def marked_gpu() -> frozenset[str]:
 
 
 def test_what_a_row_names_is_there() -> None:
-    """Each row has its files, and is refuted by a test on a card, by a step, or says why by nothing."""
+    """Each row has its files, and is refuted by a test on a GPU, by a step, or says why by nothing."""
     assert len(ROWS) > 20
     steps = {step.name for step in STEPS}
     for _, where, _, refuted in ROWS:
@@ -38,6 +38,6 @@ def test_what_a_row_names_is_there() -> None:
         assert set(named_steps) <= steps
 
 
-def test_every_test_on_a_card_refutes_something() -> None:
-    """No test that needs a card stands in no row."""
+def test_every_test_on_a_gpu_refutes_something() -> None:
+    """No test that needs a GPU stands in no row."""
     assert marked_gpu() == set(re.findall(r"`(test_\w+::test_\w+)`", TEXT))

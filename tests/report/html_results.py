@@ -1,4 +1,4 @@
-"""Rich results of many tests, as a run on a card has them, for the tests of reports."""
+"""Rich results of many tests, as a run on a GPU has them, for the tests of reports."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import LOG_BASE, Histogram, bucket_of, seconds_of
-from pytest_gpuserve.measure.telemetry import CardTelemetry, Energy, Spread, Telemetry
-from pytest_gpuserve.measure.window import COMPUTE, PER_REQUEST, QUEUE, SERVER, CardUse, Client, Session, Start, Window
+from pytest_gpuserve.measure.telemetry import Energy, GpuTelemetry, Spread, Telemetry
+from pytest_gpuserve.measure.window import COMPUTE, PER_REQUEST, QUEUE, SERVER, Client, GpuUse, Session, Start, Window
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import ReasonKind
@@ -178,7 +178,7 @@ def judgement_of(name: str, verdict: Verdict, kind: ReferenceKind, number: int) 
 
 
 def session(speeds: Speeds, users: int, *, starts: int = 2, windows: int = 8) -> Session:
-    """A session of a server of that speed on one card."""
+    """A session of a server of that speed on one GPU."""
     return Session(
         tuple(_start(speeds, users, number, windows) for number in range(starts)),
         "2025-01-02T03:04:05+00:00",
@@ -244,7 +244,7 @@ def _window(speeds: Speeds, begin_ns: int) -> Window:
         items=REQUESTS,
         batches=REQUESTS // 12,
         client_cpu_seconds=0.1 * seconds,
-        cards=CardUse(120.0, 12e9, 0.83, 1410.0 - 30 * (begin_ns % 4)),
+        gpus=GpuUse(120.0, 12e9, 0.83, 1410.0 - 30 * (begin_ns % 4)),
         begin_ns=begin_ns,
         end_ns=begin_ns + round(seconds * 1e9),
     )
@@ -267,11 +267,11 @@ def _counters(mean: float, requests: int) -> Counters:
 
 def _telemetry(seconds: float, users: int) -> Telemetry:
     busy = min(0.97, 0.2 + users / 100)
-    card = CardTelemetry(
+    gpu = GpuTelemetry(
         UUID,
         gpu_utilisation=Spread(busy, min(1.0, busy + 0.05), busy - 0.1, 40),
         memory_used_bytes=Spread(12e9, 12.2e9, 11.8e9, 40),
         power_watts=Spread(280.0, 310.0, 240.0, 40),
         energy=Energy(280.0 * seconds, "counter"),
     )
-    return Telemetry(seconds, samples=40, covered=True, cards={UUID: card}, server_cpu_seconds=2.5 * seconds)
+    return Telemetry(seconds, samples=40, covered=True, gpus={UUID: gpu}, server_cpu_seconds=2.5 * seconds)

@@ -71,7 +71,7 @@ def stored_and_paired() -> tuple[Judgement, Judgement]:
 
 
 def result_of(*tests: TestResult, commit: str | None = COMMIT) -> SessionResult:
-    """A session of these tests on a card."""
+    """A session of these tests on a GPU."""
     return SessionResult(
         gpu=GPU,
         host=HOST,
@@ -191,7 +191,7 @@ def test_a_load_is_a_benchmark() -> None:
 
 
 def test_machine_and_commit_are_told_as_far_as_they_are_known() -> None:
-    """Card, host and software are in the machine's facts; what is unknown is not there."""
+    """GPU, host and software are in the machine's facts; what is unknown is not there."""
     file = read(document(result_of()))
     assert file.machine_info["gpu"] == {"name": "T4", "product": "Tesla T4", "driver": "550.54", "ecc": True}
     assert file.machine_info["cpu"] == {"brand_raw": "A CPU", "count": 2}

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
-from pytest_gpuserve.measure.telemetry import CardTelemetry, Telemetry
+from pytest_gpuserve.measure.telemetry import GpuTelemetry, Telemetry
 from pytest_gpuserve.measure.window import Session
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import SessionResult, TestResult
@@ -121,8 +121,8 @@ def test_executions_that_a_server_does_not_count_are_null() -> None:
 
 
 def test_without_energy_there_is_none_of_an_inference() -> None:
-    """A card without a counter and without power has null, not zero."""
-    bare = Telemetry(2.0, 10, covered=True, cards={"GPU-1": CardTelemetry("GPU-1")})
+    """A GPU without a counter and without power has null, not zero."""
+    bare = Telemetry(2.0, 10, covered=True, gpus={"GPU-1": GpuTelemetry("GPU-1")})
     plain = read(result_of("t", sessions=(session(replace(start(), telemetry=bare)),)))["tests"][0]["run"]["telemetry"]
     unknown = ["energy", "energy_per_inference", "idle_watts", "server_cpu_seconds_per_request"]
     assert [plain[name] for name in unknown] == [None] * 4

@@ -119,7 +119,7 @@ STEPS: dict[str, tuple[SessionResult, str]] = {
     "the kind of a reason says what to mend; its text is not repeated": (one(because(UNSTEADY)), STEADIER),
     "so does that of the base": (one(because(UNSTEADY.of("the base"))), STEADIER),
     "what nobody can mend by a command stands above": (
-        one(because(Reason(ReasonKind.CARD_ERROR, "XID 79 on GPU-1"))),
+        one(because(Reason(ReasonKind.GPU_ERROR, "XID 79 on GPU-1"))),
         f"mend what its reason says, {AGAIN}",
     ),
     # There HEAD~1 cannot be looked beside either.

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from pytest_gpuserve.device import list_cards
+from pytest_gpuserve.device import list_gpus
 from pytest_gpuserve.device.telemetry import SamplerProcess
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.experiment.telemetry import RELEASE_NS
@@ -316,7 +316,7 @@ def test_a_start_that_fails_says_why(logs: Path) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("how", [{}, {"compile": True}, {"compile": True, "compile_mode": "reduce-overhead"}], ids=str)
-def test_on_a_card(weights: Weights, logs: Path, how: dict[str, Any]) -> None:
+def test_on_a_gpu(weights: Weights, logs: Path, how: dict[str, Any]) -> None:
     """On CUDA, eager, compiled and in CUDA graphs, with batching: the scores of the CPU, each batch counted once."""
     needs_cuda()
     worker = weights.worker(device="cuda:0", max_batch_size=4, max_wait_ms=2.0, **how)
@@ -334,10 +334,10 @@ def test_on_a_card(weights: Weights, logs: Path, how: dict[str, Any]) -> None:
 
 
 @pytest.mark.gpu
-def test_two_on_a_card(weights: Weights, logs: Path) -> None:
-    """Two workers on one card, loaded at the same time, both give the scores of the CPU, and their memory back."""
+def test_two_on_a_gpu(weights: Weights, logs: Path) -> None:
+    """Two workers on one GPU, loaded at the same time, both give the scores of the CPU, and their memory back."""
     needs_cuda()
-    uuid = list_cards().cards[0].uuid
+    uuid = list_gpus().gpus[0].uuid
     one = body(x=weights.images[:1])
     with SamplerProcess([uuid], log=logs / "sampler.log") as sampler:
         before = used_bytes(sampler)
@@ -361,8 +361,8 @@ def test_two_on_a_card(weights: Weights, logs: Path) -> None:
 
 
 def used_bytes(sampler: SamplerProcess) -> int:
-    """Memory in use on the one card that is sampled."""
-    used = sampler.seen_until(time.perf_counter_ns()).samples[-1].cards[0].memory_used_bytes
+    """Memory in use on the one GPU that is sampled."""
+    used = sampler.seen_until(time.perf_counter_ns()).samples[-1].gpus[0].memory_used_bytes
     assert used is not None
     return used
 
@@ -373,9 +373,9 @@ PAIRS = 12
 
 @pytest.mark.gpu
 def test_the_sampler_costs_a_server_little(weights: Weights, logs: Path) -> None:
-    """A worker answers at least 0.97 times as fast while its card is sampled as in the windows between, by turns."""
+    """A worker answers at least 0.97 times as fast while its GPU is sampled as in the windows between, by turns."""
     needs_cuda()
-    uuid, one = list_cards().cards[0].uuid, body(x=weights.images[:1])
+    uuid, one = list_gpus().gpus[0].uuid, body(x=weights.images[:1])
     worker = weights.worker(device="cuda:0", max_batch_size=4)
     ratios: list[float] = []
     with (
@@ -396,6 +396,6 @@ def test_the_sampler_costs_a_server_little(weights: Weights, logs: Path) -> None
 
 
 def needs_cuda() -> None:
-    """Skip a test where torch cannot use a card."""
+    """Skip a test where torch cannot use a GPU."""
     if not torch.cuda.is_available():
-        pytest.skip(f"torch {torch.__version__} sees no card")
+        pytest.skip(f"torch {torch.__version__} sees no GPU")

@@ -67,7 +67,7 @@ def test_wrong_arguments_are_refused_before_anything_starts(app: App, arguments:
 
 
 def test_workloads_differ_in_what_matters(app: App, tmp_path: Path) -> None:
-    """Every argument that changes the measured work is in it; the number of a card and the weights' folder are not."""
+    """Every argument that changes the measured work is in it; the number of a GPU and the weights' folder are not."""
     first, second = tmp_path / "a" / "w.pth", tmp_path / "b" / "w.pth"
     for each in (first, second):
         each.parent.mkdir()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.measure.counters import StageTime
 from pytest_gpuserve.measure.histogram import LARGEST_BUCKET, Histogram
 from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.window import CardUse, Window
+from pytest_gpuserve.measure.window import GpuUse, Window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,7 +26,7 @@ STAGES = st.dictionaries(
     st.sampled_from(["server", "compute", "compute.Größe_1", "compute.a-b.c"]),
     st.builds(StageTime, SECONDS | st.just(0.0), st.integers(1, 10**15 - 1)),
 )
-CARDS = st.builds(CardUse, *[SECONDS | st.just(0.0) | st.none()] * 4).filter(lambda cards: cards != CardUse())
+GPUS = st.builds(GpuUse, *[SECONDS | st.just(0.0) | st.none()] * 4).filter(lambda gpus: gpus != GpuUse())
 
 NO_ERRORS: Final[st.SearchStrategy[dict[str, int]]] = st.builds(dict)
 
@@ -54,7 +54,7 @@ def windows(draw: st.DrawFn, errors: st.SearchStrategy[dict[str, int]] = NO_ERRO
         batches=draw(COUNT | st.none()),
         client_cpu_seconds=draw(SECONDS),
         stages=draw(STAGES),
-        cards=draw(CARDS | st.none()),
+        gpus=draw(GPUS | st.none()),
         streams=draw(st.none() | streams(latency)),
         good=good,
         unjudged=latency.total - (good or 0) if draw(st.booleans()) else 0,

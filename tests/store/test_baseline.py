@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.errors import BaselineUnusable
-from pytest_gpuserve.measure.window import CardUse
+from pytest_gpuserve.measure.window import GpuUse
 from pytest_gpuserve.report.remarks import header_line
 from pytest_gpuserve.store.baseline import read, render, write
 from pytest_gpuserve.store.files import Stock, stock_of
@@ -29,7 +29,7 @@ SMALL = small_entries()
 TEXT = render(SMALL)
 
 SUMMARISED = {name for name, metric in METRICS.items() if not metric.on_request} | {"cold_start"}
-"""What is known of a load without a card."""
+"""What is known of a load without a GPU."""
 
 
 def entries_of(path: Path) -> dict[str, Entry]:
@@ -69,14 +69,14 @@ def test_the_file_reads_from_the_top() -> None:
     assert render({"b": one, "a": other}) == render({"a": other, "b": one})
 
 
-def test_what_the_cards_did_is_in_the_summary(path: Path) -> None:
-    """Of eight full cards what is known is listed, and read back; what is not known is not there, rather than zero."""
-    cards = CardUse(joules=4.0, memory_bytes=8 * 141e9)
-    used = start(replace(window(), cards=cards))
+def test_what_the_gpus_did_is_in_the_summary(path: Path) -> None:
+    """Of eight full GPUs what is known is listed, and read back; what is not known is not there, rather than zero."""
+    gpus = GpuUse(joules=4.0, memory_bytes=8 * 141e9)
+    used = start(replace(window(), gpus=gpus))
     uncounted = start(window(items=None, batches=None))
     write(path, {"a": entry(session(used, used)), "b": entry(session(uncounted, uncounted))})
     text = path.read_text()
-    assert read(path)["a"].sessions[0].windows[0].cards == cards
+    assert read(path)["a"].sessions[0].windows[0].gpus == gpus
     summary = json.loads(text)["summary"]
     assert summary["a"].items() >= {"energy_per_inference": 0.4, "gpu_memory": 1.128e12}.items()
     assert "gpu_utilisation" not in text

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.counters import ServerSetting, StageTime
-from pytest_gpuserve.measure.window import CardUse, Session, Start
+from pytest_gpuserve.measure.window import GpuUse, Session, Start
 from pytest_gpuserve.store.schema import SessionRecord, WindowRecord, session_of, window_of, window_record
 from tests.store.strategies import COUNT, SECONDS, windows
 from tests.support.builders import OCCASION, here, session, start, window
@@ -66,7 +66,7 @@ def test_an_error_that_did_not_occur_is_none() -> None:
     assert session_of(here().session_record(session(start(fine), start()))).windows[0].errors == {"timeout": 0}
 
 
-def test_a_window_without_stages_cards_or_streams_is_written_as_ever() -> None:
+def test_a_window_without_stages_gpus_or_streams_is_written_as_ever() -> None:
     """Files of before keep every letter and are read; what is known stands in one line, to six digits."""
     plain = msgspec.to_builtins(window_record(window()))
     of_streams = {"ttft", "itl", "tpot", "tokens", "with_usage", "good", "unjudged", "tallies"}
@@ -76,12 +76,12 @@ def test_a_window_without_stages_cards_or_streams_is_written_as_ever() -> None:
     assert msgspec.to_builtins(window_record(counted)) == {**plain, "stages": "compute=0.25/40 server=0.123457/320"}
     tallied = window_record(replace(window(), tallies={"prompt_tokens": 200, "cached_tokens": 0}))
     assert msgspec.to_builtins(tallied) == {**plain, "tallies": "cached_tokens=0 prompt_tokens=200"}
-    cards = CardUse(joules=12.5, memory_bytes=1.2e9, utilisation=0.8, sm_clock_mhz=1350.0)
-    record = window_record(replace(window(), cards=cards))
+    gpus = GpuUse(joules=12.5, memory_bytes=1.2e9, utilisation=0.8, sm_clock_mhz=1350.0)
+    record = window_record(replace(window(), gpus=gpus))
     text = "joules=12.5 memory=1.2e+09 utilisation=0.8 sm_clock=1350"
     assert msgspec.to_builtins(record) == {**plain, "cards": text}
-    assert window_record(replace(window(), cards=CardUse(utilisation=2 / 3))).cards == "utilisation=0.666667"
-    assert window_of(window_record(replace(window(), cards=CardUse())), "").cards is None
+    assert window_record(replace(window(), gpus=GpuUse(utilisation=2 / 3))).cards == "utilisation=0.666667"
+    assert window_of(window_record(replace(window(), gpus=GpuUse())), "").gpus is None
 
 
 STAGES = [
@@ -89,7 +89,7 @@ STAGES = [
     *["compute=1.2.3/4", "compute=1.0/4", "compute=1/0", "compute=1/-4"],
     *["compute=1/4  x=1/4", "x=1/4 x=1/4", "b=1/4 a=1/4", " x=1/4"],
 ]
-CARDS = [
+GPUS = [
     *["joules", "joules=", "joules=-1", "joules=inf", "joules=1e999", "joules=1.0", "joules=1 joules=1"],
     *["memory=1 joules=1", "joules=1  memory=1", " joules=1", "watts=1", "memory_bytes=1"],
 ]
@@ -99,7 +99,7 @@ CARDS = [
     ("field", "changes", "words"),
     [
         *(("stages: ", {"stages": text}, "") for text in STAGES),
-        *(("cards: ", {"cards": text}, "") for text in CARDS),
+        *(("cards: ", {"cards": text}, "") for text in GPUS),
         *(("tallies: ", {"tallies": text}, "") for text in ["a", "a=-1", "a=1.5", "b=1 a=1", "a=01", "a=1 a=1"]),
         ("latency", {"requests": 11}, " holds 10 latencies, .* is 11$"),
         ("errors", {"errors": {"timeout": 1}}, ""),
@@ -111,7 +111,7 @@ CARDS = [
     ],
 )
 def test_a_damaged_window_is_refused(field: str, changes: dict[str, Any], words: str) -> None:
-    """Stages and cards that are not exactly as they would be written, and what does not fit, are named by the field."""
+    """Stages and GPUs that are not exactly as they would be written, and what does not fit, are named by the field."""
     record = here().session_record(session())
     record.starts[1].windows[2] = msgspec.structs.replace(record.starts[1].windows[2], **changes)
     with pytest.raises(ValueError, match=rf"^starts\[1\]\.windows\[2\]\.{field}.*{words}"):

@@ -204,16 +204,16 @@ def test_expectation_takes_what_is_within_the_tolerance() -> None:
             expected(body)
 
 
-def test_bf16_is_refused_on_a_card_without_units(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bf16_is_refused_on_a_gpu_without_units(monkeypatch: pytest.MonkeyPatch) -> None:
     """On compute capability 7.5 the app does not start in bf16, and says what to do; it does where it is told to."""
     import torch
 
     pytest.importorskip("litserve")
     monkeypatch.syspath_prepend(str(Path(catdog_settings.__file__).parent))
     app, model = importlib.import_module("catdog_litserve"), importlib.import_module("catdog_model")
-    on_card = model.Classifier
+    on_gpu = model.Classifier
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
-    monkeypatch.setattr(model, "Classifier", lambda *built, device, **options: on_card(*built, device="cpu", **options))
+    monkeypatch.setattr(model, "Classifier", lambda *built, device, **options: on_gpu(*built, device="cpu", **options))
 
     def start(*arguments: str) -> dict[str, str]:
         served = app.CatDog(app.parse_options(["--size=small", "--precision=bf16", *arguments]))

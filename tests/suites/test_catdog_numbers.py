@@ -123,7 +123,7 @@ def test_each_experiment_changes_what_its_title_says() -> None:
 
 
 def test_settings_become_arguments_and_are_read_back() -> None:
-    """Arguments are the app's own names, and only bf16 asks for what a card may lack."""
+    """Arguments are the app's own names, and only bf16 asks for what a GPU may lack."""
     settings = Settings("fp16", 4026, 0.01, 4)
     arguments = {"precision": "fp16", "max_batch_size": 4026, "batch_timeout": 0.01, "workers_per_device": 4}
     assert settings.arguments() == arguments

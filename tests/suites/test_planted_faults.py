@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
 
 TOLERANCES = "suites/tolerances.py"
-CARD_LIKE = (
+GPU_LIKE = (
     "throughput=0.1, output_tokens_per_second=0.1, ttft_p50=0.1, tpot_p50=0.1, p50=0.1, p90=0.2, p95=0.2, p99=0.3,"
     " batching_ratio=0.1"
 )
@@ -185,7 +185,7 @@ def test_a_fault_is_found(
     # What the suites tolerate on a CPU is more than some of these faults cost.
     text = (pull_request.path / TOLERANCES).read_text(encoding="utf-8")
     begin = text.index("    throughput=0.2,")
-    pull_request.edit(TOLERANCES, text[begin : text.index("    cold_start")], f"    {CARD_LIKE},\n")
+    pull_request.edit(TOLERANCES, text[begin : text.index("    cold_start")], f"    {GPU_LIKE},\n")
     pull_request.edit(*edit)
     (found,), printed = pull_request.tests(test, "--against=HEAD")
     assert found["outcome"] == "failed", printed

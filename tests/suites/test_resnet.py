@@ -143,7 +143,7 @@ def test_a_trace_holds_one_call(tmp_path: Path) -> None:
 def test_the_published_formula_gives_the_published_number() -> None:
     """334.85 samples/s are 32 divided by the mean latency of 0.09556 s, as printed with five digits.
 
-    The text names no card, so this record is never a reference for a measurement: ``published(...)`` finds no device
+    The text names no GPU, so this record is never a reference for a measurement: ``published(...)`` finds no device
     for it, and this arithmetic is all that can be compared.
     """
     printed, rounding = 334.85437, 0.000005

@@ -29,7 +29,7 @@ class _Unknown:
 
 
 class _Seen(Observed):
-    """A run with a batching ratio, without a card."""
+    """A run with a batching ratio, without a GPU."""
 
     batching_ratio = SimpleNamespace(value=4.0)
     gpu_utilisation = _Unknown()

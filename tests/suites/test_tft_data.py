@@ -223,7 +223,7 @@ def test_a_wrong_option_is_refused(environment: dict[str, str], message: str) ->
         read_options("electricity", environment)
     with pytest.raises(ValueError, match="none of electricity, traffic"):
         read_options("weather", {})
-    with pytest.raises(ValueError, match="TFT_PRECISION=fp16 needs a card"):
+    with pytest.raises(ValueError, match="TFT_PRECISION=fp16 needs a GPU"):
         Forecaster(Options("electricity", precision="fp16"), device="cpu")
 
 

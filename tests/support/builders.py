@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.builds.checkout import Revision
-from pytest_gpuserve.device import Card, Device, Host
+from pytest_gpuserve.device import Device, Gpu, Host
 from pytest_gpuserve.experiment.environment import RunEnvironment
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.streams import Streams
@@ -106,10 +106,10 @@ def here(host: str = "host-a", *, commit: str | None = COMMIT, clean: bool = Tru
     return RunEnvironment(Device("cpu", None, machine), {"python": "3.11.9"}, Revision(commit, clean, commit), OCCASION)
 
 
-def on_card(where: RunEnvironment) -> RunEnvironment:
-    """The same with a card."""
-    card = Card(0, "NVIDIA X", "X", "GPU-1", "00000000:3B:00.0", None, "560.1", "12.6", 300.0, None, None)
-    return replace(where, device=replace(where.device, name="X", card=card))
+def on_gpu(where: RunEnvironment) -> RunEnvironment:
+    """The same with a GPU."""
+    gpu = Gpu(0, "NVIDIA X", "X", "GPU-1", "00000000:3B:00.0", None, "560.1", "12.6", 300.0, None, None)
+    return replace(where, device=replace(where.device, name="X", gpu=gpu))
 
 
 def entry(*sessions: Session, commit: str | None = COMMIT) -> Entry:

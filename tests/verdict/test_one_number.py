@@ -154,7 +154,7 @@ def test_one_round_decides_nothing() -> None:
     assert 2 <= len(comparison.rounds) <= 3
 
 
-def test_memory_of_servers_that_shared_the_card_is_invalid_and_says_what_helps() -> None:
+def test_memory_of_servers_that_shared_the_gpu_is_invalid_and_says_what_helps() -> None:
     """Side by side it is neither passed nor measured on."""
     comparison = a_comparison(ScriptedPairing())
     comparison.more()

@@ -155,7 +155,7 @@ def _device(torch: Any, name: str) -> Any:  # noqa: ANN401 -- torch's
         raise ServerFailed(
             f"torch_worker: torch sees no device {name}",
             found=f"{torch.cuda.device_count()} CUDA devices, torch {torch.__version__}",
-            remedies=["a torch built for CUDA and a card that CUDA_VISIBLE_DEVICES shows; or device='cpu'"],
+            remedies=["a torch built for CUDA and a GPU that CUDA_VISIBLE_DEVICES shows; or device='cpu'"],
         )
     return device
 

@@ -81,7 +81,7 @@ class CatDog(ls.LitAPI):
         """Build the model in a worker, and run it once.
 
         Raises:
-            RuntimeError: The card has no units for the precision.
+            RuntimeError: The GPU has no units for the precision.
         """
         import torch  # noqa: PLC0415 -- see the module's docstring
 
@@ -93,17 +93,17 @@ class CatDog(ls.LitAPI):
             from catdog_picture import to_pixels  # noqa: PLC0415 -- imports numpy and Pillow
 
         options = self._options
-        on_card = device.startswith("cuda")
-        if on_card and options.precision == "bf16" and not options.allow_emulated:
+        on_gpu = device.startswith("cuda")
+        if on_gpu and options.precision == "bf16" and not options.allow_emulated:
             capability = torch.cuda.get_device_capability(device)
             if capability < FIRST_WITH_BF16:
-                # The published "float16" server ran in bfloat16 on such a card, and was slower than in fp32.
+                # The published "float16" server ran in bfloat16 on such a GPU, and was slower than in fp32.
                 raise RuntimeError(
-                    f"this card has compute capability {capability[0]}.{capability[1]} and no units for bf16:"
+                    f"this GPU has compute capability {capability[0]}.{capability[1]} and no units for bf16:"
                     " --precision=fp16, or --allow-emulated"
                 )
-        # On a card torch's own choice stays; on the CPU several workers would fight for the same cores.
-        threads = options.threads or (None if on_card else 1)
+        # On a GPU torch's own choice stays; on the CPU several workers would fight for the same cores.
+        threads = options.threads or (None if on_gpu else 1)
         if threads is not None:
             torch.set_num_threads(threads)
         size = SIZES[options.size]
@@ -186,7 +186,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Cats or dogs behind LitServe", allow_abbrev=False)
     parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of weights and activations")
     parser.add_argument(
-        "--allow-emulated", action="store_true", help="bf16 on a card without units for it, by way of fp32"
+        "--allow-emulated", action="store_true", help="bf16 on a GPU without units for it, by way of fp32"
     )
     parser.add_argument(
         "--max-batch-size", type=positive_integer, default=1, help="most requests in a batch (default 1: no batching)"

@@ -140,14 +140,14 @@ class Classifier:
     """
 
     def __init__(self, model: ConvNext, *, precision: str, device: str) -> None:
-        # fp32 is to be fp32: without this cards since compute capability 8.0 do its convolutions in tf32.
+        # fp32 is to be fp32: without this GPUs since compute capability 8.0 do its convolutions in tf32.
         torch.backends.cudnn.allow_tf32 = False
         self.dtype: torch.dtype = getattr(torch, precision)
         self.device = torch.device(device)
         self.model = model.to(self.device, self.dtype)
 
     def logits(self, pixels: npt.NDArray[np.float32]) -> torch.Tensor:
-        """Run one batch; returns before the card has finished.
+        """Run one batch; returns before the GPU has finished.
 
         Args:
             pixels: Of shape (pictures, 3, height, width).

@@ -3,7 +3,7 @@
 ``python catdog_model_only.py --size tiny --precision fp32 --device cuda`` reads lines from its standard input:
 ``batch 8`` makes a batch of 8 random pictures on the device, ``run`` sends it through the model and waits for the
 device. Each line is answered with a line ``done``. It ends with its input. A process of its own, because one that keeps
-a context on the card would disturb whatever is measured there next.
+a context on the GPU would disturb whatever is measured there next.
 """
 
 from __future__ import annotations

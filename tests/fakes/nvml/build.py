@@ -53,9 +53,9 @@ def fake_environment(folder: Path, products: Sequence[str], **errors: int | str)
 
     Args:
         folder: Where ``build_fake_nvml`` has put it.
-        products: Product names of the cards, by index.
+        products: Product names of the GPUs, by index.
         errors: ``init_error=18`` becomes ``FAKE_NVML_INIT_ERROR=18``: see the head of ``fake_nvml.c``. An error of one
-            card only is written as in ``name_error="15@1"``.
+            GPU only is written as in ``name_error="15@1"``.
 
     Returns:
         The whole environment: this process's own without CUDA_VISIBLE_DEVICES, and with the fake's variables.

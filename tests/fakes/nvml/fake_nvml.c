@@ -2,17 +2,17 @@
  *
  * It stands in only where the driver would answer, so the binding's loading, calling and error handling stay real.
  *
- * FAKE_NVML_SCRIPT names a file that says what it answers; cards.py writes it. It is read at the first call, and again
+ * FAKE_NVML_SCRIPT names a file that says what it answers; gpus.py writes it. It is read at the first call, and again
  * where the variable names another file in the same process: all begins anew then. One line each, fields separated by one
  * blank, the last one up to the end of the line:
  *   driver VERSION                        cuda NUMBER
  *   epoch NANOSECONDS                     CLOCK_MONOTONIC from which milliseconds count; else the first nvmlInit
- *   card PARENT                           begins the next card; PARENT is the number of the card that it is a slice of,
- *                                         by lines `card` from 0, or -1
- *   fact KEY WHEN VALUE                   of the card that was begun last; VALUE `unsupported` is answered by error 3
- *   event TYPE DATA WHEN                  of that card: one event for nvmlEventSetWait_v2; type and data are numbers
- *   error FUNCTION CARD CODE WHEN         FUNCTION as in nvml.h, with its suffix; CARD as in PARENT, -1 for any
- * WHEN is `always`; `call:N`, from the N-th call of the function on that card (of an error with card -1: on any);
+ *   gpu PARENT                           begins the next gpu; PARENT is the number of the gpu that it is a slice of,
+ *                                         by lines `gpu` from 0, or -1
+ *   fact KEY WHEN VALUE                   of the gpu that was begun last; VALUE `unsupported` is answered by error 3
+ *   event TYPE DATA WHEN                  of that gpu: one event for nvmlEventSetWait_v2; type and data are numbers
+ *   error FUNCTION GPU CODE WHEN         FUNCTION as in nvml.h, with its suffix; GPU as in PARENT, -1 for any
+ * WHEN is `always`; `call:N`, from the N-th call of the function on that gpu (of an error with gpu -1: on any);
  * `only:N`, in that call alone; or `ms:N`, from N milliseconds on. Of several facts of one key the last one that holds
  * is the answer. A fact that is not there is unsupported.
  *
@@ -21,7 +21,7 @@
  *   FAKE_NVML_INIT_ERROR    nvmlReturn_t of nvmlInit
  *   FAKE_NVML_HANDLE_ERROR, FAKE_NVML_NAME_ERROR, FAKE_NVML_UUID_ERROR, FAKE_NVML_MEMORY_ERROR,
  *   FAKE_NVML_PCI_ERROR, FAKE_NVML_POWER_ERROR, FAKE_NVML_CLOCK_ERROR, FAKE_NVML_MIG_ERROR, FAKE_NVML_DRIVER_ERROR
- *                           "CODE" for every card, or "CODE@INDEX" for one of them
+ *                           "CODE" for every gpu, or "CODE@INDEX" for one of them
  *   FAKE_NVML_MIG           1: MIG mode is enabled; 0 (default): it is disabled
  * In both cases:
  *   FAKE_NVML_CALLS         a file that gets one line for every nvmlInit and nvmlShutdown
@@ -54,15 +54,15 @@ enum {
     TIMEOUT = 10,
     UNKNOWN = 999,
 };
-enum { MOST_CARDS = 32, MOST_FACTS = 2048, MOST_EVENTS = 64, MOST_ERRORS = 64, MOST_FUNCTIONS = 96, MOST_SETS = 16 };
+enum { MOST_GPUS = 32, MOST_FACTS = 2048, MOST_EVENTS = 64, MOST_ERRORS = 64, MOST_FUNCTIONS = 96, MOST_SETS = 16 };
 
 typedef enum { ALWAYS, FROM_CALL, ONLY_CALL, FROM_MS } Kind;
 typedef struct { Kind kind; long long n; } When;
-typedef struct { int card; char key[40]; When when; char value[512]; } Fact;
-typedef struct { int card; unsigned long long type, data; When when; } Event;
-typedef struct { char function[64]; int card, code; When when; } Error;
-typedef struct { const char *function; long long calls[MOST_CARDS + 1]; } Calls; /* the last one: on any card */
-typedef struct { int used; unsigned long long types[MOST_CARDS]; char delivered[MOST_EVENTS]; } EventSet;
+typedef struct { int gpu; char key[40]; When when; char value[512]; } Fact;
+typedef struct { int gpu; unsigned long long type, data; When when; } Event;
+typedef struct { char function[64]; int gpu, code; When when; } Error;
+typedef struct { const char *function; long long calls[MOST_GPUS + 1]; } Calls; /* the last one: on any gpu */
+typedef struct { int used; unsigned long long types[MOST_GPUS]; char delivered[MOST_EVENTS]; } EventSet;
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static int loaded, initialized;
@@ -70,8 +70,8 @@ static char script[4096];
 static char driver[80] = "570.133.20";
 static int cuda = 12080;
 static long long epoch_ns;
-static int parents[MOST_CARDS]; /* a handle is the address of its card's element */
-static int cards;
+static int parents[MOST_GPUS]; /* a handle is the address of its gpu's element */
+static int gpus;
 static Fact facts[MOST_FACTS];
 static int fact_count;
 static Event events[MOST_EVENTS];
@@ -81,7 +81,7 @@ static int error_count;
 static Calls calls[MOST_FUNCTIONS];
 static EventSet sets[MOST_SETS];
 
-static _Thread_local long long this_call; /* number of the call that is being answered, on its card */
+static _Thread_local long long this_call; /* number of the call that is being answered, on its gpu */
 
 /* -- the script */
 
@@ -99,45 +99,45 @@ static When when_of(const char *text) {
     return (When){ALWAYS, 0};
 }
 
-static void add_card(int parent) {
-    if (cards == MOST_CARDS) give_up("too many cards", "");
-    parents[cards++] = parent;
+static void add_gpu(int parent) {
+    if (gpus == MOST_GPUS) give_up("too many gpus", "");
+    parents[gpus++] = parent;
 }
 
 static void add_fact(const char *key, When when, const char *value) {
-    if (fact_count == MOST_FACTS || !cards) give_up("no room for a fact", key);
+    if (fact_count == MOST_FACTS || !gpus) give_up("no room for a fact", key);
     Fact *fact = &facts[fact_count++];
-    fact->card = cards - 1;
+    fact->gpu = gpus - 1;
     fact->when = when;
     snprintf(fact->key, sizeof fact->key, "%s", key);
     snprintf(fact->value, sizeof fact->value, "%s", value);
 }
 
-static void add_error(const char *function, int card, int code, When when) {
+static void add_error(const char *function, int gpu, int code, When when) {
     if (error_count == MOST_ERRORS) give_up("too many errors", function);
     Error *error = &errors[error_count++];
     snprintf(error->function, sizeof error->function, "%s", function);
-    error->card = card;
+    error->gpu = gpu;
     error->code = code;
     error->when = when;
 }
 
 static void read_line(const char *line) {
     char first[64], when[40];
-    int card, code, read = 0;
+    int gpu, code, read = 0;
     unsigned long long type, data;
     if (!*line) return;
     if (!strncmp(line, "driver ", 7)) snprintf(driver, sizeof driver, "%s", line + 7);
     else if (!strncmp(line, "cuda ", 5)) cuda = atoi(line + 5);
     else if (!strncmp(line, "epoch ", 6)) epoch_ns = atoll(line + 6);
-    else if (!strncmp(line, "card ", 5)) add_card(atoi(line + 5));
+    else if (!strncmp(line, "gpu ", 4)) add_gpu(atoi(line + 4));
     else if (sscanf(line, "fact %39s %39s%n", first, when, &read) == 2 && line[read] == ' ')
         add_fact(first, when_of(when), line + read + 1);
     else if (sscanf(line, "event %llu %llu %39s", &type, &data, when) == 3) {
-        if (event_count == MOST_EVENTS || !cards) give_up("no room for an event", line);
-        events[event_count++] = (Event){cards - 1, type, data, when_of(when)};
-    } else if (sscanf(line, "error %63s %d %d %39s", first, &card, &code, when) == 4)
-        add_error(first, card, code, when_of(when));
+        if (event_count == MOST_EVENTS || !gpus) give_up("no room for an event", line);
+        events[event_count++] = (Event){gpus - 1, type, data, when_of(when)};
+    } else if (sscanf(line, "error %63s %d %d %39s", first, &gpu, &code, when) == 4)
+        add_error(first, gpu, code, when_of(when));
     else give_up("a line of the script cannot be read", line);
 }
 
@@ -152,7 +152,7 @@ static void read_script(const char *path) {
     fclose(file);
 }
 
-/* -- the variables that are enough for simple cards */
+/* -- the variables that are enough for simple gpus */
 
 static void add_text(const char *key, const char *format, int number) {
     char text[80];
@@ -170,14 +170,14 @@ static void add_error_variable(const char *variable, const char *function) {
 static void read_variables(void) {
     const char *product = getenv("FAKE_NVML_PRODUCTS");
     const char *mode = getenv("FAKE_NVML_MIG");
-    while (product && (*product || cards)) {
+    while (product && (*product || gpus)) {
         char name[256];
         size_t size = strcspn(product, ";");
         snprintf(name, sizeof name, "%.*s", (int)size, product);
-        add_card(-1);
+        add_gpu(-1);
         add_fact("product", (When){ALWAYS, 0}, name);
-        add_text("uuid", "GPU-%08d-0000-0000-0000-000000000000", cards - 1);
-        add_text("pci", "00000000:%02X:00.0", cards);
+        add_text("uuid", "GPU-%08d-0000-0000-0000-000000000000", gpus - 1);
+        add_text("pci", "00000000:%02X:00.0", gpus);
         add_fact("memory_total", (When){ALWAYS, 0}, "17179869184");
         add_fact("memory_used", (When){ALWAYS, 0}, "1073741824");
         add_fact("power_limit_mw", (When){ALWAYS, 0}, "70000");
@@ -223,7 +223,7 @@ static void append(const char *variable, const char *text) {
 
 static int index_of(const void *handle) {
     ptrdiff_t index = (const int *)handle - parents;
-    return handle && index >= 0 && index < cards ? (int)index : -1;
+    return handle && index >= 0 && index < gpus ? (int)index : -1;
 }
 
 static int holds(When when, long long call) {
@@ -245,10 +245,10 @@ static Calls *calls_of(const char *function) {
     return NULL;
 }
 
-/* Another script is other cards, from their first call and millisecond on. */
+/* Another script is other gpus, from their first call and millisecond on. */
 static void begin_anew(const char *path) {
     loaded = 1;
-    cards = fact_count = event_count = error_count = 0;
+    gpus = fact_count = event_count = error_count = 0;
     epoch_ns = 0;
     memset(calls, 0, sizeof calls);
     snprintf(script, sizeof script, "%s", path ? path : "");
@@ -262,15 +262,15 @@ static int enter(const char *function, const void *handle) {
     const char *path = getenv("FAKE_NVML_SCRIPT");
     if (!loaded || (path && strcmp(path, script))) begin_anew(path);
     append("FAKE_NVML_TRACE", function);
-    int card = index_of(handle);
+    int gpu = index_of(handle);
     Calls *counted = calls_of(function);
-    long long on_any = ++counted->calls[MOST_CARDS];
-    this_call = card < 0 ? on_any : ++counted->calls[card];
+    long long on_any = ++counted->calls[MOST_GPUS];
+    this_call = gpu < 0 ? on_any : ++counted->calls[gpu];
     int code = SUCCESS;
     for (int i = 0; i < error_count && !code; i++) {
         const Error *error = &errors[i];
-        if (strcmp(error->function, function) || (error->card >= 0 && error->card != card)) continue;
-        if (holds(error->when, error->card < 0 ? on_any : this_call)) code = error->code;
+        if (strcmp(error->function, function) || (error->gpu >= 0 && error->gpu != gpu)) continue;
+        if (holds(error->when, error->gpu < 0 ? on_any : this_call)) code = error->code;
     }
     pthread_mutex_unlock(&mutex);
     return code;
@@ -286,7 +286,7 @@ static int enter_device(const char *function, const void *handle) {
 static const char *text_of(const void *handle, const char *key) {
     const char *found = NULL;
     for (int i = 0; i < fact_count; i++)
-        if (facts[i].card == index_of(handle) && !strcmp(facts[i].key, key) && holds(facts[i].when, this_call))
+        if (facts[i].gpu == index_of(handle) && !strcmp(facts[i].key, key) && holds(facts[i].when, this_call))
             found = facts[i].value;
     return found && strcmp(found, "unsupported") ? found : NULL;
 }
@@ -387,36 +387,36 @@ int nvmlSystemGetCudaDriverVersion_v2(int *version) {
     return code;
 }
 
-/* -- which cards */
+/* -- which gpus */
 
 int nvmlDeviceGetCount_v2(unsigned *count) {
     int code = enter(__func__, NULL);
     if (!initialized) return UNINITIALIZED;
     *count = 0;
-    for (int i = 0; i < cards; i++) *count += parents[i] < 0;
+    for (int i = 0; i < gpus; i++) *count += parents[i] < 0;
     return code;
 }
 
 static int nth_child(int parent, unsigned n) {
-    for (int i = 0; i < cards; i++)
+    for (int i = 0; i < gpus; i++)
         if (parents[i] == parent && !n--) return i;
     return -1;
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
-    /* Before the call is counted, so that it counts as one on that card; an index beyond all is one on none. */
-    int card = nth_child(-1, index);
-    int code = enter(__func__, card < 0 ? NULL : &parents[card]);
+    /* Before the call is counted, so that it counts as one on that gpu; an index beyond all is one on none. */
+    int gpu = nth_child(-1, index);
+    int code = enter(__func__, gpu < 0 ? NULL : &parents[gpu]);
     if (!initialized) return UNINITIALIZED;
-    if (card < 0) return code ? code : INVALID_ARGUMENT;
-    *handle = &parents[card];
+    if (gpu < 0) return code ? code : INVALID_ARGUMENT;
+    *handle = &parents[gpu];
     return code;
 }
 
 int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
     int code = enter(__func__, NULL);
     if (!initialized) return UNINITIALIZED;
-    for (int i = 0; i < cards && !code; i++) {
+    for (int i = 0; i < gpus && !code; i++) {
         const char *own = text_of(&parents[i], "uuid");
         if (own && !strcmp(own, uuid)) {
             *handle = &parents[i];
@@ -459,7 +459,7 @@ int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *slice, void **device) {
     return SUCCESS;
 }
 
-/* -- what a card is */
+/* -- what a gpu is */
 
 int nvmlDeviceGetName(void *device, char *name, unsigned length) {
     int code = enter_device(__func__, device);
@@ -510,7 +510,7 @@ ANSWERS_BY_CLOCK(nvmlDeviceGetMaxClockInfo, "max_")
 ANSWERS_BY_CLOCK(nvmlDeviceGetApplicationsClock, "application_")
 ANSWERS_BY_CLOCK(nvmlDeviceGetDefaultApplicationsClock, "default_application_")
 
-/* -- what a card does */
+/* -- what a gpu does */
 
 ANSWERS_BY_CLOCK(nvmlDeviceGetClockInfo, "")
 ANSWERS(nvmlDeviceGetPowerUsage, "power_mw", unsigned)
@@ -554,7 +554,7 @@ static unsigned long long power_integral(const void *device) {
     unsigned long long microjoules = 0, milliwatts = 0;
     for (int i = 0; i < fact_count; i++) {
         const Fact *fact = &facts[i];
-        if (fact->card != index_of(device) || strcmp(fact->key, "power_mw") || fact->when.n > now) continue;
+        if (fact->gpu != index_of(device) || strcmp(fact->key, "power_mw") || fact->when.n > now) continue;
         if (fact->when.kind != ALWAYS && fact->when.kind != FROM_MS) continue;
         microjoules += milliwatts * (unsigned long long)(fact->when.n - since);
         since = fact->when.n;
@@ -639,9 +639,9 @@ int nvmlEventSetWait_v2(void *handle, EventData *data, unsigned timeout_ms) {
     for (;;) {
         for (int i = 0; i < event_count; i++) {
             const Event *event = &events[i];
-            if (set->delivered[i] || !(set->types[event->card] & event->type) || !holds(event->when, call)) continue;
+            if (set->delivered[i] || !(set->types[event->gpu] & event->type) || !holds(event->when, call)) continue;
             set->delivered[i] = 1;
-            *data = (EventData){&parents[event->card], event->type, event->data, UINT_MAX, UINT_MAX};
+            *data = (EventData){&parents[event->gpu], event->type, event->data, UINT_MAX, UINT_MAX};
             return SUCCESS;
         }
         long long left_ns = until_ns - clock_ns();

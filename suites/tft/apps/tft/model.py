@@ -1,6 +1,6 @@
 """The Temporal Fusion Transformer with seeded weights, for the server, the exporter and the reference of the tests.
 
-The published network called ``torch.cuda.synchronize()`` in the middle of its forward pass, which needs a card and
+The published network called ``torch.cuda.synchronize()`` in the middle of its forward pass, which needs a GPU and
 makes every call wait for it. It is left out here.
 """
 

@@ -29,7 +29,7 @@ PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat
 FORMATS = ("eager", "ts-trace")
 
 BF16_CAPABILITY = 8
-"""Older cards have no units for it, and compute it some other way."""
+"""Older GPUs have no units for it, and compute it some other way."""
 
 CPU_PIECE = 32
 """Examples that a CPU computes at a time: the attention of 1024 takes GBs for what a few MB of cache do as well."""
@@ -42,7 +42,7 @@ class Options:
     Args:
         dataset: A key of `DATASETS`; the one option that stands in the model's configuration.
         size: A key of `HIDDEN`.
-        precision: A key of `PRECISIONS`; all but fp32 need a card.
+        precision: A key of `PRECISIONS`; all but fp32 need a GPU.
         format: One of `FORMATS`.
         seed: Of the random weights.
         weights: A state dict instead of random weights.
@@ -111,18 +111,18 @@ class Forecaster:
 
     Args:
         options: How it is served.
-        device: ``"cpu"`` or ``"cuda"``; by default CUDA where torch sees a card.
+        device: ``"cpu"`` or ``"cuda"``; by default CUDA where torch sees a GPU.
 
     Raises:
-        ValueError: The precision needs a card, or another one.
+        ValueError: The precision needs a GPU, or another one.
     """
 
     def __init__(self, options: Options, device: str | None = None) -> None:
         self.device = device or ("cuda" if torch.cuda.is_available() else "cpu")
         if self.device == "cpu" and options.precision != "fp32":
-            raise ValueError(f"{PREFIX}PRECISION={options.precision} needs a card; on a CPU it is fp32")
+            raise ValueError(f"{PREFIX}PRECISION={options.precision} needs a GPU; on a CPU it is fp32")
         if options.precision == "bf16" and torch.cuda.get_device_capability()[0] < BF16_CAPABILITY:
-            raise ValueError(f"{PREFIX}PRECISION=bf16 needs a card of compute capability {BF16_CAPABILITY}.0 or above")
+            raise ValueError(f"{PREFIX}PRECISION=bf16 needs a GPU of compute capability {BF16_CAPABILITY}.0 or above")
         threads = options.threads or (1 if self.device == "cpu" else 0)
         if threads:
             torch.set_num_threads(threads)

@@ -36,16 +36,16 @@ class TritonPythonModel:
     """The model ``codegen-350M-mono-gptj``."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Build the network, on a card where there is one, and run it once."""
+        """Build the network, on a GPU where there is one, and run it once."""
         del args
         self._slowdown = slowdown()
-        on_card = torch.cuda.is_available()
-        if not on_card:
+        on_gpu = torch.cuda.is_available()
+        if not on_gpu:
             # More would fight with the other models, Triton and the client for the same cores.
             torch.set_num_threads(1)
         size, precision = chosen(SIZE, tuple(SIZES)), chosen(PRECISION, tuple(PRECISIONS))
         model = build_model(size, checkpoint=checkpoint(), precision=precision)
-        self._model = model.to("cuda" if on_card else "cpu")
+        self._model = model.to("cuda" if on_gpu else "cpu")
         generate(self._model, [Prompt(ids=(0,), output_len=2)])
 
     def execute(self, requests: list[Any]) -> list[Any]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psutil
 
-from pytest_gpuserve.device.card import is_unsupported
-from pytest_gpuserve.device.sample import MOST_FAILURES, CardEvent, CardSample, DeviceProcess, Unknown
+from pytest_gpuserve.device.gpu import is_unsupported
+from pytest_gpuserve.device.sample import MOST_FAILURES, DeviceProcess, GpuEvent, GpuSample, Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 MOST_EVENTS: Final = 64
-"""Of one card in one sample; the rest comes with the next."""
+"""Of one GPU in one sample; the rest comes with the next."""
 
 
-class CardProbe:
-    """Reads a card; never raises for anything that NVML answers.
+class GpuProbe:
+    """Reads a GPU; never raises for anything that NVML answers.
 
     Args:
         tell: Called with each event, and once with each value that cannot be known.
@@ -33,7 +33,7 @@ class CardProbe:
         nvml: ModuleType,
         uuid: str,
         *,
-        tell: Callable[[CardEvent | Unknown], None],
+        tell: Callable[[GpuEvent | Unknown], None],
         is_ours: Callable[[int], bool],
     ) -> None:
         self._nvml = nvml
@@ -43,7 +43,7 @@ class CardProbe:
         self._failures: dict[str, int] = {}
         self._lost = False
         self._own: Any = None
-        self._card: Any = None
+        self._gpu: Any = None
         self._events: Any = None
         # Their older names are all that an older driver has.
         self._reasons = _Either(
@@ -53,40 +53,40 @@ class CardProbe:
             nvml, "nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"
         )
 
-    def read(self, *, slow: bool) -> CardSample:
-        """Read the fast values of the card, and where asked for the slow ones."""
-        if self._card is None:
-            self._own, self._card = self._ask("the card", self._found) or (None, None)
-        nvml, card, ask = self._nvml, self._card, self._ask
-        if self._lost or card is None:
-            return CardSample(self._uuid)
+    def read(self, *, slow: bool) -> GpuSample:
+        """Read the fast values of the GPU, and where asked for the slow ones."""
+        if self._gpu is None:
+            self._own, self._gpu = self._ask("the GPU", self._found) or (None, None)
+        nvml, gpu, ask = self._nvml, self._gpu, self._ask
+        if self._lost or gpu is None:
+            return GpuSample(self._uuid)
         # What belongs to a moment comes first: what is slow may take a fifth of the time between two samples.
-        energy_mj: int | None = ask("the energy counter", nvml.nvmlDeviceGetTotalEnergyConsumption, card)
-        power_mw: int | None = ask("power", nvml.nvmlDeviceGetPowerUsage, card)
-        utilisation = ask("utilisation", nvml.nvmlDeviceGetUtilizationRates, card)
+        energy_mj: int | None = ask("the energy counter", nvml.nvmlDeviceGetTotalEnergyConsumption, gpu)
+        power_mw: int | None = ask("power", nvml.nvmlDeviceGetPowerUsage, gpu)
+        utilisation = ask("utilisation", nvml.nvmlDeviceGetUtilizationRates, gpu)
         memory = ask("memory", nvml.nvmlDeviceGetMemoryInfo, self._own)
-        sample = CardSample(
+        sample = GpuSample(
             self._uuid,
             gpu_utilisation=None if utilisation is None else utilisation.gpu / 100,
             memory_used_bytes=None if memory is None else memory.used,
-            sm_clock_mhz=ask("the SM clock", nvml.nvmlDeviceGetClockInfo, card, nvml.NVML_CLOCK_SM),
+            sm_clock_mhz=ask("the SM clock", nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_SM),
             power_watts=None if power_mw is None else power_mw / 1000,
             energy_joules=None if energy_mj is None else energy_mj / 1000,
-            clock_reasons=ask("clock-event reasons", self._reasons, card),
+            clock_reasons=ask("clock-event reasons", self._reasons, gpu),
             **(self._slow() if slow else {}),
         )
         self._hear()
         return sample
 
     def _slow(self) -> dict[str, Any]:
-        nvml, card, ask = self._nvml, self._card, self._ask
+        nvml, gpu, ask = self._nvml, self._gpu, self._ask
         processes = ask("processes", self._processes, self._own)
         return {
             "processes": None if processes is None else tuple(map(self._process, processes)),
             "uncorrected_ecc": ask(
                 "uncorrected ECC errors",
                 nvml.nvmlDeviceGetTotalEccErrors,
-                card,
+                gpu,
                 nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED,
                 nvml.NVML_VOLATILE_ECC,
             ),
@@ -101,17 +101,17 @@ class CardProbe:
         return DeviceProcess(pid, name, info.usedGpuMemory, self._is_ours(pid))
 
     def _found(self) -> tuple[object, object]:
-        """The handles of the card or instance, and of its whole card."""
+        """The handles of the GPU or instance, and of its whole GPU."""
         nvml = self._nvml
         own = nvml.nvmlDeviceGetHandleByUUID(self._uuid)
         return own, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(own) if self._uuid.startswith("MIG-") else own
 
     def _registered(self) -> object:
-        """Make a set of events and have this card's XIDs put there; each card has its own, so none is confused."""
+        """Make a set of events and have this GPU's XIDs put there; each GPU has its own, so none is confused."""
         nvml = self._nvml
         events = nvml.nvmlEventSetCreate()
         try:
-            nvml.nvmlDeviceRegisterEvents(self._card, nvml.nvmlEventTypeXidCriticalError, events)
+            nvml.nvmlDeviceRegisterEvents(self._gpu, nvml.nvmlEventTypeXidCriticalError, events)
         except nvml.NVMLError:
             nvml.nvmlEventSetFree(events)
             raise
@@ -125,7 +125,7 @@ class CardProbe:
             if event is None:
                 return
             if event.eventType & self._nvml.nvmlEventTypeXidCriticalError:
-                self._tell(CardEvent(time.perf_counter_ns(), self._uuid, "xid", event.eventData))
+                self._tell(GpuEvent(time.perf_counter_ns(), self._uuid, "xid", event.eventData))
 
     def _next_event(self) -> Any:  # noqa: ANN401 -- as above
         try:
@@ -142,7 +142,7 @@ class CardProbe:
         except self._nvml.NVMLError as error:
             if getattr(error, "value", None) == self._nvml.NVML_ERROR_GPU_IS_LOST:
                 self._lost = True
-                self._tell(CardEvent(time.perf_counter_ns(), self._uuid, "lost"))
+                self._tell(GpuEvent(time.perf_counter_ns(), self._uuid, "lost"))
                 return None
             self._failures[what] = MOST_FAILURES if is_unsupported(self._nvml, error) else failures + 1
             if self._failures[what] >= MOST_FAILURES:

@@ -1,4 +1,4 @@
-"""What the code for cards takes for true of NVML, the driver and CUDA, on the card that is there.
+"""What the code for GPUs takes for true of NVML, the driver and CUDA, on the GPU that is there.
 
 Each assumption stands in ``pytest_gpuserve/device/ASSUMPTIONS.md``. Numbers are printed: ``pytest -m gpu -s``.
 """
@@ -22,10 +22,10 @@ import pynvml
 import pytest
 
 import pytest_gpuserve
-from pytest_gpuserve.device.card import UNSUPPORTED, Card, initialised, list_cards
-from pytest_gpuserve.device.card_probe import CardProbe
+from pytest_gpuserve.device.gpu import UNSUPPORTED, Gpu, initialised, list_gpus
+from pytest_gpuserve.device.gpu_probe import GpuProbe
 from pytest_gpuserve.device.host import read_host
-from pytest_gpuserve.device.sample import SAMPLES_A_SECOND, CardEvent, CardSample, Unknown
+from pytest_gpuserve.device.sample import SAMPLES_A_SECOND, GpuEvent, GpuSample, Unknown
 from pytest_gpuserve.device.select import select_device
 from pytest_gpuserve.device.telemetry import SamplerProcess
 from pytest_gpuserve.experiment.telemetry import NEEDED, NOT_SUPPORTED, RELEASE_NS
@@ -36,7 +36,7 @@ from pytest_gpuserve.servers.instance import CAUSES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-pytestmark = pytest.mark.usefixtures("card")
+pytestmark = pytest.mark.usefixtures("gpu")
 
 LOOKS = 30
 """Of each kind of reading, so that a first one that takes longer does not count."""
@@ -51,27 +51,27 @@ CALLED = frozenset(
 
 
 @pytest.fixture(scope="module")
-def card() -> Card:
-    """The first card that may be used."""
-    answer = list_cards()
-    if not answer.cards:
-        pytest.skip(f"there is no card: {answer.problem}")
-    return answer.cards[0]
+def gpu() -> Gpu:
+    """The first GPU that may be used."""
+    answer = list_gpus()
+    if not answer.gpus:
+        pytest.skip(f"there is no GPU: {answer.problem}")
+    return answer.gpus[0]
 
 
 @pytest.fixture
-def busy_card(card: Card) -> Iterator[tuple[Card, int]]:
+def busy_gpu(gpu: Gpu) -> Iterator[tuple[Gpu, int]]:
     """The same while a process of ours multiplies matrices on it, and that process's id."""
     needs_cuda()
-    with on_card(card, MULTIPLY) as process:
-        yield card, process.pid
+    with on_gpu(gpu, MULTIPLY) as process:
+        yield gpu, process.pid
 
 
 def needs_cuda() -> None:
-    """Skip a test where torch cannot use the card."""
+    """Skip a test where torch cannot use the GPU."""
     torch = pytest.importorskip("torch")
     if not torch.cuda.is_available():
-        pytest.skip(f"torch {torch.__version__} sees no card")
+        pytest.skip(f"torch {torch.__version__} sees no GPU")
 
 
 MULTIPLY = """
@@ -146,16 +146,16 @@ torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
 """
 
 
-def variables(card: Card) -> dict[str, str]:
-    """The variables by which a server gets a card of this machine."""
-    device = select_device(card.name, known_names=(), answer=list_cards(), host=read_host(), visible=card.uuid)
+def variables(gpu: Gpu) -> dict[str, str]:
+    """The variables by which a server gets a GPU of this machine."""
+    device = select_device(gpu.name, known_names=(), answer=list_gpus(), host=read_host(), visible=gpu.uuid)
     return device.environment()
 
 
 @contextmanager
-def on_card(card: Card, code: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that uses the card, from when it has printed a line."""
-    environment = {**os.environ, **variables(card)}
+def on_gpu(gpu: Gpu, code: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that uses the GPU, from when it has printed a line."""
+    environment = {**os.environ, **variables(gpu)}
     with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -165,17 +165,17 @@ def on_card(card: Card, code: str) -> Iterator[subprocess.Popen[str]]:
             process.kill()
 
 
-def look(card: Card, *, ours: Callable[[int], bool] = lambda _: False) -> tuple[CardSample, list[CardEvent | Unknown]]:
-    """All values of a card once, and what could not be known."""
-    told: list[CardEvent | Unknown] = []
-    return CardProbe(initialised(), card.uuid, tell=told.append, is_ours=ours).read(slow=True), told
+def look(gpu: Gpu, *, ours: Callable[[int], bool] = lambda _: False) -> tuple[GpuSample, list[GpuEvent | Unknown]]:
+    """All values of a GPU once, and what could not be known."""
+    told: list[GpuEvent | Unknown] = []
+    return GpuProbe(initialised(), gpu.uuid, tell=told.append, is_ours=ours).read(slow=True), told
 
 
 @pytest.mark.gpu
-def test_nvml_answers_each_function(card: Card, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every function that is called on this card answers, or says that it is not supported; all are quick enough.
+def test_nvml_answers_each_function(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every function that is called on this GPU answers, or says that it is not supported; all are quick enough.
 
-    A fast look at the card takes less than half of the time between two. Prints for each function what it says, and
+    A fast look at the GPU takes less than half of the time between two. Prints for each function what it says, and
     what it costs.
     """
     costs: defaultdict[str, list[float]] = defaultdict(list)
@@ -198,10 +198,10 @@ def test_nvml_answers_each_function(card: Card, monkeypatch: pytest.MonkeyPatch)
 
     for name in CALLED:
         monkeypatch.setattr(pynvml, name, traced(name, getattr(pynvml, name)))
-    answer = list_cards()
-    told: list[CardEvent | Unknown] = []
+    answer = list_gpus()
+    told: list[GpuEvent | Unknown] = []
     fast: list[float] = []
-    probe = CardProbe(pynvml, card.uuid, tell=told.append, is_ours=lambda _: False)
+    probe = GpuProbe(pynvml, gpu.uuid, tell=told.append, is_ours=lambda _: False)
     for number in range(LOOKS):
         began = time.perf_counter()
         probe.read(slow=number % 5 == 0)
@@ -209,11 +209,11 @@ def test_nvml_answers_each_function(card: Card, monkeypatch: pytest.MonkeyPatch)
             fast.append(time.perf_counter() - began)
     for name in sorted(CALLED):
         cost = costs[name] or [0.0]
-        said = answers.get(name, "not called on this card")[:80]
+        said = answers.get(name, "not called on this GPU")[:80]
         print(f"{name:50} {len(costs[name]):5} {median(cost):9.1f} us {max(cost):9.1f} us  {said}")  # noqa: T201 -- shown by -rA
     print(f"a fast look: {median(fast) * 1e3:.2f} ms, at most {max(fast) * 1e3:.2f} ms")  # noqa: T201 -- as above
     assert answer.problem == ""
-    assert {field: why for each in answer.cards for field, why in each.unknown.items() if why != UNSUPPORTED} == {}
+    assert {field: why for each in answer.gpus for field, why in each.unknown.items() if why != UNSUPPORTED} == {}
     unknown = [each for each in told if isinstance(each, Unknown)]
     assert [each for each in unknown if each.why != NOT_SUPPORTED] == []
     lacking = {each.what for each in unknown} & NEEDED
@@ -231,72 +231,72 @@ print(time.perf_counter() - began)
 
 
 @pytest.mark.gpu
-def test_nvml_that_is_open_keeps_the_driver_loaded(card: Card) -> None:
+def test_nvml_that_is_open_keeps_the_driver_loaded(gpu: Gpu) -> None:
     """While this process has NVML open, another one opens it within half a second, without persistence mode, too."""
     initialised()
-    took = [float(subprocess.check_output([sys.executable, "-c", OPEN, card.uuid])) for _ in range(3)]
-    print(f"persistence mode {card.persistence}: {', '.join(f'{each:.3f}' for each in took)} s")  # noqa: T201 -- as above
+    took = [float(subprocess.check_output([sys.executable, "-c", OPEN, gpu.uuid])) for _ in range(3)]
+    print(f"persistence mode {gpu.persistence}: {', '.join(f'{each:.3f}' for each in took)} s")  # noqa: T201 -- as above
     assert median(took) < 0.5
 
 
 @pytest.mark.gpu
-def test_a_busy_card_shows(busy_card: tuple[Card, int]) -> None:
-    """Of a card that computes utilisation, clock, power and energy say so, and the process is there by our own pid.
+def test_a_busy_gpu_shows(busy_gpu: tuple[Gpu, int]) -> None:
+    """Of a GPU that computes utilisation, clock, power and energy say so, and the process is there by our own pid.
 
     The energy counter agrees with the power; none of the clock-event reasons is idle.
     """
-    card, pid = busy_card
-    with SamplerProcess([card.uuid], log=Path(os.devnull)) as sampler:
+    gpu, pid = busy_gpu
+    with SamplerProcess([gpu.uuid], log=Path(os.devnull)) as sampler:
         began = time.perf_counter_ns() + NS
         seen = sampler.seen_until(began + 4 * NS)
     assert seen.problem == ""
-    found = telemetry_between(seen.samples, began, began + 3 * NS).cards[card.uuid]
+    found = telemetry_between(seen.samples, began, began + 3 * NS).gpus[gpu.uuid]
     print(found)  # noqa: T201 -- shown by -rA
     assert found.gpu_utilisation is not None
     assert found.gpu_utilisation.mean > 0.9
     assert found.busy_sm_clock_mhz is not None
-    assert card.max_sm_clock_mhz is None or found.busy_sm_clock_mhz.peak <= 1.01 * card.max_sm_clock_mhz
+    assert gpu.max_sm_clock_mhz is None or found.busy_sm_clock_mhz.peak <= 1.01 * gpu.max_sm_clock_mhz
     assert (found.clock_reasons or {}).get(GPU_IDLE, 0) == 0
     if found.energy is not None and found.energy.source == "counter" and found.power_watts is not None:
         assert 0.8 < found.energy.joules / 3 / found.power_watts.mean < 1.25
-    sample, _ = look(card, ours=lambda each: each == pid)
+    sample, _ = look(gpu, ours=lambda each: each == pid)
     assert sample.processes is not None
     assert [each.ours for each in sample.processes] == [True]
 
 
 @pytest.mark.gpu
-def test_a_gpu_at_rest_is_called_unused(card: Card) -> None:
+def test_a_gpu_at_rest_is_called_unused(gpu: Gpu) -> None:
     """A second after the last of our processes has left it, the driver's own memory is no use by somebody."""
-    with SamplerProcess([card.uuid], log=Path(os.devnull)) as sampler:
+    with SamplerProcess([gpu.uuid], log=Path(os.devnull)) as sampler:
         began = time.perf_counter_ns() + NS
         seen = sampler.seen_until(began + NS)
     assert seen.problem == ""
-    rest = RestState.of(card for sample in between(seen.samples, began, began + NS) for card in sample.cards)
+    rest = RestState.of(gpu for sample in between(seen.samples, began, began + NS) for gpu in sample.gpus)
     print(f"at rest {rest}")  # noqa: T201 -- as above
     assert not rest.is_used
 
 
 @pytest.mark.gpu
-def test_cuda_finds_the_card(card: Card) -> None:
-    """A server's variables leave this one card, with the UUID and the memory that NVML gives."""
+def test_cuda_finds_the_gpu(gpu: Gpu) -> None:
+    """A server's variables leave this one GPU, with the UUID and the memory that NVML gives."""
     needs_cuda()
-    print(variables(card))  # noqa: T201 -- as above
-    with on_card(card, MULTIPLY) as process:
+    print(variables(gpu))  # noqa: T201 -- as above
+    with on_gpu(gpu, MULTIPLY) as process:
         count, memory, *uuid = process.told  # type: ignore[attr-defined]
     assert count == "1"
-    assert card.memory_bytes is None or 0.9 < int(memory) / card.memory_bytes <= 1
-    assert card.mig_profile is not None or uuid in ([], [card.uuid.removeprefix("GPU-")])
+    assert gpu.memory_bytes is None or 0.9 < int(memory) / gpu.memory_bytes <= 1
+    assert gpu.mig_profile is not None or uuid in ([], [gpu.uuid.removeprefix("GPU-")])
 
 
 @pytest.mark.gpu
-def test_memory_is_given_back_after_a_kill(card: Card) -> None:
+def test_memory_is_given_back_after_a_kill(gpu: Gpu) -> None:
     """What a process holds that is ended by SIGKILL is free again within the time that a start waits for it."""
     needs_cuda()
-    before = look(card)[0].memory_used_bytes
-    with on_card(card, REST):
-        held = look(card)[0].memory_used_bytes
+    before = look(gpu)[0].memory_used_bytes
+    with on_gpu(gpu, REST):
+        held = look(gpu)[0].memory_used_bytes
     began = time.perf_counter_ns()
-    while judge_memory(card.uuid, before, after := look(card)[0].memory_used_bytes).invalid:
+    while judge_memory(gpu.uuid, before, after := look(gpu)[0].memory_used_bytes).invalid:
         assert time.perf_counter_ns() - began < RELEASE_NS, (before, held, after)
         time.sleep(0.05)
     print(f"{before} before, {held} held, {after} after {(time.perf_counter_ns() - began) / 1e6:.0f} ms")  # noqa: T201 -- as above
@@ -305,12 +305,12 @@ def test_memory_is_given_back_after_a_kill(card: Card) -> None:
 
 
 @pytest.mark.gpu
-def test_a_process_on_the_gpu_shows_in_its_memory(card: Card) -> None:
+def test_a_process_on_the_gpu_shows_in_its_memory(gpu: Gpu) -> None:
     """The CUDA context of the smallest process takes more than a driver may keep of one that has ended."""
     needs_cuda()
-    before = look(card)[0].memory_used_bytes
-    with on_card(card, CONTEXT):
-        held = look(card)[0].memory_used_bytes
+    before = look(gpu)[0].memory_used_bytes
+    with on_gpu(gpu, CONTEXT):
+        held = look(gpu)[0].memory_used_bytes
     print(f"{before} before, {held} with the context of one process")  # noqa: T201 -- as above
     assert before is not None
     assert held is not None
@@ -318,13 +318,13 @@ def test_a_process_on_the_gpu_shows_in_its_memory(card: Card) -> None:
 
 
 @pytest.mark.gpu
-def test_a_kill_under_load_is_no_error_of_the_card(busy_card: tuple[Card, int]) -> None:
-    """A process that is killed while it computes leaves the card usable; an XID is one that a killed process may have.
+def test_a_kill_under_load_is_no_error_of_the_gpu(busy_gpu: tuple[Gpu, int]) -> None:
+    """A process that is killed while it computes leaves the GPU usable; an XID is one that a killed process may have.
 
     Sources: the XID catalog; the list of those that NVIDIA's device plugin takes for errors of an application.
     """
-    card, pid = busy_card
-    with SamplerProcess([card.uuid], log=Path(os.devnull)) as sampler:
+    gpu, pid = busy_gpu
+    with SamplerProcess([gpu.uuid], log=Path(os.devnull)) as sampler:
         sampler.seen_until(time.perf_counter_ns() + NS)
         os.kill(pid, signal.SIGKILL)
         seen = sampler.seen_until(time.perf_counter_ns() + 3 * NS)
@@ -332,16 +332,16 @@ def test_a_kill_under_load_is_no_error_of_the_card(busy_card: tuple[Card, int]) 
     print(seen.events)  # noqa: T201 -- as above
     assert {event.kind for event in seen.events} <= {"xid"}
     assert {event.number for event in seen.events} <= APPLICATION_XIDS
-    with on_card(card, MULTIPLY) as process:
+    with on_gpu(gpu, MULTIPLY) as process:
         assert process.told  # type: ignore[attr-defined]
 
 
 @pytest.mark.gpu
-def test_litserve_takes_the_card(card: Card) -> None:
-    """LitServe's server that is told nothing takes the card that is measured, by the variables that a server gets."""
+def test_litserve_takes_the_gpu(gpu: Gpu) -> None:
+    """LitServe's server that is told nothing takes the GPU that is measured, by the variables that a server gets."""
     needs_cuda()
     pytest.importorskip("litserve")
-    environment = {**os.environ, **variables(card)}
+    environment = {**os.environ, **variables(gpu)}
     done = subprocess.run(
         [sys.executable, "-c", LITSERVE], env=environment, capture_output=True, text=True, check=False, timeout=60
     )
@@ -349,10 +349,10 @@ def test_litserve_takes_the_card(card: Card) -> None:
 
 
 @pytest.mark.gpu
-def test_cuda_graphs_are_recorded_by_the_second_execution(card: Card) -> None:
+def test_cuda_graphs_are_recorded_by_the_second_execution(gpu: Gpu) -> None:
     """Of each batch size the third execution records no graph, so that three before the load are enough."""
     needs_cuda()
-    environment = {**os.environ, **variables(card)}
+    environment = {**os.environ, **variables(gpu)}
     done = subprocess.run(
         [sys.executable, "-c", GRAPHS], env=environment, capture_output=True, text=True, check=False, timeout=120
     )
@@ -364,10 +364,10 @@ def test_cuda_graphs_are_recorded_by_the_second_execution(card: Card) -> None:
 
 
 @pytest.mark.gpu
-def test_a_full_card_is_told(card: Card) -> None:
-    """The words by which a full card is told in a server's log are those that torch uses."""
+def test_a_full_gpu_is_told(gpu: Gpu) -> None:
+    """The words by which a full GPU is told in a server's log are those that torch uses."""
     needs_cuda()
-    environment = {**os.environ, **variables(card)}
+    environment = {**os.environ, **variables(gpu)}
     done = subprocess.run(
         [sys.executable, "-c", TOO_MUCH], env=environment, capture_output=True, text=True, check=False, timeout=120
     )
@@ -377,31 +377,31 @@ def test_a_full_card_is_told(card: Card) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif("GPUSERVE_MAY_SET_CLOCKS" not in os.environ, reason="it locks clocks: GPUSERVE_MAY_SET_CLOCKS=1")
-def test_clocks_that_are_locked_show(busy_card: tuple[Card, int]) -> None:
-    """A card whose clock is locked at half of its highest one computes at that clock, as telemetry tells it."""
-    card, _ = busy_card
-    assert card.max_sm_clock_mhz is not None
-    handle = pynvml.nvmlDeviceGetHandleByUUID(card.uuid)
-    clock = card.max_sm_clock_mhz // 2
+def test_clocks_that_are_locked_show(busy_gpu: tuple[Gpu, int]) -> None:
+    """A GPU whose clock is locked at half of its highest one computes at that clock, as telemetry tells it."""
+    gpu, _ = busy_gpu
+    assert gpu.max_sm_clock_mhz is not None
+    handle = pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid)
+    clock = gpu.max_sm_clock_mhz // 2
     try:
         pynvml.nvmlDeviceSetGpuLockedClocks(handle, clock, clock)
         time.sleep(1)
-        seen = look(card)[0].sm_clock_mhz
+        seen = look(gpu)[0].sm_clock_mhz
     finally:
         pynvml.nvmlDeviceResetGpuLockedClocks(handle)
     time.sleep(1)
-    free = look(card)[0].sm_clock_mhz
+    free = look(gpu)[0].sm_clock_mhz
     print(f"locked at {clock} MHz: {seen} MHz; free: {free} MHz")  # noqa: T201 -- as above
     assert seen == pytest.approx(clock, rel=0.05)
 
 
 @pytest.mark.gpu
-def test_an_instance_of_a_divided_card_is_told_from_the_whole(card: Card) -> None:
-    """An instance has a profile, memory that is less than its card's, and is named to CUDA by its own UUID."""
-    if card.mig_profile is None:
-        pytest.skip("this card is not divided (MIG)")
-    whole = pynvml.nvmlDeviceGetMemoryInfo(initialised().nvmlDeviceGetHandleByIndex(card.index)).total
-    assert card.memory_bytes is not None
-    assert card.memory_bytes < whole
-    assert card.uuid.startswith("MIG-")
-    test_cuda_finds_the_card(card)
+def test_an_instance_of_a_divided_gpu_is_told_from_the_whole(gpu: Gpu) -> None:
+    """An instance has a profile, memory that is less than its GPU's, and is named to CUDA by its own UUID."""
+    if gpu.mig_profile is None:
+        pytest.skip("this GPU is not divided (MIG)")
+    whole = pynvml.nvmlDeviceGetMemoryInfo(initialised().nvmlDeviceGetHandleByIndex(gpu.index)).total
+    assert gpu.memory_bytes is not None
+    assert gpu.memory_bytes < whole
+    assert gpu.uuid.startswith("MIG-")
+    test_cuda_finds_the_gpu(gpu)

@@ -1,7 +1,7 @@
-"""A pytest plugin (``-p tests.fakes.scripted_cards``, after ``scripted_sessions``) that makes up loads on a card.
+"""A pytest plugin (``-p tests.fakes.scripted_gpus``, after ``scripted_sessions``) that makes up loads on a GPU.
 
-What the cards do in each window, and how long each start takes, is made up beside what ``scripted_sessions`` makes up.
-The script is ``cards.json`` in the project's root folder; see `Cards`. How a build differs stands in its app file, as
+What the GPUs do in each window, and how long each start takes, is made up beside what ``scripted_sessions`` makes up.
+The script is ``gpus.json`` in the project's root folder; see `Gpus`. How a build differs stands in its app file, as
 its speed does: ``COLD_START = 1.5`` and ``JOULES = 1.5`` times the script's.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 import pytest
 
-from pytest_gpuserve.measure.window import CardUse
+from pytest_gpuserve.measure.window import GpuUse
 from pytest_gpuserve.plugin.fixtures import SESSION_NAME
 from tests.fakes.scripted_contender import ScriptedContender, ScriptedContenders, ScriptedInstance
 from tests.fakes.scripted_sessions import SCRIPT_NAME, ScriptedSessions, kind_of
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.rounds import Arm, ArmResult
     from pytest_gpuserve.measure.window import Session, Start, Window
 
-CARDS_NAME: Final = "cards.json"
+GPUS_NAME: Final = "gpus.json"
 
 
-class Cards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What cards and starts are to be like.
+class Gpus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What GPUs and starts are to be like.
 
     Args:
         seed: Of the noise.
-        joules: For a request; None where the card does not count energy.
-        memory_bytes: On the card.
+        joules: For a request; None where the GPU does not count energy.
+        memory_bytes: On the GPU.
         utilisation: Share of the time.
         cold_start_seconds: Of each start; None as of a server that was not started.
         noise: Standard deviation of the logarithm of joules; of cold starts five times that.
-        no_card: Whether nothing is seen of a card.
+        no_gpu: Whether nothing is seen of a GPU.
     """
 
     seed: int = 0
@@ -54,37 +54,37 @@ class Cards(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     utilisation: float | None = 0.8
     cold_start_seconds: float | None = 10.0
     noise: float = 0.003
-    no_card: bool = False
+    no_gpu: bool = False
 
 
 @dataclass(frozen=True)
 class _Build:
-    """A build on its card."""
+    """A build on its GPU."""
 
-    cards: Cards
+    gpus: Gpus
     random: Random
     cold_start: float
     joules: float
 
     @classmethod
     def of(cls, path: Path, target: Target, name: str) -> _Build:
-        cards = msgspec.json.decode(path.with_name(CARDS_NAME).read_bytes(), type=Cards)
+        gpus = msgspec.json.decode(path.with_name(GPUS_NAME).read_bytes(), type=Gpus)
         text = kind_of(target).app.file.read_text()
         factors = [
             float(found[1]) if (found := re.search(rf"^{factor} = (.+)$", text, re.MULTILINE)) else 1.0
             for factor in ("COLD_START", "JOULES")
         ]
-        return cls(cards, Random(f"{cards.seed} {name}"), *factors)
+        return cls(gpus, Random(f"{gpus.seed} {name}"), *factors)
 
     def window(self, window: Window) -> Window:
-        cards = self.cards
-        if cards.no_card:
+        gpus = self.gpus
+        if gpus.no_gpu:
             return window
-        joules = None if cards.joules is None else cards.joules * self.joules * window.requests * self._factor(1)
-        return replace(window, cards=CardUse(joules, cards.memory_bytes, cards.utilisation, sm_clock_mhz=1350.0))
+        joules = None if gpus.joules is None else gpus.joules * self.joules * window.requests * self._factor(1)
+        return replace(window, gpus=GpuUse(joules, gpus.memory_bytes, gpus.utilisation, sm_clock_mhz=1350.0))
 
     def cold_start_seconds(self) -> float | None:
-        seconds = self.cards.cold_start_seconds
+        seconds = self.gpus.cold_start_seconds
         return None if seconds is None else seconds * self.cold_start * self._factor(5)
 
     def start(self, start: Start) -> Start:
@@ -93,25 +93,25 @@ class _Build:
         )
 
     def _factor(self, times: int) -> float:
-        return math.exp(self.random.gauss(0.0, times * self.cards.noise))
+        return math.exp(self.random.gauss(0.0, times * self.gpus.noise))
 
 
 @dataclass
 class _Sessions:
-    """Takes scripted sessions, on a card."""
+    """Takes scripted sessions, on a GPU."""
 
     sessions: ScriptedSessions
 
     def take(self, target: Target, shape: LoadShape, keep: Callable[[Session], None], progress: Progress) -> None:
-        def keep_on_card(session: Session) -> None:
+        def keep_on_gpu(session: Session) -> None:
             build = _Build.of(self.sessions.path, target, str(self.sessions.taken))
             keep(replace(session, starts=tuple(map(build.start, session.starts))))
 
-        self.sessions.take(target, shape, keep_on_card, progress)
+        self.sessions.take(target, shape, keep_on_gpu, progress)
 
 
 class _Contender(ScriptedContender):
-    """A scripted contender on a card."""
+    """A scripted contender on a GPU."""
 
     build: _Build
     seconds: float | None
@@ -136,7 +136,7 @@ class _Contender(ScriptedContender):
 
 
 class _Contenders(ScriptedContenders):
-    """Makes scripted contenders on a card."""
+    """Makes scripted contenders on a GPU."""
 
     def of(
         self, arm: Arm, instance: ScriptedInstance, target: Target, shape: LoadShape, progress: Progress

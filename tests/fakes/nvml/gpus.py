@@ -1,9 +1,9 @@
-"""Scripted cards for the fake of NVIDIA's management library: what it answers, when, and which calls fail.
+"""Scripted GPUs for the fake of NVIDIA's management library: what it answers, when, and which calls fail.
 
     course = Course(100, (Step(700, Moment(from_ms=2000)),))
     environment = write(Script((T4, replace(H200, power_watts=course))), folder)
 
-Facts are what NVML gives, in the units of the fields' names. None is a fact that the card does not support.
+Facts are what NVML gives, in the units of the fields' names. None is a fact that the GPU does not support.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Moment:
     """When something begins; without any of these it always is so.
 
     Args:
-        call: At this call of the function, from 1, on that card (without a card: on any).
+        call: At this call of the function, from 1, on that GPU (without a GPU: on any).
         only: Whether at that call alone, and no longer at the next one.
         from_ms: From so many milliseconds on after the script's epoch.
     """
@@ -57,7 +57,7 @@ class Moment:
 
 @dataclass(frozen=True)
 class Process:
-    """A process on a card; memory in bytes, None where NVML does not tell."""
+    """A process on a GPU; memory in bytes, None where NVML does not tell."""
 
     pid: int
     memory_bytes: int | None
@@ -103,19 +103,19 @@ class Error:
     Args:
         function: As in nvml.h, with its suffix, such as ``nvmlDeviceGetHandleByIndex_v2``.
         code: nvmlReturn_t.
-        card: The card on which it fails, by its place in ``Script.cards``; None for any.
+        gpu: The GPU on which it fails, by its place in ``Script.gpus``; None for any.
         moment: When it fails.
     """
 
     function: str
     code: int = NOT_SUPPORTED
-    card: int | None = None
+    gpu: int | None = None
     moment: Moment = Moment()
 
 
 @dataclass(frozen=True)
 class FakeSlice:
-    """An instance of a divided card, which answers few questions, as the real ones do.
+    """An instance of a divided GPU, which answers few questions, as the real ones do.
 
     Args:
         profile: Such as ``1g.10gb``.
@@ -133,8 +133,8 @@ class FakeSlice:
 
 
 @dataclass(frozen=True)
-class FakeCard:
-    """One card: what it is, and what it does. Any fact but ``product``, ``uuid`` and ``pci`` may be a ``Course``.
+class FakeGpu:
+    """One GPU: what it is, and what it does. Any fact but ``product``, ``uuid`` and ``pci`` may be a ``Course``.
 
     Args:
         energy_millijoules: The counter; None: not supported. By default the integral of the power over time from
@@ -189,7 +189,7 @@ class Script:
     """What the fake answers.
 
     Args:
-        cards: By index.
+        gpus: By index.
         errors: Functions that fail.
         driver: Version of the driver.
         cuda: 1000 * major + 10 * minor of the CUDA version.
@@ -197,15 +197,15 @@ class Script:
             process counts from its first nvmlInit.
     """
 
-    cards: tuple[FakeCard, ...]
+    gpus: tuple[FakeGpu, ...]
     errors: tuple[Error, ...] = ()
     driver: str = "570.133.20"
     cuda: int = 12080
     epoch_ns: int | None = None
 
 
-T4: Final = FakeCard("Tesla T4")
-A100: Final = FakeCard(
+T4: Final = FakeGpu("Tesla T4")
+A100: Final = FakeGpu(
     "NVIDIA A100-SXM4-80GB",
     uuid="GPU-a1000000-1111-2222-3333-444444444444",
     memory_bytes=81920 * MIB,
@@ -226,7 +226,7 @@ A100: Final = FakeCard(
     mig=0,
     most_slices=7,
 )
-H100_PCIE: Final = FakeCard(
+H100_PCIE: Final = FakeGpu(
     "NVIDIA H100 PCIe",
     uuid="GPU-1100c1e0-1111-2222-3333-444444444444",
     memory_bytes=81559 * MIB,
@@ -238,7 +238,7 @@ H100_PCIE: Final = FakeCard(
     max_graphics_clock=1755,
     max_sm_clock=1755,
     max_memory_clock=1593,
-    # Drivers of newer cards have given up application clocks.
+    # Drivers of newer GPUs have given up application clocks.
     application_graphics_clock=None,
     application_sm_clock=None,
     application_memory_clock=None,
@@ -283,9 +283,9 @@ DIVIDED_A100: Final = replace(
 )
 
 
-def second(card: FakeCard) -> FakeCard:
-    """Another card of the same kind, as it would stand beside the first in one machine."""
-    return replace(card, uuid=f"GPU-2{card.uuid.removeprefix('GPU-')[1:]}", pci="00000000:AF:00.0")
+def second(gpu: FakeGpu) -> FakeGpu:
+    """Another GPU of the same kind, as it would stand beside the first in one machine."""
+    return replace(gpu, uuid=f"GPU-2{gpu.uuid.removeprefix('GPU-')[1:]}", pci="00000000:AF:00.0")
 
 
 def write(script: Script, folder: Path, *, library: Path | None = None) -> dict[str, str]:
@@ -348,37 +348,37 @@ def _lines(script: Script) -> Iterator[str]:
     yield f"cuda {script.cuda}"
     if script.epoch_ns is not None:
         yield f"epoch {script.epoch_ns}"
-    numbers: list[int] = []  # by the lines `card`, of which a slice has one of its own
+    numbers: list[int] = []  # by the lines `gpu`, of which a slice has one of its own
     written = 0
-    for card in script.cards:
+    for gpu in script.gpus:
         numbers.append(written)
-        yield "card -1"
-        yield from _card_lines(card)
-        for each in card.slices:
+        yield "gpu -1"
+        yield from _gpu_lines(gpu)
+        for each in gpu.slices:
             written += 1
-            yield f"card {numbers[-1]}"
-            yield from _slice_lines(card, each)
+            yield f"gpu {numbers[-1]}"
+            yield from _slice_lines(gpu, each)
         written += 1
     for error in script.errors:
-        number = -1 if error.card is None else numbers[error.card]
+        number = -1 if error.gpu is None else numbers[error.gpu]
         yield f"error {error.function} {number} {error.code} {error.moment}"
 
 
-def _card_lines(card: FakeCard) -> Iterator[str]:
-    for field in fields(card):
+def _gpu_lines(gpu: FakeGpu) -> Iterator[str]:
+    for field in fields(gpu):
         if field.name not in _OTHERWISE:
             key, scale = _KEYS.get(field.name, (field.name, 1))
-            yield from _fact_lines(key, getattr(card, field.name), scale)
-    if card.energy_millijoules == "integral":
-        yield f"fact energy_mj always integral:{card.energy_began_millijoules}"
+            yield from _fact_lines(key, getattr(gpu, field.name), scale)
+    if gpu.energy_millijoules == "integral":
+        yield f"fact energy_mj always integral:{gpu.energy_began_millijoules}"
     else:
-        yield from _fact_lines("energy_mj", card.energy_millijoules, 1)
-    for event in card.events:
+        yield from _fact_lines("energy_mj", gpu.energy_millijoules, 1)
+    for event in gpu.events:
         yield f"event {event.type} {event.data} {event.moment}"
 
 
-def _slice_lines(card: FakeCard, each: FakeSlice) -> Iterator[str]:
-    yield from _fact_lines("product", f"{card.product} MIG {each.profile}", 1)
+def _slice_lines(gpu: FakeGpu, each: FakeSlice) -> Iterator[str]:
+    yield from _fact_lines("product", f"{gpu.product} MIG {each.profile}", 1)
     yield from _fact_lines("uuid", each.uuid, 1)
     yield from _fact_lines("memory_total", each.memory_bytes, 1)
     yield from _fact_lines("memory_used", each.memory_used_bytes, 1)

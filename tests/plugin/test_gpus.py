@@ -1,4 +1,4 @@
-"""Whole runs on scripted cards: recorded and gated on one, refused on another, and one of several taken."""
+"""Whole runs on scripted GPUs: recorded and gated on one, refused on another, and one of several taken."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.fakes.nvml import cards
-from tests.fakes.nvml.cards import Error, second
+from tests.fakes.nvml import gpus
+from tests.fakes.nvml.gpus import Error, second
 from tests.plugin.conftest import Checkout, Machine, says_no_traceback, text_of
 
-SECOND_T4 = second(cards.T4)
+SECOND_T4 = second(gpus.T4)
 
 
 @pytest.fixture
@@ -21,13 +21,13 @@ def recorded_on_t4(machine: Machine) -> Machine:
     return machine
 
 
-def test_a_card_is_recorded_and_gated(recorded_on_t4: Machine) -> None:
-    """`--gpu=T4` records what the card is, without its UUID, and a later run on another T4 is judged by it."""
+def test_a_gpu_is_recorded_and_gated(recorded_on_t4: Machine) -> None:
+    """`--gpu=T4` records what the GPU is, without its UUID, and a later run on another T4 is judged by it."""
     project = recorded_on_t4.project
     device = project.entry()["sessions"][0]["device"]
     known = {"name": "T4", "product": "Tesla T4", "power_limit_watts": 70.0, "ecc": True, "compute_capability": "7.5"}
     assert {field: device[field] for field in known} == known
-    assert cards.T4.uuid.removeprefix("GPU-") not in project.baseline.read_text()
+    assert gpus.T4.uuid.removeprefix("GPU-") not in project.baseline.read_text()
     recorded_on_t4.script(SECOND_T4)
     result = project.run("--gpu=T4")
     result.assert_outcomes(passed=1)
@@ -35,23 +35,23 @@ def test_a_card_is_recorded_and_gated(recorded_on_t4: Machine) -> None:
     assert "the baseline's is" not in text_of(result)
 
 
-def test_a_card_that_is_set_up_otherwise_has_no_baseline(recorded_on_t4: Machine) -> None:
+def test_a_gpu_that_is_set_up_otherwise_has_no_baseline(recorded_on_t4: Machine) -> None:
     """Another power limit, or one that NVML does not tell, is MISSING for that reason; a new driver is a warning."""
     project = recorded_on_t4.project
-    recorded_on_t4.script(replace(cards.T4, power_limit_watts=35))
+    recorded_on_t4.script(replace(gpus.T4, power_limit_watts=35))
     half = project.run("--gpu=T4")
     half.assert_outcomes(failed=1)
     half.stdout.fnmatch_lines(
         ["*MISSING*cannot be compared with this one*", "*power limit: the baseline's is 70 W, this run's is 35 W*"]
     )
-    recorded_on_t4.script(cards.T4, errors=[Error("nvmlDeviceGetPowerManagementLimit", 999)])
+    recorded_on_t4.script(gpus.T4, errors=[Error("nvmlDeviceGetPowerManagementLimit", 999)])
     unread = project.run("--gpu=T4", "--gpuserve-json=out.json")
     unread.assert_outcomes(failed=1)
     told = "*power limit: the baseline's is 70 W, this run's is unknown*"
     unread.stdout.fnmatch_lines([told, "unknown of T4: power_limit_watts: NVML said: *"])
     gpu = json.loads((project.path / "out.json").read_text())["gpu"]
     assert (gpu["power_limit_watts"], "power_limit_watts" in gpu["unknown"]) == (None, True)
-    recorded_on_t4.script(cards.T4, driver="580.1")
+    recorded_on_t4.script(gpus.T4, driver="580.1")
     newer = project.run("--gpu=T4")
     newer.assert_outcomes(failed=1)
     newer.stdout.fnmatch_lines(["INCONCLUSIVE: driver: the baseline's is 570.133.20, this run's is 580.1 *"])
@@ -66,7 +66,7 @@ def test_a_card_that_is_set_up_otherwise_has_no_baseline(recorded_on_t4: Machine
 
 
 @pytest.mark.parametrize(("driver", "sessions"), [("570.133.20", 4), ("580.1", 2)])
-def test_cards_of_a_kind_record_together(machine: Machine, driver: str, sessions: int) -> None:
+def test_gpus_of_a_kind_record_together(machine: Machine, driver: str, sessions: int) -> None:
     """Of one commit, sessions on another T4 are added to the baseline; with another driver they replace it."""
     Checkout(machine.project, None)
     assert machine.project.run("--gpu=T4", "--baseline-update").ret == 0
@@ -75,13 +75,13 @@ def test_cards_of_a_kind_record_together(machine: Machine, driver: str, sessions
     assert len(machine.project.entry()["sessions"]) == sessions
 
 
-# -- instances of a divided card
+# -- instances of a divided GPU
 
 
 def test_an_instance_has_baselines_of_its_own(machine: Machine) -> None:
-    """A divided card is not the whole one: its instances are offered, go to servers by UUID, and have a folder each."""
+    """A divided GPU is not the whole one: its instances are offered, go to servers by UUID, and have a folder each."""
     project = machine.project
-    machine.script(cards.DIVIDED_A100)
+    machine.script(gpus.DIVIDED_A100)
     whole = project.run("--gpu=A100-SXM4-80GB")
     assert whole.ret == pytest.ExitCode.USAGE_ERROR
     assert says_no_traceback(whole)

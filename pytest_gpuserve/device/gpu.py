@@ -1,4 +1,4 @@
-"""NVIDIA cards: their names for ``--gpu``, what is known of them, and how NVML is asked for it."""
+"""NVIDIA GPUs: their names for ``--gpu``, what is known of them, and how NVML is asked for it."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ AUTO = "auto"
 """The ``--gpu`` value that means: whatever is there."""
 
 CPU = "cpu"
-"""The ``--gpu`` value and baseline folder of a run without a card."""
+"""The ``--gpu`` value and baseline folder of a run without a GPU."""
 
 RESERVED_NAMES = frozenset({AUTO, CPU})
-"""Names with a meaning of their own, which no card may have."""
+"""Names with a meaning of their own, which no GPU may have."""
 
 _LONGEST_NAME = 96  # NVML's own buffer for a product name, well below the 255 bytes of a folder name
 
@@ -32,7 +32,7 @@ _VENDOR = re.compile(r"^(?:(?:nvidia|tesla)-[-._]*)+(?=[a-z0-9])", re.IGNORECASE
 
 
 def device_name(product: str) -> str:
-    """Shorten a product name to what people call the card: ``Tesla T4`` is ``T4``.
+    """Shorten a product name to what people call the GPU: ``Tesla T4`` is ``T4``.
 
     ``NVIDIA A100-SXM4-80GB`` becomes ``A100-SXM4-80GB``, ``NVIDIA GeForce RTX 3090`` becomes ``GeForce-RTX-3090``.
     The result names one folder on any file system: ASCII letters, digits, ``.``, ``_`` and ``-``, at most 96 of them,
@@ -41,26 +41,26 @@ def device_name(product: str) -> str:
     """
     # Stripped at the front so that the name is neither hidden, a relative path, nor read as an option.
     safe = _UNSAFE.sub("-", product).lstrip("-._")
-    short = _VENDOR.sub("", safe)[:_LONGEST_NAME].rstrip("-._") or "unnamed-card"
-    return f"{short}-card" if short.lower() in RESERVED_NAMES else short
+    short = _VENDOR.sub("", safe)[:_LONGEST_NAME].rstrip("-._") or "unnamed-gpu"
+    return f"{short}-gpu" if short.lower() in RESERVED_NAMES else short
 
 
-UNSUPPORTED: Final = "not supported by this card or its driver"
-"""The reason in ``Card.unknown`` that is no failure."""
+UNSUPPORTED: Final = "not supported by this GPU or its driver"
+"""The reason in ``Gpu.unknown`` that is no failure."""
 
 
 @dataclass(frozen=True)
-class Card:
-    """One NVIDIA card, or one instance (MIG) of a divided one.
+class Gpu:
+    """One NVIDIA GPU, or one instance (MIG) of a divided one.
 
     Of an instance name, UUID and memory are its own; what it shares with the others, such as the power limit, is that
-    of the whole card. What could not be read is None, with the reason in ``unknown``.
+    of the whole GPU. What could not be read is None, with the reason in ``unknown``.
 
     Attributes:
-        index: NVML's index of the whole card, which is the order of the PCI bus (not always CUDA's order).
+        index: NVML's index of the whole GPU, which is the order of the PCI bus (not always CUDA's order).
         product: The vendor's name, verbatim.
         name: The name for ``--gpu`` and for the folder under ``baselines/``.
-        uuid: ``GPU-`` or ``MIG-`` and a UUID; names the card for good, also to CUDA.
+        uuid: ``GPU-`` or ``MIG-`` and a UUID; names the GPU for good, also to CUDA.
         pci_bus_id: Domain, bus, device and function, as in ``00000000:3B:00.0``.
         memory_bytes: Its whole memory; None where it has none of its own (it shares the host's).
         driver: Version of the driver.
@@ -69,7 +69,7 @@ class Card:
         max_sm_clock_mhz: The highest clock of its multiprocessors.
         mig: Whether it is divided into instances now; None where it cannot be, or where NVML fails to tell its mode and
             there is no instance.
-        mig_profile: Of an instance its share, such as ``1g.10gb``; None for a whole card.
+        mig_profile: Of an instance its share, such as ``1g.10gb``; None for a whole GPU.
         power_default_watts: The power limit that it has by itself.
         power_most_watts: The highest one that may be set.
         max_memory_clock_mhz: The highest clock of its memory.
@@ -78,7 +78,7 @@ class Card:
         application_clocks_set: Whether these are off their defaults. Clocks locked by ``nvidia-smi --lock-gpu-clocks``
             are not among them: NVML does not tell of those.
         ecc: Whether its memory corrects errors now.
-        persistence: Whether the driver stays loaded while nobody uses the card.
+        persistence: Whether the driver stays loaded while nobody uses the GPU.
         compute_capability: Major and minor number.
         unknown: For each field that is None because it could not be read, why.
     """
@@ -109,16 +109,16 @@ class Card:
 
 @dataclass(frozen=True)
 class NvmlAnswer:
-    """What NVML said about the machine's cards.
+    """What NVML said about the machine's GPUs.
 
     Attributes:
-        cards: What could be read, by index; in the place of a divided card its instances.
+        gpus: What could be read, by index; in the place of a divided GPU its instances.
         problem: Why there is none, or which of them could not be read and why; empty if all went well.
-        absent: The problem is only that this machine has no card (no library, or no device). False for every problem
+        absent: The problem is only that this machine has no GPU (no library, or no device). False for every problem
             that may hide one, such as a driver that does not fit its library.
     """
 
-    cards: tuple[Card, ...]
+    gpus: tuple[Gpu, ...]
     problem: str
     absent: bool = False
 
@@ -127,7 +127,7 @@ _T = TypeVar("_T")
 
 
 class Unreadable(Exception):
-    """A fact without which a card cannot be named or compared; its text says which, and what NVML said."""
+    """A fact without which a GPU cannot be named or compared; its text says which, and what NVML said."""
 
 
 @cache
@@ -171,14 +171,14 @@ class Reader:
         self.unknown: dict[str, str] = {}
 
     def required(self, what: str, read: Callable[..., _T], *arguments: object) -> _T:
-        """Read a fact, named for people, that every card has. Raises `Unreadable`."""
+        """Read a fact, named for people, that every GPU has. Raises `Unreadable`."""
         try:
             return read(*arguments)
         except (self.pynvml.NVMLError, UnicodeDecodeError) as error:
             raise Unreadable(f"{what} cannot be read; {self.said(error)}") from error
 
     def supported(self, what: str, read: Callable[..., _T], *arguments: object) -> _T | None:
-        """Read what not every card has; None is that it has none. Raises `Unreadable` where that is not known."""
+        """Read what not every GPU has; None is that it has none. Raises `Unreadable` where that is not known."""
         try:
             return read(*arguments)
         except (self.pynvml.NVMLError, UnicodeDecodeError) as error:
@@ -206,11 +206,11 @@ class Reader:
             return f"NVML said: {error}"
 
 
-def list_cards() -> NvmlAnswer:
-    """Ask NVML for all cards of this machine; in the place of a divided one (MIG) stand its instances.
+def list_gpus() -> NvmlAnswer:
+    """Ask NVML for all GPUs of this machine; in the place of a divided one (MIG) stand its instances.
 
     Never raises for anything that NVML answers; what went wrong is in ``problem``, and a fact that could not be read is
-    in the card's ``unknown``. CUDA_VISIBLE_DEVICES plays no part.
+    in the GPU's ``unknown``. CUDA_VISIBLE_DEVICES plays no part.
     """
     import pynvml  # noqa: PLC0415  # as by `initialised`
 
@@ -226,15 +226,15 @@ def list_cards() -> NvmlAnswer:
 def _read_all(pynvml: ModuleType) -> NvmlAnswer:
     count: int = pynvml.nvmlDeviceGetCount()
     if count == 0:
-        return NvmlAnswer((), "NVML found no NVIDIA card on this machine", absent=True)
+        return NvmlAnswer((), "NVML found no NVIDIA GPU on this machine", absent=True)
     system = read_system(pynvml)
-    cards: list[Card] = []
+    gpus: list[Gpu] = []
     problems: list[str] = []
     for index in range(count):
-        read, why_not = read_cards(pynvml, index, system)
-        cards += read
+        read, why_not = read_gpus(pynvml, index, system)
+        gpus += read
         problems += why_not
-    return NvmlAnswer(tuple(cards), "; ".join(problems))
+    return NvmlAnswer(tuple(gpus), "; ".join(problems))
 
 
 def _library_problem() -> NvmlAnswer:
@@ -258,7 +258,7 @@ _INSTANCE_NAME: Final = re.compile(r"\bMIG (\S+)$")
 
 @dataclass(frozen=True)
 class System:
-    """What all cards of a machine share; `unknown` says why a field is None."""
+    """What all GPUs of a machine share; `unknown` says why a field is None."""
 
     driver: str | None
     cuda: str | None
@@ -266,7 +266,7 @@ class System:
 
 
 def read_system(pynvml: ModuleType) -> System:
-    """Read what all cards share."""
+    """Read what all GPUs share."""
     reader = Reader(pynvml)
     driver = reader.optional("driver", pynvml.nvmlSystemGetDriverVersion)
     number = reader.optional("cuda", pynvml.nvmlSystemGetCudaDriverVersion_v2)
@@ -275,19 +275,19 @@ def read_system(pynvml: ModuleType) -> System:
     return System(driver, cuda, reader.unknown)
 
 
-def read_cards(pynvml: ModuleType, index: int, system: System) -> tuple[list[Card], list[str]]:
-    """Read a card, or its instances where it is divided, and say why something could not be read."""
+def read_gpus(pynvml: ModuleType, index: int, system: System) -> tuple[list[Gpu], list[str]]:
+    """Read a GPU, or its instances where it is divided, and say why something could not be read."""
     try:
         reader = Reader(pynvml)
-        handle = reader.required("the card itself", pynvml.nvmlDeviceGetHandleByIndex, index)
+        handle = reader.required("the GPU itself", pynvml.nvmlDeviceGetHandleByIndex, index)
         mig = _read_mig(reader, handle)
-        card = _read_facts(reader, handle, index, system, mig=mig)
+        gpu = _read_facts(reader, handle, index, system, mig=mig)
         if not mig:
             memory = _read_memory(reader, handle)
-            return [replace(card, memory_bytes=memory, unknown=_with_memory(reader, memory))], []
+            return [replace(gpu, memory_bytes=memory, unknown=_with_memory(reader, memory))], []
     except Unreadable as problem:
-        return [], [f"card {index}: {problem}"]
-    return _read_instances(pynvml, handle, card)
+        return [], [f"GPU {index}: {problem}"]
+    return _read_instances(pynvml, handle, gpu)
 
 
 def _read_mig(reader: Reader, handle: object) -> bool | None:
@@ -307,8 +307,8 @@ def _read_mig(reader: Reader, handle: object) -> bool | None:
     return True
 
 
-def _read_facts(reader: Reader, handle: object, index: int, system: System, *, mig: bool | None) -> Card:
-    """Read all but the memory, which of a divided card is not everybody's to ask for."""
+def _read_facts(reader: Reader, handle: object, index: int, system: System, *, mig: bool | None) -> Gpu:
+    """Read all but the memory, which of a divided GPU is not everybody's to ask for."""
     pynvml = reader.pynvml
     product, uuid = _read_identity(reader, handle)
     reader.unknown.update(system.unknown)
@@ -316,7 +316,7 @@ def _read_facts(reader: Reader, handle: object, index: int, system: System, *, m
     ecc = reader.optional("ecc", pynvml.nvmlDeviceGetEccMode, handle)
     persistence = reader.optional("persistence", pynvml.nvmlDeviceGetPersistenceMode, handle)
     clock, memory_clock, are_set = _read_application_clocks(reader, handle)
-    return Card(
+    return Gpu(
         index=index,
         product=product,
         name=device_name(product),
@@ -388,33 +388,33 @@ def _read_application_clocks(reader: Reader, handle: object) -> tuple[int | None
     return clock, memory_clock, False
 
 
-def _read_instances(pynvml: ModuleType, handle: object, card: Card) -> tuple[list[Card], list[str]]:
+def _read_instances(pynvml: ModuleType, handle: object, gpu: Gpu) -> tuple[list[Gpu], list[str]]:
     try:
         most = Reader(pynvml).required("the number of its MIG instances", pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)
     except Unreadable as problem:
-        return [], [f"card {card.index}: {problem}"]
-    cards: list[Card] = []
+        return [], [f"GPU {gpu.index}: {problem}"]
+    gpus: list[Gpu] = []
     problems: list[str] = []
     for number in range(most):
         try:
-            instance = _read_instance(pynvml, handle, number, card)
+            instance = _read_instance(pynvml, handle, number, gpu)
         except Unreadable as problem:
-            problems.append(f"card {card.index}, MIG instance {number}: {problem}")
+            problems.append(f"GPU {gpu.index}, MIG instance {number}: {problem}")
         else:
             if instance is not None:
-                cards.append(instance)
-    if not cards and not problems:
+                gpus.append(instance)
+    if not gpus and not problems:
         hint = "`nvidia-smi mig -lgip` shows what can be made"
-        problems = [f"card {card.index} is divided (MIG mode is on), but has no instance for this process; {hint}"]
-    return cards, problems
+        problems = [f"GPU {gpu.index} is divided (MIG mode is on), but has no instance for this process; {hint}"]
+    return gpus, problems
 
 
-def _read_instance(pynvml: ModuleType, handle: object, number: int, card: Card) -> Card | None:
+def _read_instance(pynvml: ModuleType, handle: object, number: int, gpu: Gpu) -> Gpu | None:
     reader = Reader(pynvml)
     try:
         own = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
     except pynvml.NVMLError as error:
-        # A card has room for more instances than were made.
+        # A GPU has room for more instances than were made.
         if error.value == pynvml.NVML_ERROR_NOT_FOUND:
             return None
         raise Unreadable(f"the instance itself cannot be read; {reader.said(error)}") from error
@@ -424,13 +424,13 @@ def _read_instance(pynvml: ModuleType, handle: object, number: int, card: Card) 
         raise Unreadable(f"NVML gave the name {product!r}, in which there is no profile")
     memory = _read_memory(reader, own)
     return replace(
-        card,
+        gpu,
         product=product,
         name=device_name(product),
         uuid=uuid,
         mig_profile=profile[1],
         memory_bytes=memory,
-        unknown={**card.unknown, **_with_memory(reader, memory)},
+        unknown={**gpu.unknown, **_with_memory(reader, memory)},
     )
 
 
