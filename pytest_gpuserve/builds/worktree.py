@@ -63,13 +63,16 @@ class ReferenceBuilds:
         root: A folder of the checkout.
         rules: What of the files that git ignores they share with the checkout.
         baselines: The folder of the baselines, which make no other build.
+
+    Attributes:
+        content_of: Gives the `Revision.content` of a commit, None where it is not known.
     """
 
     def __init__(self, root: Path, rules: Rules | None = None, baselines: Path | None = None) -> None:
         self._root = root
         self._rules = rules or Rules()
         self._linked: dict[str, LinkedFiles] = {}
-        self._content_of = lru_cache(partial(content_of, root, baselines))
+        self.content_of = lru_cache(partial(content_of, root, baselines))
         self._stack = ExitStack()
         self._worktrees: dict[str, Path] = {}
 
@@ -122,7 +125,7 @@ class ReferenceBuilds:
             f"{commit or 'this checkout'} {python or ''}".strip(),
             relocation,
             tuple(options),
-            content=None if commit is None or python is not None else self._content_of(commit),
+            content=None if commit is None or python is not None else self.content_of(commit),
             left_out=() if linked is None else tuple(linked.left_out),
         )
 

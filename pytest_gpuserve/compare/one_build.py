@@ -63,18 +63,30 @@ class OneBuild:
         if not judgement.verdict.is_claim or judgement.change is None:
             return judgement
         found = [*([f"the base does not have {_some(self.left_out)}"] if self.left_out else []), *self._found]
-        text = (
-            f"both builds are the same in git, and differ by {format_change(judgement.change)}: something outside git"
-            " differs (environment variables, files outside of the checkout, warm caches)"
-        )
-        reason = Reason(ReasonKind.OUTSIDE_GIT, "; ".join([text, *(found or ["what it is could not be seen"])]))
-        return replace(judgement, verdict=Verdict.INVALID, reasons=(reason,))
+        return outside_git(judgement, "both builds are the same in git", *(found or ["what it is could not be seen"]))
 
     def _said(self, text: str) -> str:
         """A text without what differs between any two starts."""
         if self.relocation.worktree is not None:
             text = text.replace(str(self.relocation.worktree), str(self.relocation.checkout))
         return _PORT.sub("PORT", _FOLDER.sub("FOLDER", text))
+
+
+def outside_git(judgement: Judgement, same: str, *found: str) -> Judgement:
+    """Turn a claim about two builds that are one into INVALID.
+
+    Args:
+        judgement: REGRESSED or IMPROVED, with its change.
+        same: Which builds are one, as a sentence.
+        found: What differs between them.
+    """
+    assert judgement.change is not None
+    text = (
+        f"{same}, and differ by {format_change(judgement.change)}: something outside git differs (environment"
+        " variables, files outside of the checkout, warm caches)"
+    )
+    reason = Reason(ReasonKind.OUTSIDE_GIT, "; ".join([text, *found]))
+    return replace(judgement, verdict=Verdict.INVALID, reasons=(reason,))
 
 
 def _some(names: Sequence[str]) -> str:

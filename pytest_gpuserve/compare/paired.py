@@ -88,13 +88,29 @@ def base_build(paired_runner: PairedRunner, stored: Stored, key: BaselineKey) ->
     Raises:
         Unconfirmed: There is no such commit, or git lacks it.
     """
-    builds = paired_runner.reference_builds
     with _confirming():
-        try:
-            commit = builds.base_of(key.path, same_recording(key.path.read_bytes(), key.entry))
-        except NotInGit as problem:
-            commit = _recorded_at(stored.entry, problem)
-        return builds.find(revision=commit, python=None, called="the baseline's commit")
+        commit = _base_commit(paired_runner, stored, key)
+        return paired_runner.reference_builds.find(revision=commit, python=None, called="the baseline's commit")
+
+
+def is_base_build(paired_runner: PairedRunner, stored: Stored, key: BaselineKey) -> bool:
+    """Whether this run measures the build of a baseline's base commit, with the packages of the recording."""
+    here = paired_runner.here
+    if here.revision.content is None or stored.entry.sessions[-1].software != here.software:
+        return False
+    try:
+        commit = _base_commit(paired_runner, stored, key)
+        return paired_runner.reference_builds.content_of(commit) == here.revision.content
+    except GpuserveError:
+        return False
+
+
+def _base_commit(paired_runner: PairedRunner, stored: Stored, key: BaselineKey) -> str:
+    same = same_recording(key.path.read_bytes(), key.entry)
+    try:
+        return paired_runner.reference_builds.base_of(key.path, same)
+    except NotInGit as problem:
+        return _recorded_at(stored.entry, problem)
 
 
 @contextmanager

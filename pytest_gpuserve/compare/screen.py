@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.compare.baseline_store import comparability, differences
 from pytest_gpuserve.compare.context import NextLook
+from pytest_gpuserve.compare.one_build import outside_git
 from pytest_gpuserve.compare.paired import (
     Unconfirmed,
     base_failed,
     changes_since,
+    is_base_build,
     make_confirmation,
     only_code_compared,
 )
@@ -192,6 +194,8 @@ class BaselineComparison:
         if screened is not None and screened.has(ReasonKind.HOST_SHARED):
             return replace(screened, verdict=Verdict.INVALID).because(reason)
         if screened is not None and screened.reference is not None:
+            if screened.verdict.is_claim and self._is_base_build(measurement, stored):
+                return outside_git(screened, "this checkout is the build of the baseline").because(BY_STORED, reason)
             return screened.because(BY_STORED, reason)
         if screened is not None and screened.verdict is Verdict.MISSING:
             return screened.because(reason)
@@ -205,6 +209,10 @@ class BaselineComparison:
             reference=_pooled(metric, stored.sessions),
             reasons=reasons,
         )
+
+    def _is_base_build(self, measurement: Measurement, stored: Stored) -> bool:
+        # The build of a server that somebody else runs is not known.
+        return measurement.is_own and is_base_build(self._case.paired_runner, stored, measurement.baseline_key)
 
     def _why_alone(self, measurement: Measurement, metric: Metric) -> Reason | None:
         """Why no rounds are taken at all; None where they are tried."""

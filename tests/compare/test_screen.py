@@ -215,6 +215,25 @@ def test_where_rounds_are_impossible_stored_numbers_decide(  # noqa: PLR0917 -- 
     assert "by stored numbers, not settled side by side" in text_of(final)
 
 
+@pytest.mark.parametrize("alone", [WORSE, Build(-0.5), Build(0.03)])
+def test_stored_numbers_say_nothing_of_a_build_beside_itself(world: World, alone: Build) -> None:
+    """A claim about the base commit's own build is INVALID, unless its packages changed or somebody else runs it."""
+    world.recorded()
+    world.here = replace(world.here, revision=replace(world.here.revision, content=COMMIT[:1] * 64))
+    world.alone = alone
+    world.next_run(stored_only=True)
+    final = loaded(world)
+    if alone.change == 0.03:
+        assert final.verdict is Verdict.INCONCLUSIVE
+        return
+    assert (final.verdict, final.reference_kind) == (Verdict.INVALID, "baseline")
+    assert "something outside git differs" in text_of(final)
+    assert loaded(world, python="").verdict.is_claim
+    world.here = replace(world.here, software={"python": "3.12.1"})
+    world.next_run()
+    assert loaded(world).verdict.is_claim
+
+
 def test_a_server_of_somebody_elses_is_judged_by_stored_numbers(world: World) -> None:
     """Nobody knows its host, and no other build of it can be started."""
     world.recorded()
