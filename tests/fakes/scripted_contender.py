@@ -13,7 +13,17 @@ from pytest_gpuserve.experiment.pairing import _as_base_failure
 from pytest_gpuserve.experiment.server_arm import Pace
 from pytest_gpuserve.load.run import lost_in_mid_load
 from pytest_gpuserve.measure.rounds import ArmResult
-from tests.fakes.scripted_sessions import STARTS_NAME, Noise, Script, client_of, kind_of, show, speed_of, window_of
+from tests.fakes.scripted_sessions import (
+    STARTS_NAME,
+    Noise,
+    OnGpu,
+    Script,
+    client_of,
+    kind_of,
+    show,
+    speed_of,
+    window_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -64,7 +74,7 @@ class ScriptedContenders:
     ) -> ScriptedContender:
         """Stand for ``ServerArm.of``."""
         del shape
-        return ScriptedContender(self, arm, target, instance.script, instance.speed, instance.noise, progress)
+        return ScriptedContender(self, arm, target, instance, progress)
 
     def _started(
         self, arm: Arm, target: Target, stack: ExitStack, beside: Callable[[], None] | None
@@ -88,7 +98,8 @@ class ScriptedContenders:
         speed = script.speed * speed_of(target, script, start=number) * noise.factor()
         if beside is not None:
             beside()
-        return ScriptedInstance(target.server.kind, script, speed, noise)
+        on_gpu = OnGpu.of(target, script, f"{arm} {sum(self._starts.values())}")
+        return ScriptedInstance(target.server.kind, script, speed, noise, on_gpu)
 
     def _end(self, arm: Arm) -> None:
         self._running -= 1
@@ -108,12 +119,14 @@ class ScriptedInstance:
         script: The script.
         speed: Of this start.
         noise: Of its windows.
+        on_gpu: What its GPU does.
     """
 
     kind: ServerKind
     script: Script
     speed: float
     noise: Noise
+    on_gpu: OnGpu
     process: None = None
 
 
@@ -125,9 +138,7 @@ class ScriptedContender:
         makers: Who made it, and counts the turns of all.
         arm: Its side.
         target: What is sent to it.
-        script: The script.
-        speed: Of this start.
-        noise: Of its windows.
+        started: Its server.
         progress: Told of each window.
         varies: Whether its load would be begun anew for each turn.
         problems: Why nothing may be concluded from it.
@@ -136,14 +147,17 @@ class ScriptedContender:
     makers: ScriptedContenders
     arm: Arm
     target: Target
-    script: Script
-    speed: float
-    noise: Noise
+    started: ScriptedInstance
     progress: Progress
     varies: bool = False
     problems: list[Reason] = field(default_factory=list)
     disturbances: tuple[Reason, ...] = ()
     _windows: list[Window] = field(default_factory=list)
+
+    @property
+    def script(self) -> Script:
+        """The script."""
+        return self.started.script
 
     def warm_up(self, stack: ExitStack) -> None:
         """It is warm."""
@@ -165,8 +179,9 @@ class ScriptedContender:
             self.problems.append(lost_in_mid_load(LoadFailed("the load engine died", found="exit status -9")))
             return None
         block = Noise(msgspec.structs.replace(self.script, noise=BLOCK_NOISE * self.script.noise), f"block {seed}")
-        speed = self.speed * block.factor() * self.noise.factor()
-        window = window_of(self.script, speed, self.noise.factor())
+        noise = self.started.noise
+        speed = self.started.speed * block.factor() * noise.factor()
+        window = window_of(self.script, speed, noise.factor(), self.started.on_gpu.use())
         show((window,), self.progress)
         self._windows.append(window)
         return window
@@ -202,7 +217,7 @@ class ScriptedContender:
         """What is known of it beside its windows."""
         requests = sum(window.requests for window in self._windows)
         return ArmResult(
-            cold_start_seconds=(1.0,),
+            cold_start_seconds=(self.started.on_gpu.cold_start_seconds(),),
             client=client_of(self._windows),
             batch_sizes={str(math.ceil(self.script.batch)): sum(window.batches or 0 for window in self._windows)},
             answers=requests,

@@ -11,6 +11,7 @@ judged are the product's own.
 The script is ``scripted.json`` in the project's root folder; see ``Script``. How fast a build is stands in its app
 file, ``SPEED = 0.9``, so that it is seen which file would have been run; a file without it has the speed 1. With
 several numbers, ``SPEED = 0.8, 1``, each start side by side has its own, and the last one holds from there on.
+``COLD_START = 1.5`` and ``JOULES = 1.5`` are times of what the script says.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from pytest_gpuserve.load.totals import RunningTotals
 from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.window import Client, Session, Start, Window
+from pytest_gpuserve.measure.window import Client, GpuUse, Session, Start, Window
 from pytest_gpuserve.plugin.fixtures import SESSION_NAME
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
@@ -63,8 +64,6 @@ CEILING: Final = 20_000.0
 
 INTERRUPTED: Final = Reason(ReasonKind.INTERRUPTED, "interrupted by Ctrl-C after 1 starts: not decided")
 
-_SPEED: Final = re.compile(r"^SPEED = (.+)$", re.MULTILINE)
-
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What sessions are to be like.
@@ -88,6 +87,10 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         interrupted_turn: Number, from 1, of the window side by side that Ctrl-C cuts short; 0 for none.
         lost_turn: Number, from 1, of the window side by side in which the load engines are lost; 0 for none.
         reading: How fast the host says that it is.
+        gpu: Whether a GPU is seen.
+        joules: Of a request; None if the GPU does not count energy.
+        memory_bytes: On the GPU.
+        cold_start_seconds: Of each start; None for a server that was not started.
     """
 
     seed: int = 0
@@ -106,6 +109,10 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     interrupted_turn: int = 0
     lost_turn: int = 0
     reading: float = -3.5
+    gpu: bool = False
+    joules: float | None = 0.05
+    memory_bytes: float = 2.0**31
+    cold_start_seconds: float | None = 1.0
 
 
 @dataclass
@@ -133,7 +140,10 @@ class ScriptedSessions:
         interrupted = self.taken == script.interrupted_session
         short = interrupted or bool(script.problems)
         speed *= noise.factor()
-        starts = tuple(_start(script, noise, speed, shape, progress) for _ in range(1 if short else shape.starts))
+        on_gpu = OnGpu.of(target, script, str(self.taken))
+        starts = tuple(
+            _start(script, noise, speed, on_gpu, shape, progress=progress) for _ in range(1 if short else shape.starts)
+        )
         requests = sum(start.requests for start in starts)
         keep(
             Session(
@@ -177,18 +187,62 @@ def kind_of(target: Target) -> Mosec:
 
 def speed_of(target: Target, script: Script, *, start: int | None = None) -> float:
     """The speed of a build, by its app file and interpreter: that of its start so and so, or the lasting one."""
-    kind = kind_of(target)
-    found = _SPEED.search(kind.app.file.read_text())
-    speeds = [float(speed) for speed in found[1].split(",")] if found is not None else [1.0]
+    speeds = _said(target, "SPEED")
     speed = speeds[-1] if start is None else speeds[min(start, len(speeds)) - 1]
-    return speed * script.pythons.get(kind.app.python, 1.0)
+    return speed * script.pythons.get(kind_of(target).app.python, 1.0)
 
 
-def _start(script: Script, noise: Noise, speed: float, shape: LoadShape, progress: Progress) -> Start:
+def _said(target: Target, name: str) -> list[float]:
+    """The numbers that an app file gives a name; 1 if it has none."""
+    found = re.search(rf"^{name} = (.+)$", kind_of(target).app.file.read_text(), re.MULTILINE)
+    return [float(number) for number in found[1].split(",")] if found is not None else [1.0]
+
+
+@dataclass(frozen=True)
+class OnGpu:
+    """The start of a build, and its GPU, with noise of their own.
+
+    Args:
+        script: The script.
+        noise: Of joules; cold starts vary five times as much.
+        joules: Times the script's.
+        cold_start: Times the script's.
+    """
+
+    script: Script
+    noise: Noise
+    joules: float
+    cold_start: float
+
+    @classmethod
+    def of(cls, target: Target, script: Script, name: str) -> OnGpu:
+        """Read how the build differs."""
+        return cls(script, Noise(script, f"gpu {name}"), _said(target, "JOULES")[0], _said(target, "COLD_START")[0])
+
+    def use(self) -> GpuUse | None:
+        """Make up what the GPU does in a window."""
+        script = self.script
+        joules = None if script.joules is None else script.joules * self.joules * script.requests * self.noise.factor()
+        return GpuUse(joules, script.memory_bytes, 0.8, sm_clock_mhz=1350.0) if script.gpu else None
+
+    def cold_start_seconds(self) -> float | None:
+        """Make up how long a start takes."""
+        seconds = self.script.cold_start_seconds
+        return None if seconds is None else seconds * self.cold_start * self.noise.factor() ** 5
+
+
+def _start(script: Script, noise: Noise, speed: float, on_gpu: OnGpu, shape: LoadShape, *, progress: Progress) -> Start:
     speed *= noise.factor()
-    measured = tuple(window_of(script, speed * noise.factor(), noise.factor()) for _ in range(shape.windows))
+    measured = tuple(
+        window_of(script, speed * noise.factor(), noise.factor(), on_gpu.use()) for _ in range(shape.windows)
+    )
     show(measured, progress)
-    return Start(measured, cold_start_seconds=1.0, foreign_cores=script.foreign_cores, client=client_of(measured))
+    return Start(
+        measured,
+        cold_start_seconds=on_gpu.cold_start_seconds(),
+        foreign_cores=script.foreign_cores,
+        client=client_of(measured),
+    )
 
 
 def client_of(windows: Sequence[Window]) -> Client:
@@ -201,7 +255,7 @@ def client_of(windows: Sequence[Window]) -> Client:
     )
 
 
-def window_of(script: Script, speed: float, batch_factor: float) -> Window:
+def window_of(script: Script, speed: float, batch_factor: float, gpus: GpuUse | None) -> Window:
     """Make up a window of a build of this speed."""
     latencies_ns = [round(latency / speed) for latency in _latencies_ns(script.requests)]
     counts: dict[int, int] = {}
@@ -217,6 +271,7 @@ def window_of(script: Script, speed: float, batch_factor: float) -> Window:
         client_cpu_seconds=0.05 / speed,
         streams=_streams(latencies_ns, script.tokens) if script.tokens else None,
         good=script.requests if script.tokens else None,
+        gpus=gpus,
     )
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from tests.fakes.scripted_gpus import GPUS_NAME, Gpus
 from tests.plugin.conftest import text_of
 
 if TYPE_CHECKING:
@@ -32,13 +31,14 @@ ON_REQUEST = ("energy_per_inference", "gpu_memory", "gpu_utilisation", "cold_sta
 
 
 def gpus(project: Project, **script: Any) -> None:  # noqa: ANN401 -- fields of the script
-    """Write what the GPUs of the next run do."""
-    (project.path / GPUS_NAME).write_bytes(msgspec.json.encode(Gpus(**script)))
+    """Say what the GPUs of the next runs do."""
+    assert project.script is not None
+    project.script = msgspec.structs.replace(project.script, gpu=True, **script)
 
 
 def run(project: Project, *arguments: str) -> pytest.RunResult:
     """Run the project's test on the scripted GPU."""
-    return project.run("-p", "tests.fakes.scripted_gpus", JSON, *arguments)
+    return project.run(JSON, *arguments)
 
 
 def build(project: Project, **factors: float) -> None:
@@ -80,7 +80,6 @@ def recorded_on_gpu(gated: Project, kept: list[bytes]) -> Project:
         kept.append(gated.baseline.read_bytes())
     gated.baseline.parent.mkdir(parents=True, exist_ok=True)
     gated.baseline.write_bytes(kept[0])
-    gpus(gated, seed=1)
     return gated
 
 
