@@ -212,9 +212,11 @@ def test_it_counts_what_its_model_counts(chain: Served) -> None:
     assert stages[COMPUTE].seconds > 0.02 * len(executions)
     for stage in (SERVER, QUEUE, "request.infer", OTHER_COMPUTE + "pre"):
         assert stages[stage].count == len(statuses)
-    requests_each = sum(requests for _, requests in executions) / len(executions)
-    assert requests_each > 1.3
-    assert stages["request.infer"].seconds / stages[COMPUTE].seconds == pytest.approx(requests_each, rel=0.25)
+    together = [requests for _, requests in executions]
+    # However long each execution took: a mean of what was together in them, weighted by their times.
+    mean = stages["request.infer"].seconds / stages[COMPUTE].seconds
+    assert mean > 1.1
+    assert min(together) - 1e-6 < mean < max(together) + 1e-6
     assert stages[SERVER].seconds > stages[QUEUE].seconds + stages["request.infer"].seconds
 
 
