@@ -11,7 +11,6 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.shape import LEAST_WINDOWS, TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SECONDS, windows_wanted
 from pytest_gpuserve.experiment.telemetry import TelemetryMonitor, no_monitor
 from pytest_gpuserve.experiment.watch import Watch, client_of, our_processes
-from pytest_gpuserve.load.ceiling import load_ceiling
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.totals import RunningTotals, total
 from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, WindowCondition, judge_windows
@@ -108,14 +107,14 @@ class LoadedStart:
         text = f"interrupted by Ctrl-C after {measured}: not decided"
         self.problems.append(Reason(ReasonKind.INTERRUPTED, text))
 
-    def _kept(self, windows: Sequence[Window], totals: Totals, ceiling: float | None = None) -> Start:
+    def _kept(self, windows: Sequence[Window], totals: Totals) -> Start:
         """What is kept of it."""
         return Start(
             self.monitor.with_gpus(windows),
             self.instance.cold_start_seconds,
             foreign_cores=self._taken_cores,
             cpu_share=self._cpu_share,
-            client=client_of(totals, ceiling),
+            client=client_of(totals),
             cold_start_parts=self.instance.cold_start_parts,
             settings=self.instance.settings,
             telemetry=self.monitor.telemetry(windows),
@@ -129,17 +128,14 @@ class LoadedStart:
         What goes wrong under load ends it early and stands in ``problems``. Ctrl-C too: it is to be raised again, when
         what was measured is safe, by who finds ``interrupted``.
         """
-        discard, ceiling, steady = 0, None, True
+        discard, steady = 0, True
         try:
             with self._watch.sharing():
                 self.monitor.up(self.instance)
                 self._load()
-                plan = self._watch.plan(self.shape.schedule)
             if not self.problems:
                 discard, steady = self._cut(self._windows)
-                if self.shape.source.is_here:
-                    ceiling = load_ceiling(plan, self.shape.processes, self._totals(discard))
-                self._watch.judge(self._ticks(discard), self._windows[discard:], ceiling)
+                self._watch.judge(self._ticks(discard), self._windows[discard:])
         except KeyboardInterrupt:
             self._interrupt(f"{len(self._measured)} windows")
         except LoadFailed as problem:
@@ -148,7 +144,7 @@ class LoadedStart:
                 raise
             self._watch.lose(problem)
         return replace(
-            self._kept(self._windows[discard:], self._totals(discard), ceiling),
+            self._kept(self._windows[discard:], self._totals(discard)),
             discarded=discard,
             steady=steady,
             counters=added([each.counted for each in self._measured[discard:] if each.counted is not None]),

@@ -257,7 +257,7 @@ class ServerArm:
 
     def judge(self) -> None:
         """Look at all turns together for what shows that not the server was measured."""
-        self.watch.judge(self._ticks(), [turn.window for turn in self._turns], None)
+        self.watch.judge(self._ticks(), [turn.window for turn in self._turns])
         self.problems.extend(_overload(self._totals(), self.shape))
         if not self.problems:
             self.problems.extend(answer_reasons(self.watch.check, []))
@@ -268,7 +268,7 @@ class ServerArm:
         instance = self.watch.instance
         return ArmResult(
             cold_start_seconds=(instance.cold_start_seconds,),
-            client=client_of(self._totals(), None),
+            client=client_of(self._totals()),
             batch_sizes={} if counters is None else counters.batch_sizes,
             answers=self.watch.check.answers,
             answers_checked=self.watch.check.checked,

@@ -224,12 +224,11 @@ class Watch:
         """Note that the load was lost after it had begun."""
         self.problems.append(self._shown(lost_in_mid_load(problem)))
 
-    def reasons(self, ticks: Sequence[Tick], ceiling: float | None) -> list[Reason]:
+    def reasons(self, ticks: Sequence[Tick]) -> list[Reason]:
         """Why nothing could be concluded from ticks, if they were a load by themselves.
 
         Args:
             ticks: Oldest first.
-            ceiling: Requests a second that the client reaches at most; None where that is not known.
         """
         shape, cores = self.shape, self._cores()
         schedule = self.target.as_thought(shape.schedule)
@@ -240,18 +239,16 @@ class Watch:
             cores=cores,
             allowed_errors=shape.allowed_errors,
             late_share=shape.late_share,
-            ceiling_per_second=ceiling,
         )
         each = share_reasons(shares(ticks), schedule, among=cores, late_share=shape.late_share)
         return [self._shown(reason) for reason in (*found, *each)]
 
-    def judge(self, ticks: Sequence[Tick], windows: Sequence[Window], ceiling: float | None) -> None:
+    def judge(self, ticks: Sequence[Tick], windows: Sequence[Window]) -> None:
         """Note what shows that not the server was measured: in ``problems``, or where that may go in ``disturbances``.
 
         Args:
             ticks: Of all that was measured, oldest first.
             windows: The same as windows.
-            ceiling: Requests a second that the client reaches at most; None where that is not known.
         """
         shape = self.shape
         totals = total(ticks)
@@ -259,7 +256,7 @@ class Watch:
         death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS) if totals.errors else None
         if death is not None:
             self.problems.append(Reason(ReasonKind.SERVER_FAILED, death))
-        found = self.reasons(ticks, ceiling)
+        found = self.reasons(ticks)
         for reason in found:
             (self.disturbances if reason.kind in DISTURBANCES else self.problems).append(reason)
         if not shape.finite:
@@ -341,13 +338,12 @@ def _streams_of(totals: Totals) -> Streams | None:
     )
 
 
-def client_of(totals: Totals, ceiling: float | None) -> Client:
+def client_of(totals: Totals) -> Client:
     """What the load engine saw beside the latencies."""
     return Client(
         lag=totals.lag.histogram,
         service=totals.service.histogram,
         resent=totals.resent,
-        ceiling=ceiling,
         sending_seconds=None if totals.sending_ns is None else totals.sending_ns / 1e9,
         receiving_seconds=None if totals.receiving_ns is None else totals.receiving_ns / 1e9,
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import os
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -17,7 +16,6 @@ import msgspec
 from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.load.answers import AnswerCheck
-from pytest_gpuserve.load.ceiling import load_ceiling
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson, is_open
@@ -177,7 +175,6 @@ def main(argv: Sequence[str]) -> int:
             check=check,
             allowed_errors=arguments.allowed_errors,
             cores=read_host().cores,
-            ceiling=partial(load_ceiling, plan, arguments.processes),
         )
     except UsageProblem as problem:
         return refused(problem)
@@ -218,7 +215,6 @@ def values_of(outcome: LoadOutcome, schedule: Schedule) -> dict[str, object]:
         "tpot": _times(totals.tpot, gaps=True) if streams else None,
         "output_tokens_per_second": totals.output_tokens_per_second,
         "cpu_seconds": totals.cpu_seconds,
-        "client_ceiling": outcome.ceiling_per_second,
         "valid": not outcome.reasons,
         "reasons": [reason.text for reason in outcome.reasons],
     }

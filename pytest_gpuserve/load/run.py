@@ -15,8 +15,6 @@ from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from pytest_gpuserve.load.answers import AnswerCheck, Complaint
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.totals import Totals
@@ -51,14 +49,12 @@ class LoadOutcome:
         reasons: Why nothing may be concluded from it; empty if something may.
         interrupted: Whether Ctrl-C ended it.
         checked: Good answers that were compared with what is expected; None where nothing is.
-        ceiling_per_second: Requests a second that the client reaches on this host; None where it is not known.
     """
 
     totals: Totals
     reasons: tuple[Reason, ...]
     interrupted: bool = False
     checked: int | None = None
-    ceiling_per_second: float | None = None
 
 
 def run_load(
@@ -69,7 +65,6 @@ def run_load(
     warmup_ns: int = 0,
     check: AnswerCheck | None = None,
     allowed_errors: float = 0.0,
-    ceiling: Callable[[Totals], float | None] | None = None,
     source: EngineSource = LOCAL,
 ) -> LoadOutcome:
     """Run a load and add up what happened; one that is lost in mid-load is kept, with the reason.
@@ -81,8 +76,6 @@ def run_load(
         warmup_ns: Ticks that begin within this time are thrown away, but for their errors and wrong answers.
         check: Of the answers.
         allowed_errors: Share of the requests that may fail.
-        ceiling: Tells, once it is known what was sent and answered, what the client reaches on this host; not asked
-            after Ctrl-C, nor of a load that was lost.
         source: Where the workers come from.
 
     Raises:
@@ -94,7 +87,6 @@ def run_load(
     interrupted = False
     lost: LoadFailed | None = None
     begin_ns: int | None = None
-    ceiling_per_second: float | None = None
     try:
         with Engines(plan, processes, source) as engines:
             while True:
@@ -108,9 +100,6 @@ def run_load(
                     of_each.add(tick)
                 if tick.last:
                     break
-        measured = running.totals()
-        if ceiling is not None and measured.requests:
-            ceiling_per_second = ceiling(measured)
     except KeyboardInterrupt:
         interrupted = True
     except LoadFailed as problem:
@@ -120,18 +109,11 @@ def run_load(
         lost = problem
     totals = running.totals()
     found = _cut_short(lost, interrupted=interrupted)
-    found += reasons(
-        totals,
-        schedule=plan.schedule,
-        processes=processes,
-        cores=cores,
-        allowed_errors=allowed_errors,
-        ceiling_per_second=ceiling_per_second,
-    )
+    found += reasons(totals, schedule=plan.schedule, processes=processes, cores=cores, allowed_errors=allowed_errors)
     found += share_reasons(of_each.totals(), plan.schedule, among=cores)
     found += [] if check is None else answer_reasons(check, complaints)
     checked = check.checked if check is not None and check.expects_something else None
-    return LoadOutcome(totals, tuple(found), interrupted, checked, ceiling_per_second)
+    return LoadOutcome(totals, tuple(found), interrupted, checked)
 
 
 def _errors_alone(tick: Tick) -> Tick:

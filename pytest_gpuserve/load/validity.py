@@ -98,7 +98,6 @@ def reasons(
     cores: int | None = None,
     allowed_errors: float = 0.0,
     late_share: float = LATE_SHARE,
-    ceiling_per_second: float | None = None,
 ) -> tuple[Reason, ...]:
     """Return why nothing may be concluded from a measurement; empty if something may.
 
@@ -109,9 +108,6 @@ def reasons(
         cores: That they may use together; None for one each.
         allowed_errors: Share of the requests that may fail.
         late_share: What the client may add.
-        ceiling_per_second: Requests a second that the client reaches on this host at most, to be named where it was
-            saturated; None where it is not known. Its CPU time decides whether it was: a ceiling that was measured in
-            another hour would cry wolf.
 
     Raises:
         ValueError: An argument is out of range.
@@ -120,20 +116,8 @@ def reasons(
         raise ValueError(f"one engine at least makes a load, not {processes}")
     if not 0 <= allowed_errors < 1:
         raise ValueError(f"the allowed share of errors lies in [0, 1), not at {allowed_errors}")
-    if ceiling_per_second is not None and not (math.isfinite(ceiling_per_second) and ceiling_per_second > 0):
-        raise ValueError(f"a ceiling is a number of requests a second above 0, not {ceiling_per_second}")
     at_once = processes if cores is None else min(processes, cores)
-    return tuple(
-        _reasons(
-            totals,
-            schedule,
-            processes,
-            at_once=at_once,
-            allowed=allowed_errors,
-            late_share=late_share,
-            ceiling=ceiling_per_second,
-        )
-    )
+    return tuple(_reasons(totals, schedule, processes, at_once=at_once, allowed=allowed_errors, late_share=late_share))
 
 
 def disturbances(
@@ -162,7 +146,7 @@ def disturbances(
         return ()
     at_once = processes if cores is None else min(processes, cores)
     late = _late(totals, schedule, processes, usual, WINDOW_LATE_FACTOR * late_share)
-    found = (*_saturated(totals, at_once, None), *late)
+    found = (*_saturated(totals, at_once), *late)
     return tuple(reason for reason in found if reason.kind in DISTURBANCES)
 
 
@@ -174,7 +158,6 @@ def _reasons(
     at_once: int,
     allowed: float,
     late_share: float,
-    ceiling: float | None,
 ) -> Iterator[Reason]:
     yield from _errors(totals, allowed)
     if totals.requests == 0 or totals.nanoseconds <= 0:
@@ -185,7 +168,7 @@ def _reasons(
         return
     service = totals.service if is_open(schedule) else totals.latency
     yield from _unknown(totals, service)
-    yield from _saturated(totals, at_once, ceiling)
+    yield from _saturated(totals, at_once)
     late = list(_late(totals, schedule, processes, totals, late_share))
     yield from late
     if is_open(schedule):
@@ -224,16 +207,15 @@ def _unknown(totals: Totals, service: Durations) -> Iterator[Reason]:
             return
 
 
-def _saturated(totals: Totals, processes: int, ceiling: float | None) -> Iterator[Reason]:
+def _saturated(totals: Totals, processes: int) -> Iterator[Reason]:
     share = totals.cpu_seconds / (totals.seconds * processes)
     if share <= 0:
         yield Reason(ReasonKind.NOT_COUNTED, "CPU time of the client not known: it reports none")
     elif share > SATURATED_SHARE:
-        reach = "" if ceiling is None else f" ({format_rate(ceiling)} is what it reaches on this host at all)"
         yield Reason(
             ReasonKind.CLIENT_SATURATED,
             f"client saturated: {_engines(processes)} used {format_fraction(share)} of a core, over"
-            f" {format_fraction(SATURATED_SHARE)}, and so measured itself{reach}; share the load:"
+            f" {format_fraction(SATURATED_SHARE)}, and so measured itself; share the load:"
             f" processes={processes + 1}, as far as there are cores",
         )
 

@@ -121,7 +121,6 @@ class Client:
         lag: How late requests were sent.
         service: Latencies from the actual send, of an open loop; of a closed loop empty, being the latencies.
         resent: Requests that were sent once more, for the server had closed a connection that it had kept open.
-        ceiling: Requests a second that the engine itself reaches on this host; None where it is not known.
         sending_seconds: Over all requests, from the begin of a send until its last byte was handed to the kernel; small
             requests count nothing. None where the protocol's slots do not time it.
         receiving_seconds: Over all requests, from the first byte of an answer until its last; as above.
@@ -130,7 +129,6 @@ class Client:
     lag: Histogram = field(default_factory=lambda: Histogram({}))
     service: Histogram = field(default_factory=lambda: Histogram({}))
     resent: int = 0
-    ceiling: float | None = None
     sending_seconds: float | None = None
     receiving_seconds: float | None = None
 
@@ -142,7 +140,6 @@ class Client:
             lag=merge(part.lag for part in known),
             service=merge(part.service for part in known),
             resent=sum(part.resent for part in known),
-            ceiling=min((part.ceiling for part in known if part.ceiling is not None), default=None),
             sending_seconds=_sum_if_known(part.sending_seconds for part in known),
             receiving_seconds=_sum_if_known(part.receiving_seconds for part in known),
         )

@@ -130,7 +130,6 @@ def _run(run: RunResult) -> RunRecord:
         tpot=_of_streams("tpot", run.sessions),
         output_tokens_per_second=_known(OUTPUT_TOKENS, run.sessions),
         goodput=_known(GOODPUT, run.sessions),
-        client_ceiling=client.ceiling,
         telemetry=_telemetry(starts),
         windows_measured_again=[reason for start in starts for reason in start.rejected],
         sessions=len(run.sessions),

@@ -111,7 +111,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         tpot: Quantiles of the time for each token after the first.
         output_tokens_per_second: Tokens that arrived a second; null where not every answer says how many it has.
         goodput: Answers a second that met all objectives of the load.
-        client_ceiling: Requests a second that the load engine itself reaches.
         telemetry: What GPUs and processes did.
         windows_measured_again: Why, a text for each.
         sessions: How many there were.
@@ -147,7 +146,6 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     tpot: dict[str, float | None] | None = None
     output_tokens_per_second: float | None = None
     goodput: float | None = None
-    client_ceiling: float | None = None
     telemetry: Plain | None = None
     windows_measured_again: list[str] = []
     sessions: int = 0

@@ -15,12 +15,9 @@ from tests.benchmarks.peers import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from pathlib import Path
 
 PROGRAM = [sys.executable, "-m", "pytest_gpuserve.load"]
 
-OUT_OF_REACH = 1e9
-"""Requests a second."""
 
 MOST_SECONDS = 120.0
 """How long a load may take, several times what the longest takes."""
@@ -100,11 +97,10 @@ def load(argv: Sequence[str], *, env: Mapping[str, str] | None = None) -> Report
         return report(client.end(MOST_SECONDS))
 
 
-def contestant(cache: Path, url: str, *, concurrency: int, requests: int, **options: object) -> Contestant:
+def contestant(url: str, *, concurrency: int, requests: int, **options: object) -> Contestant:
     """Return our side of a comparison of costs: a closed loop, and one request a user as its smallest load.
 
     Args:
-        cache: An empty folder, for what the command remembers from load to load.
         url: What is loaded.
         concurrency: Users.
         requests: Of a load.
@@ -112,13 +108,8 @@ def contestant(cache: Path, url: str, *, concurrency: int, requests: int, **opti
     """
 
     def run(count: int) -> Outcome:
-        argv = command(url, concurrency=concurrency, requests=count, **options)
-        return load(argv, env={"XDG_CACHE_HOME": str(cache)}).outcome()
+        return load(command(url, concurrency=concurrency, requests=count, **options)).outcome()
 
-    run(concurrency)
-    # A load that comes near the remembered ceiling has it measured again, which is no cost of its requests.
-    for file in cache.glob("pytest-gpuserve/*ceilings.json"):
-        file.write_text(json.dumps(dict.fromkeys(json.loads(file.read_text()), OUT_OF_REACH)))
     return Contestant(partial(run, requests), partial(run, concurrency))
 
 

@@ -13,8 +13,6 @@ from tests.benchmarks.pairs import Contestant, compare
 from tests.benchmarks.peers import hey, wrk
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.benchmarks.rows import Table
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
@@ -24,24 +22,24 @@ REQUESTS = 100_000
 PAIRS = 6
 
 
-def our_contestant(cache: Path, url: str) -> Contestant:
+def our_contestant(url: str) -> Contestant:
     """Return ours, with one engine process."""
-    return ours.contestant(cache, url, concurrency=CONNECTIONS, requests=REQUESTS, processes=1)
+    return ours.contestant(url, concurrency=CONNECTIONS, requests=REQUESTS, processes=1)
 
 
-def test_wrk(tmp_path: Path, nginx_url: str, table: Table) -> None:
+def test_wrk(nginx_url: str, table: Table) -> None:
     """A request takes at most 1.3 of wrk's CPU time, and one process is at least 0.9 as fast as one thread of wrk."""
     peer = Contestant(partial(wrk, nginx_url, connections=CONNECTIONS, seconds=3), None)
-    found = compare(our_contestant(tmp_path, nginx_url), peer, pairs=PAIRS)
+    found = compare(our_contestant(nginx_url), peer, pairs=PAIRS)
     cheap = table.compare_seconds("client CPU a request, nginx", "wrk -t1", found.cost, most=1.3)
     fast = table.compare("throughput of one process, nginx", "wrk -t1", found.speed, format_rate, least=0.9)
     assert cheap, found
     assert fast, found
 
 
-def test_hey(tmp_path: Path, nginx_url: str, table: Table) -> None:
+def test_hey(nginx_url: str, table: Table) -> None:
     """A request takes at most 0.4 of hey's CPU time."""
     load = partial(hey, nginx_url, connections=CONNECTIONS)
     peer = Contestant(partial(load, requests=REQUESTS), partial(load, requests=CONNECTIONS))
-    found = compare(our_contestant(tmp_path, nginx_url), peer, pairs=PAIRS)
+    found = compare(our_contestant(nginx_url), peer, pairs=PAIRS)
     assert table.compare_seconds("client CPU a request, nginx", "hey", found.cost, most=0.4), found

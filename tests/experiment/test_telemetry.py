@@ -145,7 +145,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Alone:
     """A server, which takes the place of engines and of the host."""
     made = Alone()
     monkeypatch.setattr(loaded, "Engines", made.engines)
-    monkeypatch.setattr(loaded, "load_ceiling", lambda *_: None)
     monkeypatch.setattr(loaded, "read_cpu", lambda _: CpuReading(0.0, 0.0, 0.0, 0.0))
     monkeypatch.setattr(loaded, "our_processes", lambda _: [])
     return made

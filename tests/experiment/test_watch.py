@@ -111,9 +111,9 @@ def test_a_window_knows_what_came_of_streams(server: _Server) -> None:
 
 def test_transfer_times_are_told_in_seconds_or_not_at_all() -> None:
     """What the engines did not time is not known, and no zero."""
-    timed = client_of(total([Tick(0, 0, SECOND_NS, sending_ns=1_500_000_000, receiving_ns=0)]), None)
+    timed = client_of(total([Tick(0, 0, SECOND_NS, sending_ns=1_500_000_000, receiving_ns=0)]))
     assert (timed.sending_seconds, timed.receiving_seconds) == (1.5, 0.0)
-    other = client_of(total([Tick(0, 0, SECOND_NS, sending_ns=None, receiving_ns=None)]), None)
+    other = client_of(total([Tick(0, 0, SECOND_NS, sending_ns=None, receiving_ns=None)]))
     assert (other.sending_seconds, other.receiving_seconds) == (None, None)
     assert Client.pooled([timed, timed]).sending_seconds == 3.0
     assert Client.pooled([timed, other]).sending_seconds is None
@@ -141,10 +141,10 @@ def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: _Serve
         told.append(together({"a": each, "b": msgspec.structs.replace(each, lag=lag)}))
     ticks = watch.ticks(engines(*told), 2)
     assert not any(tick.workers for tick in ticks)
-    watch.judge(ticks, [], None)
+    watch.judge(ticks, [])
     assert any(text.startswith("b: client late") for text in said(watch.disturbances))
     watch.disturbances.clear()
-    watch.judge(ticks[1:], [], None)
+    watch.judge(ticks[1:], [])
     assert ReasonKind.CLIENT_LATE not in kinds(watch.disturbances)
 
 
@@ -155,7 +155,7 @@ def test_where_errors_are_allowed_they_hold_nobody_up(server: _Server) -> None:
     failing = Tick(0, 0, SECOND_NS, requests=9, errors={"timeout": 1})
     watch.ticks(engines(*[failing] * 5), 5)
     assert (server.looked_seconds, watch.problems) == ([0.0] * 5, [])
-    watch.judge([failing], [], None)
+    watch.judge([failing], [])
     assert "it died" in said(watch.problems)
 
 
@@ -195,7 +195,7 @@ def test_compiling_in_the_measured_time_is_told(server: _Server, *, kept: bool) 
     """Of the windows that are kept; what a warm-up compiled is as it should be."""
     watch = watch_of(server)
     compiling = replace(window(), stages={COMPILING: StageTime(9.0, 2), COMPUTE: StageTime(9.0, 2)})
-    watch.judge([Tick(0, 0, SECOND_NS, requests=100)], [compiling] if kept else [window()], None)
+    watch.judge([Tick(0, 0, SECOND_NS, requests=100)], [compiling] if kept else [window()])
     assert any("in 2 executions" in text for text in said(watch.problems)) is kept
 
 
@@ -203,7 +203,7 @@ def test_compiling_in_the_measured_time_is_told(server: _Server, *, kept: bool) 
 def test_a_cache_that_learns_prompts_under_load_is_told(server: _Server, shape: LoadShape, *, is_told: bool) -> None:
     """But of a load that is measured as a whole, which always comes as far."""
     watch = watch_of(server, shape)
-    watch.judge([Tick(0, 0, SECOND_NS, requests=80)], cached(*[0.0] * 4, *[0.9] * 4), None)
+    watch.judge([Tick(0, 0, SECOND_NS, requests=80)], cached(*[0.0] * 4, *[0.9] * 4))
     assert (ReasonKind.UNLIKE_WORK in kinds(watch.problems)) is is_told
 
 
@@ -262,6 +262,6 @@ def test_a_client_that_is_late_disturbs_and_is_no_problem_yet(server: _Server) -
     """Another start may do without; what is wrong with the answers is told at once."""
     watch = watch_of(server)
     ticks = [load_tick(number, late_beats=2) for number in range(10)]
-    watch.judge([*ticks, Tick(10, SECOND_NS, SECOND_NS, errors={"reset": 1})], [], None)
+    watch.judge([*ticks, Tick(10, SECOND_NS, SECOND_NS, errors={"reset": 1})], [])
     assert kinds(watch.disturbances) == [ReasonKind.CLIENT_HELD_UP]
     assert kinds(watch.problems) == [ReasonKind.REQUEST_ERRORS]

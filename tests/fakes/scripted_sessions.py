@@ -60,8 +60,6 @@ SPREAD: Final = 0.1
 """Standard deviation of the logarithm of latencies: the p99 is 1.26 times the median."""
 
 LAG_NS: Final = 20_000
-CEILING: Final = 20_000.0
-
 INTERRUPTED: Final = Reason(ReasonKind.INTERRUPTED, "interrupted by Ctrl-C after 1 starts: not decided")
 
 
@@ -251,7 +249,6 @@ def client_of(windows: Sequence[Window]) -> Client:
         return Client()
     return Client(
         lag=Histogram({bucket_of(LAG_NS): sum(window.requests for window in windows)}),
-        ceiling=CEILING,
     )
 
 

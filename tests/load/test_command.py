@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 HTTP = "http://127.0.0.1:1/"
 GRPC = "grpc://127.0.0.1:1/service/method"
 SECRET = "hf_abcdefghijkl"
-CEILING = 50_000.0
 OPTIONS = [name for action in make_parser()._actions for name in action.option_strings if action.dest != "help"]
 WORDS = st.one_of(st.sampled_from([*OPTIONS, HTTP, GRPC, "-1", "5", "0.5"]), st.text(max_size=9))
 
@@ -42,7 +41,6 @@ WORDS = st.one_of(st.sampled_from([*OPTIONS, HTTP, GRPC, "-1", "5", "0.5"]), st.
 @pytest.fixture(autouse=True)
 def surroundings(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the same of every machine."""
-    monkeypatch.setattr(command, "load_ceiling", lambda *_: CEILING)
     monkeypatch.delenv("GPUSERVE_HOST", raising=False)
 
 
@@ -184,12 +182,12 @@ def test_whatever_is_typed_there_is_no_traceback(run: Command, plans: list[Plan]
 
 
 def test_a_load_is_told_in_numbers(run: Command, engines: SimulatedEngines) -> None:
-    """Of a good one: as many requests as were asked for, their times in seconds, and the client's ceiling."""
+    """Of a good one: as many requests as were asked for, their times in seconds."""
     values = run.json(HTTP, "--concurrency", 4, "--requests", 400)
     assert (values["requests"], values["errors"], values["valid"]) == (400, 0, True)
     assert values["latency"]["p50"] == pytest.approx(0.010, rel=0.01)
     assert values["throughput"] == pytest.approx(400, rel=0.05)
-    assert (values["service"], values["ttft"], values["client_ceiling"]) == (None, None, CEILING)
+    assert (values["service"], values["ttft"]) == (None, None)
     open_loop = run.json(HTTP, "--rate", 200, "--requests", 200)
     assert open_loop["service"]["p50"] == pytest.approx(0.010, rel=0.01)
 

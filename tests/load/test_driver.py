@@ -112,7 +112,7 @@ def test_a_bare_checkout_runs_its_own_modules(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "pytest_gpuserve", checkout / "pytest_gpuserve", ignore=shutil.ignore_patterns("*.pyc"))
     fail_to_import(checkout, "select", "socket", "runpy")
     module = "import sys, select, pytest_gpuserve.units\nprint(__file__, pytest_gpuserve.units.__file__, *sys.argv)"
-    (checkout / "pytest_gpuserve" / "load" / "null_server.py").write_text(module)
+    (checkout / "pytest_gpuserve" / "load" / "numbers.py").write_text(module)
     program = f"""
 import subprocess, sys
 from pathlib import Path
@@ -120,12 +120,12 @@ sys.modules.pop("pytest_gpuserve", None)
 sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
 sys.path[:] = [entry for entry in sys.path if not Path(entry, "pytest_gpuserve").exists()] + [{str(checkout)!r}]
 from pytest_gpuserve.process.command_line import module_command
-sys.exit(subprocess.run(module_command("pytest_gpuserve.load.null_server", "a", "b")).returncode)
+sys.exit(subprocess.run(module_command("pytest_gpuserve.load.numbers", "a", "b")).returncode)
 """
     argv = [sys.executable, "-c", program]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    path = str(checkout / "pytest_gpuserve" / "load" / "null_server.py")
+    path = str(checkout / "pytest_gpuserve" / "load" / "numbers.py")
     assert done.stdout.split() == [path, str(checkout / "pytest_gpuserve" / "units.py"), path, "a", "b"]
 
 

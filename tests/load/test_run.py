@@ -90,18 +90,14 @@ def test_of_the_warm_up_only_errors_and_wrong_answers_count(monkeypatch: pytest.
 def test_a_load_that_is_cut_short_keeps_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, reports: list[Tick | BaseException], warmup: int, expected: list[ReasonKind]
 ) -> None:
-    """By Ctrl-C or a loss, which is the first reason; no ceiling is measured then, nor where nothing was answered."""
+    """By Ctrl-C or a loss, which is the first reason."""
     engines = simulated(monkeypatch, reports)
-    asked: list[int] = []
     check = AnswerCheck([b"right", None]) if ReasonKind.WRONG_ANSWERS in expected else None
-    outcome = run_load(
-        PLAN, warmup_ns=warmup * TICK_NS, check=check, ceiling=lambda totals: asked.append(totals.requests)
-    )
+    outcome = run_load(PLAN, warmup_ns=warmup * TICK_NS, check=check)
     assert (kinds(outcome), engines.__exit__.call_count) == (expected, 1)
     assert outcome.interrupted is (ReasonKind.INTERRUPTED in expected)
     measured = 0 if warmup else REQUESTS * sum(isinstance(report, Tick) and report.requests > 0 for report in reports)
     assert outcome.totals.requests == measured
-    assert asked == ([] if expected else [measured])
     if ReasonKind.INTERRUPTED in expected:
         assert "not decided" in outcome.reasons[0].text
     if ReasonKind.LOAD_LOST in expected:
@@ -115,19 +111,6 @@ def test_a_load_that_never_began_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
         run_load(PLAN)
     assert caught.value.log_tail
     assert engines.__exit__.call_count == 1
-
-
-@pytest.mark.parametrize("ceiling", [1.0, None, KeyboardInterrupt()])
-def test_the_ceiling_stands_in_the_outcome(
-    monkeypatch: pytest.MonkeyPatch, ceiling: float | KeyboardInterrupt | None
-) -> None:
-    """One that nobody knows is no reason by itself; Ctrl-C while it is measured loses nothing, and decides nothing."""
-    simulated(monkeypatch, [tick(0, last=True)])
-    outcome = run_load(PLAN, ceiling=mock.Mock(side_effect=[ceiling]))
-    interrupted = isinstance(ceiling, KeyboardInterrupt)
-    assert kinds(outcome) == ([ReasonKind.INTERRUPTED] if interrupted else [])
-    assert outcome.ceiling_per_second == (None if interrupted else ceiling)
-    assert outcome.totals.requests == REQUESTS
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,6 @@ def _start(speeds: Speeds, users: int, number: int, count: int) -> Start:
         cpu_share=0.3,
         client=Client(
             lag=Histogram({bucket_of(20_000): requests}),
-            ceiling=20_000.0,
             sending_seconds=0.02 * mean * requests,
             receiving_seconds=0.01 * mean * requests,
         ),
