@@ -176,7 +176,7 @@ def _regressed(result: SessionResult, rows: Sequence[Row]) -> str:
     if closer:
         return closer
     if not stored:
-        return _again("run it again when it is mended", result, rows)
+        return _again("run it again when it is fixed", result, rows)
     seen = () if result.update else _beside(stored)
     # A person looks at what moved before accepting it.
     steps = [("see what moved", (*seen, REPORT))] if seen else []

@@ -92,7 +92,7 @@ TYPED = "pytest suites/x/test_y.py::test_z --gpu=T4"
 AGAIN = f"then run it again: {TYPED}"
 RECORD = f"{TYPED} --baseline-update"
 ACCEPTING = f"accept the new numbers, if they are worth it: {RECORD} --reason='why it is worth it'"
-MENDED = f"run it again when it is mended: {TYPED}"
+FIXED = f"run it again when it is fixed: {TYPED}"
 STEADIER = f"give it longer before it is measured, load(..., warmup_seconds=...), {AGAIN}"
 
 STEPS: dict[str, tuple[SessionResult, str]] = {
@@ -106,11 +106,11 @@ STEPS: dict[str, tuple[SessionResult, str]] = {
         one(judgement(reasons=(LOOSENS,)), update=UPDATE),
         ACCEPTING,
     ),
-    "a limit is not recorded": (one(judgement(kind="limit")), MENDED),
-    "a duel is not recorded": (one(judgement(kind="duel")), MENDED),
+    "a limit is not recorded": (one(judgement(kind="limit")), FIXED),
+    "a duel is not recorded": (one(judgement(kind="duel")), FIXED),
     "another revision is compared with again": (
         one(judgement(kind="against"), base=("--against=origin/main", "--against-python=/an old/python"), stored=False),
-        f"{MENDED} --against=origin/main --against-python='/an old/python'",
+        f"{FIXED} --against=origin/main --against-python='/an old/python'",
     ),
     "a command that compares with something else would be worse than none": (
         one(judgement(kind="against"), stored=False),
@@ -164,7 +164,7 @@ def test_a_single_test_has_its_next_step(run: SessionResult, said: str) -> None:
 
 
 @pytest.mark.parametrize("kind", MENDED_BY)
-def test_what_can_be_mended_has_its_advice(kind: ReasonKind) -> None:
+def test_what_can_be_fixed_has_its_advice(kind: ReasonKind) -> None:
     """By its kind, whatever its text, and though a reason stands before it that nobody can do anything about."""
     reasons = (Reason(ReasonKind.REMARK, "throttled"), Reason(kind, "client late"))
     assert next_step(one(because(*reasons))).startswith(f"next: {MENDED_BY[kind]}, then run it again: ")
