@@ -151,8 +151,9 @@ def test_memory_is_not_settled_beside_a_second_server(project: Project, checkout
     gpus(project)
     checkout.commit("a memory gate")
     assert run(project, "--baseline-update").ret == pytest.ExitCode.OK
-    gpus(project, memory_bytes=1.1 * 2**31)
     checkout.commit("a baseline")
+    gpus(project, memory_bytes=1.1 * 2**31)
+    build(project, WEIGHTS=1.1)
     assert run(project).ret == pytest.ExitCode.TESTS_FAILED
     assert verdicts(project) == {"gpu_memory": "REGRESSED"}
     assert "gpuserve(one_at_a_time=True)" in reasons(project)
