@@ -19,7 +19,7 @@ LIMIT: Final = 0.05
 """How far, as a change of log time, a host may be from what it was."""
 
 SECONDS: Final = 30.0
-"""A deadline that only a host which hardly runs at all should reach: the work takes some tenths of a second."""
+"""A deadline that only a host which hardly runs at all should reach: the work takes a quarter of a second."""
 
 
 class NoReading(GpuserveError):
