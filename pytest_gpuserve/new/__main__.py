@@ -13,7 +13,7 @@ from pytest_gpuserve.builds.interpreter import find_python
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.new.app import COMMAND, ask, recognise, recognise_command, suite_name
-from pytest_gpuserve.new.files import suite_files, variable_of, write_missing
+from pytest_gpuserve.new.files import Runner, suite_files, variable_of, write_missing
 from pytest_gpuserve.process.command_line import refused, run_command
 from pytest_gpuserve.process.secrets import masked, secret_headers
 
@@ -53,7 +53,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="of the request")
     parser.add_argument("--model", help="of a pytriton app: the model that is asked")
     parser.add_argument("--python", metavar="EXE", help="the interpreter that has the server's library")
-    parser.add_argument("--gpu-runner", default="", metavar="LABELS", help="of the workflow, such as self-hosted,gpu")
+    parser.add_argument("--gpu-runner", metavar="LABELS", help="of a GPU runner to gate on, such as self-hosted,gpu")
+    parser.add_argument("--gpu", metavar="NAME", help="of that runner, as its doctor names it, such as T4")
     parser.add_argument("--start-timeout", type=float, default=120.0, metavar="SECONDS", help="until its first answer")
     return parser
 
@@ -70,6 +71,7 @@ def _app(given: argparse.Namespace, argv: Sequence[str], root: Path) -> App:
 def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
     """Ask, write, and say what was done."""
     body, headers = _body(given.body), _headers(given.header)
+    runner = _runner(given.gpu_runner, given.gpu)
 
     def over(default: Request) -> Request:
         """What the user says goes before what the app's kind suggests; a body is JSON only where it looks like it."""
@@ -84,9 +86,7 @@ def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
         log = Path(folder) / "server.log"
         asked = ask(app, over, root=root, log=log, python=python, timeout=given.start_timeout)
     # Only now: an app that does not answer leaves nothing behind.
-    written, left = write_missing(
-        suite_files(app, asked, root=root, python=given.python or "", gpu_runner=given.gpu_runner)
-    )
+    written, left = write_missing(suite_files(app, asked, root=root, python=given.python or "", runner=runner))
     request, answer = asked.request, asked.body[:_SHOWN].decode(errors="replace")
     sent = f" with {request.body[:_SHOWN].decode(errors='replace')}" if request.body else ""
     return [
@@ -102,6 +102,16 @@ def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
         f"  pytest suites/{app.name} --against=HEAD      # once it is committed: compares your changes side by side",
         f"  pytest suites/{app.name} --baseline-update   # records what it does now; later runs are gated by it",
     ]
+
+
+def _runner(labels: str | None, gpu: str | None) -> Runner | None:
+    if (labels is None) != (gpu is None):
+        raise UsageProblem(
+            "--gpu-runner=LABELS and --gpu=NAME belong together",
+            found="no --gpu" if gpu is None else "no --gpu-runner",
+            remedies=["on the runner, this prints the name: python -m pytest_gpuserve.doctor"],
+        )
+    return Runner(labels, gpu) if labels and gpu else None
 
 
 def _body(given: str | None) -> bytes | None:

@@ -1,8 +1,9 @@
-"""The files of a new suite: what stands in them, and writing those that are not there."""
+"""The files of a new suite, made from templates, and writing those that do not exist."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from os.path import relpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,74 +16,26 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.new.app import App, Exchange
 
-CONFTEST: Final = '''"""The deployment that the tests of this folder measure."""
-
-import pytest
-
-
-@pytest.fixture(scope="session")
-def server(@FIXTURE@):
-    """A description: each load starts it afresh."""
-    return @FIXTURE@(@ARGUMENTS@)
-'''
-
-TEST: Final = '''"""Throughput and tail latency of @NAME@, gated against its baseline."""
-@IMPORTS@
-import pytest
-@CONSTANTS@
-
-# How much worse each may get before the test fails, on the CPU of a shared machine; a GPU's defaults are tighter.
-@pytest.mark.gpuserve(gpu="cpu", throughput=0.2, p99=1.0)
-def test_@NAME@(server, load, baseline):
-    """@DOC@"""
-    run = load(
-        server.request(
-            @REQUEST@,
-        ),
-        concurrency=8,
-    )
-    assert run.throughput >= baseline.throughput
-    assert run.latency.p99 <= baseline.latency.p99
-'''
-
-WORKFLOW: Final = """# Measures every pull request side by side with its base.
-name: Gate @NAME@
-
-on:
-  pull_request:
-
-permissions:
-  contents: read
-jobs:
-  # Make this a required check. No condition may skip it: GitHub takes what is skipped for passed.
-  gate:
-    runs-on: @RUNNER@
-    timeout-minutes: 60
-    steps:
-      - uses: actions/checkout@11bd71901bbe5b1630ceea73d27597364c9af683 # v4.2.2
-        with:
-          fetch-depth: 0 # the base, to compare with
-          persist-credentials: false
-      - uses: actions/setup-python@a26af69be951a213d495a4c3e4e4022e16d87065 # v5.6.0
-        with:
-          python-version: "3.11"
-      - run: pip install --quiet @INSTALL@
-      # What was checked out is a merge: its first parent is the base.
-      - run: pytest suites/@NAME@ --gpu=@GPU@ --against=HEAD^1 --gpuserve-json=result.json --gpuserve-report=report.html
-      - if: always()
-        uses: actions/upload-artifact@ea165f8d65b6e75b540449e92b4886f43607fa02 # v4.6.2
-        with:
-          name: gpuserve-@NAME@
-          path: |
-            result.json
-            report.html
-"""
+TEMPLATES: Final = Path(__file__).with_name("templates")
 
 _IN_SOURCE: Final = 80  # longer bodies go into files of their own
 
 
-def suite_files(app: App, asked: Exchange, *, root: Path, python: str, gpu_runner: str) -> dict[Path, bytes]:
-    """The contents of a suite's files, by their paths; ``python`` and ``gpu_runner`` as the user named them."""
+@dataclass(frozen=True)
+class Runner:
+    """A GPU runner of the user's.
+
+    Args:
+        labels: Its labels, separated by commas.
+        gpu: Its GPU, as the doctor names it.
+    """
+
+    labels: str
+    gpu: str
+
+
+def suite_files(app: App, asked: Exchange, *, root: Path, python: str, runner: Runner | None) -> dict[Path, bytes]:
+    """The contents of a suite's files and workflows, by their paths; ``python`` as the user named it."""
     folder, request = root / "suites" / app.name, asked.request
     files: dict[Path, bytes] = {}
 
@@ -117,20 +70,35 @@ def suite_files(app: App, asked: Exchange, *, root: Path, python: str, gpu_runne
         "REQUEST": ",\n            ".join(parts),
         "FIXTURE": f"{app.kind}_server",
         "ARGUMENTS": _arguments(app, root, folder, python),
-        "RUNNER": f"[{gpu_runner}]" if gpu_runner else "ubuntu-24.04",
-        "GPU": "auto" if gpu_runner else "cpu",
-        "INSTALL": f"'pytest-gpuserve[{extras}]'{project}",
     }
-    for path, text in (
-        (folder / "conftest.py", CONFTEST),
-        (folder / f"test_{app.name}.py", TEST),
-        (root / ".github" / "workflows" / f"gate-{app.name}.yml", WORKFLOW),
-    ):
-        filled = text
-        for word, value in words.items():
-            filled = filled.replace(f"@{word}@", value)
-        files[path] = filled.encode()
+    files[folder / "conftest.py"] = _filled("conftest.txt", words).encode()
+    files[folder / f"test_{app.name}.py"] = _filled("test.txt", words).encode()
+    for name, text in workflow_files(app.name, f"'pytest-gpuserve[{extras}]'{project}", runner).items():
+        files[root / ".github" / "workflows" / name] = text.encode()
     return files
+
+
+def workflow_files(suite: str, install: str, runner: Runner | None) -> dict[str, str]:
+    """The workflows of a suite by their names; those of a GPU runner gate all suites of the repository.
+
+    Args:
+        suite: Its name.
+        install: What pip installs, as words of a shell.
+        runner: The GPU runner; without one the suite is measured on a host of GitHub's.
+    """
+    words = {"NAME": suite, "INSTALL": install}
+    if runner is None:
+        return {f"gate-{suite}.yml": _filled("gate.yml", words)}
+    words |= {"RUNNER": runner.labels, "GPU": runner.gpu}
+    return {name: _filled(name, words) for name in ("gate-gpu.yml", "post-comment.yml", "baseline-update.yml")}
+
+
+def _filled(template: str, words: Mapping[str, str]) -> str:
+    """A template with its words, each written ``@WORD@``."""
+    text = (TEMPLATES / template).read_text(encoding="utf-8")
+    for word, value in words.items():
+        text = text.replace(f"@{word}@", value)
+    return text
 
 
 def write_missing(files: Mapping[Path, bytes]) -> tuple[list[Path], list[Path]]:

@@ -144,20 +144,21 @@ def test_a_command_with_a_long_answer(project: Path) -> None:
     steps = yaml.safe_load(workflow.read_text())["jobs"]["gate"]["steps"]
     assert steps[0]["with"]["fetch-depth"] == 0
     assert any("suites/web --gpu=cpu --against=HEAD^1 " in step.get("run", "") for step in steps)
-    workflow.unlink()
-    assert main(["--gpu-runner=self-hosted,gpu", *COMMAND]) == 0
-    job = yaml.safe_load(workflow.read_text())["jobs"]["gate"]
-    assert job["runs-on"] == ["self-hosted", "gpu"]
-    assert any("suites/web --gpu=auto --against=HEAD^1 " in step.get("run", "") for step in job["steps"])
-    # What keeps the repository's own workflows up to date does not see the template.
-    own = (REPOSITORY / ".github/workflows/gate-against.yml").read_text()
-    assert all(step.get("uses", "") in own for step in steps)
-    for name, *arguments in (["zizmor", "--offline"], ["actionlint"]):
-        program = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
-        if program is not None:
-            command = [program, *arguments, str(workflow)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-            assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_gpu_runner_gets_the_workflows_of_a_gate_a_comment_and_baselines(
+    project: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Also for a suite that is there already; each has the runner's labels, its GPU and the suite's packages."""
+    assert main(COMMAND) == 0
+    assert main(["--gpu-runner=self-hosted,gpu", "--gpu=T4", *COMMAND]) == 0
+    told = capfd.readouterr().out
+    for name, job in (("gate-gpu", "gate"), ("baseline-update", "record")):
+        workflow = yaml.safe_load((project / f".github/workflows/{name}.yml").read_text())
+        assert (workflow["jobs"][job]["runs-on"], workflow["env"]) == (["self-hosted", "gpu"], {"GPU": "T4"})
+        assert any("'pytest-gpuserve[report]'" in step.get("run", "") for step in workflow["jobs"][job]["steps"])
+    assert "wrote .github/workflows/post-comment.yml\n" in told
+    assert "left as it is: suites/web/test_web.py\n" in told
 
 
 def test_an_answer_that_changes_is_not_expected(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -186,6 +187,7 @@ def test_an_answer_that_changes_is_not_expected(project: Path, capfd: pytest.Cap
         (["--header=nothing", *COMMAND], "is not a header"),
         (["--body=@none", *COMMAND], "--body=@none cannot be read"),
         (["--name=taken", *COMMAND], "cannot be written"),
+        (["--gpu-runner=self-hosted,gpu", *COMMAND], "python -m pytest_gpuserve.doctor"),
     ],
 )
 def test_a_mistake_is_told_and_leaves_nothing(
