@@ -227,8 +227,8 @@ class ServerFactory:
 
         Args:
             model: ``FILE.py:CALLABLE``, where the callable returns a ``torch.nn.Module``.
-            weights: A state dict (``torch.save(model.state_dict(), FILE)``); the model is then built on the meta device
-                and the file is mapped into it. Without it the model is built with seeded random weights.
+            weights: A state dict (``torch.save(model.state_dict(), FILE)``), which is mapped into the model; None for
+                the weights that the model gives itself, from a seed.
             compile: Whether it goes through ``torch.compile``; what dynamo did of it stands in the settings.
             compile_backend: Of ``torch.compile``.
             compile_mode: Of ``torch.compile``.

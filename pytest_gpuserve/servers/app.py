@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import math
 import os
 import sys
@@ -13,7 +12,9 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from os import fspath
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import msgspec
 
 from pytest_gpuserve.builds.interpreter import installed_versions
 from pytest_gpuserve.builds.relocation import telling
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.servers.base import Argument, Site, Transport
+
+_Facts = TypeVar("_Facts", bound=msgspec.Struct)
 
 
 def seconds(name: str, value: object) -> float:
@@ -273,28 +276,24 @@ class AppServer(TellsNothing):
         return replace(self, app=self.app.relocated(relocation))
 
 
-def read_facts(place: Path, *, who: str, remedy: str) -> dict[str, Any]:
+def read_facts(place: Path, facts: type[_Facts], *, who: str, remedy: str) -> _Facts:
     """Read what a server that runs our code wrote of itself at its start.
 
     Args:
-        place: The file, JSON.
-        who: Should have written it, for the message.
-        remedy: What helps where it did not.
+        place: The JSON file.
+        facts: What it holds.
+        who: The process that should have written it, for the message.
+        remedy: The step that helps if it did not.
 
     Raises:
-        ServerFailed: There is no such file, or no JSON object in it.
+        ServerFailed: There is no such file, or it holds something else.
     """
     try:
-        facts = json.loads(place.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise _unsaid(place, who, remedy, str(problem)) from None
-    if not isinstance(facts, dict):
-        raise _unsaid(place, who, remedy, repr(facts))
-    return facts
-
-
-def _unsaid(place: Path, who: str, remedy: str, found: str) -> ServerFailed:
-    return ServerFailed(f"{who} does not say how it was set up", found=found, looked=[str(place)], remedies=[remedy])
+        return msgspec.json.decode(place.read_bytes(), type=facts)
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
+        raise ServerFailed(
+            f"{who} does not say how it was set up", found=str(problem), looked=[str(place)], remedies=[remedy]
+        ) from None
 
 
 ENTRIES: Final = 20_000

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime, added
@@ -73,8 +74,8 @@ class LitServe(AppServer):
         continuous batching, where an item is a sequence in a step. Only executions that succeed are counted, and
         nothing of ``setup``. A restarted worker counts on beside what its predecessor left.
         """
-        apis = _facts(site)["apis"]
-        if not all(api["counted"] for api in apis.values()):
+        apis = _facts(site).apis
+        if not all(api.counted for api in apis.values()):
             return None
         writers = _writers(site)
         parts = {path: _counters_of(path, writers) for path in sorted(apis)}
@@ -89,18 +90,19 @@ class LitServe(AppServer):
         What the app's arguments of the same name say is what it was asked for.
         """
         facts = _facts(site)
-        used: dict[str, object] = {"litserve": facts["version"], **facts["server"]}
+        used: dict[str, object] = {"litserve": facts.version, **facts.server}
         names = {name: name for name in used}
-        writers = [writer for writer in _writers(site) if writer.counts == EXECUTIONS]
-        for path, api in sorted(facts["apis"].items()):
-            own = [writer.about for writer in writers if writer.path == path]
-            found = {name: value for name, value in api.items() if name != "counted"}
+        writers = [writer for writer in _writers(site) if writer.about.counts == EXECUTIONS]
+        for path, api in sorted(facts.apis.items()):
+            own = [writer.about for writer in writers if writer.about.path == path]
+            found = msgspec.structs.asdict(api)
+            del found["counted"]
             for name in ("max_batch_size", "batch_timeout"):
                 # A model may choose them when it knows its device.
-                found[name] = _agreed([about[name] for about in own]) or api[name]
-            found["worker_starts"] = len(own) if api["counted"] else None
+                found[name] = _agreed([getattr(about, name) for about in own]) or found[name]
+            found["worker_starts"] = len(own) if api.counted else None
             for name, value in found.items():
-                key = name if len(facts["apis"]) == 1 else f"{name} {path}"
+                key = name if len(facts.apis) == 1 else f"{name} {path}"
                 used[key] = value
                 names[key] = name
         asked = self.app.arguments
@@ -111,20 +113,49 @@ class LitServe(AppServer):
 
         Each worker imports the app once more in between.
         """
-        setups = [writer.about["setup_seconds"] for writer in _writers(site) if writer.counts == EXECUTIONS]
-        parts = {"import": float(_facts(site)["import_seconds"])}
+        setups = [writer.about.setup_seconds for writer in _writers(site) if writer.about.counts == EXECUTIONS]
+        parts = {"import": _facts(site).import_seconds}
         if setups:
-            parts["setup"] = float(max(setups))
+            parts["setup"] = max(setups)
         return parts
+
+
+class _Api(msgspec.Struct):
+    """How one API is set up; whether its batches are counted."""
+
+    max_batch_size: int
+    batch_timeout: float
+    workers: int
+    stream: bool
+    loop: str
+    counted: bool
+    spec: str | None = None
+
+
+class _Facts(msgspec.Struct):
+    """What the app's process wrote when it called ``run``; APIs by their paths."""
+
+    version: str
+    import_seconds: float
+    server: dict[str, Any]
+    apis: dict[str, _Api]
+
+
+class _About(msgspec.Struct):
+    """What a process that counts says: what it counts, of which API path, and how a worker is set up."""
+
+    counts: str
+    path: str
+    setup_seconds: float = 0.0
+    max_batch_size: int = 1
+    batch_timeout: float = 0.0
 
 
 @dataclass(frozen=True)
 class _Writer:
-    """A process of the server that counts: what, of which API path, and what it says about itself."""
+    """A process of the server that counts."""
 
-    counts: str
-    path: str
-    about: Mapping[str, Any]
+    about: _About
     tally: Path
 
     def read(self) -> Counted:
@@ -143,9 +174,10 @@ def _folder(site: Site) -> Path:
     return site.folder / "litserve"
 
 
-def _facts(site: Site) -> dict[str, Any]:
+def _facts(site: Site) -> _Facts:
     return read_facts(
         _folder(site) / FACTS,
+        _Facts,
         who="the app's LitServer",
         remedy="call LitServer(...).run() in the process of the app itself",
     )
@@ -156,9 +188,9 @@ def _writers(site: Site) -> list[_Writer]:
     writers = []
     for tally in sorted(_folder(site).glob(f"*{SUFFIX}")):
         try:
-            about = json.loads(tally.with_suffix(".json").read_text(encoding="utf-8"))
-            writers.append(_Writer(about["counts"], about["path"], about, tally))
-        except (OSError, ValueError, KeyError, TypeError) as problem:
+            about = msgspec.json.decode(tally.with_suffix(".json").read_bytes(), type=_About)
+            writers.append(_Writer(about, tally))
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
             raise ServerFailed("litserve's counts make no sense", found=f"{tally.name}: {problem!r}") from None
     return writers
 
@@ -169,8 +201,10 @@ def _counters_of(path: str, writers: Sequence[_Writer]) -> Counters:
     Raises:
         ServerFailed: It answers, but no worker of it counts.
     """
-    executions = [writer.read() for writer in writers if writer.path == path and writer.counts == EXECUTIONS]
-    answers = [writer.read() for writer in writers if writer.path == path and writer.counts == ANSWERS]
+    executions, answers = (
+        [writer.read() for writer in writers if (writer.about.path, writer.about.counts) == (path, counts)]
+        for counts in (EXECUTIONS, ANSWERS)
+    )
     requests = sum(reading.values["executions"] for reading in answers)
     if requests and not executions:
         raise ServerFailed(

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import msgspec
+
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.servers.app import AppServer, read_facts
@@ -105,7 +107,7 @@ class PyTriton(AppServer):
             raise ServerFailed(
                 "pytriton's settings make no sense", found=f"{type(problem).__name__}: {problem}"
             ) from None
-        used["pytriton"] = str(_facts(site)["version"])
+        used["pytriton"] = _facts(site).version
         asked = self.app.arguments
         return {
             name: ServerSetting(value, None if asked.get(name) is None else str(asked[name]))
@@ -115,8 +117,8 @@ class PyTriton(AppServer):
     def read_cold_start(self, site: Site) -> Mapping[str, float]:
         """See ``ServerKind``: what the app did before it made its ``Triton``, and until that was up."""
         facts = _facts(site)
-        named = {"import": facts["import_seconds"], "triton": facts["triton_seconds"]}
-        return {name: float(seconds) for name, seconds in named.items() if seconds is not None}
+        named = {"import": facts.import_seconds, "triton": facts.triton_seconds}
+        return {name: seconds for name, seconds in named.items() if seconds is not None}
 
     def workload(self) -> Mapping[str, str]:
         """See ``ServerKind``."""
@@ -127,9 +129,26 @@ def _folder(site: Site) -> Path:
     return site.folder / "pytriton"
 
 
-def _facts(site: Site) -> dict[str, Any]:
+class _Facts(msgspec.Struct):
+    """What the app's process wrote of its Triton.
+
+    Args:
+        version: The version of nvidia-pytriton.
+        import_seconds: The time until the app made its ``Triton``.
+        token: Opens what Triton shows only to its owner; None if nothing is closed.
+        triton_seconds: The time from then until Triton was up; None before.
+    """
+
+    version: str
+    import_seconds: float
+    token: str | None = None
+    triton_seconds: float | None = None
+
+
+def _facts(site: Site) -> _Facts:
     return read_facts(
         _folder(site) / FACTS,
+        _Facts,
         who="the app's Triton",
         remedy="make pytriton.triton.Triton(...) in the process of the app itself",
     )
@@ -145,5 +164,5 @@ def _ask(site: Site, path: str) -> Any:  # noqa: ANN401 - whatever JSON it is
 
 
 def _owner_headers(site: Site) -> dict[str, str]:
-    token = _facts(site)["token"]
+    token = _facts(site).token
     return {TOKEN_HEADER: token} if token else {}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
+
+import msgspec
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
@@ -161,7 +163,7 @@ class TorchWorker(AppServer):
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``; ``compile`` is what dynamo's counters say, not known before the first execution."""
-        used: Mapping[str, str] = _facts(site)["settings"]
+        used = _facts(site).settings
         values, _ = read_counters(site.folder / TALLY_FILE)
         asked = self._asked()
         settings = {
@@ -175,8 +177,7 @@ class TorchWorker(AppServer):
 
     def read_cold_start(self, site: Site) -> Mapping[str, float]:
         """See ``ServerKind``; importing torch, building, loading, the call of ``torch.compile``, the first request."""
-        parts: Mapping[str, float] = _facts(site)["cold_start"]
-        return parts
+        return _facts(site).cold_start
 
     def workload(self) -> Mapping[str, str]:
         """See ``ServerKind``; weights by the name of their file, and a GPU without its number."""
@@ -227,7 +228,13 @@ def _unmoved(app: App) -> App:
     return app
 
 
-def _facts(site: Site) -> dict[str, Any]:
-    """Read what the worker wrote of its start: seconds by part, and how it is set up, as text. Raises ServerFailed."""
+class _Facts(msgspec.Struct):
+    """What the worker wrote of its start: seconds by part, and its settings."""
+
+    cold_start: dict[str, float]
+    settings: dict[str, str]
+
+
+def _facts(site: Site) -> _Facts:
     remedy = "see the end of the worker's log: it writes this before its first answer"
-    return read_facts(site.folder / FACTS_FILE, who="the torch worker", remedy=remedy)
+    return read_facts(site.folder / FACTS_FILE, _Facts, who="the torch worker", remedy=remedy)

@@ -16,6 +16,7 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Site
+from pytest_gpuserve.servers.inside.facts import write_facts
 from pytest_gpuserve.servers.inside.litserve_worker import (
     ANSWERS,
     EXECUTIONS,
@@ -24,7 +25,6 @@ from pytest_gpuserve.servers.inside.litserve_worker import (
     AnswerCounter,
     count_predictions,
     open_tally,
-    write_json,
 )
 from pytest_gpuserve.servers.inside.tally import Tally, read_tally
 from pytest_gpuserve.servers.litserve import LitServe
@@ -121,7 +121,7 @@ def test_it_is_ready_when_all_workers_are(tmp_path: Path, states: dict[str, str]
 def say(folder: Path, **apis: object) -> None:
     """What a server says of how it is set up."""
     facts = {"import_seconds": 1.5, "version": "0.2.19", "server": {"devices": "cpu"}}
-    write_json(folder / FACTS, {**facts, "apis": {f"/{name}": api for name, api in apis.items()}})
+    write_facts(folder / FACTS, {**facts, "apis": {f"/{name}": api for name, api in apis.items()}})
 
 
 @pytest.fixture

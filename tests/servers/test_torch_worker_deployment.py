@@ -141,9 +141,9 @@ def test_whether_it_is_compiled_is_counted_not_believed(
 
 def test_facts_that_make_no_sense_are_refused(app: App, site: Site) -> None:
     """A worker that does not tell how it started is an error, not a worker without parts."""
-    for text in (None, "", "[]"):
+    for text in (None, "", "[]", '{"settings": {}}', '{"settings": {"a": 1}, "cold_start": {}}', "\udcff"):
         if text is not None:
-            (site.folder / FACTS_FILE).write_text(text)
+            (site.folder / FACTS_FILE).write_text(text, errors="surrogateescape")
         with pytest.raises(ServerFailed, match="does not say how it was set up"):
             TorchWorker(app, "build").read_cold_start(site)
 

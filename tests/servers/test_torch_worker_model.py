@@ -54,53 +54,30 @@ def values(tensor: Tensor) -> list[float]:
     return [float(value) for value in np.frombuffer(bytes(tensor.data), "<f4")]
 
 
-@pytest.mark.parametrize("how", ["whole", "plain"])
-def test_weights_from_a_file_make_the_same_model(small: Callable[..., Any], tmp_path: Path, how: str) -> None:
-    """Built without memory, filled from the file and complete: also what is in no state dict has its value."""
-    arguments = {"classes": 4, "scale": how == "whole"}
-    saved = torch_model.random_model(small, arguments, seed=1).eval()
+def test_weights_from_a_file_make_the_same_model(small: Callable[..., Any], tmp_path: Path) -> None:
+    """A model that is filled from a file answers as the model that was saved there."""
+    saved = torch_model.built_model(small, {"classes": 4}, seed=1).eval()
     torch.save(saved.state_dict(), tmp_path / "w.pth")
-    model = torch_model.empty_model(small, arguments, seed=2)
-    # Only where nothing would be left without a value is it really without memory.
-    assert all(parameter.is_meta for parameter in model.parameters()) == (how == "plain")
+    model = torch_model.built_model(small, {"classes": 4}, seed=2)
     torch_model.fill(model, tmp_path / "w.pth", CPU)
     images = torch.ones(2, 3, 6, 6)
     assert torch.equal(model.eval()(images), saved(images))
-    assert not list(torch_model._meta_tensors(model))
-
-
-def test_what_no_state_dict_has_is_built(capsys: pytest.CaptureFixture[str]) -> None:
-    """A tensor that is neither parameter nor buffer has its value; a model that looks at its weights is built twice."""
-
-    def table() -> Torch:
-        module = torch.nn.Linear(2, 2)
-        module.table = torch.arange(3)
-        return module
-
-    def largest() -> Torch:
-        module = torch.nn.Linear(2, 2)
-        module.largest = module.weight.abs().max().item()
-        return module
-
-    assert torch_model.empty_model(table, {}, seed=0).table.tolist() == [0, 1, 2]
-    assert torch_model.empty_model(largest, {}, seed=0).largest > 0
-    assert "it cannot be built on the meta device" in capsys.readouterr().out
 
 
 def test_a_seed_makes_the_weights(small: Callable[..., Any]) -> None:
     """The same seed gives the same model, another one another."""
-    first, again, other = (torch_model.random_model(small, {}, seed).linear.weight for seed in (1, 1, 2))
+    first, again, other = (torch_model.built_model(small, {}, seed).linear.weight for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
 
 def test_weights_of_another_model_are_refused_by_name(small: Callable[..., Any], tmp_path: Path) -> None:
     """What is missing, what is too much and what has another shape is named, buffers too."""
-    state = torch_model.random_model(small, {}, seed=0).state_dict()
+    state = torch_model.built_model(small, {}, seed=0).state_dict()
     del state["normalisation.running_mean"], state["convolution.bias"]
     state["head.weight"] = torch.zeros(1)
     torch.save(state, tmp_path / "w.pth")
-    model = torch_model.empty_model(small, {"classes": 2}, seed=0)
+    model = torch_model.built_model(small, {"classes": 2}, seed=0)
     with pytest.raises(ServerFailed) as problem:
         torch_model.fill(model, tmp_path / "w.pth", CPU)
     for words in (
@@ -133,15 +110,15 @@ def test_what_is_no_state_dict_is_refused(small: Callable[..., Any], tmp_path: P
     else:
         torch.save([1, 2] if content == "list" else torch.nn.Linear(2, 2), path)
     with pytest.raises(ServerFailed, match=r"w\.pth cannot be read as a state dict"):
-        torch_model.fill(torch_model.empty_model(small, {}, seed=0), path, CPU)
+        torch_model.fill(torch_model.built_model(small, {}, seed=0), path, CPU)
     assert not ran.exists()
 
 
 def test_weights_in_torchs_old_format_are_read(small: Callable[..., Any], tmp_path: Path) -> None:
     """A file that cannot be mapped is read."""
-    state = torch_model.random_model(small, {}, seed=1).state_dict()
+    state = torch_model.built_model(small, {}, seed=1).state_dict()
     torch.save(state, tmp_path / "w.pth", _use_new_zipfile_serialization=False)
-    model = torch_model.empty_model(small, {"scale": False}, seed=0)
+    model = torch_model.built_model(small, {}, seed=0)
     torch_model.fill(model, tmp_path / "w.pth", CPU)
     assert torch.equal(model.linear.weight, state["linear.weight"])
 
@@ -153,7 +130,7 @@ def test_what_makes_no_module_is_named() -> None:
             torch_model.load_callable(MODELS, name)
         assert "doubling" in problem.value.found
     with pytest.raises(ServerFailed, match="returned no module"):
-        torch_model.random_model(torch_model.load_callable(MODELS, "no_module"), {}, 0)
+        torch_model.built_model(torch_model.load_callable(MODELS, "no_module"), {}, 0)
 
 
 @settings(deadline=None)

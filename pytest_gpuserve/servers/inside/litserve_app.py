@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from pytest_gpuserve.servers.inside.as_main import run_as_main
-from pytest_gpuserve.servers.inside.litserve_worker import FACTS, AnswerCounter, WorkerCallback, is_counted, write_json
+from pytest_gpuserve.servers.inside.facts import write_facts
+from pytest_gpuserve.servers.inside.litserve_worker import FACTS, AnswerCounter, WorkerCallback, is_counted
 
 MODULE: Final = "pytest_gpuserve.servers.inside.litserve_app"
 
@@ -55,7 +56,7 @@ def prepare(litserve: Any, *, host: str, port: int, folder: Path, began: float) 
             "server": _server_facts(server, options),
             "apis": {api.api_path: _api_facts(server, api) for api in apis},
         }
-        write_json(folder / FACTS, facts)
+        write_facts(folder / FACTS, facts)
         server.app.add_middleware(
             AnswerCounter,
             folder=folder,

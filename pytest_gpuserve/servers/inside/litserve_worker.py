@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import json
 import os
 import sys
 import time
 import uuid
 from typing import TYPE_CHECKING, Any, Final
 
+from pytest_gpuserve.servers.inside.facts import write_facts
 from pytest_gpuserve.servers.inside.tally import SUFFIX, Tally
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterator
-    from pathlib import Path
-
-if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
     from pathlib import Path
     from typing import TypeAlias
 
@@ -100,17 +96,10 @@ ANSWERS: Final = "answers"
 """Writers that count what an HTTP process answers."""
 
 
-def write_json(path: Path, value: object) -> None:
-    """Write a file that is there at once and complete."""
-    hidden = path.with_suffix(".new-json")
-    hidden.write_text(json.dumps(value), encoding="utf-8")
-    hidden.rename(path)
-
-
 def open_tally(folder: Path, counts: str, path: str, largest: int, **more: object) -> Tally:
     """Begin a tally of this process; what it counts, and of which API path, is said in a file beside it."""
     stem = f"{counts}-{os.getpid()}-{uuid.uuid4().hex}"
-    write_json(folder / f"{stem}.json", {"counts": counts, "path": path, **more})
+    write_facts(folder / f"{stem}.json", {"counts": counts, "path": path, **more})
     return Tally(folder / f"{stem}{SUFFIX}", largest)
 
 

@@ -13,14 +13,13 @@ import dataclasses
 import functools
 import importlib
 import importlib.metadata
-import json
-import os
 import sys
 import time
 from pathlib import Path
 from typing import Any, Final
 
 from pytest_gpuserve.servers.inside.as_main import run_as_main
+from pytest_gpuserve.servers.inside.facts import write_facts
 
 FACTS: Final = "server.json"
 """File in which the server says how it was set up; it has the token, so it is for its owner alone."""
@@ -34,31 +33,6 @@ EXIT_SECONDS: Final = 2
 
 ELSEWHERE: Final = ("allow_sagemaker", "allow_vertex_ai")
 """Options that open ports of their own, on all addresses."""
-
-
-@dataclasses.dataclass
-class Facts:
-    """What the server says of itself.
-
-    Args:
-        version: Of nvidia-pytriton.
-        token: Opens what Triton shows only to its owner; None where nothing is closed.
-        import_seconds: From the start of this program until the app made its ``Triton``.
-        triton_seconds: From then until Triton was up; None before.
-    """
-
-    version: str
-    token: str | None
-    import_seconds: float
-    triton_seconds: float | None = None
-
-    def write(self, folder: Path) -> None:
-        """Write it to a file that is there at once and complete, and that nobody else can read."""
-        hidden = folder / f"{FACTS}.new"
-        descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - of a descriptor
-            json.dump(dataclasses.asdict(self), file)
-        hidden.rename(folder / FACTS)
 
 
 def prepare(triton: Any, *, host: str, ports: dict[str, int], folder: Path, began: float) -> None:  # noqa: ANN401 - see `main`
@@ -91,18 +65,21 @@ def prepare(triton: Any, *, host: str, ports: dict[str, int], folder: Path, bega
         for name in ELSEWHERE:
             if getattr(server._config, name, None):  # noqa: SLF001 - told nowhere else
                 sys.exit(f"pytriton_server: leave out {name}: it would listen on all addresses of this machine")
-        token = server.get_access_token() if hasattr(server, "get_access_token") else None
-        facts = Facts(importlib.metadata.version("nvidia-pytriton"), token, began_triton - began)
-        facts.write(folder)
+        facts = {
+            "version": importlib.metadata.version("nvidia-pytriton"),
+            "token": server.get_access_token() if hasattr(server, "get_access_token") else None,
+            "import_seconds": began_triton - began,
+        }
+        write_facts(folder / FACTS, facts)
         server.gpuserve = (facts, began_triton)
 
     @functools.wraps(connect)
     def timed_connect(server: Any) -> None:  # noqa: ANN401 - pytriton is not imported here
         connect(server)
         facts, began_triton = server.gpuserve
-        if facts.triton_seconds is None:
-            facts.triton_seconds = time.perf_counter() - began_triton
-            facts.write(folder)
+        if "triton_seconds" not in facts:
+            facts["triton_seconds"] = time.perf_counter() - began_triton
+            write_facts(folder / FACTS, facts)
 
     server_class.__init__ = moved_init
     server_class.connect = timed_connect

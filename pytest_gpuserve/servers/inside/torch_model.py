@@ -1,4 +1,4 @@
-"""A model of a user's file: built on the meta device and filled, or at random from a seed; and its executions."""
+"""A model of a user's file, its weights, and its executions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.servers.inside.torch_wire import BadRequest, Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from pytest_gpuserve.servers.inside.torch_wire import InferenceRequest
@@ -50,36 +50,22 @@ def load_callable(file: Path, name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def random_model(build: Callable[..., Any], arguments: Mapping[str, object], seed: int) -> Any:  # noqa: ANN401 -- torch's
+def built_model(build: Callable[..., Any], arguments: Mapping[str, object], seed: int) -> Any:  # noqa: ANN401 -- torch's
     """Build a model with the weights that it gives itself.
 
     Raises:
-        ServerFailed: What was built is no module.
-        Exception: What the callable raised.
+        ServerFailed: The callable returned no module.
+        Exception: The callable raised it.
     """
     torch.manual_seed(seed)
-    return _module(build(**arguments))
-
-
-def empty_model(build: Callable[..., Any], arguments: Mapping[str, object], seed: int) -> Any:  # noqa: ANN401 -- torch's
-    """Build a model without memory for its weights, on the meta device; with weights where it cannot be built so.
-
-    Raises:
-        ServerFailed: What was built is no module.
-        Exception: What the callable raised.
-    """
-    try:
-        with torch.device("meta"):
-            model = _module(build(**arguments))
-    except (RuntimeError, NotImplementedError) as problem:
-        _say(f"built with memory: it cannot be built on the meta device ({_first_line(problem)})")
-        return random_model(build, arguments, seed)
-    # What is in no state dict would stay without a value.
-    unsaved = sorted(set(dict(_meta_tensors(model))) - set(model.state_dict()))
-    if unsaved:
-        _say(f"built with memory: its state dict lacks {', '.join(unsaved)}")
-        return random_model(build, arguments, seed)
-    return model
+    built = build(**arguments)
+    if not isinstance(built, torch.nn.Module):
+        raise ServerFailed(
+            "torch_worker: the callable returned no module",
+            found=type(built).__name__,
+            remedies=["return a torch.nn.Module"],
+        )
+    return built
 
 
 def fill(model: Any, weights: Path, device: Any) -> None:  # noqa: ANN401 -- torch's
@@ -132,36 +118,9 @@ def _state_dict(weights: Path, device: Any) -> dict[str, Any]:  # noqa: ANN401 -
 def _unreadable(weights: Path, problem: Exception) -> NoReturn:
     raise ServerFailed(
         f"torch_worker: {weights} cannot be read as a state dict",
-        found=f"{type(problem).__name__}: {_first_line(problem)}",
+        found=f"{type(problem).__name__}: {next(iter(str(problem).splitlines()), '')}",
         remedies=["save it with torch.save(model.state_dict(), FILE); nothing else in a file is unpickled"],
     ) from problem
-
-
-def _module(built: object) -> Any:  # noqa: ANN401 -- torch's
-    if not isinstance(built, torch.nn.Module):
-        raise ServerFailed(
-            "torch_worker: the callable returned no module",
-            found=type(built).__name__,
-            remedies=["return a torch.nn.Module"],
-        )
-    return built
-
-
-def _meta_tensors(model: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN401 -- torch's
-    """Parameters, buffers and plain attributes on the meta device, by name."""
-    for prefix, module in model.named_modules():
-        everything = {**vars(module), **module._parameters, **module._buffers}  # noqa: SLF001 -- with the unsaved ones
-        for name, value in everything.items():
-            if isinstance(value, torch.Tensor) and value.is_meta:
-                yield f"{prefix}.{name}" if prefix else name, value
-
-
-def _first_line(problem: BaseException) -> str:
-    return next(iter(str(problem).splitlines()), "")
-
-
-def _say(text: str) -> None:
-    print(f"torch_worker: {text}", flush=True)  # noqa: T201 -- its log
 
 
 DTYPES: Final = {

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
+from pytest_gpuserve.servers.inside.facts import write_facts
 from pytest_gpuserve.servers.inside.http_socket import HttpSocket
 from pytest_gpuserve.servers.inside.torch_tally import WorkerCounters
 
@@ -55,14 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> None:  # noqa: ANN401 -- a module
     # Their imports are torch's.
-    from pytest_gpuserve.servers.inside.torch_model import (  # noqa: PLC0415  # noqa: PLC0415
+    from pytest_gpuserve.servers.inside.torch_model import (  # noqa: PLC0415
         Execution,
-        empty_model,
+        built_model,
         fill,
         load_callable,
         parameter_facts,
         parameter_names,
-        random_model,
     )
     from pytest_gpuserve.servers.inside.torch_service import (  # noqa: PLC0415
         GraphShapes,
@@ -77,8 +77,7 @@ def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> 
     sys.path.insert(0, str(options.model.parent))
     with _timed(parts, BUILD):
         build = load_callable(options.model, options.callable)
-        make = empty_model if options.weights else random_model
-        model = make(build, json.loads(options.arguments), options.seed)
+        model = built_model(build, json.loads(options.arguments), options.seed)
     with _timed(parts, LOAD):
         if options.weights:
             fill(model, options.weights, device)
@@ -96,11 +95,13 @@ def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> 
     executions = [Execution(model, names, device, batching=batching) for _ in range(options.workers)]
     tally = WorkerCounters(options.folder / TALLY_FILE)
 
+    facts = {"cold_start": parts, "settings": settings}
+
     def first(seconds: float) -> None:
         parts[FIRST_REQUEST] = seconds
-        _tell(options.folder, parts, settings)
+        write_facts(options.folder / FACTS_FILE, facts)
 
-    _tell(options.folder, parts, settings)
+    write_facts(options.folder / FACTS_FILE, facts)
     _raise_file_limit()
     with HttpSocket(options.socket) as listener:
         service = Service(
@@ -180,13 +181,6 @@ def _raise_file_limit() -> None:
     """Allow as many open files as this process may have: each user of a load has a connection."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
-def _tell(folder: Path, parts: dict[str, float], settings: dict[str, str]) -> None:
-    """Write the facts, whole or not at all."""
-    hidden = folder / f"{FACTS_FILE}.new"
-    hidden.write_text(json.dumps({"cold_start": parts, "settings": settings}))
-    hidden.replace(folder / FACTS_FILE)
 
 
 @contextmanager

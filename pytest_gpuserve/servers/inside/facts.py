@@ -1,0 +1,19 @@
+"""What a server that runs our code writes of its start, for the tests beside it to read."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def write_facts(path: Path, value: object) -> None:
+    """Write a JSON file that is there at once and complete, and that only its owner can read: it may hold a token."""
+    hidden = path.with_name(f"{path.name}.new")
+    descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - of a descriptor
+        json.dump(value, file)
+    hidden.replace(path)
