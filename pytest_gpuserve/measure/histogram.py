@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 BASE = 1.001
 LOG_BASE = math.log(BASE)
+LOG2_BASE = math.log2(BASE)
 LARGEST_BUCKET = 60_000
 """Bucket of about 10**26 ns: anything above it in a file is damage, not a latency."""
 
@@ -27,7 +28,8 @@ _TOKEN = re.compile(r"(0|[1-9][0-9]{0,4})(?:\+([1-9][0-9]{0,15}))?", re.ASCII)
 
 def bucket_of(latency_ns: int) -> int:
     """Return the bucket of a latency; everything below one nanosecond counts as one."""
-    return int(math.log(latency_ns) / LOG_BASE) if latency_ns > 1 else 0
+    # Python 3.11's math.log takes twice as long as its log2, and the engine does this for each request.
+    return int(math.log2(latency_ns) / LOG2_BASE) if latency_ns > 1 else 0
 
 
 def seconds_of(bucket: int) -> float:

@@ -13,7 +13,7 @@ from pytest_gpuserve.load.engine import http2_codec as codec
 from pytest_gpuserve.load.engine.http2 import Http2
 from pytest_gpuserve.load.engine.http2_codec import DATA, END_HEADERS, END_STREAM, HEADERS, frame
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
-from pytest_gpuserve.load.engine.transport import text_of
+from pytest_gpuserve.load.engine.transport import Repeat, text_of
 from pytest_gpuserve.load.wire import Endpoint
 
 if TYPE_CHECKING:
@@ -159,6 +159,7 @@ class Recorder:
 
     def __init__(self, again: int = 0) -> None:
         self.again = again
+        self.repeat = Repeat(lambda _: None, lambda _: None)
         self.slots: list[Slot] = []
         self.busy: set[Slot] = set()
         self.gone: set[Slot] = set()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from pytest_gpuserve.load.engine.http1 import Http1, HttpConnection, KnownAnswers
 from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE
-from pytest_gpuserve.load.engine.transport import text_of
+from pytest_gpuserve.load.engine.transport import Repeat, text_of
 from pytest_gpuserve.load.wire import Endpoint
 
 if TYPE_CHECKING:
@@ -93,6 +93,17 @@ class FakeSocket:
         return min(room, len(data))
 
 
+class _AnyAnswer(dict[bytes, "list[int | bytes]"]):
+    """Counts of answers of which each has come before; each count has its answer beside it."""
+
+    def __missing__(self, body: bytes) -> list[int | bytes]:
+        return self.setdefault(body, [0, body])
+
+    def get(self, body: bytes) -> list[int | bytes]:  # type: ignore[override]  # there is always one
+        """Return the count of an answer."""
+        return self[body]
+
+
 class User:
     """The issuer of one slot, who sends the next request as soon as one has ended, and keeps a record.
 
@@ -105,6 +116,7 @@ class User:
         payload: What is sent.
         transport: The slot's.
         asks_to_close: Whether the payload asks the server to close the connection.
+        repeats: Whether the slot sends the next request by itself; the record is the same.
     """
 
     def __init__(
@@ -118,12 +130,17 @@ class User:
         payload: bytes = PAYLOAD,
         transport: Callable[..., Http1] = Http1,
         asks_to_close: bool = False,
+        repeats: bool = False,
     ) -> None:
         self.events: list[Event] = []
         self.samples: list[str] = []
         self.requests = 0
         self._goes_on = goes_on
         self._payload = payload
+        self.repeat = Repeat(self._repeated, lambda _: None)
+        if repeats:
+            self.repeat.payload, self.repeat.size, self.repeat.end = payload, len(payload), 1 << 62
+            self.repeat.counts = cast("Any", _AnyAnswer())
         self.reactor = FakeReactor()
         endpoint = Endpoint("http", "127.0.0.1", 1)
         reactor = cast("Any", self.reactor)
@@ -140,6 +157,10 @@ class User:
         self.requests += 1
         self.slot.sent_ns = time.perf_counter_ns()
         self.slot.send(self._payload)
+
+    def _repeated(self, _latency_ns: int) -> None:
+        self.requests += 1
+        self.events.append(("answered", cast("bytes", self.repeat.count[1]), True))
 
     # -- Issuer
 

@@ -11,7 +11,7 @@ from unittest import mock
 
 import msgspec
 
-from pytest_gpuserve.load.engine import closed_loop, loop, open_loop
+from pytest_gpuserve.load.engine import closed_loop, loop, open_loop, transport
 from pytest_gpuserve.load.engine.__main__ import make_loop
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
 from pytest_gpuserve.load.engine.transport import IDLE, Slot, Stream
@@ -128,7 +128,7 @@ class Simulation:
             self.loop.begin(self.begin_ns, self._end)
             self.at(self.begin_ns + self.plan.tick_ns, self._tick)
         with ExitStack() as stack:
-            for module in (loop, closed_loop, open_loop):
+            for module in (loop, closed_loop, open_loop, transport):
                 stack.enter_context(mock.patch.object(module, "time", self))
             while self.ended_ns is None and self._events and self._events[0][0] <= self.begin_ns + LONGEST_NS:
                 when_ns, _, callback = heapq.heappop(self._events)
@@ -294,7 +294,7 @@ class SimulatedSlot(Slot):
                 chunks = 0 if reply.first_ns is None else reply.tokens or 1
                 stream = Stream(first_ns, last_ns, chunks, reply.tokens)
                 loop.streamed(self, now_ns, stream, reply.body, keep=reply.keep)
-            else:
+            elif not (reply.keep and loop.repeat.again(self, now_ns, reply.body)):
                 loop.answered(self, now_ns, reply.body, reply.keep)
 
     def _say(self, body: bytes) -> str:

@@ -106,10 +106,13 @@ def test_a_recognised_answer_is_what_the_parser_would_have_made_of_it(
                 place = damage[1] % len(parts[0])
                 parts[0] = parts[0][:place] + damage[2] + parts[0][place + 1 :] or b"H"
             pieces += parts
-        recognising, parsing = User(head=head, known=known), User(head=head, remembers=False)
-        assert recognising.receive(*pieces, end=True) == parsing.receive(*pieces, end=True)
-        assert recognising.requests == parsing.requests
+        parsing = User(head=head, remembers=False)
+        parsing.receive(*pieces, end=True)
         assert parsing.transport.known == {}
+        for repeats in (False, True):
+            recognising = User(head=head, known=known, repeats=repeats)
+            assert recognising.receive(*pieces, end=True) == parsing.events
+            assert (recognising.requests, recognising.socket.sent) == (parsing.requests, parsing.socket.sent)
 
 
 @pytest.mark.parametrize("path", ["/close", "/unavailable", "/moved", "/big", "/until-close"])
@@ -317,7 +320,7 @@ def test_a_request_that_waits_to_be_sent_again_expires_and_closes() -> None:
 
 
 @pytest.mark.parametrize("recognised", [False, True])
-@pytest.mark.parametrize("answers", [1, 2])
+@pytest.mark.parametrize("answers", [1, 2, 3])
 def test_a_connection_that_the_server_has_closed_is_not_used_again(*, recognised: bool, answers: int) -> None:
     """Where its end is known when an answer is read, nothing more is sent on it, recognised or not."""
     user = User(known=KnownAnswers({ok(): BODY}) if recognised else None)
@@ -439,6 +442,20 @@ def test_an_answer_before_the_request_was_written_costs_the_connection(*, recogn
     refused = User(room=[3])
     told = refused.receive(ok(b"", status="413 Content Too Large"))
     assert (told, refused.socket.closed) == ([("refused", "status 413", "b''", False)], True)
+
+
+@pytest.mark.parametrize("taken", [len(PAYLOAD), 3, BlockingIOError(), BrokenPipeError()])
+@pytest.mark.parametrize("end", [ok(), b"H", b""])
+def test_what_a_slot_sends_by_itself_may_be_taken_in_part(taken: int | OSError, end: bytes) -> None:
+    """Then all is as if its issuer had sent it."""
+    told = []
+    for repeats in (False, True):
+        user = User(room=[len(PAYLOAD)] * 3 + [taken], repeats=repeats)
+        user.receive(*[ok()] * 3)
+        user.event(WRITABLE)
+        told.append((user.receive(end, end=True), user.requests, user.socket.sent, user.reactor.events))
+        assert repeats == any(count for count, _ in user.repeat.counts.values())
+    assert told[0] == told[1]
 
 
 def test_what_a_server_says_of_an_error_is_not_cut() -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.load.engine.http1 import UNTIMED_BYTES
 from pytest_gpuserve.load.engine.loop import OPENING_AT_ONCE, RECONNECT_NS, Loop
-from pytest_gpuserve.load.engine.transport import IDLE, Slot
+from pytest_gpuserve.load.engine.transport import IDLE, LAG_SAMPLE, Slot
 from pytest_gpuserve.load.schedule import NANOSECONDS, Closed
 
 if TYPE_CHECKING:
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.wire import Plan
 
 NO_LIMIT: Final = 1 << 62
-
-LAG_SAMPLE: Final = 7
-"""Without think time every eighth request's lag is noted: it is the engine's own few microseconds and nothing else."""
 
 
 class ClosedLoop(Loop):
@@ -34,15 +32,18 @@ class ClosedLoop(Loop):
         self._think_ns = round(schedule.think_seconds * NANOSECONDS)
         self._wanted = 0
         self._absent = 0
-        self._next_number = plan.part
-        self._parts = plan.parts
         self._limit = NO_LIMIT if plan.requests is None else plan.requests
-        self._payload = plan.payloads[0][0]
-        # The next request follows at once: nothing to choose, to wait for or to read elsewhere, and no end.
-        self._is_plain = self._straight = (
-            plan.payloads == ((self._payload,),)
+        repeat = self.repeat
+        repeat.number, repeat.step = plan.part, plan.parts
+        repeat.payload = payload = plan.payloads[0][0]
+        repeat.size = len(payload)
+        # The next request follows at once: nothing to choose, to wait for, to time or to read elsewhere.
+        self._is_plain = (
+            plan.payloads == ((payload,),)
+            and len(payload) <= UNTIMED_BYTES
             and not self._think_ns
             and plan.outputs is None
+            and plan.objectives is None
             and not plan.numbers_before_end
         )
 
@@ -70,7 +71,7 @@ class ClosedLoop(Loop):
         return 0 if self._nothing_left() else self._wanted
 
     def _nothing_left(self) -> bool:
-        return self._ending or self._next_number >= self._limit
+        return self._ending or self.repeat.number >= self._limit
 
     def _want(self, users: int) -> None:
         parts, part = self._plan.parts, self._plan.part
@@ -79,7 +80,7 @@ class ClosedLoop(Loop):
         self._fill()
 
     def _straighten(self) -> None:
-        self._straight = self._is_plain and len(self._slots) <= self._wanted
+        self.repeat.end = self._limit if self._is_plain and len(self._slots) <= self._wanted else 0
 
     def _gone(self, slot: Slot) -> None:
         super()._gone(slot)
@@ -99,28 +100,9 @@ class ClosedLoop(Loop):
     def _note_latency(self, slot: Slot, now_ns: int) -> None:
         self._counters.latency.note(now_ns - slot.sent_ns)
 
-    def answered(self, slot: Slot, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- as in the base
-        """The request was answered well."""
-        counters, number = self._counters, self._next_number
-        seen = counters.answers[0].get(body) if self._straight and keep and number < self._limit else None
-        if seen is None:
-            super().answered(slot, now_ns, body, keep)
-            return
-        # All of the above for the commonest case, in one piece: a call costs as much as what it does here. The slot
-        # stays under way.
-        note = counters.latency.note
-        note(now_ns - slot.sent_ns)
-        counters.requests += 1
-        seen[0] += 1
-        self._next_number = number + self._parts
-        slot.number = number
-        slot.sent_ns = sent_ns = time.perf_counter_ns()
-        slot.send(self._payload)
-        if not counters.requests & LAG_SAMPLE:
-            counters.lag.note(sent_ns - now_ns)
-
     def _end(self) -> None:
-        self._is_plain = self._straight = False
+        self._is_plain = False
+        self._straighten()
         super()._end()
 
     def _opened(self, now_ns: int) -> None:
@@ -140,14 +122,14 @@ class ClosedLoop(Loop):
     def _next(self, slot: Slot, due_ns: int) -> None:
         if slot not in self._slots:
             return
-        number = self._next_number
+        number = self.repeat.number
         if self._ending or number >= self._limit or (self._think_ns and len(self._slots) > self._wanted):
             slot.close()
             self._gone(slot)
             return
-        self._next_number = number + self._parts
+        self.repeat.number = number + self.repeat.step
         sent_ns = self._send(slot, number, None, due_ns)
-        if self._think_ns or not self._counters.requests & LAG_SAMPLE:
+        if self._think_ns or not number // self.repeat.step & LAG_SAMPLE:
             self._counters.lag.note(sent_ns - due_ns)
 
     def _replace(self, when_ns: int, slot: Slot | None = None) -> None:
@@ -167,6 +149,6 @@ class ClosedLoop(Loop):
         if self._nothing_left():
             return
         # One of the requests all the same: who asked for so many would else wait for ever for a server that is gone.
-        self._counters.fail(kind, f"request {self._next_number}: {sample}")
-        self._next_number += self._parts
+        self._counters.fail(kind, f"request {self.repeat.number}: {sample}")
+        self.repeat.number += self.repeat.step
         self._replace(now_ns + RECONNECT_NS)

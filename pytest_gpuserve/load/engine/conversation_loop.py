@@ -72,13 +72,13 @@ class ConversationLoop(ClosedLoop):
     def _next(self, slot: Slot, due_ns: int) -> None:
         if slot not in self._slots:
             return
-        number = self._next_number
+        number = self.repeat.number
         if self._ending or number >= self._limit or len(self._slots) > self._wanted:
             self._turns.pop(slot, None)
             slot.close()
             self._gone(slot)
             return
-        self._next_number = number + self._parts
+        self.repeat.number = number + self.repeat.step
         turn = self._turns.get(slot)
         if turn is not None and self._pauses_ns[turn.payload + 1] != OPENS:
             turn = _Turn(turn.payload + 1, turn.number)
@@ -90,7 +90,7 @@ class ConversationLoop(ClosedLoop):
     def _opening_turn(self) -> int:
         """Choose the next conversation; of one of the users' first ones any turn, of others the first."""
         # Each engine plays all of them, from another one on.
-        place = len(self._order) * self._plan.part // self._parts + self._begun
+        place = len(self._order) * self._plan.part // self._plan.parts + self._begun
         payload = self._order[place % len(self._order)]
         self._begun += 1
         if self._begun > self._wanted:

@@ -14,18 +14,17 @@ from __future__ import annotations
 
 import json
 import time
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import httptools
 
 from pytest_gpuserve.load.engine.opening import Opening, ResolvedAddress, TlsSocket, resolve
 from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE, WRITABLE, Reactor
-from pytest_gpuserve.load.engine.transport import MAX_ANSWER_BYTES, FaultKind, Sample, Slot, Transfer
+from pytest_gpuserve.load.engine.transport import LAG_SAMPLE, MAX_ANSWER_BYTES, FaultKind, Sample, Slot, Transfer
 from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from pytest_gpuserve.load.engine.opening import Connected
     from pytest_gpuserve.load.engine.transport import Issuer
@@ -196,27 +195,14 @@ KNOWN_ANSWER_BYTES: Final = 1 << 12
 
 
 class KnownAnswers(dict[bytes, bytes]):
-    """The bodies of good answers by all of their bytes.
+    """The bodies of good answers by all of their bytes."""
 
-    Attributes:
-        last: All bytes of the answer that was recognised last: to compare them takes less time than to hash them.
-        last_body: Its body.
-    """
-
-    __slots__ = ("last", "last_body")
-
-    def __init__(self, known: Mapping[bytes, bytes] = MappingProxyType({})) -> None:
-        super().__init__(known)
-        self.last: bytes | None = None
-        self.last_body = b""
+    __slots__ = ()
 
     def find(self, data: bytes) -> bytes | None:
         """Return the body of an answer; None of one that is not known."""
         # Hashing 64 kB takes as long as several small requests, and long answers are not among the known.
-        body = self.get(data) if len(data) <= KNOWN_ANSWER_BYTES else None
-        if body is not None:
-            self.last, self.last_body = data, body
-        return body
+        return self.get(data) if len(data) <= KNOWN_ANSWER_BYTES else None
 
     def add(self, data: bytes, body: bytes) -> None:
         """Remember an answer that is not too long."""
@@ -224,11 +210,6 @@ class KnownAnswers(dict[bytes, bytes]):
             if len(self) >= KNOWN_ANSWERS:
                 self.clear()
             self[data] = body
-
-    def clear(self) -> None:
-        """Forget all."""
-        super().clear()
-        self.last = None
 
 
 STALE_NS: Final = 20_000_000
@@ -241,24 +222,24 @@ ENDED_AFTER_FIRST: Final = 3
 one request on each from then on. Until that is known, what was sent on one right behind its first answer is sent again
 however late the end comes: on a busy host it can be told from a failure by no time."""
 
-_NOTHING_KNOWN: Final = KnownAnswers()
-"""By a connection that has carried no answer yet, or that the server has closed: their next answer is parsed."""
-
 
 class HttpConnection(Slot):
     """One connection."""
 
     __slots__ = (
         "_answered",
+        "_awaits",
         "_busy",
         "_closing",
         "_connect_ns",
         "_first_ns",
         "_handler",
+        "_is_kept",
         "_known",
         "_opening",
         "_parser",
         "_recv",
+        "_repeat",
         "_resent_ns",
         "_rest",
         "_send",
@@ -275,13 +256,17 @@ class HttpConnection(Slot):
         self._busy = False
         self._closing = self._used_once = False
         self._used_ns = 0
-        self._used_once = False
+        # The server has kept it after an answer, and has not closed it since. Before and after, answers are parsed.
+        self._is_kept = False
+        # Of such a connection: all of a request is sent, and nothing of its answer has come.
+        self._awaits = False
         self._rest: memoryview | None = None
         self._first_ns = 0
         self._connect_ns = 0
         self._resent_ns = 0
-        self._known = _NOTHING_KNOWN
+        self._known = transport.known
         self._answered = transport.issuer.answered
+        self._repeat = transport.issuer.repeat
         self._parser = self._new_parser()
         self._opening: Opening | None = self._begin_opening(self._opened, self._not_opened)
 
@@ -316,20 +301,27 @@ class HttpConnection(Slot):
     def send(self, payload: bytes) -> None:
         """Send a request."""
         self._busy = True
+        self._awaits = self._is_kept
         send = self._send
         try:
             count = send(payload)
-        except BlockingIOError:
-            count = 0
-        except OSError:
-            # The connection is broken; its next event says how.
+        except OSError as problem:
+            self._sent_in_part(payload, problem)
             return
         if count != len(payload):
+            self._sent_in_part(payload, count)
+        elif count > UNTIMED_BYTES:
+            self._sent()
+
+    def _sent_in_part(self, payload: bytes, count: int | OSError) -> None:
+        self._awaits = False
+        if isinstance(count, BlockingIOError):
+            count = 0
+        # If it is another problem, the connection is broken; its next event says how.
+        if isinstance(count, int):
             assert self._socket is not None
             self._rest = memoryview(payload)[count:]
             self._transport.reactor.change(self._socket.fileno(), self._handler, READABLE | WRITABLE | PEER_CLOSED)
-        elif count > UNTIMED_BYTES:
-            self._sent()
 
     def _sent(self) -> None:
         """Note that the kernel has all of a timed request."""
@@ -358,7 +350,7 @@ class HttpConnection(Slot):
         if mask != READABLE and not self._flushed(mask):
             return
         # Bound here: to call what an attribute holds costs more than to read it first.
-        recv, answered = self._recv, self._answered
+        recv = self._recv
         try:
             data = recv(RECEIVE_BYTES)
         except BlockingIOError:
@@ -367,13 +359,36 @@ class HttpConnection(Slot):
             self._ended(time.perf_counter_ns(), problem)
             return
         now_ns = time.perf_counter_ns()
-        known = self._known
-        body = known.last_body if data == known.last else known.find(data)
-        if body is not None and self._busy and self._rest is None and self._parser.resting:
-            self._busy = self._used_once = False
-            answered(self, now_ns, body, True)  # noqa: FBT003 -- see ``Issuer``
-        else:
-            self._take(data, now_ns)
+        if self._awaits:
+            repeat = self._repeat
+            number = repeat.number
+            if number < repeat.end and (data == repeat.answer or repeat.recall(data, self._known.find(data))):
+                # As ``Repeat.again``, without the calls.
+                note = repeat.note_latency
+                note(now_ns - self.sent_ns)
+                count = repeat.count
+                count[0] = times = count[0] + 1
+                self.number = number
+                repeat.number = number + repeat.step
+                send = self._send
+                self.sent_ns = sent_ns = time.perf_counter_ns()
+                try:
+                    sent = send(repeat.payload)
+                except OSError as problem:
+                    self._sent_in_part(repeat.payload, problem)
+                    return
+                if sent != repeat.size:
+                    self._sent_in_part(repeat.payload, sent)
+                if not times & LAG_SAMPLE:
+                    repeat.note_lag(sent_ns - now_ns)
+                return
+            body = self._known.find(data)
+            if body is not None:
+                self._busy = self._awaits = self._used_once = False
+                answered = self._answered
+                answered(self, now_ns, body, True)  # noqa: FBT003 -- see ``Issuer``
+                return
+        self._take(data, now_ns)
 
     def _readable_tls(self, mask: int) -> None:
         self._readable(mask)
@@ -388,6 +403,7 @@ class HttpConnection(Slot):
         if not self._busy:
             self._lose(FaultKind.PROTOCOL, f"an answer to no request: {data!r}")
             return
+        self._awaits = False
         resting = self._parser.resting
         if resting:
             self._first_ns = now_ns
@@ -412,7 +428,8 @@ class HttpConnection(Slot):
         if keep:
             self._used_once = not self._used_ns
             self._used_ns = self._used_ns or now_ns
-            self._known = self._transport.known
+            # From the second answer on: what the first one was is remembered until then.
+            self._is_kept = not self._used_once
         else:
             self.close()
         fault = self._fault(parsed)
@@ -469,10 +486,9 @@ class HttpConnection(Slot):
     def _send_again(self, kind: str, sample: str) -> None:
         """Send the request under way on a new connection, where it fails if that ends or cannot be opened as well."""
         self.close()
-        self._closing = self._used_once = False
+        self._closing = self._used_once = self._is_kept = self._awaits = False
         self._used_ns = 0
         self._rest = None
-        self._known = _NOTHING_KNOWN
         self._parser = self._new_parser()
         payload = self._transport.issuer.resent(self)
 
@@ -497,7 +513,7 @@ class HttpConnection(Slot):
             return False
         if mask & PEER_CLOSED:
             self._closing = True
-            self._known = _NOTHING_KNOWN
+            self._is_kept = self._awaits = False
         if self._rest is not None and mask & WRITABLE:
             try:
                 self._rest = self._rest[self._send(self._rest) :] or None

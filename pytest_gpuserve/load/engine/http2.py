@@ -82,6 +82,7 @@ class Http2Connection:
         self._shared = shared
         self._issuer = shared.issuer
         self._answered = shared.issuer.answered
+        self._repeat = shared.issuer.repeat
         self._changed = changed
         # Of each, whether its issuer has heard that it is open.
         self._slots: dict[StreamSlot, bool] = {}
@@ -403,7 +404,9 @@ class Http2Connection:
             and len(body) >= codec.PREFIX_BYTES
             and codec.PREFIX.unpack_from(body) == (0, len(body) - codec.PREFIX_BYTES)
         ):
-            self._answered(slot, now_ns, bytes(body[codec.PREFIX_BYTES :]), keep)
+            message = bytes(body[codec.PREFIX_BYTES :])
+            if not (keep and self._repeat.again(slot, now_ns, message)):
+                self._answered(slot, now_ns, message, keep)
         else:
             self._issuer.refused(slot, now_ns, *what_failed(head, trailers, body), keep=keep)
 

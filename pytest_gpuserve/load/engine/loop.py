@@ -86,6 +86,7 @@ class Loop:
 
     Attributes:
         losses: Slots that were lost so far.
+        repeat: What a slot sends by itself.
     """
 
     def __init__(self, plan: Plan, reactor: Reactor, counters: TickCounters, most_slots: int) -> None:
@@ -93,6 +94,7 @@ class Loop:
         self._plan = plan
         self._reactor = reactor
         self._counters = counters
+        self.repeat = counters.repeat
         self._most_slots = most_slots
         self._begin_ns = 0
         self._ending = False
@@ -195,7 +197,6 @@ class Loop:
 
     def _count(self, slot: Slot, now_ns: int, body: bytes, *, keep: bool) -> None:
         counters = self._counters
-        counters.requests += 1
         seen = counters.answers[slot.index].get(body)
         if seen is not None:
             seen[0] += 1

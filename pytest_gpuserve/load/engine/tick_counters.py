@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 from collections import Counter
 from itertools import repeat
-from math import floor, log
+from math import floor, log2
 from operator import truediv
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.durations import Durations
-from pytest_gpuserve.load.engine.transport import text_of
+from pytest_gpuserve.load.engine.transport import Repeat, text_of
 from pytest_gpuserve.load.wire import AnswerCount, Tick
-from pytest_gpuserve.measure.histogram import LOG_BASE
+from pytest_gpuserve.measure.histogram import LOG2_BASE
 from pytest_gpuserve.process.logs import excerpt
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class DurationRecorder:
         if min(noted) < 1:
             noted = [max(1, duration_ns) for duration_ns in noted]
         # What ``measure.histogram.bucket_of`` says of each, without a call for each.
-        self._counts.update(map(floor, map(truediv, map(log, noted), repeat(LOG_BASE))))
+        self._counts.update(map(floor, map(truediv, map(log2, noted), repeat(LOG2_BASE))))
         self._noted.clear()
 
     def close(self) -> Durations:
@@ -96,12 +96,13 @@ class TickCounters:
         self.ttft = DurationRecorder()
         self.itl = DurationRecorder()
         self.tpot = DurationRecorder()
+        self.repeat = Repeat(self.latency.note, self.lag.note)
         self._reset()
 
     def _reset(self) -> None:
         self.answers: list[dict[bytes, list[int]]] = [{} for _ in range(self._payloads)]
         """For each payload its distinct answers: how often each came, and to which request first."""
-        self.requests = 0
+        self.repeat.begin_tick(self.answers[0])
         self.untimed_ns = 0
         self.due = 0
         self.held = 0
@@ -187,8 +188,9 @@ class TickCounters:
             users: Of a closed loop.
             last: Whether it is the last one.
         """
-        sent = self.requests + self._failed + len(sent_ns) - self._under_way
         latency, service = self.latency.close(), self.service.close()
+        requests = latency.total
+        sent = requests + self._failed + len(sent_ns) - self._under_way
         # Of a request that was under way at the begin only the rest counts: all its time less what it had waited.
         waited_ns = len(sent_ns) * now_ns - sum(sent_ns)
         served_ns = (service if open_loop else latency).sum_ns + self.untimed_ns
@@ -201,7 +203,7 @@ class TickCounters:
             number=self._number,
             begin_ns=self._begin_ns,
             end_ns=now_ns,
-            requests=self.requests,
+            requests=requests,
             latency=latency,
             service=service,
             lag=self.lag.close(),
@@ -221,7 +223,7 @@ class TickCounters:
             errors=self._errors,
             error_samples=self._samples,
             answers=[] if self._keep == "none" else kept,
-            unchecked=self.requests if self._keep == "none" else self._unchecked,
+            unchecked=requests if self._keep == "none" else self._unchecked,
             in_flight=len(sent_ns),
             in_flight_ns=served_ns + waited_ns - self._waited_ns,
             untimed_ns=self.untimed_ns,

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 IDLE: Final = -1
+
+LAG_SAMPLE: Final = 7
+"""Without think time every eighth request's lag is noted: it is the engine's own few microseconds and nothing else."""
 
 MAX_ANSWER_BYTES: Final = 1 << 28
 """A longer answer is not waited for: it would take the memory of whatever else runs on the host."""
@@ -79,6 +83,76 @@ class Slot:
         raise NotImplementedError
 
 
+class Repeat:
+    """A request that each slot sends again, by itself, as soon as an answer comes that is byte for byte a known one.
+
+    To ask the issuer would take longer than the rest of the work for such a request. The slot notes what the issuer
+    would note.
+
+    Args:
+        note_latency: Takes the latency of each answer.
+        note_lag: Takes how long after the answer a request was sent; of every eighth request.
+
+    Attributes:
+        payload: The request.
+        size: Its bytes.
+        number: Of the next request.
+        step: From one number to the next.
+        end: The first number that is not sent by a slot itself; 0 where all are the issuer's.
+        counts: The known answers of this tick: how often each came, and to which request first.
+        answer: All bytes of the answer that came last; None where that is to be looked up.
+        count: Its entry of ``counts``.
+    """
+
+    __slots__ = ("answer", "count", "counts", "end", "note_lag", "note_latency", "number", "payload", "size", "step")
+
+    def __init__(self, note_latency: Callable[[int], None], note_lag: Callable[[int], None]) -> None:
+        self.note_latency = note_latency
+        self.note_lag = note_lag
+        self.payload = b""
+        self.size = self.number = self.end = 0
+        self.step = 1
+        self.begin_tick({})
+
+    def begin_tick(self, counts: dict[bytes, list[int]]) -> None:
+        """Count in these from now on."""
+        self.counts = counts
+        self.answer: bytes | None = None
+        self.count: list[int] = []
+
+    def recall(self, data: bytes, body: bytes | None) -> bool:
+        """Make an answer the last one; returns whether it came in this tick before.
+
+        Args:
+            data: All of its bytes.
+            body: Its body; None where the answer is not known.
+        """
+        count = None if body is None else self.counts.get(body)
+        if count is None:
+            return False
+        self.answer, self.count = data, count
+        return True
+
+    def again(self, slot: Slot, now_ns: int, body: bytes) -> bool:
+        """Note that this answer came to a slot at this time, and send the slot's next request.
+
+        Returns:
+            Whether that was done; otherwise the slot asks its issuer.
+        """
+        if self.number >= self.end or not self.recall(body, body):
+            return False
+        count = self.count
+        self.note_latency(now_ns - slot.sent_ns)
+        count[0] += 1
+        slot.number = self.number
+        self.number += self.step
+        slot.sent_ns = sent_ns = time.perf_counter_ns()
+        slot.send(self.payload)
+        if not count[0] & LAG_SAMPLE:
+            self.note_lag(sent_ns - now_ns)
+        return True
+
+
 class Stream(NamedTuple):
     """What came of a stream's answer.
 
@@ -100,7 +174,12 @@ class Issuer(Protocol):
 
     A slot that was ``answered`` or ``refused`` with ``keep`` may be sent on from within that call. Without it the slot
     is closed, or just closing, and is not used again: nothing more is told of it.
+
+    Attributes:
+        repeat: What a slot sends by itself.
     """
+
+    repeat: Repeat
 
     def ready(self, slot: Slot) -> None:
         """The slot is open."""
