@@ -365,7 +365,6 @@ def stored_judgement(metric: Metric, usable: Usable, sessions: Sequence[Session]
         verdict=evidence.verdict,
         reference_kind="baseline",
         value=metric.value_at(now),
-        reference=metric.value_at(now - evidence.estimate),
         rounds=len(sessions),
     )
 

@@ -395,7 +395,6 @@ class SideBySide:
         rounds = rounds_until(self.rounds, look)
         try:
             points = points_of(metric, rounds, metric.default_tolerance)
-            ratio = self._ratio(metric, rounds)
         except TooFewRequests as problem:
             if look == 0:
                 return self._undecided(metric, limit=limit)
@@ -405,14 +404,15 @@ class SideBySide:
         allowed = -math.log(limit) if metric.higher_is_better else math.log(limit)
         evidence = paired_limit(metric, points, self._prior_of(metric), limit_log_cost=allowed, levels=LEVELS[look])
         reasons = evidence.remarks(metric)
+        change = metric.change_of(evidence.estimate)
         low, high = (metric.change_of(bound) for bound in evidence.interval)
         return Judgement(
             metric,
             evidence.verdict,
             self._kind,
-            value=ratio,
+            value=None if change is None else 1 + change,
             reference=limit,
-            change=ratio - 1,
+            change=change,
             interval=None if low is None or high is None else (min(low, high), max(low, high)),
             rounds=len(points),
             reasons=reasons if self.seconds else (*reasons, *self._kept_remark),
@@ -455,7 +455,6 @@ class SideBySide:
             verdict=verdict,
             reference_kind=self._kind,
             value=paired_value(metric, judged_rounds(metric, rounds), "candidate"),
-            reference=paired_value(metric, judged_rounds(metric, rounds), "base"),
             rounds=len(points),
             windows=windows_of(rounds),
         )
@@ -483,11 +482,6 @@ class SideBySide:
             return paired_value(metric, rounds, arm) if rounds else None
         except NotMeasured:
             return None
-
-    @staticmethod
-    def _ratio(metric: Metric, rounds: Sequence[Round]) -> float:
-        judged = judged_rounds(metric, rounds)
-        return paired_value(metric, judged, "candidate") / paired_value(metric, judged, "base")
 
     # -- remembering
 

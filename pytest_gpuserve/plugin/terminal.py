@@ -11,11 +11,10 @@ from pytest_gpuserve.plugin.outputs import Written, write_outputs
 from pytest_gpuserve.process.secrets import masked
 from pytest_gpuserve.report.names import with_texts
 from pytest_gpuserve.report.next_step import next_step
-from pytest_gpuserve.report.ranking import FAILED, rows_of
 from pytest_gpuserve.report.remarks import (
     bases_lines,
+    basis_lines,
     client_lines,
-    detail_lines,
     kinds_lines,
     language_model_lines,
     measured_again_lines,
@@ -24,13 +23,13 @@ from pytest_gpuserve.report.remarks import (
     settings_lines,
     totals_line,
 )
-from pytest_gpuserve.report.terminal import is_whole, table
+from pytest_gpuserve.report.terminal import table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from pytest_gpuserve.plugin.outputs import Output
-    from pytest_gpuserve.report.results import SessionResult, TestResult
+    from pytest_gpuserve.report.results import SessionResult
 
 
 def write_results(session: pytest.Session, outputs: Iterable[Output], closing: SessionResult) -> Written:
@@ -48,25 +47,26 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
     verdicts rest on.
     """
     closing = _known(closing)
-    tests = [test for test in closing.tests if any(run.judgements for run in test.runs)]
-    problems = problem_lines(closing.tests)
     verbosity = writer.config.get_verbosity()
+    rows = closing.rows if verbosity >= 0 else [row for row in closing.rows if row.is_bad]
+    problems = problem_lines(closing)
     # A step's summary nobody has asked for: where nothing was compared it is not worth a section.
     asked = verbosity >= 0 and written.asked
-    if not (tests or closing.notes or problems or written.missing or asked):
+    if not (closing.rows or closing.notes or problems or asked):
         return
     lines = (
-        [*reason_lines(tests, only_bad=True), *problems, *closing.notes, *map(masked, written.missing)]
+        [*reason_lines(rows), *problems, *closing.notes, *map(masked, written.missing)]
         if verbosity < 0
         else [
-            *bases_lines(tests),
-            *reason_lines(tests, verbose=verbosity > 0),
-            *kinds_lines(tests),
+            *(basis_lines(rows) if verbosity > 0 else ()),
+            *bases_lines(rows),
+            *reason_lines(rows, verbose=verbosity > 0),
+            *kinds_lines(rows),
             *problems,
-            *measured_again_lines(tests, verbose=verbosity > 0),
-            *settings_lines(tests),
-            *language_model_lines(tests),
-            *client_lines(tests),
+            *measured_again_lines(closing, verbose=verbosity > 0),
+            *settings_lines(closing),
+            *language_model_lines(closing),
+            *client_lines(closing),
             *closing.notes,
             *closing.places,
             *map(masked, written.lines),
@@ -74,7 +74,8 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
     )
     # Not `section`, which leaves pytest's own line unended where all tests passed.
     writer.write_sep("-", "gpuserve", blue=True)
-    for line in _table(writer, tests, verbosity):
+    drawn = table(rows, width=shutil.get_terminal_size((120, 24)).columns, color=writer.hasmarkup)
+    for line in drawn.splitlines():
         writer.write_line(line)
     for line in lines:
         writer.write_line(line)
@@ -91,22 +92,9 @@ def _known(closing: SessionResult) -> SessionResult:
     return known
 
 
-def _table(writer: pytest.TerminalReporter, tests: Sequence[TestResult], verbosity: int) -> list[str]:
-    width = shutil.get_terminal_size((120, 24)).columns
-    drawn = table(
-        tests,
-        width=width,
-        color=writer.hasmarkup,
-        only_bad=verbosity < 0,
-        verbose=verbosity > 0,
-    )
-    details = detail_lines(tests) if verbosity > 0 and not is_whole(tests, width=width) else []
-    return [*([drawn] if drawn else []), *details]
-
-
 def _markup(closing: SessionResult) -> dict[str, bool]:
     """The colour of the totals: pytest's own of its last line."""
-    if any(test.outcome in FAILED for test in closing.tests):
+    if any(test.failed for test in closing.tests):
         return {"red": True}
-    doubtful = any(row.is_bad for test in closing.tests for row in rows_of(test))
+    doubtful = any(row.is_bad for row in closing.rows)
     return {"yellow": True} if doubtful else {"green": True}

@@ -14,11 +14,13 @@ import math
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
+
 from pytest_gpuserve.measure.histogram import seconds_of
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.report.names import printable
-from pytest_gpuserve.report.ranking import rows_by_load
+from pytest_gpuserve.report.result_json import verdict_record
 from pytest_gpuserve.units import digest
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.verdict import Verdict
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.measure.summary import Summary
     from pytest_gpuserve.measure.window import Session
-    from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 
 LAYOUT: Final = "5.0.0"
@@ -105,10 +106,10 @@ def statistics_of(summary: Summary) -> dict[str, float | int | str]:
 def _benchmarks(test: TestResult, taken: set[str]) -> Iterator[dict[str, Any]]:
     """The benchmarks of a test's loads, whose names are those of no other load."""
     nodeid = printable(test.nodeid)
-    for run, rows in zip(test.runs, rows_by_load(test), strict=True):
+    for run in test.runs:
         name = _unique(f"{nodeid} {printable(run.label)}" if run.label else nodeid, taken)
         try:
-            summary = summary_of(window for session in _sound(run, rows) for window in session.windows)
+            summary = summary_of(window for session in _sound(run) for window in session.windows)
         except NotMeasured:
             continue
         yield {
@@ -121,7 +122,7 @@ def _benchmarks(test: TestResult, taken: set[str]) -> Iterator[dict[str, Any]]:
             "extra_info": {
                 "outcome": test.outcome,
                 "metrics": _metrics(run.sessions),
-                "verdicts": [_verdict(row) for row in rows],
+                "verdicts": [_facts(msgspec.to_builtins(verdict_record(each, run.label))) for each in run.judgements],
                 "errors": summary.errors,
                 "measured_seconds": summary.seconds,
                 "load": _facts(dict(run.load)),
@@ -132,9 +133,9 @@ def _benchmarks(test: TestResult, taken: set[str]) -> Iterator[dict[str, Any]]:
         }
 
 
-def _sound(run: RunResult, rows: Sequence[Row]) -> Sequence[Session]:
+def _sound(run: RunResult) -> Sequence[Session]:
     # That others used the host is no problem of a session: what passed in spite of them stands.
-    judged = any(row.judgement.verdict is Verdict.INVALID for row in rows)
+    judged = any(judgement.verdict is Verdict.INVALID for judgement in run.judgements)
     return () if judged or any(session.problems for session in run.sessions) else run.sessions
 
 
@@ -145,23 +146,6 @@ def _metrics(sessions: Sequence[Session]) -> dict[str, float]:
         with suppress(NotMeasured):
             found[name] = pooled_value(metric, sessions)
     return found
-
-
-def _verdict(row: Row) -> dict[str, Any]:
-    judgement = row.judgement
-    known = {
-        "value": judgement.value,
-        "reference": judgement.reference,
-        "change": judgement.change,
-        "interval": None if judgement.interval is None else list(judgement.interval),
-        "tolerance": judgement.tolerance,
-    }
-    return {
-        "metric": judgement.metric.name,
-        "verdict": str(judgement.verdict),
-        "reference_kind": judgement.reference_kind,
-        **{name: value for name, value in known.items() if value is not None},
-    }
 
 
 def _machine(result: SessionResult) -> dict[str, Any]:

@@ -31,9 +31,6 @@ WEIGHTIEST = 2
 DECIDED = frozenset({Verdict.REGRESSED, Verdict.IMPROVED})
 """Verdicts whose numbers say more than their reasons."""
 
-BOUNDS = frozenset({"limit", "duel"})
-"""Reference kinds that a value may not be beyond; the others are what it was elsewhere."""
-
 PAIRED = frozenset({"against", "duel"})
 """Reference kinds that were measured side by side, in rounds; the others rest on sessions."""
 
@@ -57,11 +54,8 @@ def explain(
     explained = judgement.verdict in EXPLAINED
     # What moved comes right after what happened.
     lines = [headline(judgement), *(attribution[:1] if explained else ())]
-    if judgement.interval is not None:
-        low, high = judgement.interval
-        lines.append(f"interval {format_change(low)} to {format_change(high)}, {evidence(judgement)}")
-    elif judgement.rounds and judgement.reference_kind in PAIRED:
-        lines.append(evidence(judgement))
+    if judgement.interval is not None or judgement.reference_kind in PAIRED:
+        lines.extend(filter(None, [basis(judgement)]))
     lines.extend(map(str, _not_shown_within(judgement)))
     reasons = [line for reason in judgement.reasons for line in reason.text.splitlines()]
     moved = [
@@ -104,59 +98,37 @@ def headline(judgement: Judgement) -> str:
     return text
 
 
-def _reference_text(judgement: Judgement, *, unknown: str, bounds: tuple[str, str], always_named: bool) -> str:
-    """What it was compared with, so that two rows of one metric, by its baseline and by its base, are told apart."""
+def reference_text(judgement: Judgement) -> str:
+    """``146/s``, ``base 143/s``, ``at most 50.0 ms``: the reference, by its kind; empty if it is not known."""
     if judgement.reference is None:
-        return unknown
+        return ""
     value = format_value(judgement.reference, judgement.unit)
-    word = REFERENCE_WORDS[judgement.reference_kind]
-    if judgement.reference_kind in BOUNDS:
-        least, most = bounds
-        bound = f"{least if judgement.metric.higher_is_better else most} {value}"
-        return f"{word}: {bound}" if always_named else bound
-    return value if judgement.reference_kind == "baseline" and not always_named else f"{word} {value}"
+    word = {"baseline": "", "against": "base "}.get(judgement.reference_kind)
+    if word is None:
+        word = "at least " if judgement.metric.higher_is_better else "at most "
+    return f"{word}{value}"
 
 
-def cells(
-    judgement: Judgement,
-    *,
-    unknown: str,
-    between: str = " to ",
-    bounds: tuple[str, str] = ("at least", "at most"),
-    always_named: bool = False,
-) -> dict[str, str]:
-    """The numbers of a judgement as texts, by the headings of a table.
+def basis(judgement: Judgement) -> str:
+    """``interval -4.1 % to -1.2 %, from 3 rounds (72 windows)``; empty if nothing was measured for the verdict.
 
-    Args:
-        unknown: What stands for what is not known.
-        between: What stands between both ends of an interval.
-        bounds: What stands before a limit below which, and before one above which, a value may not be.
-        always_named: Whether the kind of reference is named where a reader would take it for granted too.
+    An undecided one adds which change it would have seen.
     """
-    unit, fractions = judgement.unit, {"tolerance": judgement.tolerance, "detectable": judgement.detectable}
-    return {
-        "now": unknown if judgement.value is None else format_value(judgement.value, unit),
-        "reference": _reference_text(judgement, unknown=unknown, bounds=bounds, always_named=always_named),
-        "change": unknown if judgement.change is None else format_change(judgement.change),
-        "interval": unknown if judgement.interval is None else between.join(map(format_change, judgement.interval)),
-        **{name: unknown if value is None else format_fraction(value) for name, value in fractions.items()},
-    }
+    parts = []
+    if judgement.interval is not None:
+        low, high = map(format_change, judgement.interval)
+        parts.append(f"interval {low} to {high}")
+    if judgement.rounds:
+        unit = "round" if judgement.reference_kind in PAIRED else "session"
+        parts.append(f"from {judgement.rounds} {unit}{'s' if judgement.rounds != 1 else ''}{_windows(judgement)}")
+    if judgement.detectable is not None:
+        parts.append(f"a change of {format_fraction(judgement.detectable)} would have been seen")
+    return ", ".join(parts)
 
 
-def evidence(judgement: Judgement) -> str:
-    """What the verdict rests on, and what it could have seen: ``from 3 rounds (72 windows); a change of 4.1 % ...``."""
-    unit = "round" if judgement.reference_kind in PAIRED else "session"
-    text = f"from {judgement.rounds} {unit}{'s' if judgement.rounds != 1 else ''}"
-    if judgement.windows and judgement.reference_kind in PAIRED:
-        text += f" ({judgement.windows} window{'s' if judgement.windows != 1 else ''})"
-    detectable, tolerance = judgement.detectable, judgement.tolerance
-    if detectable is not None:
-        text += f"; a change of {format_fraction(detectable)} would have been seen"
-        if judgement.verdict.passes and tolerance is not None and tolerance < detectable:
-            text += f", one of just the tolerance ({format_fraction(tolerance)}) not surely"
-    elif judgement.verdict.passes and tolerance is not None:
-        text += "; it cannot say which change would have been seen"
-    return text
+def _windows(judgement: Judgement) -> str:
+    count = judgement.windows
+    return f" ({count} window{'s' if count != 1 else ''})" if count else ""
 
 
 def reasons_of(judgement: Judgement) -> tuple[Reason, ...]:
@@ -166,10 +138,9 @@ def reasons_of(judgement: Judgement) -> tuple[Reason, ...]:
 
 def _not_shown_within(judgement: Judgement) -> tuple[Reason, ...]:
     """Say of a regression whose estimate is within the tolerance, as of what passes, why it is one."""
-    change, tolerance, interval = judgement.change, judgement.tolerance, judgement.interval
-    if judgement.verdict is not Verdict.REGRESSED or change is None or tolerance is None or interval is None:
+    change, tolerance, worst = judgement.change, judgement.tolerance, judgement.worst
+    if judgement.verdict is not Verdict.REGRESSED or change is None or tolerance is None or worst is None:
         return ()
-    worst = interval[0] if judgement.metric.higher_is_better else interval[1]
     if abs(change) > tolerance or abs(worst) <= tolerance:
         return ()
     within = f"within the tolerance of {format_fraction(tolerance)}"

@@ -5,18 +5,16 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.report.explain import cells, evidence
-from pytest_gpuserve.report.names import names_of, printable
+from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.plots import plots_of
-from pytest_gpuserve.report.ranking import FAILED, ranked, ranked_tests
 from pytest_gpuserve.report.remarks import totals_line
+from pytest_gpuserve.report.results import HEADINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from pytest_gpuserve.report.ranking import Row
-    from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+    from pytest_gpuserve.report.results import Row, RunResult, SessionResult, TestResult
 
 UNKNOWN: Final = "not known"
 
@@ -59,7 +57,6 @@ def document(result: SessionResult) -> str:
     Raises:
         UsageProblem: matplotlib, which draws the plots, is not installed.
     """
-    names = names_of(result.tests)
     top = [
         '<!DOCTYPE html><html lang="en"><head><meta charset="utf-8">',
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">',
@@ -77,11 +74,12 @@ def document(result: SessionResult) -> str:
         *(f"<p>{_line(note)}</p>" for note in (*result.notes, *result.places)),
         "</body></html>\n",
     ]
-    table = _fitting((_row(row, names) for row in ranked(result.tests)), TABLE_BYTES, "row")
+    table = _fitting(map(_row, result.rows), TABLE_BYTES, "row")
     if table:
-        headings = "".join(f"<th>{name}</th>" for name in ("verdict", "metric", "test", *_HEADINGS))
+        test, metric, *numbers, verdict = HEADINGS
+        headings = "".join(f"<th>{name}</th>" for name in (verdict, metric, test, *numbers))
         table = ["<h2>Verdicts</h2><table>", f"<thead><tr>{headings}</tr></thead>", *table, "</table>"]
-    sections = (_section(test, names[test.nodeid]) for test in ranked_tests(result.tests))
+    sections = (_section(test, result.names[test.nodeid]) for test in result.ranked_tests)
     room = MOST_BYTES - sum(map(_bytes, (*top, *table, *bottom)))
     return "\n".join([*top, *table, *_fitting(sections, room, "test"), *bottom])
 
@@ -101,29 +99,22 @@ def _bytes(text: str) -> int:
     return len(text.encode("utf-8", "backslashreplace")) + 1
 
 
-_HEADINGS: Final = ("now", "reference", "change", "interval", "tolerance", "detectable")
-
-
-def _row(row: Row, names: Mapping[str, str]) -> str:
-    """A judgement as a line of the table, with a line of why."""
-    judgement = row.judgement
-    texts = cells(judgement, unknown=UNKNOWN, always_named=True)
-    name = f"{names[row.test.nodeid]} {row.run.label}".strip()
+def _row(row: Row) -> str:
+    """A row as a line of the table, with a line of why."""
+    name, metric, *numbers, verdict = row.cells
+    line = "".join(f"<td>{_line(text)}</td>" for text in (metric, name, *numbers))
     reasons = [reason.text for reason in row.reasons]
-    if judgement.rounds and not judgement.verdict.passes:
-        reasons.append(evidence(judgement))
-    line = "".join(
-        f"<td>{_line(text)}</td>" for text in (judgement.metric.name, name, *(texts[each] for each in _HEADINGS))
-    )
+    if row.basis and not row.judgement.verdict.passes:
+        reasons.append(row.basis)
     why = "".join(f"<p>{_line(reason, TEXT_CHARACTERS)}</p>" for reason in reasons)
-    return f"<tr><td>{_badge(str(judgement.verdict))}</td>{line}</tr>" + (
-        f'<tr class="why"><td colspan="9">{why}</td></tr>' if why else ""
+    return f"<tr><td>{_badge(verdict)}</td>{line}</tr>" + (
+        f'<tr class="why"><td colspan="{len(HEADINGS)}">{why}</td></tr>' if why else ""
     )
 
 
 def _section(test: TestResult, name: str) -> str:
     """A test: what it came to, its plots, why it failed, and the ends of its servers' logs."""
-    ends = test.logs if test.outcome in FAILED else ()
+    ends = test.logs if test.failed else ()
     logs = [
         f"<details><summary>end of the log {_line(log.name)}</summary><pre>{_block(log.text, last=True)}</pre>"
         "</details>"

@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from pytest_gpuserve.report.names import printable
-from pytest_gpuserve.report.ranking import Row, rows_of
-from pytest_gpuserve.report.results import TestResult
+from pytest_gpuserve.report.result_json import verdict_record
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -31,53 +32,37 @@ _KINDS: Final = ("baseline", "against", "duel", "limit")
 
 def properties(runs: Iterable[RunResult]) -> list[tuple[str, str]]:
     """What is known of the metrics of a test's loads, as names and values."""
-    loads: dict[str, list[Row]] = {}
-    for row in rows_of(TestResult("", "", list(runs))):
-        loads.setdefault(row.run.label, []).append(row)
+    # pytest makes values fit for XML, and not names.
     return [
-        (name, value)
-        for label, rows in loads.items()
-        for place, judgement in _places(rows)
-        for name, value in _fields(f"gpuserve.{_within(label)}{place}", judgement)
+        (f"gpuserve.{f'{printable(run.label)}.' if run.label else ''}{place}.{name}", value)
+        for run in runs
+        for place, judgement in _places(run.judgements)
+        for name, value in _fields(judgement)
     ]
 
 
-def _within(label: str) -> str:
-    # pytest makes values fit for XML, and not names.
-    return f"{printable(label)}." if label else ""
-
-
-def _places(rows: Sequence[Row]) -> Iterator[tuple[str, Judgement]]:
+def _places(judgements: Sequence[Judgement]) -> Iterator[tuple[str, Judgement]]:
     """The judgements of a load, each with a name that no other has."""
     taken: set[str] = set()
-    for row in sorted(rows, key=_by_weight):
-        plain = row.judgement.metric.name
-        kind = f"{plain}.{row.judgement.reference_kind}"
-        numbered = (f"{kind}.{number}" for number in range(2, len(rows) + 2))
+    for judgement in sorted(judgements, key=lambda each: _KINDS.index(each.reference_kind)):
+        plain = judgement.metric.name
+        kind = f"{plain}.{judgement.reference_kind}"
+        numbered = (f"{kind}.{number}" for number in range(2, len(judgements) + 2))
         name = next(name for name in (plain, kind, *numbered) if name not in taken)
         taken.add(name)
-        yield name, row.judgement
+        yield name, judgement
 
 
-def _by_weight(row: Row) -> int:
-    return _KINDS.index(row.judgement.reference_kind)
-
-
-def _fields(place: str, judgement: Judgement) -> Iterator[tuple[str, str]]:
-    fields = {
-        "verdict": str(judgement.verdict),
-        "value": judgement.value,
-        "unit": judgement.unit,
-        "reference": judgement.reference,
-        "reference_kind": judgement.reference_kind,
-        "change": judgement.change,
-        "interval": None if judgement.interval is None else json.dumps(judgement.interval),
-        "tolerance": judgement.tolerance,
-        "detectable": judgement.detectable,
-        "rounds": judgement.rounds or None,
-        "windows": judgement.windows or None,
-        "reasons": "\n".join(map(printable, "\n".join(map(str, judgement.reasons)).splitlines())),
-    }
+def _fields(judgement: Judgement) -> Iterator[tuple[str, str]]:
+    """Those of the JSON result, as texts; what is not known is left out."""
+    fields = msgspec.to_builtins(verdict_record(judgement, ""))
+    for name in ("metric", "run", "why"):
+        del fields[name]
+    if fields["interval"] is not None:
+        fields["interval"] = json.dumps(fields["interval"])
+    fields["reasons"] = "\n".join(printable(line) for reason in fields["reasons"] for line in reason.splitlines())
+    for name in ("rounds", "windows"):
+        fields[name] = fields[name] or None
     for name, value in fields.items():
         if value not in {None, ""}:
-            yield f"{place}.{name}", str(value)
+            yield name, str(value)

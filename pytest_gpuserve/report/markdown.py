@@ -13,17 +13,15 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.report.explain import cells
-from pytest_gpuserve.report.names import names_of, printable
+from pytest_gpuserve.report.names import printable
 from pytest_gpuserve.report.next_step import next_step
-from pytest_gpuserve.report.ranking import Row, ranked
 from pytest_gpuserve.report.remarks import totals_line
-from pytest_gpuserve.verdict.verdict import Verdict
+from pytest_gpuserve.report.results import HEADINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from pytest_gpuserve.report.results import SessionResult, TestResult
+    from pytest_gpuserve.report.results import Row, SessionResult, TestResult
 
 LONGEST: Final = 400
 """Characters of a line that are shown; names and reasons are shorter."""
@@ -115,33 +113,11 @@ def _cut(text: str, longest: int, *, keep_end: bool = False) -> str:
     return f"... {text[-longest:]}" if keep_end else f"{text[:longest]} ..."
 
 
-HEADINGS: Final = ("test", "metric", "now", "reference", "change", "detectable", "verdict")
-
-UNKNOWN: Final = "unknown"
-
-RED: Final = frozenset({Verdict.REGRESSED, Verdict.INVALID})
-"""Verdicts whose rows are the last ones to be left out, whichever test they are of."""
-
-
-def worst_first(tests: Collection[TestResult]) -> list[Row]:
-    """All rows in the order of `report.ranking`, those that are red before all others."""
-    return sorted(ranked(tests), key=lambda row: not (row.is_bad and row.judgement.verdict in RED))
-
-
-def _table_rows(rows: Collection[Row], tests: Collection[TestResult]) -> list[str]:
-    """Rows of a table of HTML, a line each."""
-    names = names_of(tests)
-    return [_table_row(row, f"{names[row.test.nodeid]} {row.run.label}".strip()) for row in rows]
-
-
-def _table_row(row: Row, name: str) -> str:
-    shown = cells(row.judgement, unknown=UNKNOWN)
-    if row.judgement.interval is not None:
-        shown["change"] += f" ({shown['interval']})"
-    # Bounds are in words, for a sign such as `>=` would have to be escaped.
-    numbers = (shown[heading] for heading in ("now", "reference", "change", "detectable"))
-    row_cells = (code(name), row.judgement.metric.name, *numbers, f"<strong>{row.judgement.verdict}</strong>")
-    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in row_cells)}</tr>"
+def _table_row(row: Row) -> str:
+    """A row of a table of HTML, in one line."""
+    name, metric, *numbers, verdict = row.cells
+    cells = (code(name), metric, *numbers, f"<strong>{verdict}</strong>")
+    return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
 
 
 PASSED: Final = "passed"
@@ -180,8 +156,8 @@ def step_summary(result: SessionResult) -> str:
 
 
 def _document(result: SessionResult, most_bytes: int) -> str:
-    rows = worst_first(result.tests)
-    bad, others = (_table_rows([row for row in rows if row.is_bad is wanted], result.tests) for wanted in (True, False))
+    rows = result.rows
+    bad, others = ([_table_row(row) for row in rows if row.is_bad is wanted] for wanted in (True, False))
     head = "\n".join(_head(result))
     parts = (
         CommentPart(_TABLE, bad, "</table>", "rows that do not pass, the least bad ones"),

@@ -14,8 +14,6 @@ from pytest_gpuserve.verdict.metric import Metric
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Sequence
 
-    from pytest_gpuserve.report.results import TestResult
-
 NAMED: Final = 3
 """Of many things that have something in common so many are named, and the others counted."""
 
@@ -67,11 +65,10 @@ def _known(name: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- a 
     return shown(name) if isinstance(name, str) and not _OURS.fullmatch(name) else name
 
 
-def names_of(tests: Collection[TestResult]) -> dict[str, str]:
+def names_of(nodeids: Collection[str]) -> dict[str, str]:
     """The name of each test by its id; tests of one name in several files are told apart by the file."""
-    count = Counter(short_name(test.nodeid) for test in tests)
-    names = ((test.nodeid, short_name(test.nodeid)) for test in tests)
-    return {nodeid: printable(name if count[name] == 1 else nodeid) for nodeid, name in names}
+    count = Counter(map(short_name, nodeids))
+    return {nodeid: printable(name if count[name := short_name(nodeid)] == 1 else nodeid) for nodeid in nodeids}
 
 
 def some_of(names: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
 """What to type: which options help a judgement, the command that runs its test with them, and the last lines of a run.
 
-One rule for a failed assertion and for the last lines of a run, which speak of the same test. Of what keeps tests from
-passing the worst verdict is spoken of, in the order of `report.ranking`. No word of it is from the run but the ids of
-tests, which are quoted: what a server wrote into a reason must not become a command.
+One rule for a failed assertion and for the last lines of a run, which speak of the same test: the worst one that keeps
+a run from passing, in the order of `SessionResult.rows`. No word is from the run but the ids of tests, quoted:
+a reason may hold what a server wrote, and must not become a command.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.report.ranking import ranked
 from pytest_gpuserve.report.remarks import RECORDABLE, improvements
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.verdict import Verdict
@@ -18,8 +17,7 @@ from pytest_gpuserve.verdict.verdict import Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.report.ranking import Row
-    from pytest_gpuserve.report.results import SessionResult
+    from pytest_gpuserve.report.results import Row, SessionResult
     from pytest_gpuserve.verdict.verdict import Judgement
 
 
@@ -159,7 +157,7 @@ MENDED_BY: Final[Mapping[ReasonKind, str]] = {
 
 def next_step(result: SessionResult) -> str:
     """What to do next: ``next: record what is missing: pytest ... --baseline-update-new``; empty where nothing is."""
-    bad = [row for row in ranked(result.tests) if row.is_bad]
+    bad = [row for row in result.rows if row.is_bad]
     for verdict, step in _STEPS.items():
         line = step(result, [row for row in bad if row.judgement.verdict is verdict])
         if line:

@@ -6,23 +6,17 @@ from collections import Counter
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.measure.counters import differences
-from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.measure.work import cached_share, preemptions_of_thousand
-from pytest_gpuserve.report.explain import evidence
-from pytest_gpuserve.report.names import names_of, printable, some_of
-from pytest_gpuserve.report.ranking import FAILED, ranked, rows_of
+from pytest_gpuserve.report.names import printable, some_of
 from pytest_gpuserve.units import format_change, format_fraction, format_seconds
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.verdict import Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from pytest_gpuserve.measure.window import Window
-    from pytest_gpuserve.report.ranking import Row
-    from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+    from pytest_gpuserve.report.results import Row, SessionResult
     from pytest_gpuserve.verdict.reason import Reason
-    from pytest_gpuserve.verdict.verdict import Judgement
 
 
 MOST_OF_PASSES: Final = 3
@@ -78,38 +72,34 @@ def header_line(
     return printable(f"{device} ({product}), {mode}{there}{made}, {budget}")
 
 
-def reason_lines(tests: Collection[TestResult], *, only_bad: bool = False, verbose: bool = True) -> list[str]:
+def reason_lines(rows: Iterable[Row], *, verbose: bool = True) -> list[str]:
     """Why verdicts are what they are: each reason once, with the tests that it is of, those of the worst row first.
 
     Args:
-        only_bad: Whether to leave out all but what keeps a test from passing.
         verbose: Whether to tell every reason of what passed, too; else the first `MOST_OF_PASSES`.
     """
-    names = names_of(tests)
     found: dict[tuple[Verdict, str], list[tuple[Row, Reason]]] = {}
-    for row in ranked(tests):
-        if only_bad and not row.is_bad:
-            continue
+    for row in rows:
         for reason in row.reasons:
             found.setdefault((row.judgement.verdict, _in_common(reason)), []).append((row, reason))
-    lines = []
     passed = [key for key in found if key[0].passes]
     left_out = set() if verbose else set(passed[MOST_OF_PASSES:])
-    for (verdict, general), rows in found.items():
+    lines = []
+    for (verdict, general), told in found.items():
         if (verdict, general) in left_out:
             continue
-        who = _who([row for row, _ in rows], names)
+        who = _who([row for row, _ in told])
         # In its own words, where it is of one load alone.
-        text = general if len(who) > 1 else rows[0][1].text
-        lines.extend(_with_names(f"{verdict}: {text}", who, "tests"))
+        text = general if len(who) > 1 else told[0][1].text
+        lines.extend(_with_names(f"{verdict}: {text}", who))
     return [*lines, f"{len(left_out)} more notes on what passed: -v shows them"] if left_out else lines
 
 
-def kinds_lines(tests: Iterable[TestResult]) -> list[str]:
+def kinds_lines(rows: Iterable[Row]) -> list[str]:
     """Say in one line where it is explained why verdicts were not reached; none where nothing is in question."""
     kinds = dict.fromkeys(
         f"#{reason.kind}"
-        for row in ranked(tests)
+        for row in rows
         if row.is_bad and row.judgement.verdict is not Verdict.REGRESSED
         for reason in row.judgement.reasons
     )
@@ -118,117 +108,94 @@ def kinds_lines(tests: Iterable[TestResult]) -> list[str]:
     return [f"what these reasons mean: {some_of(list(kinds))} in {REASONS_PAGE} (pytest --gpuserve-docs says where)"]
 
 
-def problem_lines(tests: Collection[TestResult]) -> list[str]:
+def problem_lines(result: SessionResult) -> list[str]:
     """Why tests did not pass that no verdict speaks of: each error once, with the tests that it ended."""
-    names = names_of(tests)
     found: dict[str, list[str]] = {}
-    for test in tests:
-        is_explained = test.outcome != "error" and any(row.is_bad for row in rows_of(test))
+    for test in result.tests:
+        is_explained = test.outcome != "error" and any(map(test.is_bad, test.judgements))
         problem = next((line.strip() for line in test.problem.splitlines() if line.strip()), "")
-        if test.outcome not in FAILED or is_explained or not problem:
+        if not test.failed or is_explained or not problem:
             continue
         text = problem if len(problem) <= PROBLEM_CHARACTERS else f"{problem[:PROBLEM_CHARACTERS]} ..."
-        found.setdefault(f"{test.outcome.upper()}: {text}", []).append(names[test.nodeid])
-    return [line for text, who in found.items() for line in _with_names(text, who, "tests")]
+        found.setdefault(f"{test.outcome.upper()}: {text}", []).append(result.names[test.nodeid])
+    return [line for text, who in found.items() for line in _with_names(text, who)]
 
 
-def detail_lines(tests: Collection[TestResult]) -> list[str]:
-    """What each verdict rests on, in words, for a terminal that is too narrow to have it in columns."""
-    names = names_of(tests)
-    lines = []
-    for row in ranked(tests):
-        judgement = row.judgement
-        parts = []
-        if judgement.interval is not None:
-            parts.append("interval {} to {}".format(*map(format_change, judgement.interval)))
-        if judgement.tolerance is not None:
-            parts.append(f"tolerance {format_fraction(judgement.tolerance)}")
-        if judgement.rounds:
-            parts.append(evidence(judgement))
-        if parts:
-            name = _name_of_load(row.test.nodeid, row.run, names)
-            lines.append(f"{name} {judgement.metric.name}, {judgement.verdict}: {', '.join(parts)}")
-    return lines
+def basis_lines(rows: Iterable[Row]) -> list[str]:
+    """The interval and the evidence that each verdict rests on."""
+    return [
+        f"{row.name} {row.judgement.metric.name}, {row.judgement.verdict}: {row.basis}" for row in rows if row.basis
+    ]
 
 
-def bases_lines(tests: Iterable[TestResult]) -> list[str]:
+def bases_lines(rows: Iterable[Row]) -> list[str]:
     """Say in a line each whom loads were measured beside."""
-    named = dict.fromkeys(
-        run.base
-        for test in tests
-        for run in test.runs
-        if run.base is not None and any(judgement.reference_kind == "against" for judgement in run.judgements)
-    )
-    return [f"side by side: the candidate and {printable(name)}" for name in named]
+    named = dict.fromkeys(row.run.base for row in rows if row.judgement.reference_kind == "against")
+    return [f"side by side: the candidate and {printable(name)}" for name in named if name is not None]
 
 
-def settings_lines(tests: Collection[TestResult]) -> list[str]:
+def settings_lines(result: SessionResult) -> list[str]:
     """Say in a line each where servers used something else than what they were asked for, with their tests."""
-    names = names_of(tests)
     found: dict[str, dict[str, None]] = {}
-    for test in tests:
+    for test in result.tests:
         for run in test.runs:
             for session in run.sessions:
                 for start in session.starts:
                     for difference in differences(start.settings):
-                        found.setdefault(difference, {})[names[test.nodeid]] = None
+                        found.setdefault(difference, {})[result.names[test.nodeid]] = None
     return [
-        line
-        for difference, who in found.items()
-        for line in _with_names(f"server settings: {difference}", list(who), "tests")
+        line for difference, who in found.items() for line in _with_names(f"server settings: {difference}", list(who))
     ]
 
 
-def client_lines(tests: Iterable[TestResult]) -> list[str]:
+def client_lines(result: SessionResult) -> list[str]:
     """Say in one line how the load engine did in all loads; none where there was no load."""
-    runs = [run for test in tests for run in test.runs if run.sessions]
-    clients = [Client.pooled(session.client for session in run.sessions) for run in runs]
-    lags = [client.lag.quantile(0.99) for client in clients if client.lag.total]
-    windows = [window for run in runs for session in run.sessions for window in session.windows]
+    sessions = [session for test in result.tests for run in test.runs for session in run.sessions]
+    lags = [session.client.lag.quantile(0.99) for session in sessions if session.client.lag.total]
+    windows = [window for session in sessions for window in session.windows]
     seconds = sum(window.seconds for window in windows)
     if not lags or not seconds:
         return []
     share = format_fraction(sum(window.client_cpu_seconds for window in windows) / seconds)
-    resent = sum(client.resent for client in clients)
+    resent = sum(session.client.resent for session in sessions)
     again = f", {resent} requests sent again: the server closed connections that it had kept open" if resent else ""
     return [f"load engine: send lag p99 {format_seconds(max(lags))} at most, {share} of a core on average{again}"]
 
 
-def language_model_lines(tests: Collection[TestResult]) -> list[str]:
+def language_model_lines(result: SessionResult) -> list[str]:
     """Say in a line each what prefix caches and preemptions came to; none where servers do not count them."""
-    names = names_of(tests)
     cached, preempted = [], []
-    for nodeid, run in ((test.nodeid, run) for test in tests for run in test.runs):
-        windows = [window for session in run.sessions for window in session.windows]
-        share, preemptions = cached_share(windows), preemptions_of_thousand(windows)
-        name = _name_of_load(nodeid, run, names)
-        cached += [] if share is None else [f"{format_fraction(share)} ({name})"]
-        preempted += [f"{preemptions:.3g} in 1000 requests ({name})"] if preemptions else []
+    for test in result.tests:
+        for run in test.runs:
+            windows = [window for session in run.sessions for window in session.windows]
+            share, preemptions = cached_share(windows), preemptions_of_thousand(windows)
+            name = result.name_of(test, run)
+            cached += [] if share is None else [f"{format_fraction(share)} ({name})"]
+            preempted += [f"{preemptions:.3g} in 1000 requests ({name})"] if preemptions else []
     return [
         *([f"prompt tokens from the prefix cache: {some_of(cached)}"] if cached else []),
         *([f"preemptions, for the KV cache was full: {some_of(preempted)}"] if preempted else []),
     ]
 
 
-def measured_again_lines(tests: Collection[TestResult], *, verbose: bool = False) -> list[str]:
+def measured_again_lines(result: SessionResult, *, verbose: bool = False) -> list[str]:
     """Say how many windows were measured again, and what disturbed them.
 
     Args:
         verbose: Whether to do so in a line for each load, with all that disturbed it; else in one line.
     """
-    names = names_of(tests)
     lines = []
     again = every = 0
-    for test in tests:
+    for test in result.tests:
         for run in test.runs:
             starts = [start for session in run.sessions for start in session.starts]
             reasons = [reason for start in starts for reason in start.rejected]
             if not reasons:
                 continue
             windows = len(reasons) + sum(len(start.windows) + start.discarded for start in starts)
-            known = [printable(reason) for reason in dict.fromkeys(reasons)]
-            name = _name_of_load(test.nodeid, run, names)
-            lines.append(f"{name}: {len(reasons)} of {windows} windows measured again: {'; '.join(known)}")
+            known = "; ".join(map(printable, dict.fromkeys(reasons)))
+            name = result.name_of(test, run)
+            lines.append(f"{name}: {len(reasons)} of {windows} windows measured again: {known}")
             again, every = again + len(reasons), every + windows
     if verbose or len(lines) < 2:
         return lines
@@ -241,28 +208,21 @@ def _in_common(reason: Reason) -> str:
     return reason.text if of_entries is None or not reason.about else of_entries.format(about=reason.about)
 
 
-def _who(rows: Sequence[Row], names: Mapping[str, str]) -> list[str]:
+def _who(rows: Sequence[Row]) -> list[str]:
     """The loads that a reason is of; of one of whose metrics it speaks alone, with that metric."""
-    loads: dict[str, list[Judgement]] = {}
-    alone: dict[str, bool] = {}
+    loads: dict[str, list[Row]] = {}
     for row in rows:
-        name = _name_of_load(row.test.nodeid, row.run, names)
-        loads.setdefault(name, []).append(row.judgement)
-        alone[name] = len(row.run.judgements) == 1
+        loads.setdefault(row.name, []).append(row)
     return [
-        f"{name} {judgements[0].metric.name}" if len(judgements) == 1 and not alone[name] else name
-        for name, judgements in loads.items()
+        f"{name} {those[0].judgement.metric.name}" if len(those) == 1 < len(those[0].run.judgements) else name
+        for name, those in loads.items()
     ]
 
 
-def _name_of_load(nodeid: str, run: RunResult, names: Mapping[str, str]) -> str:
-    return f"{names[nodeid]} {printable(run.label)}".strip()
-
-
-def _with_names(text: str, who: Sequence[str], noun: str) -> list[str]:
-    """A text with whom it is of behind its first line; its further lines are indented below that."""
+def _with_names(text: str, who: Sequence[str]) -> list[str]:
+    """A text with the tests that it is of behind its first line; its further lines are indented below that."""
     first, *rest = text.splitlines() or [""]
-    count = f"{len(who)} {noun}: " if len(who) > 1 else ""
+    count = f"{len(who)} tests: " if len(who) > 1 else ""
     return [f"{printable(first)} ({count}{some_of(who)})", *(f"  {printable(line)}" for line in rest)]
 
 
@@ -277,17 +237,15 @@ def totals_line(result: SessionResult) -> str:
         The line, with the improvements that could be recorded; empty where nothing was compared.
     """
     recording = bool(result.update)
-    rows = [row for test in result.tests for row in rows_of(test)]
-    counts = Counter(_word(row, recording=recording) for row in rows)
+    counts = Counter(_word(row, recording=recording) for row in result.rows)
     parts = [f"{counts[word]} {word}" for word in (*_WORDS.values(), _RECORDED) if counts[word]]
-    without = sum(test.outcome in FAILED and not rows_of(test) for test in result.tests)
+    without = sum(test.failed and not test.judgements for test in result.tests)
     if without:
         parts.append(f"{without} test{'s' if without > 1 else ''} ended without any")
     if not parts:
         return ""
     improved = [] if recording else improvements(result)
-    names = names_of(result.tests)
-    what = [f"{names[row.test.nodeid]} {row.judgement.metric.name}{_change(row)}" for row in improved]
+    what = [f"{result.names[row.test.nodeid]} {row.judgement.metric.name}{_change(row)}" for row in improved]
     proposed = f"; could be recorded: {some_of(what)}" if what else ""
     return f"comparisons: {', '.join(parts)}{proposed}"
 
@@ -301,7 +259,7 @@ def improvements(result: SessionResult) -> list[Row]:
         return []
     return [
         row
-        for row in ranked(result.tests)
+        for row in result.rows
         if row.test.outcome == "passed"
         and row.judgement.verdict is Verdict.IMPROVED
         and row.judgement.reference_kind in RECORDABLE
@@ -316,7 +274,3 @@ def _word(row: Row, *, recording: bool) -> str:
 def _change(row: Row) -> str:
     change = row.judgement.change
     return "" if change is None else f" {format_change(change)}"
-
-
-def _windows(run: RunResult) -> list[Window]:
-    return [window for session in run.sessions for window in session.windows]

@@ -16,7 +16,6 @@ from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.measure.summary import summary_of
 from pytest_gpuserve.measure.telemetry import as_plain, merged
 from pytest_gpuserve.measure.window import Client
-from pytest_gpuserve.report.ranking import rows_of
 from pytest_gpuserve.report.schema import (
     BaseRecord,
     Mode,
@@ -34,9 +33,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.histogram import Histogram
     from pytest_gpuserve.measure.window import Session, Start, Window
-    from pytest_gpuserve.report.ranking import Row
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
     from pytest_gpuserve.report.schema import Plain
+    from pytest_gpuserve.verdict.verdict import Judgement
 
 _MODES: Final[dict[str, Mode]] = {"": "gate", "--baseline-update": "update", "--baseline-update-new": "update-new"}
 
@@ -73,14 +72,14 @@ def _test(test: TestResult) -> TestRecord:
         nodeid=test.nodeid,
         outcome=test.outcome,
         problem=test.problem,
-        verdicts=[_verdict(row) for row in rows_of(test)],
+        verdicts=[verdict_record(judgement, run.label) for run in test.runs for judgement in run.judgements],
         run=runs[0] if runs else None,
         more_runs=runs[1:] or msgspec.UNSET,
     )
 
 
-def _verdict(row: Row) -> VerdictRecord:
-    judgement = row.judgement
+def verdict_record(judgement: Judgement, label: str) -> VerdictRecord:
+    """The plain values of a judgement of the load with this label."""
     return VerdictRecord(
         metric=judgement.metric.name,
         verdict=judgement.verdict,
@@ -97,7 +96,7 @@ def _verdict(row: Row) -> VerdictRecord:
         why=[
             ReasonRecord(str(reason.kind), reason.about, reason.commit, reason.seconds) for reason in judgement.reasons
         ],
-        run=row.run.label,
+        run=label,
         windows=judgement.windows,
     )
 

@@ -39,12 +39,12 @@ class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
         verdict: The outcome.
         value: What was measured, in `unit`.
         unit: Unit of `value` and `reference`.
-        reference: What it was compared with, in `unit`.
+        reference: What it was compared with, in `unit`: the value that `change` is a change of.
         reference_kind: ``baseline``, ``against``, ``duel`` or ``limit``.
         change: Change of the value, as a fraction with the value's own sign.
         interval: Both ends of the interval of `change`.
         tolerance: How much worse the value may be, as a fraction.
-        detectable: The smallest change for the worse that would have been found, as a fraction.
+        detectable: If undecided, the smallest change for the worse that would have been found, as a fraction.
         rounds: New sessions or paired rounds behind it.
         reasons: Why it is this verdict, as texts.
         why: For each of them what a program decides by.

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final, Literal
 
 from pytest_gpuserve.units import format_fraction
-from pytest_gpuserve.verdict.metric import Growth, Metric, check_growth
+from pytest_gpuserve.verdict.metric import Growth, Metric, check_growth, log_cost
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.student import t_quantile, t_upper_tail
 
@@ -199,12 +199,12 @@ class Judgement:
         verdict: The outcome.
         reference_kind: What it was compared with.
         value: The value now, in the metric's unit.
-        reference: The reference's value, in the metric's unit.
+        reference: The reference's value, in the metric's unit: the one that ``change`` is a change of.
         change: Change of the value as a fraction, by the sign of the value: throughput 30 % lower is -0.3.
         interval: Lower and upper bound of ``change``.
         tolerance: How much worse the value may be, as a fraction of it, so that it compares with ``change``: 0.3 lets a
             throughput fall, and a latency rise, by 30 %.
-        detectable: Smallest such change for the worse that would have been found.
+        detectable: Smallest such change for the worse that would have been found; None where it is decided.
         rounds: New sessions or paired rounds behind it.
         reasons: Why; never empty for INVALID and MISSING.
         windows: Measured windows behind it.
@@ -243,6 +243,11 @@ class Judgement:
         """Unit of ``value`` and ``reference``: the metric's, but of a duel both are ratios."""
         return "" if self.reference_kind == "duel" else self.metric.unit
 
+    @property
+    def worst(self) -> float | None:
+        """The worse end of `interval`: the change is at worst this one."""
+        return None if self.interval is None else self.interval[0 if self.metric.higher_is_better else 1]
+
     def has(self, *kinds: ReasonKind) -> bool:
         """Whether it has a reason of one of these kinds."""
         return any(reason.kind in kinds for reason in self.reasons)
@@ -279,11 +284,10 @@ class Judgement:
         verdict: Verdict,
         reference_kind: ReferenceKind,
         value: float,
-        reference: float,
         rounds: int,
         windows: int = 0,
     ) -> Judgement:
-        """A verdict reached from evidence.
+        """A verdict reached from evidence. The reference is the value that the estimated change is a change of.
 
         Args:
             metric: What was judged.
@@ -291,7 +295,6 @@ class Judgement:
             verdict: ``evidence.verdict``, unless the method's rules hold it back at this look.
             reference_kind: What it was compared with.
             value: The value now, in the metric's unit.
-            reference: The reference's value, in the metric's unit.
             rounds: New sessions or paired rounds behind the evidence.
             windows: Measured windows behind the evidence.
         """
@@ -301,11 +304,11 @@ class Judgement:
             verdict,
             reference_kind,
             value=value,
-            reference=reference,
+            reference=metric.value_at(log_cost(metric, value) - evidence.estimate),
             change=metric.change_of(evidence.estimate),
             interval=None if low is None or high is None else (min(low, high), max(low, high)),
             tolerance=metric.loss(evidence.most_growth),
-            detectable=_loss(metric, evidence.detectable_growth),
+            detectable=_loss(metric, evidence.detectable_growth) if verdict is Verdict.INCONCLUSIVE else None,
             rounds=rounds,
             reasons=evidence.remarks(metric),
             windows=windows,

@@ -101,7 +101,7 @@ def test_each_test_case_says_what_was_measured(project: Project, recorded: Path,
     (it,) = map(properties_of, cases["test_it"])
     (verdict,) = measured["test_it"]
     assert it["gpuserve.throughput.verdict"] == verdict["verdict"] == "REGRESSED"
-    for field in ("value", "reference", "change", "tolerance", "detectable"):
+    for field in ("value", "reference", "change", "tolerance"):
         assert float(it[f"gpuserve.throughput.{field}"]) == verdict[field]
     assert json.loads(it["gpuserve.throughput.interval"]) == verdict["interval"]
     assert it["gpuserve.throughput.unit"] == "1/s"

@@ -170,7 +170,7 @@ def test_what_comes_next_works(project: Project) -> None:
     assert "baselines: " not in section
     assert "comparisons: 1 passed, 1 regressed\nnext: " in section
     verbose = project.run("--stored-only", "-v")
-    verbose.stdout.fnmatch_lines(["*test_slow *session*REGRESSED", "*test_fine *session*PASS"])
+    verbose.stdout.fnmatch_lines(["test_slow *, REGRESSED: interval * from 1 session", "test_fine *, PASS: interval *"])
 
 
 def test_an_error_before_any_verdict_is_told(project: Project) -> None:
@@ -197,18 +197,10 @@ def test_what_got_better_can_be_recorded(project: Project, checkout: Checkout) -
 
 
 def test_colours_are_as_pytest_has_them(project: Project, recorded: Path) -> None:
-    """On a terminal the verdict and the totals are red; with ``--color=no`` nothing of it is.
-
-    In a narrow window rows are as wide as it is, and a verbose run says the rest below.
-    """
+    """On a terminal the verdict and the totals are red; with ``--color=no`` nothing of it is."""
     project.store(recorded)
     project.script = Script(speed=0.7)
     output = project.on_a_terminal("--stored-only", columns=160)
     assert re.search(r"\x1b\[31mREGRESSED *\x1b\[0m", output)
     assert "\x1b[31mcomparisons: 1 regressed\x1b[0m" in output
-    plain = project.on_a_terminal("--stored-only", "-v", "--color=no", columns=50).replace("\r", "")
-    assert "\x1b" not in plain
-    (row,) = re.findall(r"^ *test_it .*throughput .*REGRESSED$", plain, re.MULTILINE)
-    assert len(row) <= 50
-    rest = r"^test_it throughput, REGRESSED: interval -.* % to -.* %, tolerance 10 %, from 1 session"
-    assert re.search(rest, plain, re.MULTILINE)
+    assert "\x1b" not in project.on_a_terminal("--stored-only", "--color=no", columns=50)

@@ -28,7 +28,7 @@ FROZEN: Final = Path(__file__).with_name("frozen")
 
 def terminal(result: SessionResult) -> str:
     """The table and the lines below it."""
-    drawn = table(result.tests, width=140, color=False, verbose=True)
+    drawn = table(result.rows, width=140, color=False)
     return "\n".join([drawn, totals_line(result), next_step(result), ""])
 
 

@@ -170,7 +170,7 @@ def judgement_of(name: str, verdict: Verdict, kind: ReferenceKind, number: int) 
         change=change,
         interval=(change - reach, change + reach),
         tolerance=metric.default_tolerance,
-        detectable=0.04,
+        detectable=0.04 if verdict is Verdict.INCONCLUSIVE else None,
         rounds=2,
         windows=32,
         reasons=_UNDECIDED if verdict is Verdict.INCONCLUSIVE else (),

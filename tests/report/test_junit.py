@@ -42,7 +42,6 @@ def test_a_metric_has_all_that_is_known_of_it() -> None:
         "gpuserve.throughput.change": "-0.301",
         "gpuserve.throughput.interval": "[-0.341, -0.262]",
         "gpuserve.throughput.tolerance": "0.05",
-        "gpuserve.throughput.detectable": "0.06",
         "gpuserve.throughput.rounds": "2",
         "gpuserve.throughput.reasons": "slower\nmuch",
     }

@@ -21,13 +21,12 @@ from pytest_gpuserve.report.next_step import (
     next_step,
     tightening_command,
 )
-from pytest_gpuserve.report.results import SessionResult
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.verdict import ReferenceKind, Verdict
-from tests.support.builders import COMMIT, judgement, result_of
+from tests.support.builders import judgement, result_of, run_of
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.report.results import TestResult
+    from pytest_gpuserve.report.results import SessionResult, TestResult
     from pytest_gpuserve.verdict.verdict import Judgement
 
 FILE = "suites/x/test_y.py"
@@ -48,11 +47,6 @@ def named(name: str, *judgements: Judgement, outcome: str = "failed", base: tupl
     test = result_of(f"{FILE}::{name}", *judgements)
     test.runs[0] = replace(test.runs[0], base_options=base)
     return replace(test, outcome=outcome)
-
-
-def run_of(*tests: TestResult, stored: bool = True, update: str = "") -> SessionResult:
-    """A run of these tests on a T4, of committed code."""
-    return SessionResult({"name": "T4"}, {}, tests, commit=COMMIT, clean=True, stored=stored, update=update)
 
 
 def words(line: str) -> list[str]:

@@ -9,10 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.report.names import names_of, some_of
-from pytest_gpuserve.report.ranking import ranked
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.verdict import Verdict
-from tests.support.builders import judgement, result_of
+from tests.support.builders import judgement, result_of, run_of
 
 if TYPE_CHECKING:
     from pytest_gpuserve.report.results import TestResult
@@ -32,7 +31,7 @@ def named(nodeid: str, *judgements: Judgement, outcome: str = "failed") -> TestR
 
 def order(*tests: TestResult) -> list[str]:
     """The tests in the order of their rows."""
-    return list(dict.fromkeys(row.test.nodeid for row in ranked(tests)))
+    return list(dict.fromkeys(row.test.nodeid for row in run_of(*tests).rows))
 
 
 def test_by_outcome_then_by_verdict() -> None:
@@ -60,7 +59,7 @@ def test_by_the_change_as_a_multiple_of_the_tolerance() -> None:
         changed(-0.10),
         changed(0.12, metric="latency.p50"),
     ]
-    found = [row.judgement.change for row in ranked([named("t", *rows)])]
+    found = [row.judgement.change for row in run_of(named("t", *rows)).rows]
     assert found == [0.12, -0.10, 0.30, None]
 
 
@@ -78,18 +77,15 @@ JUDGEMENTS = st.builds(
 
 @given(st.lists(st.tuples(OUTCOMES, st.lists(JUDGEMENTS, max_size=4)), max_size=6))
 def test_every_row_is_there_once(tests: list[tuple[str, list[Judgement]]]) -> None:
-    """Nothing is lost or told twice, whatever was measured, and to rank again changes nothing."""
+    """Nothing is lost or told twice, whatever was measured."""
     made = [named(f"t{number}", *rows, outcome=outcome) for number, (outcome, rows) in enumerate(tests)]
-    rows = ranked(made)
+    rows = run_of(*made).rows
     assert sorted(id(row.judgement) for row in rows) == sorted(id(each) for _, those in tests for each in those)
-    again = ranked(sorted(made, key=lambda test: next((i for i, row in enumerate(rows) if row.test is test), 99)))
-    assert [id(row.judgement) for row in again] == [id(row.judgement) for row in rows]
 
 
 def test_names() -> None:
     """Short, told apart by the file where needed, printable, and only so many of them."""
-    tests = [named(name) for name in ("a.py::test_z", "b.py::test_z", "b.py::test_q[\x1b]")]
-    assert names_of(tests) == {
+    assert names_of(["a.py::test_z", "b.py::test_z", "b.py::test_q[\x1b]"]) == {
         "a.py::test_z": "a.py::test_z",
         "b.py::test_z": "b.py::test_z",
         "b.py::test_q[\x1b]": r"test_q[\x1b]",

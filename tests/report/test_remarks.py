@@ -17,20 +17,20 @@ from pytest_gpuserve.report.next_step import UPDATE
 from pytest_gpuserve.report.remarks import (
     PROBLEM_CHARACTERS,
     bases_lines,
+    basis_lines,
     client_lines,
-    detail_lines,
     language_model_lines,
     measured_again_lines,
     problem_lines,
     reason_lines,
     totals_line,
 )
-from pytest_gpuserve.report.results import SessionResult, TestResult
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.verdict import Verdict
-from tests.support.builders import judgement, result_of, session, start, window
+from tests.support.builders import judgement, result_of, run_of, session, start, window
 
 if TYPE_CHECKING:
+    from pytest_gpuserve.report.results import TestResult
     from pytest_gpuserve.verdict.verdict import Judgement
 
 
@@ -39,16 +39,13 @@ def named(nodeid: str, *judgements: Judgement, outcome: str = "failed", problem:
     return replace(result_of(f"t.py::{nodeid}", *judgements), outcome=outcome, problem=problem)
 
 
-def run_of(*tests: TestResult, stored: bool = True, update: str = "") -> SessionResult:
-    """A run of these tests."""
-    return SessionResult({}, {}, tests, stored=stored, update=update)
-
-
 def test_a_reason_of_many_tests_is_said_once() -> None:
     """With their number and the first few of them; also where it differs by the name of the test alone."""
     tests = [named(f"test_{name}", judgement(Verdict.MISSING, reasons=("there is no folder",))) for name in "abcde"]
-    assert reason_lines(tests) == ["MISSING: there is no folder (5 tests: test_a, test_b, test_c and 2 others)"]
-    assert reason_lines(tests[:2]) == ["MISSING: there is no folder (2 tests: test_a, test_b)"]
+    assert reason_lines(run_of(*tests).rows) == [
+        "MISSING: there is no folder (5 tests: test_a, test_b, test_c and 2 others)"
+    ]
+    assert reason_lines(run_of(*tests[:2]).rows) == ["MISSING: there is no folder (2 tests: test_a, test_b)"]
     tests = [
         named(
             f"test_{n}",
@@ -62,11 +59,11 @@ def test_a_reason_of_many_tests_is_said_once() -> None:
         )
         for n in (1, 2)
     ]
-    assert reason_lines(tests) == [
+    assert reason_lines(run_of(*tests).rows) == [
         "MISSING: x.json has no entry '...' (2 tests: test_1, test_2)",
         "MISSING: x.json has another workload under '...' (2 tests: test_1, test_2)",
     ]
-    assert reason_lines(tests[:1]) == [
+    assert reason_lines(run_of(*tests[:1]).rows) == [
         "MISSING: x.json has no entry 'test_1' (test_1)",
         "MISSING: x.json has another workload under 'test_1' (test_1)",
     ]
@@ -76,7 +73,7 @@ def test_a_regression_within_the_tolerance_says_why_it_is_one() -> None:
     """In terminal, comment and page alike."""
     small = replace(judgement(), change=-0.216, interval=(-0.35, -0.11), tolerance=0.3)
     test = named("test_a", small, outcome="failed")
-    assert sum("within the tolerance of 30 % by its estimate" in line for line in reason_lines([test])) == 1
+    assert sum("within the tolerance of 30 % by its estimate" in line for line in reason_lines(run_of(test).rows)) == 1
     for written in (comment, page):
         assert "within the tolerance of 30 % by its estimate" in written(run_of(test))
 
@@ -89,7 +86,7 @@ def test_a_quiet_run_says_why_tests_do_not_pass(outcome: str) -> None:
     for verdict in Verdict:
         test = named("test_a", judgement(verdict, reasons=("why", "and how")), fine, outcome=outcome)
         told = [] if verdict.passes else [f"{verdict}: {why} (test_a throughput)" for why in ("why", "and how")]
-        assert reason_lines([test, passed], only_bad=True) == told
+        assert reason_lines(row for row in run_of(test, passed).rows if row.is_bad) == told
 
 
 @given(reason=st.text(min_size=1), name=st.text(min_size=1), label=st.text())
@@ -97,7 +94,7 @@ def test_no_reason_moves_anything(reason: str, name: str, label: str) -> None:
     """Whatever a server wrote and a test is called, every line is printable and the first names the test."""
     test = named(name, judgement(Verdict.INVALID, reasons=(reason,)))
     test.runs[0] = replace(test.runs[0], label=label)
-    lines = reason_lines([test])
+    lines = reason_lines(run_of(test).rows)
     assert all(line.isprintable() for line in lines)
     assert lines[0].endswith(")")
 
@@ -106,32 +103,29 @@ def test_an_error_before_any_verdict_has_a_line() -> None:
     """Its first line, with the outcome and the test; of many tests once."""
     problem = "\nmosec ended before it was ready\n  found: exit code 3"
     tests = [named(name, outcome="error", problem=problem) for name in ("test_a", "test_b")]
-    assert problem_lines(tests) == ["ERROR: mosec ended before it was ready (2 tests: test_a, test_b)"]
+    assert problem_lines(run_of(*tests)) == ["ERROR: mosec ended before it was ready (2 tests: test_a, test_b)"]
     # Not where a verdict explains the failure, nor where nothing failed or pytest gave no words for it.
     tests = [named("a", outcome="passed", problem="x"), named("b", outcome="skipped", problem="x"), named("c")]
-    assert problem_lines([*tests, named("test_a", judgement(), problem="assert REGRESSED")]) == []
-    assert problem_lines([named("test_a", judgement(Verdict.PASS), problem="assert 1 == 2")]) == [
+    assert problem_lines(run_of(*tests, named("test_d", judgement(), problem="assert REGRESSED"))) == []
+    assert problem_lines(run_of(named("test_a", judgement(Verdict.PASS), problem="assert 1 == 2"))) == [
         "FAILED: assert 1 == 2 (test_a)"
     ]
-    assert problem_lines([named("test_a", judgement(), problem="cannot end", outcome="error")]) == [
+    assert problem_lines(run_of(named("test_a", judgement(), problem="cannot end", outcome="error"))) == [
         "ERROR: cannot end (test_a)"
     ]
 
 
 def test_a_long_error_is_cut() -> None:
     """It is shown in full by pytest."""
-    (line,) = problem_lines([named("test_a", problem="x" * 1000)])
+    (line,) = problem_lines(run_of(named("test_a", problem="x" * 1000)))
     assert line == f"FAILED: {'x' * PROBLEM_CHARACTERS} ... (test_a)"
 
 
-def test_details_say_what_the_table_has_no_room_for() -> None:
-    """Interval, tolerance and evidence of each row; nothing of a row without numbers."""
+def test_a_verbose_run_says_what_verdicts_rest_on() -> None:
+    """Interval and evidence of each row; nothing of a row without numbers."""
     test = named("test_a", judgement(), judgement(Verdict.MISSING, "latency.p50"))
-    assert detail_lines([test]) == [
-        (
-            "test_a throughput, REGRESSED: interval -34.1 % to -26.2 %, tolerance 5 %, from 2 sessions; a change of 6 %"
-            " would have been seen"
-        )
+    assert basis_lines(run_of(test).rows) == [
+        "test_a throughput, REGRESSED: interval -34.1 % to -26.2 %, from 2 sessions"
     ]
 
 
@@ -139,7 +133,7 @@ def test_bases_are_told_once() -> None:
     """Whom loads were measured beside, if they were."""
     paired = named("test_a", judgement(kind="against"))
     paired.runs[0] = replace(paired.runs[0], base="main (0123456789ab)")
-    assert bases_lines([paired, paired, named("test_b", judgement())]) == [
+    assert bases_lines(run_of(paired, paired, named("test_b", judgement())).rows) == [
         "side by side: the candidate and main (0123456789ab)"
     ]
 
@@ -153,12 +147,12 @@ def test_the_load_engine_tells_how_it_did() -> None:
         result_of(name, sessions=(session(replace(start(), client=client)),))
         for name, client in (("a", lag), ("b", late))
     ]
-    assert client_lines(results) == ["load engine: send lag p99 3.00 ms at most, 2 % of a core on average"]
+    assert client_lines(run_of(*results)) == ["load engine: send lag p99 3.00 ms at most, 2 % of a core on average"]
     resent = result_of("c", sessions=(session(replace(start(), client=again)),))
-    (line,) = client_lines([resent])
+    (line,) = client_lines(run_of(resent))
     assert line.endswith(", 7 requests sent again: the server closed connections that it had kept open")
-    assert client_lines([result_of("a", sessions=(session(),))]) == []
-    assert client_lines([]) == []
+    assert client_lines(run_of(result_of("a", sessions=(session(),)))) == []
+    assert client_lines(run_of()) == []
 
 
 def test_what_a_language_model_had_in_its_cache_is_told() -> None:
@@ -172,11 +166,11 @@ def test_what_a_language_model_had_in_its_cache_is_told() -> None:
         result_of(name, sessions=(session(start(replace(window(), tallies=each))),))
         for name, each in zip("abc", tallies, strict=True)
     ]
-    assert language_model_lines(results) == [
+    assert language_model_lines(run_of(*results)) == [
         "prompt tokens from the prefix cache: 62 % (a)",
         "preemptions, for the KV cache was full: 400 in 1000 requests (b)",
     ]
-    assert language_model_lines(results[2:]) == []
+    assert language_model_lines(run_of(*results[2:])) == []
 
 
 def test_windows_that_were_measured_again_are_told() -> None:
@@ -190,17 +184,17 @@ def test_windows_that_were_measured_again_are_told() -> None:
     ]
     one = "test_a: 1 of 10 windows measured again: GPU-1: thermal slowdown in 2 of 5 samples"
     other = r"test_b: 4 of 12 windows measured again: GPU-1: hot; GPU-1: \x1b[31mslow; GPU-1: hotter"
-    assert measured_again_lines(results, verbose=True) == [one, other]
-    assert measured_again_lines(results) == ["5 of 22 windows in 2 loads were measured again: -v shows why"]
-    assert measured_again_lines(results[1:]) == [other]
-    assert measured_again_lines(results[2:]) == []
+    assert measured_again_lines(run_of(*results), verbose=True) == [one, other]
+    assert measured_again_lines(run_of(*results)) == ["5 of 22 windows in 2 loads were measured again: -v shows why"]
+    assert measured_again_lines(run_of(*results[1:])) == [other]
+    assert measured_again_lines(run_of(*results[2:])) == []
 
 
 def test_a_green_run_is_short() -> None:
     """Of what passed the first reasons are told, and how many more there are."""
     tests = [named(f"test_{n}", judgement(Verdict.PASS, reasons=(f"reason {n}",)), outcome="passed") for n in range(9)]
-    assert len(reason_lines(tests)) == 9
-    assert reason_lines(tests, verbose=False)[2:] == [
+    assert len(reason_lines(run_of(*tests).rows)) == 9
+    assert reason_lines(run_of(*tests).rows, verbose=False)[2:] == [
         "PASS: reason 2 (test_2)",
         "6 more notes on what passed: -v shows them",
     ]
@@ -239,6 +233,3 @@ def test_totals_count_last_words_and_tests_without_any() -> None:
         " 1 test ended without any; could be recorded: test_b latency.p50 -50.0 %, test_b throughput +12.0 %"
     )
     assert totals_line(run_of()) == ""
-
-
-SECRET = "hunter2secret"

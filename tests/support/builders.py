@@ -13,7 +13,7 @@ from pytest_gpuserve.experiment.environment import RunEnvironment
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import CACHED_TOKENS, PROMPT_TOKENS, Session, Start, Window
-from pytest_gpuserve.report.results import RunResult, TestResult
+from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 from pytest_gpuserve.store.schema import Entry
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
@@ -151,7 +151,7 @@ def judgement(
         change=-0.301,
         interval=(-0.341, -0.262),
         tolerance=0.05,
-        detectable=0.06,
+        detectable=0.06 if verdict is Verdict.INCONCLUSIVE else None,
         rounds=2,
         reasons=typed,
     )
@@ -165,3 +165,8 @@ def result_of(nodeid: str, *judgements: Judgement, sessions: tuple[Session, ...]
         "failed",
         [RunResult("", measured, judgements, {"load": "closed loop"}, {"server": "mosec"})],
     )
+
+
+def run_of(*tests: TestResult, stored: bool = True, update: str = "") -> SessionResult:
+    """A run of these tests on a T4, of committed code."""
+    return SessionResult({"name": "T4"}, {}, tests, commit=COMMIT, clean=True, stored=stored, update=update)

@@ -41,7 +41,6 @@ def judge(seen: Evidence, *, verdict: Verdict | None = None) -> Judgement:
         verdict=verdict or seen.verdict,
         reference_kind="against",
         value=100 * math.exp(-seen.estimate),
-        reference=100.0,
         rounds=4,
     )
 
@@ -105,11 +104,12 @@ def test_change_and_interval_have_the_sign_of_the_value() -> None:
         verdict=Verdict.REGRESSED,
         reference_kind="baseline",
         value=0.15,
-        reference=0.1,
         rounds=1,
     )
     for judged, change in ((slower, -0.3), (latency, 0.5)):
         assert judged.change == pytest.approx(change)
+        assert judged.value is not None
+        assert judged.reference == pytest.approx(judged.value / (1 + change))
         assert judged.interval is not None
         assert judged.interval[0] < change < judged.interval[1]
 
@@ -121,9 +121,7 @@ def test_a_change_whose_interval_is_within_the_tolerance_passes(metric: Metric, 
     """A throughput 21.6 % lower, surely by less than 30 %, is a PASS at 30 % that says so; a latency likewise."""
     error = (math.log(1 - 0.179) - math.log(1 - 0.25)) / 2 / evidence(0, 1).interval[1]
     seen = replace(evidence(estimate, error), most_growth=metric.growth(0.3))
-    shown = Judgement.from_evidence(
-        metric, seen, verdict=seen.verdict, reference_kind="against", value=value, reference=100.0, rounds=2
-    )
+    shown = Judgement.from_evidence(metric, seen, verdict=seen.verdict, reference_kind="against", value=value, rounds=2)
     if metric is THROUGHPUT:
         assert shown.interval == pytest.approx((-0.25, -0.179), abs=1e-3)
     remark = "worse by 21.6 %, within the tolerance of 30 %"
