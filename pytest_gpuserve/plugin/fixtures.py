@@ -135,6 +135,7 @@ def gpuserve_servers(
     return ServerFactory(
         starter_of,
         session.shown_path,
+        session.settings.root,
         known_distributions(pytestconfig),
         torch_device="cuda" if session.here.device.is_gpu else "cpu",
     )

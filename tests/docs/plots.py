@@ -1,7 +1,7 @@
-"""The plots of the explanations: ``python -m tests.docs.plots``, which takes a minute.
+"""The pictures of the concepts: ``python -m tests.docs.plots``, which takes a minute.
 
-One is made of every baseline that the history of this repository holds, the other of the simulation that
-``tests/verdict/test_power.py`` counts.
+One plot is made of every baseline that the history of this repository holds, the other of the simulation that
+``tests/verdict/test_power.py`` counts. The flow chart has the questions that lead to a verdict, in their order.
 """
 
 from __future__ import annotations
@@ -77,16 +77,53 @@ def draw_told(axes: Axes) -> None:
     axes.legend(loc="center right")
 
 
+QUESTIONS: Final = (
+    ("Is there a base?\n(an entry, or --against)", "no", "MISSING"),
+    ("Do stored numbers prove 'within tolerance'?\n(only on a GPU, unchanged, host as fast)", "yes", "PASS"),
+    ("Can the base run beside the candidate?", "no", "INCONCLUSIVE; on a GPU\nstored numbers decide"),
+    ("One more round, beside the base.\nIs it sound, also on a second try?", "no", "INVALID"),
+    ("Look: is it proven to be better?", "yes", "IMPROVED"),
+    ("Is it proven to be within the tolerance?", "yes", "PASS"),
+    ("Is it proven to be worse\nthan a quarter of the tolerance?", "yes", "REGRESSED"),
+    ("Are all looks taken, or the budget spent?", "yes", "INCONCLUSIVE"),
+)
+"""What is asked of a comparison, in this order: the answer that ends it, and its verdict."""
+
+AGAIN: Final = 3
+"""The question to which the last one leads back."""
+
+
+def draw_verdict(axes: Axes) -> None:
+    """The questions below one another, each with the answer that leads to a verdict on its right."""
+    box = {"boxstyle": "round,pad=0.4", "facecolor": "white", "edgecolor": "#808a94"}
+    last = len(QUESTIONS) - 1
+    for place, (question, answer, verdict) in enumerate(QUESTIONS):
+        colour = COLOURS.get(verdict, COLOURS["passes" if verdict in {"PASS", "IMPROVED"} else "INCONCLUSIVE"])
+        axes.text(2.5, -place, question, ha="center", va="center", bbox=box, zorder=2)
+        axes.text(7.2, -place, verdict, ha="center", va="center", color=colour, fontweight="bold")
+        axes.annotate("", (5.9, -place), (4.75, -place), arrowprops={"arrowstyle": "->"})
+        axes.text(5.3, -place + 0.12, answer, ha="center", color="#5a6570")
+        if place < last:
+            axes.annotate("", (2.5, -place - 0.7), (2.5, -place - 0.3), arrowprops={"arrowstyle": "->"}, zorder=1)
+            axes.text(2.6, -place - 0.5, "yes" if answer == "no" else "no", va="center", color="#5a6570")
+    axes.plot([0.5, -0.2, -0.2], [-last, -last, -AGAIN], color="black", linewidth=1)
+    axes.annotate("", (0.4, -AGAIN), (-0.23, -AGAIN), arrowprops={"arrowstyle": "->"})
+    axes.text(-0.1, -last + 0.12, "no", color="#5a6570")
+    axes.set(xlim=(-0.4, 8.8), ylim=(-last - 0.5, 0.5))
+    axes.axis("off")
+
+
 def _git(*arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
 
 
 def main() -> None:
-    """Write both."""
+    """Write all three."""
     # The same data make the same file, and letters stay letters.
     mpl.rcParams.update({"svg.hashsalt": "gpuserve", "svg.fonttype": "none", "font.size": 10})
-    for name, draw in (("recorded", draw_recorded), ("told", draw_told)):
-        figure, axes = plt.subplots(figsize=(7.5, 3.6), layout="constrained")
+    pictures = (("verdict", draw_verdict, 6.4), ("recorded", draw_recorded, 3.6), ("told", draw_told, 3.6))
+    for name, draw, height in pictures:
+        figure, axes = plt.subplots(figsize=(7.5, height), layout="constrained")
         draw(axes)
         figure.savefig(PICTURES / f"{name}.svg", metadata={"Date": None}, facecolor="white")
 

@@ -1,4 +1,4 @@
-"""The script of the page on bisecting, in a real ``git bisect``; what a gate says of a commit is planted."""
+"""The script that bisects, in a real ``git bisect``; what a gate says of a commit is planted."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest_gpuserve
 from tests.support.plain_git import git
 
-PAGE = Path(pytest_gpuserve.__file__).parent / "docs" / "how-to" / "bisect.md"
+PAGE = Path(pytest_gpuserve.__file__).parent / "docs" / "how-to" / "read_a_run.md"
 
 PYTEST = """
 import json, sys

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.plugin.server_factory import ServerFactory
@@ -30,7 +31,7 @@ def start_of(timeout_seconds: float) -> Starter:
     return start
 
 
-FACTORY = ServerFactory(start_of, str)
+FACTORY = ServerFactory(start_of, str, Path(__file__).parent)
 
 UNTYPED: Any = FACTORY
 """The same for what a type checker would refuse."""
