@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.watch import CounterReading
     from pytest_gpuserve.load.totals import RunningTotals
-    from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.window import Start
     from pytest_gpuserve.servers.base import ServerKind
@@ -35,7 +34,7 @@ BUSY: Final = DISTURBANCES | {ReasonKind.STUCK_REQUESTS}
 class Unseen:
     """A progress line that nobody looks at."""
 
-    def show(self, totals: RunningTotals, tick: Tick) -> None:
+    def show(self, totals: RunningTotals) -> None:
         """Take a tick."""
 
 

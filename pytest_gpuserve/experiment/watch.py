@@ -64,8 +64,8 @@ class CounterReading:
 class Progress(Protocol):
     """Whom a person can watch."""
 
-    def show(self, totals: RunningTotals, tick: Tick) -> None:
-        """Hear of a tick, and of all before it in the same load."""
+    def show(self, totals: RunningTotals) -> None:
+        """Hear of all ticks of a load so far."""
 
 
 @dataclass
@@ -147,7 +147,7 @@ class Watch:
             ticks.append(tick)
             self._late += [tick] if tick.late_beats else []
             self.so_far.add(tick)
-            self.progress.show(self.so_far, tick)
+            self.progress.show(self.so_far)
         return ticks
 
     def window(self, ticks: Sequence[Tick], counted: Counters | None) -> Window | None:

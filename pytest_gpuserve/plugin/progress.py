@@ -6,7 +6,6 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.load.totals import total
 from pytest_gpuserve.process.secrets import masked
 from pytest_gpuserve.report.names import printable, short_name
 from pytest_gpuserve.units import format_change, format_rate, format_seconds
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.compare.context import Look
     from pytest_gpuserve.load.totals import RunningTotals, Totals
-    from pytest_gpuserve.load.wire import Tick
 
 EVERY_SECONDS: Final = 30.0
 """A test that takes longer than this says so, and no more often."""
@@ -57,8 +55,8 @@ class ProgressLines:
         """Hear what is measured next, and why."""
         self._look, self._look_seconds = look, time.monotonic()
 
-    def show(self, totals: RunningTotals, tick: Tick) -> None:
-        """Hear of a tick, and of all before it in the same load."""
+    def show(self, totals: RunningTotals) -> None:
+        """Hear of all ticks of a load so far."""
         now = time.monotonic()
         if self._is_quiet or now - self._told_seconds < EVERY_SECONDS:
             return
@@ -66,26 +64,25 @@ class ProgressLines:
         left = None
         if self._look is not None and self._look.left_seconds is not None:
             left = max(0.0, self._look.left_seconds - (now - self._look_seconds))
-        say(self._config, f"gpuserve: {progress_line(self._test, self._look, totals.totals(), tick, left)}")
+        say(self._config, f"gpuserve: {progress_line(self._test, self._look, totals.totals(), left)}")
 
 
-def progress_line(test: str, look: Look | None, so_far: Totals, last: Tick, left_seconds: float | None) -> str:
+def progress_line(test: str, look: Look | None, so_far: Totals, left_seconds: float | None) -> str:
     """Write what is known: ``test_a  round 2 of 8  throughput -3.1 %  2147/s  p99 12.3 ms  budget: 4 min 2 s left``.
 
     Args:
         test: Its name.
         look: What is measured; None before there is a look.
-        so_far: Of the load; its p99 is ``-`` below 100 requests.
-        last: The last 0.1 s or so, for the rate.
+        so_far: Of the load; its rate is ``-`` before the first answer, its p99 below 100 requests.
         left_seconds: Of the test's budget; None where it has none.
     """
-    rate, p99 = total([last]).throughput, so_far.latency.quantile(0.99)
+    rate, p99 = so_far.throughput, so_far.latency.quantile(0.99)
     judged = None if look is None else look.judgement
     parts = [
         test,
         "" if look is None else str(look),
         "" if judged is None or judged.change is None else f"{judged.metric.name} {format_change(judged.change)}",
-        "-/s" if rate is None else format_rate(rate),
+        format_rate(rate) if rate else "-/s",
         "p99 -" if p99 is None else f"p99 {format_seconds(p99)}",
         f"errors: {so_far.error_count}" if so_far.error_count else "",
         "" if left_seconds is None else f"budget: {format_seconds(left_seconds)} left",

@@ -306,7 +306,7 @@ def show(windows: tuple[Window, ...], progress: Progress) -> None:
         )
         tick = Tick(number, now_ns, end_ns, requests=window.requests, latency=latency, sent=window.requests)
         so_far.add(tick)
-        progress.show(so_far, tick)
+        progress.show(so_far)
         now_ns = end_ns
 
 

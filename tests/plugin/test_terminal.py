@@ -12,7 +12,6 @@ import pytest
 
 from pytest_gpuserve.compare.context import Look
 from pytest_gpuserve.load.totals import Totals
-from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.plugin import progress
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.fakes.scripted_sessions import Script
@@ -91,17 +90,15 @@ def test_a_long_test_says_how_it_gets_on(project: Project) -> None:
 
 
 def test_what_is_not_known_is_told_as_that() -> None:
-    """A p99 of fewer than 100 requests, a rate of no time; errors where there are some."""
+    """A p99 of fewer than 100 requests, a rate before the first answer; errors where there are some."""
     look = Look("round", 2, 8, judgement(Verdict.INCONCLUSIVE))
-    few, many = (Totals(requests=count, latency=alike(count, 12_300_000)) for count in (99, 100))
-    last = Tick(7, 0, 10**8, requests=215)
-    assert progress.progress_line("", None, few, Tick(0, 5, 5), None) == "-/s  p99 -"
-    assert (
-        progress.progress_line("", None, replace(many, errors={"reset": 3}), last, None)
-        == "2150/s  p99 12.3 ms  errors: 3"
-    )
-    told = "test_a  round 2 of 8  throughput -30.1 %  2150/s  p99 12.3 ms  budget: 4 min 2 s left"
-    assert progress.progress_line("test_a", look, many, last, 242.0) == told
+    few, many = (Totals(nanoseconds=10**9, requests=count, latency=alike(count, 12_300_000)) for count in (99, 100))
+    assert progress.progress_line("", None, Totals(nanoseconds=3 * 10**9), None) == "-/s  p99 -"
+    assert progress.progress_line("", None, few, None) == "99.0/s  p99 -"
+    told = progress.progress_line("", None, replace(many, errors={"reset": 3}), None)
+    assert told == "100/s  p99 12.3 ms  errors: 3"
+    told = "test_a  round 2 of 8  throughput -30.1 %  100/s  p99 12.3 ms  budget: 4 min 2 s left"
+    assert progress.progress_line("test_a", look, many, 242.0) == told
 
 
 def test_the_estimate_so_far_is_told(project: Project, checkout: Checkout) -> None:

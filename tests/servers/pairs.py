@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.totals import RunningTotals
-    from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
@@ -37,9 +36,9 @@ class Seen:
     ticks: int = 0
     fail_at: int | None = None
 
-    def show(self, totals: RunningTotals, tick: Tick) -> None:
+    def show(self, totals: RunningTotals) -> None:
         """Hear of a tick."""
-        del totals, tick
+        del totals
         self.ticks += 1
         if self.ticks == self.fail_at:
             raise ArithmeticError
