@@ -284,6 +284,7 @@ class BaselineComparison:
             shape=measurement.shape,
             workload=measurement.workload.must_match,
             requests_wanted=self._case.requests_wanted,
+            latencies_wanted=self._case.latencies_wanted,
             by_turns=self._policy.one_at_a_time,
             foreign_cores=self._policy.foreign_cores,
             stored=None if self.absent(measurement, stored) or not may_screen(self._here.device) else stored,

@@ -14,7 +14,6 @@ from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.run import answer_reasons
 from pytest_gpuserve.load.schedule import is_open
 from pytest_gpuserve.load.totals import RunningTotals, total
-from pytest_gpuserve.load.validity import LATENCIES_LONG
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.rounds import Arm, ArmResult
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
@@ -157,11 +156,12 @@ class ServerArm:
         """Why not either, as its last judgement said, but of what another measurement may do without."""
         return self.watch.disturbances
 
-    def pace(self, requests_wanted: Iterable[int]) -> Pace:
+    def pace(self, requests_wanted: Iterable[int], latencies_wanted: float) -> Pace:
         """Say how long its turns should be, by what its warm-up showed.
 
         Args:
             requests_wanted: Answers that the two windows of a block should have: the most of these that they can.
+            latencies_wanted: Mean latencies that a window should last.
         """
         base = TICKS_A_WINDOW
         if self.shape.seconds is not None:
@@ -173,7 +173,7 @@ class ServerArm:
         wanted = [math.ceil(each / 2 / rate_per_tick) for each in requests_wanted]
         # What the longest windows do not have is not waited for.
         for_requests = max((ticks for ticks in wanted if ticks <= MOST_TICKS_FOR_REQUESTS), default=0)
-        for_latencies = math.ceil(LATENCIES_LONG * later.latency.mean / TICK_SECONDS)
+        for_latencies = math.ceil(latencies_wanted * later.latency.mean / TICK_SECONDS)
         window = max(base, for_requests, min(for_latencies, MOST_TICKS))
         settle = math.ceil(SETTLE_LATENCIES * later.latency.mean / TICK_SECONDS)
         return Pace(min(max(SETTLE_TICKS, settle), MOST_TICKS), window)

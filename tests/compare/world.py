@@ -113,6 +113,8 @@ class World:
         clock_mhz: Of the GPU, in every window; None for no GPU.
         clocks_wanted: The baseline's clock that each session was told.
         requests_wanted: That each start of a session should have.
+        tolerances: Of metrics, by their name, where they are not the default.
+        latencies_wanted: That a window of each pair should last.
         reading: How fast the host is; None where that cannot be measured.
         recorded_metrics: What a recording compares.
         leak: Why nothing may be concluded from the last round, which shows at its servers' end; "" for nothing.
@@ -139,6 +141,8 @@ class World:
     clock_mhz: float | None = None
     clocks_wanted: list[float | None] = field(default_factory=list)
     requests_wanted: list[tuple[int, ...]] = field(default_factory=list)
+    tolerances: Mapping[str, float] = field(default_factory=dict)
+    latencies_wanted: list[float] = field(default_factory=list)
     reading: float | None = -3.5
     recorded_metrics: tuple[Metric, ...] = (THROUGHPUT,)
     leak: str = ""
@@ -225,6 +229,7 @@ class World:
                         self.rounds[-1], problems=because(world.leak, kind=ReasonKind.MEMORY_NOT_GIVEN_BACK)
                     )
 
+        self.latencies_wanted.append(terms.latencies_wanted)
         made = Timed(
             self.paired,
             seed=self.seed,
@@ -243,7 +248,7 @@ class World:
             baseline_store=BaselineStore(self.folder / "baselines", self.here),
             paired_runner=self.paired_runner,
             policy=self.policy,
-            tolerance_of=lambda metric: metric.default_tolerance,
+            tolerance_of=lambda metric: self.tolerances.get(metric.name, metric.default_tolerance),
             earlier=earlier,
         )
 
