@@ -132,6 +132,10 @@ class SharedStarts:
         pair, self._pair = self._pair, None
         if pair is None:
             return
+        # The slowest of them takes seconds.
+        for instance in pair.instances.values():
+            if instance.process is not None:
+                instance.process.ask_to_end()
         pair.stack.close()
         late = pair.monitor.problems()
         if late:

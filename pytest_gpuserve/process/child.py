@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 START_ALLOWANCE_SECONDS = 30.0
 """Longest wait for the supervisor to start the child; it takes some 30 ms, so only a machine in trouble needs more."""
 
+GRACE_SECONDS = 5.0
+"""From SIGTERM to the SIGKILL of what is left, unless it is said otherwise."""
+
 END_ALLOWANCE_SECONDS = 30.0
 """Longest wait, beyond the grace, for a killed tree to be gone (a GPU driver may hold a process for seconds)."""
 
@@ -282,7 +285,12 @@ class Process:
                     addresses.setdefault((connection.laddr.ip, connection.laddr.port), member.pid)
         return addresses
 
-    def stop(self, grace_seconds: float = 5.0) -> None:
+    def ask_to_end(self, grace_seconds: float = GRACE_SECONDS) -> None:
+        """Have the tree ended without waiting for it, which ``stop`` does: several can end at the same time."""
+        if not self._stopped:
+            self._say(stop=grace_seconds)
+
+    def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
         """End the tree, run the commands that follow it, remove the owned folders; does nothing the second time.
 
         Args:

@@ -225,6 +225,12 @@ def test_a_round_that_ends_early_leaves_the_next_one_its_chance(stage: Stage) ->
     assert [measured.rejected for measured in both.rounds] == [3, BLOCKS]
 
 
+def test_both_servers_end_at_the_same_time(stage: Stage) -> None:
+    """The second is asked to before the first is waited for: a server takes seconds to end."""
+    stage.round()
+    assert sorted(stage.ending) == sorted(ARMS)
+
+
 def test_a_start_costs_each_of_its_loads_its_part(stage: Stage) -> None:
     """And the warm-up of both servers, as a multiple of the time in which a block is measured."""
     both = stage.pair(LoadShape(Closed(4), warmup_seconds=1.5))

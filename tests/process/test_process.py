@@ -188,6 +188,15 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) 
     assert not alive(process.pid)
 
 
+def test_a_child_that_is_asked_to_end_does_so_while_nobody_waits(tmp_path: Path) -> None:
+    """With the same grace as if it were waited for; ``stop`` then finds it gone."""
+    with Process.start(child("stubborn", tmp_path / "report", folder=tmp_path)) as process:
+        report(tmp_path / "report")
+        process.ask_to_end(0.2)
+        eventually(lambda: process.exit_status() == -signal.SIGKILL, "it ends")
+        assert not alive(process.pid)
+
+
 def test_the_loss_of_the_supervisor_is_made_up_for(tmp_path: Path) -> None:
     """When the supervisor is killed the child dies with it, and stop still finds and ends all its orphans."""
     owned = tmp_path / "owned"
