@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 import pytest
@@ -29,12 +28,14 @@ SESSION_NAME: Final = "gpuserve-session"
 
 
 @pytest.fixture(scope="session")
-def _gpuserve_session(pytestconfig: pytest.Config) -> GateSession:
+def _gpuserve_session(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> GateSession:
     """The session object, made when collection finished because a test lists this among its fixtures."""
     session = pytestconfig.pluginmanager.get_plugin(SESSION_NAME)
     if session is None:
         _fail_dynamic()
-    return cast("GateSession", session)
+    made = cast("GateSession", session)
+    made.equipment.temporary = tmp_path_factory
+    return made
 
 
 @pytest.fixture(scope="session")
@@ -66,9 +67,9 @@ def full_size(_gpuserve_session: GateSession) -> bool:
 
 
 @pytest.fixture(scope="session")
-def artifacts(_gpuserve_session: GateSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def artifacts(_gpuserve_session: GateSession) -> Path:
     """The folder for tables and charts that tests make: ``--gpuserve-artifacts``, else in pytest's cache."""
-    return _gpuserve_session.folders.artifacts(tmp_path_factory)
+    return _gpuserve_session.equipment.artifacts
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def _gpuserve_judge(
     request: pytest.FixtureRequest, _gpuserve_measuring: GateSession
 ) -> Generator[TestGate, None, None]:
     """The judge of a test, which ``load`` and ``duel`` share; with the test its servers end."""
-    judge = _gpuserve_measuring.gates.begin(request.node)
+    judge = _gpuserve_measuring.begin_test(request.node)
     try:
         yield judge
     finally:
@@ -87,15 +88,15 @@ def _gpuserve_judge(
 
 
 @pytest.fixture(scope="session")
-def _gpuserve_telemetry(_gpuserve_measuring: GateSession, tmp_path_factory: pytest.TempPathFactory) -> TelemetrySource:
+def _gpuserve_telemetry(_gpuserve_measuring: GateSession) -> TelemetrySource:
     """Who looks at the GPU while servers are loaded."""
-    return _gpuserve_measuring.equipment.telemetry_source(tmp_path_factory)
+    return _gpuserve_measuring.equipment.telemetry_source()
 
 
 @pytest.fixture(scope="session")
-def _gpuserve_engine(_gpuserve_measuring: GateSession, tmp_path_factory: pytest.TempPathFactory) -> EngineSource:
+def _gpuserve_engine(_gpuserve_measuring: GateSession) -> EngineSource:
     """Where the load engines come from."""
-    return _gpuserve_measuring.equipment.engine_source(tmp_path_factory)
+    return _gpuserve_measuring.equipment.engine_source()
 
 
 @pytest.fixture
@@ -123,17 +124,14 @@ def baseline() -> Baseline:
 
 
 @pytest.fixture(scope="session")
-def gpuserve_servers(
-    _gpuserve_session: GateSession, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
-) -> ServerFactory:
+def gpuserve_servers(_gpuserve_session: GateSession, pytestconfig: pytest.Config) -> ServerFactory:
     """What makes deployments of any kind of server, for fixtures of packages that bring one; see ``ServerFactory``."""
     from pytest_gpuserve.plugin.opening import known_distributions
     from pytest_gpuserve.plugin.server_factory import ServerFactory
 
     session = _gpuserve_session
-    starter_of = partial(session.equipment.starter, tmp_path_factory)
     return ServerFactory(
-        starter_of,
+        session.equipment.starter,
         session.shown_path,
         session.settings.root,
         known_distributions(pytestconfig),

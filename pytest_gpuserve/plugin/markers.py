@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pytest
 
 from pytest_gpuserve.plugin.collection import LEFT_OUT
 from pytest_gpuserve.plugin.options import read_settings
 from pytest_gpuserve.verdict.metric import METRICS, Metric, metric_by_option
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 
 MARKER: Final = "gpuserve"
 
@@ -75,11 +71,6 @@ def one_at_a_time(item: pytest.Item, gpu: str | None) -> bool:
 def runs_in_laps(item: pytest.Item) -> bool:
     """Whether the function of a test may run again for each start of its servers; the closest marker wins."""
     return next((bool(value) for _, option, value in _marked(item, None) if option == LAPS), True)
-
-
-def tolerance_of(metric: Metric, set_by_markers: Mapping[str, float]) -> float:
-    """The tolerance of a metric: the marker's, else its default."""
-    return set_by_markers.get(metric.name, metric.default_tolerance)
 
 
 def _marked(item: pytest.Item, gpu: str | None) -> list[tuple[str, str, object]]:

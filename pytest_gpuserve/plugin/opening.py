@@ -8,6 +8,7 @@ import shlex
 import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.builds.checkout import read_revision
@@ -47,83 +48,76 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.base import Ask, ServerKind
 
 
-class Folders:
-    """Makes each folder when it is first asked for."""
-
-    def __init__(self, settings: Settings, config: pytest.Config) -> None:
-        self._settings = settings
-        # Absent under `-p no:cacheprovider`.
-        self._cache: pytest.Cache | None = getattr(config, "cache", None)
-        self._logs: Path | None = None
-        self._artifacts: Path | None = None
-
-    def remembered(self) -> Path | None:
-        """The folder of what outlasts the run; None without pytest's cache, for ``--cache-clear`` has to forget it."""
-        return None if self._cache is None else self._cache.mkdir("gpuserve")
-
-    def logs(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """The folder for what servers write."""
-        if self._logs is None:
-            self._logs = tmp_path_factory.mktemp("gpuserve-logs")
-        return self._logs
-
-    def artifacts(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """The folder for what tests make."""
-        if self._artifacts is None:
-            if self._settings.artifacts_dir is not None:
-                self._artifacts = self._settings.artifacts_dir
-                self._artifacts.mkdir(parents=True, exist_ok=True)
-            elif self._cache is not None:
-                self._artifacts = self._cache.mkdir("gpuserve-artifacts")
-            else:
-                self._artifacts = tmp_path_factory.mktemp("gpuserve-artifacts")
-        return self._artifacts
-
-    def places(self) -> list[str]:
-        """Those with something in them for people, a line each."""
-        places = []
-        if self._logs is not None:
-            places.append(f"server logs: {self._logs}")
-        if self._artifacts is not None and self._artifacts.is_dir() and any(self._artifacts.iterdir()):
-            places.append(f"tables and charts: {self._artifacts}")
-        return places
-
-
 LOG_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 """What is not written into the name of a log."""
 
 
 class Equipment:
-    """Makes each part when it is first needed; all of them write logs.
+    """What tests load with, and its folders; each is made when it is first needed.
 
     Args:
         engine: What makes the loads on Ray; None where processes of this host do. It is ended with the rest.
-        logs: Finds the folder of the logs.
         logged: Hears of the log of each server that is started, and by name of what it is given that may be secret.
         note: Hears, once each, what a report should say of the GPU.
         make_room: Called before a server is started.
+
+    Attributes:
+        temporary: pytest's temporary folders, which the first fixture of ours brings.
     """
+
+    temporary: pytest.TempPathFactory
 
     def __init__(
         self,
+        settings: Settings,
+        config: pytest.Config,
         device: Device,
         *,
         engine: RayEngine | None,
-        logs: Callable[[pytest.TempPathFactory], Path],
         logged: Callable[[Path, Mapping[str, str]], None],
         note: Callable[[str], None],
         make_room: Callable[[], object],
     ) -> None:
+        self._settings = settings
+        # Absent under `-p no:cacheprovider`.
+        self._cache: pytest.Cache | None = getattr(config, "cache", None)
         self._device = device
         self._engine = engine
-        self._logs = logs
         self._logged = logged
         self._note = note
         self._make_room = make_room
         self._telemetry_source = NO_TELEMETRY
         self._starts = 0
 
-    def starter(self, tmp_path_factory: pytest.TempPathFactory, start_timeout_seconds: float) -> Starter:
+    def remembered(self) -> Path | None:
+        """The folder of what outlasts the run; None without pytest's cache, for ``--cache-clear`` has to forget it."""
+        return None if self._cache is None else self._cache.mkdir("gpuserve")
+
+    @cached_property
+    def logs(self) -> Path:
+        """The folder for what servers write."""
+        return self.temporary.mktemp("gpuserve-logs")
+
+    @cached_property
+    def artifacts(self) -> Path:
+        """The folder for what tests make."""
+        folder = self._settings.artifacts_dir
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            return folder
+        return (self.temporary.mktemp if self._cache is None else self._cache.mkdir)("gpuserve-artifacts")
+
+    def places(self) -> list[str]:
+        """The folders with something in them for people, a line each."""
+        made = vars(self)
+        artifacts: Path | None = made.get("artifacts")
+        has_artifacts = artifacts is not None and artifacts.is_dir() and any(artifacts.iterdir())
+        return [
+            *([f"server logs: {self.logs}"] if "logs" in made else []),
+            *([f"tables and charts: {artifacts}"] if has_artifacts else []),
+        ]
+
+    def starter(self, start_timeout_seconds: float) -> Starter:
         """What starts servers on the device, each with a log file of its own."""
 
         def start(
@@ -131,7 +125,7 @@ class Equipment:
         ) -> AbstractContextManager[Instance]:
             self._make_room()
             self._starts += 1
-            log = self._logs(tmp_path_factory) / f"{self._starts:03d}-{LOG_NAME.sub('-', kind.name)}.log"
+            log = self.logs / f"{self._starts:03d}-{LOG_NAME.sub('-', kind.name)}.log"
             if isinstance(kind, RemoteServer):
                 return reached(kind, ask, timeout_seconds=start_timeout_seconds, beside=beside)
             return started(
@@ -147,7 +141,7 @@ class Equipment:
 
         return start
 
-    def telemetry_source(self, tmp_path_factory: pytest.TempPathFactory) -> TelemetrySource:
+    def telemetry_source(self) -> TelemetrySource:
         """Who looks at the GPU while servers are loaded on it: from the first load to the session's end."""
         gpu = self._device.gpu
         if self._telemetry_source is NO_TELEMETRY and gpu is not None:
@@ -156,7 +150,7 @@ class Equipment:
                 [gpu.uuid],
                 lambda: SamplerProcess(
                     [gpu.uuid],
-                    log=self._logs(tmp_path_factory) / "telemetry.log",
+                    log=self.logs / "telemetry.log",
                     command=module_command("pytest_gpuserve.device.sampler"),
                 ),
                 self._note,
@@ -164,9 +158,9 @@ class Equipment:
             )
         return self._telemetry_source
 
-    def engine_source(self, tmp_path_factory: pytest.TempPathFactory) -> EngineSource:
+    def engine_source(self) -> EngineSource:
         """Where the engines of all loads come from."""
-        return LOCAL if self._engine is None else self._engine.source(self._logs(tmp_path_factory) / "ray.log")
+        return LOCAL if self._engine is None else self._engine.source(self.logs / "ray.log")
 
     def close(self) -> None:
         """End the engines, and let nobody look at the GPU any more; may be called again."""

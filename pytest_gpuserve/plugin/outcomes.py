@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.process.logs import read_tail
 from pytest_gpuserve.process.secrets import SECRET_NAME, without_secrets
-from pytest_gpuserve.report.results import LogTail, TestResult
+from pytest_gpuserve.report.results import LogTail, RunResult, TestResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     import pytest
 
-    from pytest_gpuserve.compare.measurement import Measurement
     from pytest_gpuserve.servers.instance import Instance
 
 LOGS_SHOWN: Final = 2
@@ -107,13 +106,13 @@ class Outcomes:
         """Why a test did not pass, where pytest's own report has less of it; else empty."""
         return self._problems.get(nodeid, "") if nodeid in self._cut else ""
 
-    def results(self, measurements: Callable[[str], Iterable[Measurement]]) -> tuple[TestResult, ...]:
-        """All tests, in the order in which they ran."""
+    def results(self, loads: Callable[[str], list[RunResult]]) -> tuple[TestResult, ...]:
+        """All tests, in the order in which they ran, with the loads of each by its id."""
         return tuple(
             TestResult(
                 nodeid,
                 outcome,
-                [measurement.result() for measurement in measurements(nodeid)],
+                loads(nodeid),
                 "" if outcome == "passed" else self._problems.get(nodeid, ""),
                 self._tails.get(nodeid, ()),
             )

@@ -11,7 +11,7 @@ import pytest
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.plugin import opening
-from pytest_gpuserve.plugin.opening import Equipment, Folders, Opened
+from pytest_gpuserve.plugin.opening import Equipment, Opened
 from pytest_gpuserve.plugin.options import Settings, Update
 from pytest_gpuserve.plugin.session import explained
 from tests.support.builders import here
@@ -63,7 +63,16 @@ class Temporary:
         return made
 
 
-# -- its folders
+def equipment(root: Path, **changes: Any) -> Equipment:  # noqa: ANN401 -- arguments of `Equipment`
+    """That of a session on ``cpu``, without pytest's cache."""
+    made = Equipment(
+        asked(root),
+        NEVER,
+        here().device,
+        **{"engine": None, "logged": NEVER, "note": pytest.fail, "make_room": NEVER, **changes},
+    )
+    made.temporary = Temporary(root)  # type: ignore[assignment] # stands for pytest's
+    return made
 
 
 def test_a_folder_is_made_and_named_when_there_is_something_in_it(tmp_path: Path) -> None:
@@ -71,22 +80,18 @@ def test_a_folder_is_made_and_named_when_there_is_something_in_it(tmp_path: Path
 
     Without pytest's cache that one is temporary, and nothing is remembered: ``--cache-clear`` could not forget it.
     """
-    temporary: Any = Temporary(tmp_path)
-    folders = Folders(asked(tmp_path), NEVER)
-    assert folders.remembered() is None
-    made = folders.artifacts(temporary)
-    assert folders.places() == []
-    logs = folders.logs(temporary)
-    assert folders.logs(temporary) == logs
-    assert temporary.made == ["gpuserve-artifacts", "gpuserve-logs"]
-    (made / "chart.svg").touch()
-    assert set(folders.places()) == {f"server logs: {logs}", f"tables and charts: {made}"}
-    (made / "chart.svg").unlink()
-    made.rmdir()
-    assert folders.places() == [f"server logs: {logs}"]
-
-
-# -- what it loads with
+    made = equipment(tmp_path)
+    assert made.remembered() is None
+    artifacts = made.artifacts
+    assert made.places() == []
+    logs = made.logs
+    assert made.logs == logs
+    assert made.temporary.made == ["gpuserve-artifacts", "gpuserve-logs"]  # type: ignore[attr-defined] # as above
+    (artifacts / "chart.svg").touch()
+    assert set(made.places()) == {f"server logs: {logs}", f"tables and charts: {artifacts}"}
+    (artifacts / "chart.svg").unlink()
+    artifacts.rmdir()
+    assert made.places() == [f"server logs: {logs}"]
 
 
 def test_every_start_has_a_log_and_its_secrets_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,15 +106,12 @@ def test_every_start_has_a_log_and_its_secrets_are_known(tmp_path: Path, monkeyp
         return nullcontext()
 
     monkeypatch.setattr(opening, "started", started)
-    made = Equipment(
-        here().device,
-        engine=None,
-        logs=lambda _: tmp_path,
+    made = equipment(
+        tmp_path,
         logged=lambda log, given: logged.append((log.name, given)),
-        note=pytest.fail,
         make_room=lambda: logged.append(("", {})),
     )
-    start = made.starter(NEVER, 1.0)
+    start = made.starter(1.0)
     ask: Any = SimpleNamespace(headers={"Authorization": "Bearer hunter22", "Accept": "*/*"})
     for name in ("mosec", "my server/2"):
         start(SimpleNamespace(name=name), ask)
@@ -119,8 +121,7 @@ def test_every_start_has_a_log_and_its_secrets_are_known(tmp_path: Path, monkeyp
 
 def test_nobody_looks_where_there_is_no_gpu(tmp_path: Path) -> None:
     """On ``cpu`` a sampler would use a part of what is measured."""
-    made = Equipment(here().device, engine=None, logs=NEVER, logged=NEVER, note=lambda _: None, make_room=NEVER)
-    assert made.telemetry_source(NEVER) is NO_TELEMETRY
+    assert equipment(tmp_path).telemetry_source() is NO_TELEMETRY
 
 
 # -- its end
@@ -140,7 +141,7 @@ def test_what_was_opened_is_all_given_back_the_device_last(tmp_path: Path, monke
     assert ended == ["opponents", "lock"]
     monkeypatch.setattr(TelemetrySource, "close", Part("telemetry_source", ended).close)
     engine: Any = Part("engine", ended, fails=True)
-    made = Equipment(here().device, engine=engine, logs=NEVER, logged=NEVER, note=NEVER, make_room=NEVER)
+    made = equipment(tmp_path, engine=engine)
     with pytest.raises(UsageProblem, match="engine cannot be ended"):
         made.close()
     assert ended[2:] == ["engine", "telemetry_source"]
