@@ -25,7 +25,7 @@ def kept(outcomes: Outcomes, problem: str) -> TestResult:
     )
     for when, outcome, words in phases:
         outcomes.keep(NODEID, pytest.TestReport(NODEID, ("test_x.py", 1, "test_a"), {}, outcome, words, when))
-    (result,) = outcomes.results(lambda _: ())
+    (result,) = outcomes.results(lambda _: [])
     return result
 
 
@@ -56,7 +56,7 @@ def test_an_error_after_a_skip_is_what_is_told() -> None:
     where = ("test_x.py", 1, "test_a")
     outcomes.keep(NODEID, pytest.TestReport(NODEID, where, {}, "skipped", skipped, "call"))
     outcomes.keep(NODEID, pytest.TestReport(NODEID, where, {}, "failed", "INVALID: late", "teardown"))
-    (result,) = outcomes.results(lambda _: ())
+    (result,) = outcomes.results(lambda _: [])
     assert (result.outcome, result.problem) == ("error", "INVALID: late")
 
 
