@@ -537,7 +537,6 @@ def session_of(measured: Round, arm: Arm) -> Session:
         settings=side.settings,
         counters=side.counters,
         telemetry=side.telemetry,
-        idle_watts=side.idle_watts,
         rejected=side.rejected,
     )
     return Session(

@@ -62,7 +62,6 @@ class GpuProbe:
             return GpuSample(self._uuid)
         # What belongs to a moment comes first: what is slow may take a fifth of the time between two samples.
         energy_mj: int | None = ask("the energy counter", nvml.nvmlDeviceGetTotalEnergyConsumption, gpu)
-        power_mw: int | None = ask("power", nvml.nvmlDeviceGetPowerUsage, gpu)
         utilisation = ask("utilisation", nvml.nvmlDeviceGetUtilizationRates, gpu)
         memory = ask("memory", nvml.nvmlDeviceGetMemoryInfo, self._own)
         sample = GpuSample(
@@ -70,7 +69,6 @@ class GpuProbe:
             gpu_utilisation=None if utilisation is None else utilisation.gpu / 100,
             memory_used_bytes=None if memory is None else memory.used,
             sm_clock_mhz=ask("the SM clock", nvml.nvmlDeviceGetClockInfo, gpu, nvml.NVML_CLOCK_SM),
-            power_watts=None if power_mw is None else power_mw / 1000,
             energy_joules=None if energy_mj is None else energy_mj / 1000,
             clock_reasons=ask("clock-event reasons", self._reasons, gpu),
             **(self._slow() if slow else {}),

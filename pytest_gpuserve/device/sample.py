@@ -1,4 +1,4 @@
-"""Samples of GPUs and processes at one moment, and events of a GPU: values, and lines of a file.
+"""Samples of GPUs at one moment, and events of a GPU: values, and lines of a file.
 
 A value that is not known, or was not looked at in this sample, is None: never zero.
 """
@@ -27,7 +27,7 @@ class DeviceProcess(msgspec.Struct, frozen=True):
         pid: As NVML knows it, which within a container may be another namespace's.
         name: Of its program; None where this machine shows no such process.
         memory_bytes: That it holds on the GPU; None where the driver does not tell.
-        ours: Whether it is the session's: below it, or one of the watched pids.
+        ours: Whether it is the session's: the session, one of its servers, or below one of them.
     """
 
     pid: int
@@ -45,7 +45,6 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
         uuid: ``GPU-...``, or ``MIG-...`` of an instance.
         gpu_utilisation: Share of the driver's last sampling period (1/6 s to 1 s) in which a kernel ran.
         memory_used_bytes: Memory that is allocated, what the driver keeps for itself included.
-        power_watts: Drawn by the board; on newer GPUs already a mean of the last second.
         energy_joules: Counter since the driver was loaded.
         clock_reasons: Why the clocks are what they are: NVML's mask of clock-event reasons.
         uncorrected_ecc: Counter of uncorrected memory errors since the driver was loaded; once in `SLOW_EVERY` samples.
@@ -56,7 +55,6 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     gpu_utilisation: float | None = None
     memory_used_bytes: int | None = None
     sm_clock_mhz: int | None = None
-    power_watts: float | None = None
     energy_joules: float | None = None
     clock_reasons: int | None = None
     uncorrected_ecc: int | None = None
@@ -68,15 +66,11 @@ class TelemetrySample(msgspec.Struct, frozen=True, tag=True, omit_defaults=True)
 
     Args:
         at_ns: When, by ``time.perf_counter_ns``, the clock of the load's ticks.
-        gpus: Those that are watched; empty where there is none.
-        client_cpu_seconds: Counter of the CPU time of the client's processes since they were watched; None before.
-        server_cpu_seconds: The same of the server's.
+        gpus: The watched GPUs; empty if there is none.
     """
 
     at_ns: int
     gpus: tuple[GpuSample, ...] = ()
-    client_cpu_seconds: float | None = None
-    server_cpu_seconds: float | None = None
 
 
 class GpuEvent(msgspec.Struct, frozen=True, tag=True):
@@ -104,13 +98,6 @@ class Unknown(msgspec.Struct, frozen=True, tag=True):
 
     def __str__(self) -> str:
         return f"{self.what}{f' of {self.uuid}' if self.uuid else ''}: {self.why}"
-
-
-class WatchedProcesses(msgspec.Struct, frozen=True):
-    """Pids whose CPU time is counted, with all processes below them; those below a server are no client."""
-
-    client: tuple[int, ...] = ()
-    server: tuple[int, ...] = ()
 
 
 SamplerRecord = TelemetrySample | GpuEvent | Unknown

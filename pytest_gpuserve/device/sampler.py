@@ -1,9 +1,9 @@
-"""Samples GPUs, processes and host into a file, ten times a second, in a process of its own.
+"""Samples GPUs into a file, ten times a second, in a process of its own.
 
 `pytest_gpuserve.device.telemetry` runs it as ``python -m pytest_gpuserve.device.sampler FOLDER OWNER [UUID...]`` and
-ends it by SIGTERM. In the folder a named pipe says whose CPU time to count (`ORDERS`, one JSON `WatchedProcesses` a
-line), and samples are appended to a file (`SAMPLES`, one JSON record a line): so neither side ever waits for the
-other, and the session reads the file between two windows.
+ends it by SIGTERM. In the folder a named pipe names the servers' processes (`ORDERS`, a JSON list of pids a line), and
+samples are appended to a file (`SAMPLES`, one JSON record a line): so neither side ever waits for the other, and the
+session reads the file between two windows.
 
 No pytest, and nothing of the measuring, is in here.
 """
@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import msgspec
+import psutil
 import pynvml
 
-from pytest_gpuserve.device.cpu import ProcessTrees
 from pytest_gpuserve.device.gpu import initialised
 from pytest_gpuserve.device.gpu_probe import GpuProbe
 from pytest_gpuserve.device.sample import (
@@ -30,7 +30,6 @@ from pytest_gpuserve.device.sample import (
     GpuSample,
     TelemetrySample,
     Unknown,
-    WatchedProcesses,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +53,8 @@ class Sampler:
         self._unread = b""
         self._out = os.open(folder / SAMPLES, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self._encode = msgspec.json.Encoder().encode
-        self._trees = ProcessTrees(owner)
+        self._owner = owner
+        self._servers: list[int] = []
         self._uuids = tuple(uuids)
         self._slow_due = 0
         self._gpus = self._opened()
@@ -66,8 +66,7 @@ class Sampler:
         if slow:
             self._slow_due = number + SLOW_EVERY
         gpus = self._read_gpus(slow=slow)
-        client, server = self._trees.count()
-        self._write(TelemetrySample(began_ns, gpus, client_cpu_seconds=client, server_cpu_seconds=server))
+        self._write(TelemetrySample(began_ns, gpus))
 
     def run(self) -> NoReturn:
         """Sample for ever, at points in time that do not move with how long a sample takes; those missed are missed."""
@@ -80,7 +79,6 @@ class Sampler:
 
     def close(self) -> None:
         """Leave the file."""
-        self._trees.close()
         os.close(self._out)
         os.close(self._orders)
 
@@ -92,7 +90,15 @@ class Sampler:
         except pynvml.NVMLError as error:
             self._write(Unknown("", "NVML", str(error)))
             return None
-        return [GpuProbe(nvml, uuid, tell=self._write, is_ours=self._trees.is_ours) for uuid in self._uuids]
+        return [GpuProbe(nvml, uuid, tell=self._write, is_ours=self._is_ours) for uuid in self._uuids]
+
+    def _is_ours(self, pid: int) -> bool:
+        """Whether a process is the session, one of its servers, or below one of them."""
+        roots = {self._owner, *self._servers}
+        try:
+            return pid in roots or any(parent.pid in roots for parent in psutil.Process(pid).parents())
+        except psutil.Error:
+            return False
 
     def _read_gpus(self, *, slow: bool) -> tuple[GpuSample, ...]:
         if self._gpus is None:
@@ -107,7 +113,7 @@ class Sampler:
                 *lines, self._unread = (self._unread + os.read(self._orders, 1 << 16)).split(b"\n")
                 # Each replaces what was said before.
                 if lines:
-                    self._trees.watch(msgspec.json.decode(lines[-1], type=WatchedProcesses))
+                    self._servers = msgspec.json.decode(lines[-1], type=list[int])
 
     def _write(self, record: SamplerRecord) -> None:
         # In one piece, so that a line is there whole or, of a sampler that was killed, not at all.

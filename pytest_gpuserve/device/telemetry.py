@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from pytest_gpuserve.device.sample import GpuEvent, SamplerRecord, TelemetrySample, Unknown, WatchedProcesses
+from pytest_gpuserve.device.sample import GpuEvent, SamplerRecord, TelemetrySample, Unknown
 from pytest_gpuserve.device.sampler import ORDERS, SAMPLES
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.child import Command, Process, owned_folder
@@ -119,7 +119,7 @@ class SamplerProcess:
     """
 
     def __init__(self, uuids: Sequence[str], *, log: Path, command: Sequence[str] = COMMAND) -> None:
-        self._watched = WatchedProcesses()
+        self._servers: list[int] = []
         self._began_ns = time.perf_counter_ns()
         with ExitStack() as stack:
             folder, supervisor = stack.enter_context(owned_folder("gpuserve-telemetry-", log=log))
@@ -147,17 +147,17 @@ class SamplerProcess:
         """The sampler."""
         return self._process.pid
 
-    def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
-        """Count the CPU time of the client's and the server's pids and of all below them, from the next sample on."""
-        watched = WatchedProcesses(client=tuple(sorted(client)), server=tuple(sorted(server)))
-        if watched == self._watched:
+    def watch(self, servers: Iterable[int]) -> None:
+        """Take these pids, and all below them, for the session's own from the next sample on."""
+        pids = sorted(servers)
+        if pids == self._servers:
             return
-        self._watched = watched
+        self._servers = pids
         # Nobody reads where the sampler has ended, and nobody will where it is stuck: `seen` tells both.
         with suppress(OSError):
             pipe = os.open(self._orders, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
-                os.write(pipe, msgspec.json.encode(watched) + b"\n")
+                os.write(pipe, msgspec.json.encode(pids) + b"\n")
             finally:
                 os.close(pipe)
 

@@ -118,7 +118,6 @@ class LoadedStart:
             cold_start_parts=self.instance.cold_start_parts,
             settings=self.instance.settings,
             telemetry=self.monitor.telemetry(windows),
-            idle_watts=self.monitor.idle_watts,
             rejected=tuple("; ".join(condition.again) for condition in self._conditions if condition.again),
         )
 
@@ -195,7 +194,6 @@ class LoadedStart:
         if self.problems:
             return
         with Engines(self._watch.plan(shape.schedule), shape.processes, shape.source) as engines:
-            self.monitor.loaded_by(engines.pids)
             if not shape.finite:
                 self._watch.ticks(engines, warmup_ticks)
                 before = self._watch.read_counters() if not self.problems else None

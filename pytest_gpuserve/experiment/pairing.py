@@ -200,7 +200,6 @@ def _joined(sides: list[ArmResult]) -> ArmResult:
         settings=last.settings,
         counters=added([side.counters for side in sides if side.counters is not None]),
         telemetry=merged(side.telemetry for side in sides if side.telemetry is not None),
-        idle_watts=last.idle_watts,
     )
 
 

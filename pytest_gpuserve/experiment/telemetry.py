@@ -40,9 +40,6 @@ _COUNT: Final = re.compile(r"(?<![\w-])\d+(?![\w-])")
 """A number by itself, and no part of a name such as a GPU's."""
 
 
-IDLE_NS: Final = NS
-"""How long a server is looked at before its load: GPUs that give the mean power of a second need as long."""
-
 RELEASE_NS: Final = 5 * NS
 """How long a driver may take to give back the memory of a server that has ended."""
 
@@ -63,8 +60,8 @@ LOOK_NS: Final = (SLOW_EVERY + 1) * SAMPLE_NS
 class GpuSampler(Protocol):
     """What looks at GPUs and processes; `pytest_gpuserve.device.telemetry.Sampling` is one."""
 
-    def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
-        """Count the CPU time of these processes and of all below them, which are ours."""
+    def watch(self, servers: Iterable[int]) -> None:
+        """Take these pids, and all below them, for ours from the next sample on."""
 
     def seen(self) -> SamplerOutput:
         """Return everything that has been seen."""
@@ -82,8 +79,8 @@ class GpuSampler(Protocol):
 class NoSampler:
     """Looks at nothing, where there is no GPU."""
 
-    def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
-        """Nobody counts."""
+    def watch(self, servers: Iterable[int]) -> None:
+        """There is nothing to tell them from."""
 
     def seen(self) -> SamplerOutput:
         """Nothing was."""
@@ -116,7 +113,6 @@ class TelemetryMonitor:
         without_ecc: Those of the GPUs that count no memory errors.
         baseline_clock_mhz: Mean SM clock, while they computed, under the same load when the baseline was recorded; None
             if not known.
-        idle_watts: Power of all GPUs together with the server up and at rest; None until then, or if not seen.
         free_ns: From when on the server's memory was given back, and what is seen belongs to the next start; None until
             then.
     """
@@ -130,13 +126,11 @@ class TelemetryMonitor:
     alone: bool = True
     without_ecc: Collection[str] = ()
     baseline_clock_mhz: float | None = None
-    idle_watts: float | None = None
     free_ns: int | None = None
     _memory_before: Mapping[str, int | None] = field(default_factory=dict)
     _up_ns: int | None = None
     _load_ns: tuple[int, int] = (0, 0)
     _use_remedy: str = ""
-    _server_pids: tuple[int, ...] = ()
     _reported: set[tuple[ReasonKind, str]] = field(default_factory=set)
     _problems: list[Reason] = field(default_factory=list)
 
@@ -144,9 +138,9 @@ class TelemetryMonitor:
         self._memory_before = self._memory(self.sampler.seen())
 
     def up(self, *instances: Instance) -> None:
-        """Hear that the server answers and is at rest: for a second, look at what the GPUs take then.
+        """Hear that the server answers, and which processes are its own.
 
-        Of a server that somebody else runs nobody knows on which GPU; then nothing is looked at.
+        The GPU of a server that somebody else runs is not known; then nothing is looked at.
         """
         if not self.uuids:
             return
@@ -154,23 +148,16 @@ class TelemetryMonitor:
             self.note("telemetry absent: on which GPU a server runs that was not started here is not known")
             self.uuids = ()
             return
-        self._server_pids = tuple(
+        pids = [
             pid
             for instance in instances
             for pid in (*((instance.process.pid,) if instance.process is not None else ()), *instance.members())
-        )
+        ]
         self._use_remedy = "; ".join(dict.fromkeys(gpu_remedy(instance.kind) for instance in instances))
-        self.sampler.watch(server=self._server_pids)
-        began_ns = self.clock()
-        seen = self.sampler.seen_until(began_ns + IDLE_NS)
-        self.idle_watts = telemetry_between(seen.samples, began_ns, began_ns + IDLE_NS).watts
-        # A container's processes were not known for ours before they were told.
-        self._up_ns = began_ns + IDLE_NS
-
-    def loaded_by(self, pids: Iterable[int]) -> None:
-        """Hear which processes are the client's."""
-        if self.uuids:
-            self.sampler.watch(client=pids, server=self._server_pids)
+        self.sampler.watch(pids)
+        # A container's processes were not known for ours before they were told; a sample may have been under way then.
+        self._up_ns = self.clock() + 2 * SAMPLE_NS
+        self.sampler.seen_until(self._up_ns)
 
     def judge(self, windows: Sequence[Window], *, wait: bool) -> list[WindowCondition]:
         """Say how the GPUs were in windows, and look for what makes the whole run invalid.
@@ -229,7 +216,7 @@ class TelemetryMonitor:
         if not self.uuids:
             return
         # The pids of a server that has ended may become anybody's.
-        self.sampler.watch()
+        self.sampler.watch(())
         ended_ns = self.clock()
         while True:
             seen = self.sampler.seen_until(self.clock() + SAMPLE_NS)
@@ -324,10 +311,9 @@ def gpu_use(telemetry: Telemetry) -> GpuUse:
     Of a MIG instance only its memory is its own, and the clock the same for all: energy and utilisation are not known.
     """
     gpus = list(telemetry.gpus.values())
-    energy = telemetry.energy
     memory = [gpu.memory_used_bytes for gpu in gpus]
     return GpuUse(
-        joules=None if energy is None else energy.joules,
+        joules=telemetry.joules,
         memory_bytes=_sum([None if spread is None else spread.peak for spread in memory]),
         utilisation=_mean([None if is_instance(gpu.uuid) else _mean_of(gpu.gpu_utilisation) for gpu in gpus]),
         sm_clock_mhz=_mean([_mean_of(gpu.busy_sm_clock_mhz) for gpu in gpus]),
@@ -353,11 +339,8 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def side_with_telemetry(side: ArmResult, monitor: TelemetryMonitor, windows: Iterable[Window]) -> ArmResult:
-    """Add what the GPUs did in a server's windows; whose CPU time it was is not told apart beside another server."""
-    telemetry = monitor.telemetry(windows)
-    if telemetry is not None:
-        telemetry = replace(telemetry, server_cpu_seconds=None, client_cpu_seconds=None)
-    return replace(side, telemetry=telemetry, idle_watts=monitor.idle_watts)
+    """Add what the GPUs did in a server's windows."""
+    return replace(side, telemetry=monitor.telemetry(windows))
 
 
 class TelemetrySource:

@@ -169,7 +169,6 @@ class ArmResult:
         settings: How it was really set up, beside what it was asked for.
         counters: What it counted within its windows; None where it does not count.
         telemetry: What the GPUs did within its windows; None where nobody looked. Not kept from run to run.
-        idle_watts: Power of all GPUs together before the load, with what was up then at rest; None if not seen.
         rejected: Why windows were measured again, a text for each that was: what disturbed GPUs or client meanwhile.
     """
 
@@ -182,7 +181,6 @@ class ArmResult:
     settings: Mapping[str, ServerSetting] = field(default_factory=dict)
     counters: Counters | None = None
     telemetry: Telemetry | None = None
-    idle_watts: float | None = None
     rejected: tuple[str, ...] = ()
 
 

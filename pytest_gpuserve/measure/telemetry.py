@@ -1,4 +1,4 @@
-"""What GPUs, host and processes did in a stretch of time, by the samples in and around it.
+"""What GPUs did in a stretch of time, by the samples in and around it.
 
 What was not seen is None: never zero. Stretches are put together by `merged`, so that a run is its windows.
 """
@@ -9,10 +9,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
 from dataclasses import asdict, dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
 
     from pytest_gpuserve.device.sample import GpuSample, TelemetrySample
 
@@ -54,11 +54,10 @@ MIG_PREFIX: Final = "MIG-"
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The mean, peak and lowest of a value over so many samples."""
+    """The mean and the peak of a value over so many samples."""
 
     mean: float
     peak: float
-    lowest: float
     samples: int
 
     @classmethod
@@ -67,9 +66,8 @@ class Spread:
         known = [value for value in values if value is not None]
         if not known:
             return None
-        # Rounding must not put a mean beside all that it is made of.
-        mean = min(max(sum(known) / len(known), min(known)), max(known))
-        return cls(mean, max(known), min(known), len(known))
+        # Rounding must not put a mean above all that it is made of.
+        return cls(min(sum(known) / len(known), max(known)), max(known), len(known))
 
     @classmethod
     def merged(cls, parts: Iterable[Spread | None]) -> Spread | None:
@@ -77,24 +75,9 @@ class Spread:
         known = [part for part in parts if part is not None]
         if not known:
             return None
-        samples = sum(part.samples for part in known)
-        peak, lowest = max(part.peak for part in known), min(part.lowest for part in known)
+        samples, peak = sum(part.samples for part in known), max(part.peak for part in known)
         mean = sum(part.mean * part.samples for part in known) / samples
-        return cls(min(max(mean, lowest), peak), peak, lowest, samples)
-
-
-@dataclass(frozen=True, slots=True)
-class Energy:
-    """Energy that a GPU took up, host and cooling not included.
-
-    Args:
-        joules: How much.
-        source: ``counter``, the GPU's own; or ``power``, the integral of what it drew at each sample, which misses
-            what lies between them and, on GPUs that give the mean of the last second, lags by half of that.
-    """
-
-    joules: float
-    source: Literal["counter", "power"]
+        return cls(min(mean, peak), peak, samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +91,8 @@ class GpuTelemetry:
         sm_clock_mhz: Of the multiprocessors.
         busy_sm_clock_mhz: The same without the samples in which the GPU had nothing to do, as far as its clock-event
             reasons tell; None where it never had. How fast a GPU is shows in this one alone.
-        power_watts: Drawn power.
-        energy: None where the samples do not cover the stretch.
+        joules: Energy that the GPU took up by its own counter, host and cooling not included; None if it has none, or
+            the samples do not cover the stretch.
         clock_reasons: How many samples had each bit of the mask of clock-event reasons; None where it is not known.
         clock_reasons_samples: How many samples had a mask.
     """
@@ -119,8 +102,7 @@ class GpuTelemetry:
     memory_used_bytes: Spread | None = None
     sm_clock_mhz: Spread | None = None
     busy_sm_clock_mhz: Spread | None = None
-    power_watts: Spread | None = None
-    energy: Energy | None = None
+    joules: float | None = None
     clock_reasons: Mapping[int, int] | None = None
     clock_reasons_samples: int = 0
 
@@ -134,59 +116,22 @@ class Telemetry:
         samples: How many lie in it.
         covered: Whether no part of it lies in a gap between samples; else what is known is of the rest alone.
         gpus: What each GPU did, by its uuid; empty where there is none.
-        server_cpu_seconds: CPU time of the server's processes; None where they, or the whole stretch, were not seen.
-        client_cpu_seconds: The same of the client's.
     """
 
     seconds: float
     samples: int = 0
     covered: bool = False
     gpus: Mapping[str, GpuTelemetry] = field(default_factory=dict)
-    server_cpu_seconds: float | None = None
-    client_cpu_seconds: float | None = None
 
     @property
-    def energy(self) -> Energy | None:
-        """Of all GPUs together; None where there is none, or that of one is not known.
+    def joules(self) -> float | None:
+        """The energy of all GPUs together; None where there is none, or that of one is not known.
 
         Of a MIG instance it never is: what NVML tells is the whole GPU's, and other instances take their part of it.
         """
         if any(is_instance(uuid) for uuid in self.gpus):
             return None
-        return _sum_energy([gpu.energy for gpu in self.gpus.values()])
-
-    @property
-    def watts(self) -> float | None:
-        """Mean power of all GPUs together, for an idle stretch to be taken off; None as for ``energy``."""
-        energy = self.energy
-        return None if energy is None or self.seconds <= 0 else energy.joules / self.seconds
-
-    def server_cpu_seconds_per_request(self, requests: int) -> float | None:
-        """CPU time that the server spent on each; None where it is not known, or there was no request."""
-        return None if self.server_cpu_seconds is None or not requests else self.server_cpu_seconds / requests
-
-    def energy_per_inference(self, inferences: int, *, idle_watts: float | None) -> EnergyPerInference | None:
-        """The energy of the stretch for each inference; None where it is not known, or there was none.
-
-        Args:
-            inferences: That were done in it.
-            idle_watts: ``watts`` of a stretch before the load, with the server loaded and at rest; None if not seen.
-        """
-        energy = self.energy
-        if energy is None or not inferences:
-            return None
-        above = None if idle_watts is None else (energy.joules - idle_watts * self.seconds) / inferences
-        return EnergyPerInference(energy.joules / inferences, above, idle_watts, energy.source)
-
-
-@dataclass(frozen=True, slots=True)
-class EnergyPerInference:
-    """Energy of the GPUs for an inference: all, without what they take at rest, and the power at rest."""
-
-    joules: float
-    above_idle_joules: float | None
-    idle_watts: float | None
-    source: Literal["counter", "power"]
+        return _sum([gpu.joules for gpu in self.gpus.values()])
 
 
 def is_instance(uuid: str) -> bool:
@@ -209,8 +154,6 @@ def merged(parts: Iterable[Telemetry]) -> Telemetry | None:
         sum(part.samples for part in known),
         all(part.covered for part in known),
         {uuid: _merged_gpu(uuid, [part.gpus.get(uuid) for part in known]) for uuid in uuids},
-        server_cpu_seconds=_sum([part.server_cpu_seconds for part in known]),
-        client_cpu_seconds=_sum([part.client_cpu_seconds for part in known]),
     )
 
 
@@ -224,8 +167,7 @@ def _merged_gpu(uuid: str, parts: Sequence[GpuTelemetry | None]) -> GpuTelemetry
         memory_used_bytes=Spread.merged(part.memory_used_bytes for part in known),
         sm_clock_mhz=Spread.merged(part.sm_clock_mhz for part in known),
         busy_sm_clock_mhz=Spread.merged(part.busy_sm_clock_mhz for part in known),
-        power_watts=Spread.merged(part.power_watts for part in known),
-        energy=_sum_energy([None if part is None else part.energy for part in parts]),
+        joules=_sum([None if part is None else part.joules for part in parts]),
         clock_reasons={bit: sum(reasons.get(bit, 0) for reasons in told) for bit in bits} if told else None,
         clock_reasons_samples=sum(part.clock_reasons_samples for part in known),
     )
@@ -234,7 +176,7 @@ def _merged_gpu(uuid: str, parts: Sequence[GpuTelemetry | None]) -> GpuTelemetry
 def as_plain(telemetry: Telemetry) -> dict[str, Any]:
     """Write it as a plain dict of JSON values, by the names of the attributes; what is not known is None."""
     plain = asdict(telemetry)
-    plain["energy"] = None if telemetry.energy is None else asdict(telemetry.energy)
+    plain["joules"] = telemetry.joules
     for gpu in plain["gpus"].values():
         if gpu["clock_reasons"] is not None:
             gpu["clock_reasons"] = {f"{bit:#x}": count for bit, count in gpu["clock_reasons"].items()}
@@ -243,15 +185,7 @@ def as_plain(telemetry: Telemetry) -> dict[str, Any]:
 
 def _sum(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
-    return sum(known) if len(known) == len(values) else None
-
-
-def _sum_energy(parts: Sequence[Energy | None]) -> Energy | None:
-    known = [part for part in parts if part is not None]
-    if not known or len(known) < len(parts):
-        return None
-    by_counter = all(part.source == "counter" for part in known)
-    return Energy(sum(part.joules for part in known), "counter" if by_counter else "power")
+    return sum(known) if known and len(known) == len(values) else None
 
 
 NS: Final = 1_000_000_000
@@ -281,21 +215,6 @@ def rise_between(seen: Sequence[Point], begin_ns: int, end_ns: int, gap_ns: int)
     if any(later < earlier for (_, earlier), (_, later) in pairwise(seen[first : last + 1])):
         return None
     return max(0.0, end - begin)
-
-
-def integral_between(seen: Sequence[Point], begin_ns: int, end_ns: int, gap_ns: int) -> float | None:
-    """Integrate a value over time, in its unit times seconds, by the trapezoidal rule.
-
-    None where a part of the stretch does not lie between two points at most ``gap_ns`` apart.
-    """
-    begin, end = value_at(seen, begin_ns, gap_ns), value_at(seen, end_ns, gap_ns)
-    if begin is None or end is None or not covers([at_ns for at_ns, _ in seen], begin_ns, end_ns, gap_ns):
-        return None
-    inside = seen[bisect_right(seen, begin_ns, key=_when) : bisect_left(seen, end_ns, key=_when)]
-    course = [(begin_ns, begin), *inside, (end_ns, end)]
-    return sum(
-        (one + other) / 2 * ((later_ns - earlier_ns) / NS) for (earlier_ns, one), (later_ns, other) in pairwise(course)
-    )
 
 
 def value_at(seen: Sequence[Point], at_ns: int, gap_ns: int) -> float | None:
@@ -334,18 +253,15 @@ def between(samples: Sequence[TelemetrySample], begin_ns: int, end_ns: int) -> S
 def telemetry_between(samples: Sequence[TelemetrySample], begin_ns: int, end_ns: int) -> Telemetry:
     """Sum up a stretch of time by samples, which include those before and after it.
 
-    Counters and power at its ends are interpolated from the samples before and after them, so that neighbouring
-    stretches add up to the whole; where these are missing or too far away, what depends on them is None. A stretch
-    between two neighbouring samples, such as the last one of a load, has the other values of these two.
+    The energy counter at its ends is interpolated from the samples before and after them, so that neighbouring
+    stretches add up to the whole. If these are missing or too far away, the energy is None. A stretch between two
+    neighbouring samples, such as the last one of a load, has the other values of these two.
     """
     inside = between(samples, begin_ns, end_ns)
     # As far around as anything is interpolated from.
     first = bisect_left(samples, begin_ns - FAST_GAP_NS, key=_at_ns)
     around = samples[first : bisect_right(samples, end_ns + FAST_GAP_NS, key=_at_ns)]
     seconds = (end_ns - begin_ns) / NS
-
-    def rise(read: Callable[[TelemetrySample], float | None]) -> float | None:
-        return rise_between(points(around, read), begin_ns, end_ns, FAST_GAP_NS)
 
     uuids = dict.fromkeys(gpu.uuid for sample in around for gpu in sample.gpus)
     nearest = inside or _neighbours(around, begin_ns)
@@ -354,8 +270,6 @@ def telemetry_between(samples: Sequence[TelemetrySample], begin_ns: int, end_ns:
         len(inside),
         covers([sample.at_ns for sample in around], begin_ns, end_ns, FAST_GAP_NS),
         {uuid: _gpu(uuid, nearest, around, begin_ns, end_ns) for uuid in uuids},
-        server_cpu_seconds=rise(lambda sample: sample.server_cpu_seconds),
-        client_cpu_seconds=rise(lambda sample: sample.client_cpu_seconds),
     )
 
 
@@ -373,14 +287,18 @@ def _gpu(
     masks = [gpu.clock_reasons for gpu in seen if gpu.clock_reasons is not None]
     bits = {bit for mask in masks for bit in _bits(mask)}
     busy = [gpu for gpu in seen if gpu.clock_reasons is None or not gpu.clock_reasons & GPU_IDLE]
+    counted = [
+        (sample.at_ns, gpu.energy_joules)
+        for sample in around
+        if (gpu := gpu_of(sample, uuid)) is not None and gpu.energy_joules is not None
+    ]
     return GpuTelemetry(
         uuid,
         gpu_utilisation=Spread.of(gpu.gpu_utilisation for gpu in seen),
         memory_used_bytes=Spread.of(gpu.memory_used_bytes for gpu in seen),
         sm_clock_mhz=Spread.of(gpu.sm_clock_mhz for gpu in seen),
         busy_sm_clock_mhz=Spread.of(gpu.sm_clock_mhz for gpu in busy),
-        power_watts=Spread.of(gpu.power_watts for gpu in seen),
-        energy=energy_between(around, uuid, begin_ns, end_ns),
+        joules=rise_between(counted, begin_ns, end_ns, FAST_GAP_NS),
         clock_reasons={bit: sum(bool(mask & bit) for mask in masks) for bit in sorted(bits)} if masks else None,
         clock_reasons_samples=len(masks),
     )
@@ -389,30 +307,6 @@ def _gpu(
 def gpu_of(sample: TelemetrySample, uuid: str) -> GpuSample | None:
     """Find what a sample says of a GPU; None if nothing."""
     return next((gpu for gpu in sample.gpus if gpu.uuid == uuid), None)
-
-
-def points(samples: Iterable[TelemetrySample], read: Callable[[TelemetrySample], float | None]) -> list[Point]:
-    """List a value of those samples that have it, with their times."""
-    found = ((sample.at_ns, read(sample)) for sample in samples)
-    return [(at_ns, value) for at_ns, value in found if value is not None]
-
-
-def energy_between(samples: Sequence[TelemetrySample], uuid: str, begin_ns: int, end_ns: int) -> Energy | None:
-    """Find the energy that a GPU took up: by its counter, else as the integral of its power, else None.
-
-    A counter that was reset (the driver was reloaded) does not count for that stretch.
-    """
-
-    def of_gpu(read: Callable[[GpuSample], float | None]) -> list[Point]:
-        gpus = ((sample.at_ns, gpu_of(sample, uuid)) for sample in samples)
-        found = ((at_ns, None if gpu is None else read(gpu)) for at_ns, gpu in gpus)
-        return [(at_ns, value) for at_ns, value in found if value is not None]
-
-    joules = rise_between(of_gpu(lambda gpu: gpu.energy_joules), begin_ns, end_ns, FAST_GAP_NS)
-    if joules is not None:
-        return Energy(joules, "counter")
-    joules = integral_between(of_gpu(lambda gpu: gpu.power_watts), begin_ns, end_ns, FAST_GAP_NS)
-    return None if joules is None else Energy(joules, "power")
 
 
 def _bits(mask: int) -> Iterable[int]:

@@ -168,8 +168,7 @@ class Start:
         cold_start_parts: What the server says that its cold start went to, in seconds.
         settings: How the server was really set up, beside what it was asked for.
         counters: What the server counted within the windows; None where it does not count.
-        telemetry: What GPUs and processes did within the windows; None where nobody looked. Not kept in baselines.
-        idle_watts: Power of all GPUs together before the load, with the server loaded and at rest; None if not seen.
+        telemetry: What the GPUs did within the windows; None where nobody looked. Not kept in baselines.
         rejected: Why windows were measured again, a text for each that was: what disturbed GPUs or client meanwhile.
     """
 
@@ -183,7 +182,6 @@ class Start:
     settings: Mapping[str, ServerSetting] = field(default_factory=dict)
     counters: Counters | None = None
     telemetry: Telemetry | None = None
-    idle_watts: float | None = None
     rejected: tuple[str, ...] = ()
     cpu_share: float | None = None
 

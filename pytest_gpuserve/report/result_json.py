@@ -160,15 +160,8 @@ def _telemetry(starts: Sequence[Start]) -> Plain | None:
     if whole is None:
         return None
     requests = sum(start.requests for start in seen)
-    idle = [start.idle_watts for start in seen if start.idle_watts is not None]
-    idle_watts = sum(idle) / len(idle) if idle else None
-    energy = whole.energy_per_inference(requests, idle_watts=idle_watts)
-    return {
-        **as_plain(whole),
-        "idle_watts": idle_watts,
-        "energy_per_inference": None if energy is None else asdict(energy),
-        "server_cpu_seconds_per_request": whole.server_cpu_seconds_per_request(requests),
-    }
+    joules = whole.joules
+    return {**as_plain(whole), "joules_per_request": joules / requests if joules is not None and requests else None}
 
 
 def _breakdown(windows: Sequence[Window], counters: Counters | None, client: Client) -> Plain | None:

@@ -111,7 +111,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         tpot: Quantiles of the time for each token after the first.
         output_tokens_per_second: Tokens that arrived a second; null where not every answer says how many it has.
         goodput: Answers a second that met all objectives of the load.
-        telemetry: What GPUs and processes did.
+        telemetry: What the GPUs did.
         windows_measured_again: Why, a text for each.
         sessions: How many there were.
         starts: How many there were.

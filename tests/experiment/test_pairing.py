@@ -363,7 +363,7 @@ def test_what_is_disturbed_again_and_again_makes_a_round_invalid(stage: Stage, *
 
 
 def test_a_round_on_a_gpu_is_told_what_the_gpu_did(stage: Stage) -> None:
-    """Each window and each side has it, with the power of both servers at rest; whose CPU time it was is not told."""
+    """Each window and each side has it."""
     measured = stage.round(on_gpu=True)
     assert (measured.problems, measured.rejected, stage.notes) == ((), 0, [])
     for arm in ARMS:
@@ -372,8 +372,7 @@ def test_a_round_on_a_gpu_is_told_what_the_gpu_did(stage: Stage) -> None:
         side = measured.sides[arm]
         assert side.telemetry is not None
         assert side.telemetry.seconds == pytest.approx(6.0)
-        assert (side.telemetry.server_cpu_seconds, side.rejected) == (None, ())
-        assert side.idle_watts == pytest.approx(100.0)
+        assert side.rejected == ()
 
 
 @pytest.mark.parametrize(

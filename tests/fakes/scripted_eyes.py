@@ -43,7 +43,7 @@ class ScriptedEyes:
         unknown: What cannot be seen.
         problem: Why nothing more is seen.
         now_ns: The time.
-        watched: Whom the last order named: the client's and the server's pids; without any the GPU is at rest.
+        watched: The pids that the last order named; without any the GPU is at rest.
         orders: All of them.
         closed: How often they were closed.
         needed_ns: What was seen before is needed no more.
@@ -54,8 +54,8 @@ class ScriptedEyes:
     unknown: list[Unknown] = field(default_factory=list)
     problem: str = ""
     now_ns: int = 0
-    watched: tuple[tuple[int, ...], tuple[int, ...]] = ((), ())
-    orders: list[tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=list)
+    watched: tuple[int, ...] = ()
+    orders: list[tuple[int, ...]] = field(default_factory=list)
     closed: int = 0
     needed_ns: int = 0
     _samples: list[TelemetrySample] = field(default_factory=list)
@@ -70,9 +70,9 @@ class ScriptedEyes:
         while not self.problem and len(self._samples) * SAMPLE_NS <= self.now_ns:
             self._look()
 
-    def watch(self, *, client: Iterable[int] = (), server: Iterable[int] = ()) -> None:
+    def watch(self, servers: Iterable[int]) -> None:
         """See `GpuSampler`."""
-        self.watched = tuple(client), tuple(server)
+        self.watched = tuple(servers)
         self.orders.append(self.watched)
 
     def seen(self) -> SamplerOutput:
@@ -99,7 +99,6 @@ class ScriptedEyes:
 
     def _look(self) -> None:
         at_ns = len(self._samples) * SAMPLE_NS
-        rest = {} if any(self.watched) else {"gpu_utilisation": 0.0}
+        rest = {} if self.watched else {"gpu_utilisation": 0.0}
         gpu = GpuSample(UUID, **{"energy_joules": 100 * at_ns / 1e9, **QUIET, **rest, **self.gpu(at_ns / 1e9)})
-        seconds = at_ns / 1e9
-        self._samples.append(TelemetrySample(at_ns, (gpu,), server_cpu_seconds=seconds / 2))
+        self._samples.append(TelemetrySample(at_ns, (gpu,)))

@@ -37,7 +37,7 @@ CLOCK = {UUID: 1500.0}
 
 def window(mhz: float | None = 1500.0, reasons: dict[int, int] | None = None, *, covered: bool = True) -> Telemetry:
     """A window of five samples of one GPU."""
-    clock = None if mhz is None else Spread(mhz, mhz, mhz, 5)
+    clock = None if mhz is None else Spread(mhz, mhz, 5)
     gpu = GpuTelemetry(
         UUID, sm_clock_mhz=clock, busy_sm_clock_mhz=clock, clock_reasons=reasons, clock_reasons_samples=5
     )
@@ -82,8 +82,8 @@ def test_a_fallen_clock_is_told_with_its_numbers() -> None:
     """Of a GPU that rests, falls because it has nothing to do: it is judged by the part in which it computed."""
     found = judge_window(window(1350, reasons={}), [UUID], baseline_clocks_mhz=CLOCK)
     assert found.rejected == (f"{UUID}: SM clock 1350 MHz, 90 % of the baseline's 1500 MHz (at least 95 %)",)
-    idle = Spread(300, 300, 300, 5)
-    for busy, rejected in ((None, 0), (Spread(1500, 1500, 1500, 2), 0), (Spread(1350, 1350, 1350, 2), 1)):
+    idle = Spread(300, 300, 5)
+    for busy, rejected in ((None, 0), (Spread(1500, 1500, 2), 0), (Spread(1350, 1350, 2), 1)):
         gpu = GpuTelemetry(UUID, sm_clock_mhz=idle, busy_sm_clock_mhz=busy, clock_reasons={0x1: 3})
         resting = Telemetry(0.5, 5, covered=True, gpus={UUID: gpu})
         found = judge_window(resting, [UUID], baseline_clocks_mhz=CLOCK)
@@ -153,7 +153,7 @@ def test_no_rule_can_see_how_fast_the_server_was() -> None:
 
 def test_a_run_needs_something_to_be_known_of_its_gpu() -> None:
     """One value in one sample is something; a clock that the baseline has must be known but for some samples."""
-    blank, power = (TelemetrySample(0, gpus=(gpu,)) for gpu in (GpuSample(UUID), GpuSample(UUID, power_watts=1.0)))
+    blank, power = (TelemetrySample(0, gpus=(gpu,)) for gpu in (GpuSample(UUID), GpuSample(UUID, energy_joules=1.0)))
     assert judge_known([blank, power], [UUID], needs_clock=False) == RunCondition()
     assert judge_known([], [], needs_clock=True) == RunCondition()
     for samples, uuid in (([blank, blank], UUID), ([power], "GPU-2"), ([], UUID)):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from pytest_gpuserve.device.sample import GpuSample, TelemetrySample
 from pytest_gpuserve.experiment.telemetry import gpu_use
@@ -17,14 +17,12 @@ from pytest_gpuserve.measure.conditions import judge_window
 from pytest_gpuserve.measure.telemetry import (
     FAST_GAP_NS,
     NS,
-    Energy,
     GpuTelemetry,
     Spread,
     Telemetry,
     as_plain,
     between,
     covers,
-    integral_between,
     merged,
     rise_between,
     telemetry_between,
@@ -48,19 +46,6 @@ def steady_times(seconds: float) -> list[int]:
     return [tick * TICK_NS for tick in range(round(seconds * 10) + 1)]
 
 
-def energy_of(telemetry: Telemetry) -> Energy:
-    """Of the one GPU, which must be known."""
-    energy = telemetry.gpus[UUID].energy
-    assert energy is not None
-    return energy
-
-
-def assert_energy(telemetry: Telemetry, joules: object, source: str) -> None:
-    """Of the one GPU."""
-    found = energy_of(telemetry)
-    assert (found.joules, found.source) == (joules, source)
-
-
 irregular_times = st.lists(st.integers(1, FAST_GAP_NS), min_size=4, max_size=40).map(
     lambda gaps: [sum(gaps[:count]) for count in range(len(gaps) + 1)]
 )
@@ -75,65 +60,45 @@ def stretches(draw: st.DrawFn) -> tuple[list[int], int, int, int]:
 
 @given(stretches(), st.floats(0.1, 1000))
 def test_the_energy_of_a_constant_power_is_exact(stretch: tuple[list[int], int, int, int], watts: float) -> None:
-    """However the samples lie, counter and integral give power times time."""
+    """However the samples lie, the counter gives power times time."""
     times, begin, _, end = stretch
-    by_counter = gpu_samples(lambda at: GpuSample(UUID, energy_joules=watts * at), times)
-    by_power = gpu_samples(lambda at: GpuSample(UUID, power_watts=watts), times)
-    for samples, source in ((by_counter, "counter"), (by_power, "power")):
-        # A stretch may lie between two samples: then it is known by its neighbours, as far as a GPU is in it at all.
-        if between(samples, begin, end):
-            true = pytest.approx(watts * (end - begin) / NS, rel=1e-6, abs=1e-6)
-            assert_energy(telemetry_between(samples, begin, end), true, source)
-
-
-def test_the_energy_of_a_known_curve() -> None:
-    """Of 100 W + 40 W sin(t) over 3 s the counter is exact, and the integral of samples within half a permille."""
-
-    def seen(at: float) -> GpuSample:
-        return GpuSample(UUID, energy_joules=100 * at - 40 * math.cos(at), power_watts=100 + 40 * math.sin(at))
-
-    samples = gpu_samples(seen, steady_times(6))
-    drawn = [structs.replace(each, gpus=(structs.replace(each.gpus[0], energy_joules=None),)) for each in samples]
-    true = 300 - 40 * (math.cos(4.0) - math.cos(1.0))
-    assert_energy(telemetry_between(samples, NS, 4 * NS), pytest.approx(true, rel=1e-12), "counter")
-    assert_energy(telemetry_between(drawn, NS, 4 * NS), pytest.approx(true, rel=5e-4), "power")
+    samples = gpu_samples(lambda at: GpuSample(UUID, energy_joules=watts * at), times)
+    # A stretch may lie between two samples: then it is known by its neighbours, as far as a GPU is in it at all.
+    if between(samples, begin, end):
+        true = pytest.approx(watts * (end - begin) / NS, rel=1e-6, abs=1e-6)
+        assert telemetry_between(samples, begin, end).gpus[UUID].joules == true
 
 
 @given(stretches(), st.data())
 def test_neighbouring_stretches_add_up(stretch: tuple[list[int], int, int, int], data: st.DataObject) -> None:
-    """What a counter rose by, and the integral of any course, from a to c is the sum of a to b and b to c."""
+    """A counter's rise from a to c is the sum of those from a to b and from b to c."""
     times, a, b, c = stretch
     steps = data.draw(st.lists(st.floats(0, 1000), min_size=len(times), max_size=len(times)))
-    course = list(zip(times, steps, strict=True))
     counter = [(at, sum(steps[: index + 1])) for index, at in enumerate(times)]
-    for find, seen in ((integral_between, course), (rise_between, counter)):
-        whole, first, second = (find(seen, *ends, FAST_GAP_NS) for ends in ((a, c), (a, b), (b, c)))
-        assert None not in (whole, first, second)
-        assert whole == pytest.approx((first or 0) + (second or 0), rel=1e-9, abs=1e-6)
+    whole, first, second = (rise_between(counter, *ends, FAST_GAP_NS) for ends in ((a, c), (a, b), (b, c)))
+    assert None not in (whole, first, second)
+    assert whole == pytest.approx((first or 0) + (second or 0), rel=1e-9, abs=1e-6)
 
 
 @pytest.mark.parametrize(("begin", "end"), [(-1, 5), (5, 41), (-2, 50)])
 def test_nothing_is_known_beyond_the_samples(begin: int, end: int) -> None:
-    """A stretch that begins before the first sample or ends after the last has no energy, by neither way."""
-    samples = gpu_samples(lambda at: GpuSample(UUID, energy_joules=at, power_watts=1.0), steady_times(4))
+    """A stretch that begins before the first sample or ends after the last has no energy."""
+    samples = gpu_samples(lambda at: GpuSample(UUID, energy_joules=at), steady_times(4))
     found = telemetry_between(samples, begin * TICK_NS, end * TICK_NS)
-    assert found.gpus[UUID].energy is None
+    assert found.gpus[UUID].joules is found.joules is None
     assert not found.covered
-    assert (found.energy, found.watts, found.energy_per_inference(10, idle_watts=1.0)) == (None, None, None)
     # A sample on the border of two windows belongs to the later one, and to no other.
     assert [sample.at_ns for sample in between(samples, TICK_NS, 3 * TICK_NS)] == [TICK_NS, 2 * TICK_NS]
 
 
-def test_a_gap_leaves_the_counter_and_not_the_integral() -> None:
-    """A second without samples within a stretch: the counter knows, power alone does not, and it is not covered.
+def test_a_gap_leaves_the_counter() -> None:
+    """A second without samples within a stretch: the counter knows, and the stretch is not covered.
 
     Where a stretch begins or ends in the gap, what a counter had risen to there is not guessed.
     """
     times = [at for at in steady_times(5) if not 2 * NS < at < 3 * NS]
     counted = telemetry_between(gpu_samples(lambda at: GpuSample(UUID, energy_joules=7 * at), times), NS, 4 * NS)
-    drawn = telemetry_between(gpu_samples(lambda at: GpuSample(UUID, power_watts=7.0), times), NS, 4 * NS)
-    assert_energy(counted, pytest.approx(21.0), "counter")
-    assert drawn.gpus[UUID].energy is None
+    assert counted.gpus[UUID].joules == pytest.approx(21.0)
     assert not counted.covered
     counter = [(at, float(at)) for at in times]
     for begin_tick, end_tick in ((10, 25), (25, 40), (24, 26)):
@@ -142,16 +107,15 @@ def test_a_gap_leaves_the_counter_and_not_the_integral() -> None:
 
 
 @pytest.mark.parametrize("reset_tick", [5, 15, 20, 21, 29, 30, 40])
-def test_a_counter_that_was_reset_gives_way_to_the_integral(reset_tick: int) -> None:
+def test_a_counter_that_was_reset_tells_nothing(reset_tick: int) -> None:
     """Where it fell in the stretch, or in one of the gaps at its ends; falls outside of these do not matter."""
 
     def seen(at: float) -> GpuSample:
         joules = 50 * at + 1000 if at * 10 < reset_tick - 0.5 else 50 * (at - reset_tick / 10)
-        return GpuSample(UUID, energy_joules=joules, power_watts=50.0)
+        return GpuSample(UUID, energy_joules=joules)
 
-    begin, end = round(1.45 * NS), round(2.95 * NS)
-    found = telemetry_between(gpu_samples(seen, steady_times(5)), begin, end)
-    assert_energy(found, pytest.approx(75.0), "counter" if reset_tick in {5, 40} else "power")
+    found = telemetry_between(gpu_samples(seen, steady_times(5)), round(1.45 * NS), round(2.95 * NS))
+    assert found.gpus[UUID].joules == (pytest.approx(75.0) if reset_tick in {5, 40} else None)
 
 
 @given(irregular_times, st.data())
@@ -172,7 +136,7 @@ def test_covered_is_between_samples_that_are_close(times: list[int], data: st.Da
 
 @given(st.lists(st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), max_size=8), max_size=6))
 def test_a_spread_is_of_what_is_known(parts: list[list[float | None]]) -> None:
-    """Mean, peak and lowest leave out the unknown; stretches put together say what one look at all of them says."""
+    """Mean and peak leave out the unknown; stretches put together say what one look at all of them says."""
     known = [value for part in parts for value in part if value is not None]
     whole, merged_ = Spread.of(value for part in parts for value in part), Spread.merged(map(Spread.of, parts))
     for spread in (whole, merged_):
@@ -180,78 +144,53 @@ def test_a_spread_is_of_what_is_known(parts: list[list[float | None]]) -> None:
             assert spread is None
             continue
         assert spread is not None
-        assert (spread.peak, spread.lowest, spread.samples) == (max(known), min(known), len(known))
+        assert (spread.peak, spread.samples) == (max(known), len(known))
         assert spread.mean == pytest.approx(math.fsum(known) / len(known), rel=1e-9, abs=1e-6)
 
 
-FULL = GpuSample(
-    UUID,
-    gpu_utilisation=0.5,
-    memory_used_bytes=1 << 30,
-    sm_clock_mhz=1500,
-    power_watts=60.0,
-    clock_reasons=0x4,
-)
-
-
 def full_samples(seconds: float) -> list[TelemetrySample]:
-    """Samples with everything: server 2 cores, client a quarter."""
-    return [
-        TelemetrySample(
-            at_ns,
-            gpus=(FULL,),
-            client_cpu_seconds=at_ns / NS / 4,
-            server_cpu_seconds=at_ns / NS * 2,
-        )
-        for at_ns in steady_times(seconds)
-    ]
+    """Samples with everything, of a GPU that draws 60 W."""
+
+    def seen(at: float) -> GpuSample:
+        return GpuSample(UUID, 0.5, 1 << 30, sm_clock_mhz=1500, energy_joules=60 * at, clock_reasons=0x4)
+
+    return gpu_samples(seen, steady_times(seconds))
 
 
 def test_everything_of_a_stretch() -> None:
     """Each value of a sample reaches its own place, in its unit, and survives JSON."""
     found = telemetry_between(full_samples(5), 2 * NS, 3 * NS)
     assert (found.seconds, found.samples, found.covered) == (1.0, 10, True)
-    assert found.server_cpu_seconds == pytest.approx(2.0)
-    assert found.client_cpu_seconds == pytest.approx(0.25)
-    assert found.server_cpu_seconds_per_request(100) == pytest.approx(0.02)
-    assert found.server_cpu_seconds_per_request(0) is None
     gpu = found.gpus[UUID]
-    seen = {
-        name: each.mean for name in GpuTelemetry.__dataclass_fields__ if isinstance(each := getattr(gpu, name), Spread)
-    }
-    assert seen == {
-        "gpu_utilisation": 0.5,
-        "memory_used_bytes": 1 << 30,
-        "sm_clock_mhz": 1500,
-        "busy_sm_clock_mhz": 1500,
-        "power_watts": 60.0,
-    }
-    assert_energy(found, pytest.approx(60.0), "power")
-    assert (gpu.clock_reasons, gpu.clock_reasons_samples) == ({0x4: 10}, 10)
+    assert gpu.joules == pytest.approx(60.0)
+    assert replace(gpu, joules=None) == GpuTelemetry(
+        UUID,
+        gpu_utilisation=Spread(0.5, 0.5, 10),
+        memory_used_bytes=Spread(1 << 30, 1 << 30, 10),
+        sm_clock_mhz=Spread(1500, 1500, 10),
+        busy_sm_clock_mhz=Spread(1500, 1500, 10),
+        clock_reasons={0x4: 10},
+        clock_reasons_samples=10,
+    )
     plain = as_plain(found)
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
     # Masks are written as NVML's documents write them.
     assert plain["gpus"][UUID]["clock_reasons"] == {"0x4": 10}
-    assert plain["energy"]["source"] == "power"
-    assert plain["gpus"][UUID]["sm_clock_mhz"] == {"mean": 1500, "peak": 1500, "lowest": 1500, "samples": 10}
+    assert plain["joules"] == pytest.approx(60.0)
 
 
 def test_without_a_gpu_its_values_are_absent() -> None:
-    """No GPU: no entry and no energy, not zeros; processes are there. One that tells nothing is all None."""
-    samples = [TelemetrySample(at_ns, server_cpu_seconds=0.0) for at_ns in steady_times(3)]
-    found = telemetry_between(samples, NS, 2 * NS)
+    """No GPU: no entry and no energy, not zeros. One that tells nothing is all None."""
+    found = telemetry_between([TelemetrySample(at_ns) for at_ns in steady_times(3)], NS, 2 * NS)
     assert found.gpus == {}
-    assert found.energy is None
-    assert found.energy_per_inference(5, idle_watts=None) is None
-    assert (found.server_cpu_seconds, found.client_cpu_seconds) == (0.0, None)
-    assert as_plain(found)["energy"] is None
+    assert found.joules is as_plain(found)["joules"] is None
     found = telemetry_between(gpu_samples(lambda at: GpuSample(UUID), steady_times(3)), NS, 2 * NS)
     assert found.gpus == {UUID: GpuTelemetry(UUID)}
 
 
 @pytest.mark.parametrize(
     ("tells", "spread"),
-    [("all", Spread(1450, 1500, 1400, 4)), ("no reasons", Spread(850, 1500, 200, 8)), ("rest", None)],
+    [("all", Spread(1450, 1500, 4)), ("no reasons", Spread(850, 1500, 8)), ("rest", None)],
 )
 def test_the_clock_of_work_leaves_out_rest(tells: str, spread: Spread | None) -> None:
     """Samples with GPU_IDLE, alone or among other reasons, do not count; where no reasons are known all do."""
@@ -289,8 +228,8 @@ def test_a_stretch_between_two_samples_has_their_values() -> None:
     found = telemetry_between(gpu_samples(seen, steady_times(3)), NS + TICK_NS // 4, NS + TICK_NS // 2)
     gpu = found.gpus[UUID]
     assert (found.samples, found.covered) == (0, True)
-    assert gpu.gpu_utilisation == Spread(0.625, 0.75, 0.5, 2)
-    assert gpu.memory_used_bytes == Spread(2.5, 3, 2, 2)
+    assert gpu.gpu_utilisation == Spread(0.625, 0.75, 2)
+    assert gpu.memory_used_bytes == Spread(2.5, 3, 2)
     assert (gpu.clock_reasons, gpu.clock_reasons_samples) == ({8: 1}, 2)
     assert judge_window(found, [UUID]).rejected != ()
     used = gpu_use(found)
@@ -314,15 +253,14 @@ def test_of_an_instance_energy_and_utilisation_are_not_known(uuid: str, *, known
     """NVML gives the whole GPU's, other instances included; memory is its own, and all have one clock."""
 
     def seen(at: float) -> GpuSample:
-        return GpuSample(uuid, 0.5, memory_used_bytes=7, sm_clock_mhz=1500, energy_joules=9.0 * at, power_watts=9.0)
+        return GpuSample(uuid, 0.5, memory_used_bytes=7, sm_clock_mhz=1500, energy_joules=9.0 * at)
 
     found = telemetry_between(gpu_samples(seen, steady_times(3)), NS, 2 * NS)
     used = gpu_use(found)
     assert (used.memory_bytes, used.sm_clock_mhz) == (7, 1500)
-    assert (used.joules is not None, used.utilisation is not None, found.watts is not None) == (known,) * 3
-    assert (found.energy_per_inference(5, idle_watts=None) is not None) is known
+    assert (used.joules is not None, used.utilisation is not None) == (known,) * 2
     # What the GPU itself took stays to be seen.
-    assert found.gpus[uuid].energy is not None
+    assert found.gpus[uuid].joules is not None
 
 
 def test_merged_windows_are_the_run() -> None:
@@ -332,43 +270,23 @@ def test_merged_windows_are_the_run() -> None:
     found = merged(telemetry_between(samples, at, at + 4 * TICK_NS) for at in range(2 * NS, 4 * NS, 4 * TICK_NS))
     assert found is not None
     assert (found.samples, found.covered) == (whole.samples, True)
-    for name in ("seconds", "server_cpu_seconds", "client_cpu_seconds"):
-        assert getattr(found, name) == pytest.approx(getattr(whole, name))
-    assert_energy(found, pytest.approx(energy_of(whole).joules), "power")
+    assert found.seconds == pytest.approx(whole.seconds)
+    assert found.joules == pytest.approx(whole.joules)
     for name in ("clock_reasons", "clock_reasons_samples"):
         assert getattr(found.gpus[UUID], name) == getattr(whole.gpus[UUID], name)
     assert merged([]) is None
 
 
 def test_an_unknown_part_makes_a_sum_unknown() -> None:
-    """A window whose energy or CPU time is not known is not one that used none; of two sources the weaker is named."""
+    """A window whose energy is not known is not one that used none; two GPUs add up, with one unknown none is known."""
     known = telemetry_between(full_samples(8), 2 * NS, 3 * NS)
     blind = Telemetry(1.0)
     for parts in ([known, blind], [blind, known]):
         found = merged(parts)
         assert found is not None
-        assert found.gpus[UUID].energy is None
-        assert (found.energy, found.server_cpu_seconds) == (None, None)
+        assert found.gpus[UUID].joules is found.joules is None
         assert not found.covered
         assert found.gpus[UUID].sm_clock_mhz == known.gpus[UUID].sm_clock_mhz
-    energies = [Energy(3.0, "counter"), Energy(3.0, "power")]
-    found = merged(Telemetry(1.0, gpus={UUID: GpuTelemetry(UUID, energy=energy)}) for energy in energies)
-    assert found is not None
-    assert energy_of(found) == Energy(6.0, "power")
-
-
-def test_energy_per_inference_states_what_rest_takes() -> None:
-    """100 W for 2 s over 50 inferences are 4 J each; of a GPU that takes 30 W at rest 2.8 J above that.
-
-    Two GPUs add up; with one of them unknown nothing is known.
-    """
-    known = {"a": GpuTelemetry("a", energy=Energy(120.0, "counter"))}
-    found = Telemetry(2.0, gpus={**known, "b": GpuTelemetry("b", energy=Energy(80.0, "counter"))})
-    assert found.energy == Energy(200.0, "counter")
-    assert found.watts == pytest.approx(100.0)
-    for idle_watts, above_idle in ((30.0, pytest.approx(2.8)), (None, None)):
-        each = found.energy_per_inference(50, idle_watts=idle_watts)
-        assert each is not None
-        assert (each.joules, each.idle_watts, each.above_idle_joules) == (4.0, idle_watts, above_idle)
-    assert found.energy_per_inference(0, idle_watts=30.0) is None
-    assert Telemetry(2.0, gpus={**known, "b": GpuTelemetry("b")}).energy is None
+    one = {"a": GpuTelemetry("a", joules=120.0)}
+    assert Telemetry(2.0, gpus={**one, "b": GpuTelemetry("b", joules=80.0)}).joules == 200.0
+    assert Telemetry(2.0, gpus={**one, "b": GpuTelemetry("b")}).joules is None

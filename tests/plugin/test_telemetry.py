@@ -86,12 +86,9 @@ def test_hot_windows_are_measured_again(real_project: Project, library: Path, tm
     # What was thrown away is no part of what was measured.
     assert seen["clock_reasons"] == {}
     assert seen["sm_clock_mhz"]["mean"] == 1500
-    assert telemetry["server_cpu_seconds_per_request"] > 0
-    assert telemetry["client_cpu_seconds"] > 0
     if telemetry["covered"]:
-        energy = telemetry["energy_per_inference"]
-        assert energy["joules"] * run["requests"] == pytest.approx(50 * run["seconds"], rel=0.05)
-        assert energy["idle_watts"] == pytest.approx(50, rel=0.05)
+        joules = telemetry["joules_per_request"] * run["requests"]
+        assert joules == pytest.approx(50 * run["seconds"], rel=0.05)
     if not busy_machine(run):
         result.assert_outcomes(passed=1)
         result.stdout.fnmatch_lines(["*throughput*PASS*", "test_it: * windows measured again: *HW_THERMAL_SLOWDOWN*"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import LOG_BASE, Histogram, bucket_of, seconds_of
-from pytest_gpuserve.measure.telemetry import Energy, GpuTelemetry, Spread, Telemetry
+from pytest_gpuserve.measure.telemetry import GpuTelemetry, Spread, Telemetry
 from pytest_gpuserve.measure.window import COMPUTE, PER_REQUEST, QUEUE, SERVER, Client, GpuUse, Session, Start, Window
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
 from pytest_gpuserve.verdict.metric import METRICS
@@ -218,7 +218,6 @@ def _start(speeds: Speeds, users: int, number: int, count: int) -> Start:
         },
         counters=_counters(mean, requests),
         telemetry=_telemetry(seconds, users),
-        idle_watts=60.0,
         rejected=("SM clock fell to 900 MHz: thermal slowdown",) * 2,
     )
 
@@ -268,9 +267,8 @@ def _telemetry(seconds: float, users: int) -> Telemetry:
     busy = min(0.97, 0.2 + users / 100)
     gpu = GpuTelemetry(
         UUID,
-        gpu_utilisation=Spread(busy, min(1.0, busy + 0.05), busy - 0.1, 40),
-        memory_used_bytes=Spread(12e9, 12.2e9, 11.8e9, 40),
-        power_watts=Spread(280.0, 310.0, 240.0, 40),
-        energy=Energy(280.0 * seconds, "counter"),
+        gpu_utilisation=Spread(busy, min(1.0, busy + 0.05), 40),
+        memory_used_bytes=Spread(12e9, 12.2e9, 40),
+        joules=280.0 * seconds,
     )
-    return Telemetry(seconds, samples=40, covered=True, gpus={UUID: gpu}, server_cpu_seconds=2.5 * seconds)
+    return Telemetry(seconds, samples=40, covered=True, gpus={UUID: gpu})
