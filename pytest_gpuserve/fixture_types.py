@@ -51,32 +51,33 @@ class Load:
         goodput: Objectives | None = None,
         name: str | None = None,
     ) -> Run:
-        """Load a server and return what was measured.
+        """Load a server and return the measurement.
 
-        The server is started ``starts`` times, because starts of one build differ; each is warmed up and then
-        measured. A comparison of the run with ``baseline`` that is not decided yet measures more.
+        The plugin starts the server ``starts`` times, because starts of one build differ. It warms each start up and
+        measures it. If a comparison of the run with ``baseline`` is not decided, it measures more.
 
         Args:
-            target: What is sent, where: ``server.post(...)``, or several by turns: ``server.rotate([...])``.
-            concurrency: Users, each of which sends its next request when its last one was answered.
+            target: The requests and their server: ``server.post(...)``, or several in rotation:
+                ``server.rotate([...])``.
+            concurrency: Number of users. Each sends its next request when its last one was answered.
             schedule: Instead of ``concurrency``, one of ``pytest_gpuserve.load``: ``Closed``, ``Steps``, ``Constant``,
-                ``Poisson``, ``Gamma``, ``Trace`` or ``Burst``. Latencies of an open loop count from when requests
-                were due. ``Steps``, ``Trace`` and ``Burst`` end by themselves and are measured as a whole.
-            seconds: Measured time of a start, 4 by default and 2 at least; it is lengthened up to three times where a
-                quantile or slow answers need it.
-            requests: A start ends after so many instead, within 15 times ``seconds``.
-            until: A start ends when this returns true for its finished windows (of half a second, four at least)
-                instead, within 15 times ``seconds``.
-            warmup_seconds: Loaded time before it that is thrown away.
-            starts: Fresh starts of one look, two at least.
+                ``Poisson``, ``Gamma``, ``Trace`` or ``Burst``. Latencies of an open loop begin when requests were
+                due. ``Steps``, ``Trace`` and ``Burst`` end by themselves and are measured as a whole.
+            seconds: Measured time of a start, 4 by default, at least 2. If a quantile or slow answers need it, it is
+                up to three times as long.
+            requests: Ends a start after this many requests instead, within 15 times ``seconds``.
+            until: Ends a start when this function returns true for its finished windows instead, within 15 times
+                ``seconds``. A window is half a second, and a start has at least four.
+            warmup_seconds: Loaded time before the measurement, which is thrown away.
+            starts: Fresh starts of one look, at least two.
             timeout: Seconds after which a request is an error.
-            processes: Load engines that share the schedule, where one cannot keep up; with ``--load-engine`` workers.
-            seed: Of random arrivals and shuffled requests.
-            check: Whether ``all`` answers are compared with what is expected, or ``some``: as many as disturb nothing.
+            processes: Load engines that share the schedule, if one is too slow; with ``--load-engine``, workers.
+            seed: Seed of random arrivals and shuffled requests.
+            check: ``all`` compares every answer with ``expect=``; ``some`` compares as many as disturb nothing.
             allowed_errors: Share of the requests that may fail.
-            goodput: What each answer has to meet to count for ``run.goodput``: ``Objectives(ttft=200 * ms,
+            goodput: Objectives that an answer must meet to count for ``run.goodput``: ``Objectives(ttft=200 * ms,
                 tpot=30 * ms)`` of ``pytest_gpuserve.load``.
-            name: Tells this load apart from others of the same test, in its baseline.
+            name: Name of this load in its baseline, if the test has several.
 
         Raises:
             UsageProblem: An argument is out of range.
@@ -129,17 +130,17 @@ class MakeDuel:
         goodput: Objectives | None = None,
         name: str | None = None,
     ) -> Duel:
-        """Load two servers side by side, in blocks by turns over fresh starts of both.
+        """Load two servers side by side, in alternating blocks over fresh starts of both.
 
         The result's metrics are ratios, the first server's value to the second's: ``assert duel.throughput >= 1.05``
-        holds if the data show that the first does at least 5 % more. It measures until that is decided.
+        holds if the data show that the first does at least 5 % more. The plugin measures until that is decided.
 
         Args:
-            target: What is sent to the first server: ``one.post(...)``.
-            opponent: What is sent to the second.
+            target: The requests to the first server: ``one.post(...)``.
+            opponent: The requests to the second server.
             concurrency: As for ``load``, the same for both.
             schedule: As for ``load``, the same for both.
-            seconds: Of which an eighth is the length of a window, half a second at least.
+            seconds: Eight times the length of a window. A window is at least half a second.
             warmup_seconds: As for ``load``.
             timeout: As for ``load``.
             processes: As for ``load``.

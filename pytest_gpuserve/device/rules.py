@@ -58,8 +58,8 @@ class Rule:
 
 
 DEVICE_RULES: Final = (
-    Rule("name", "name", Kind.MUST_MATCH, "each kind of GPU has baselines of its own"),
-    Rule("product", "product", Kind.MUST_MATCH, "an H100 PCIe and an H100 NVL are not one GPU", none="no GPU"),
+    Rule("name", "name", Kind.MUST_MATCH, "each kind of GPU has its own baselines"),
+    Rule("product", "product", Kind.MUST_MATCH, "an H100 PCIe and an H100 NVL are different GPUs", none="no GPU"),
     Rule(
         "mig_profile",
         "MIG profile",
@@ -71,11 +71,11 @@ DEVICE_RULES: Final = (
         "memory_gib",
         "memory",
         Kind.MUST_MATCH,
-        "one product is sold with several sizes, which differ in bandwidth too; drivers count a little differently",
+        "one product is sold with several sizes, which also differ in bandwidth; drivers count a little differently",
         tolerance=0.05,
         unit="GiB",
     ),
-    Rule("compute_capability", "compute capability", Kind.MUST_MATCH, "it says which kernels run"),
+    Rule("compute_capability", "compute capability", Kind.MUST_MATCH, "it decides which kernels run"),
     Rule(
         "power_limit_watts",
         "power limit",
@@ -84,31 +84,41 @@ DEVICE_RULES: Final = (
         tolerance=0.02,
         unit="W",
     ),
-    Rule("max_sm_clock_mhz", "highest SM clock", Kind.MUST_MATCH, "it bounds what is computed", 0.01, "MHz"),
-    Rule("max_memory_clock_mhz", "highest memory clock", Kind.MUST_MATCH, "it bounds the bandwidth", 0.01, "MHz"),
-    Rule("ecc", "ECC", Kind.MUST_MATCH, "it takes bandwidth, and of some GPUs memory"),
+    Rule("max_sm_clock_mhz", "highest SM clock", Kind.MUST_MATCH, "it limits the computation", 0.01, "MHz"),
+    Rule("max_memory_clock_mhz", "highest memory clock", Kind.MUST_MATCH, "it limits the bandwidth", 0.01, "MHz"),
+    Rule("ecc", "ECC", Kind.MUST_MATCH, "it costs bandwidth, and on some GPUs memory"),
     Rule(
-        "application_clock_mhz", "application clock", Kind.WARNS, "set or locked clocks move every number", unit="MHz"
+        "application_clock_mhz", "application clock", Kind.WARNS, "set or locked clocks change every number", unit="MHz"
     ),
     Rule(
         "application_memory_clock_mhz",
         "application clock of the memory",
         Kind.WARNS,
-        "set or locked clocks move every number",
+        "set or locked clocks change every number",
         unit="MHz",
     ),
     Rule(
         "application_clocks_set",
         "application clocks off their defaults",
         Kind.WARNS,
-        "somebody has set them; clocks locked by `nvidia-smi --lock-gpu-clocks` NVML does not tell",
+        "a set clock changes every number; NVML does not report clocks of `nvidia-smi --lock-gpu-clocks`",
     ),
-    Rule("driver", "driver", Kind.WARNS, "a new one may be faster or slower, and updates must not lose all baselines"),
+    Rule(
+        "driver",
+        "driver",
+        Kind.WARNS,
+        "another driver may be faster or slower, but an update must not lose all baselines",
+    ),
     Rule("cuda", "CUDA of the driver", Kind.WARNS, "it comes with the driver"),
-    Rule("persistence", "persistence mode", Kind.WARNS, "without it the driver drops set clocks between two sessions"),
-    Rule("power_default_watts", "power limit by default", Kind.INFORMS, "the limit that is set counts", unit="W"),
-    Rule("power_most_watts", "highest power limit", Kind.INFORMS, "the limit that is set counts", unit="W"),
-    Rule("card_id", "GPU", Kind.INFORMS, "GPUs of one kind are comparable; a digest of the UUID, as files are public"),
+    Rule("persistence", "persistence mode", Kind.WARNS, "without it the driver resets clocks between two sessions"),
+    Rule("power_default_watts", "power limit by default", Kind.INFORMS, "only the set limit counts", unit="W"),
+    Rule("power_most_watts", "highest power limit", Kind.INFORMS, "only the set limit counts", unit="W"),
+    Rule(
+        "card_id",
+        "GPU",
+        Kind.INFORMS,
+        "GPUs of one kind are comparable; it is a digest of the UUID, because files are public",
+    ),
     Rule("pci_bus_id", "PCI address", Kind.INFORMS, "GPUs of one kind are comparable"),
 )
 """Of the device; on `cpu` only the name says something."""
@@ -116,11 +126,11 @@ DEVICE_RULES: Final = (
 HOST_RULES: Final = (
     Rule("cpu", "CPU of the host", Kind.WARNS, "client, tokenizer and server run on it"),
     Rule("cores", "cores of the host", Kind.WARNS, "client and server share them"),
-    Rule("memory_gib", "memory of the host", Kind.WARNS, "another size is another machine", 0.05, "GiB"),
+    Rule("memory_gib", "memory of the host", Kind.WARNS, "another size means another machine", 0.05, "GiB"),
     Rule("numa_nodes", "NUMA nodes of the host", Kind.WARNS, "memory of another node is slower to reach"),
     Rule("governor", "frequency governor of the host", Kind.WARNS, "`powersave` and `performance` differ in latency"),
-    Rule("system", "distribution of the host", Kind.INFORMS, "what matters of it is among the software's versions"),
-    Rule("kernel", "kernel of the host", Kind.INFORMS, "its updates must not lose all baselines"),
+    Rule("system", "distribution of the host", Kind.INFORMS, "the versions of the software have the relevant parts"),
+    Rule("kernel", "kernel of the host", Kind.INFORMS, "an update must not lose all baselines"),
 )
 """Of hosts that have one identity (the same machine, or one name by GPUSERVE_HOST)."""
 

@@ -62,13 +62,13 @@ def device(_gpuserve_session: GateSession) -> Device:
 
 @pytest.fixture(scope="session")
 def full_size(_gpuserve_session: GateSession) -> bool:
-    """Whether the published sizes are wanted, whatever they take: ``--gpuserve-full``."""
+    """True with ``--gpuserve-full``: the published sizes are measured, however long they take."""
     return _gpuserve_session.settings.full
 
 
 @pytest.fixture(scope="session")
 def artifacts(_gpuserve_session: GateSession) -> Path:
-    """The folder for tables and charts that tests make: ``--gpuserve-artifacts``, else in pytest's cache."""
+    """The folder for tables and charts that tests write: ``--gpuserve-artifacts``, else in pytest's cache."""
     return _gpuserve_session.equipment.artifacts
 
 
@@ -117,7 +117,7 @@ def duel(_gpuserve_judge: TestGate, _gpuserve_telemetry: TelemetrySource, _gpuse
 
 @pytest.fixture
 def baseline() -> Baseline:
-    """The stored baseline of whatever run it is compared with."""
+    """Stands for the base in an assertion: the stored baseline of the run, or the build of ``--against``."""
     from pytest_gpuserve.compare.assertions import Baseline
 
     return Baseline()

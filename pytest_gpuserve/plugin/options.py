@@ -99,7 +99,7 @@ def add_options(parser: pytest.Parser) -> None:
         metavar="NAME",
         help="device to measure on, and its baselines: auto (default), cpu, or a name such as T4 or A100-SXM4-80GB",
     )
-    group.addoption("--baseline-update", action="store_true", help="record baselines of all tests that are run")
+    group.addoption("--baseline-update", action="store_true", help="record baselines of all tests that run and pass")
     group.addoption("--baseline-update-new", action="store_true", help="record baselines only where there are none")
     group.addoption(
         "--baseline-dir",
@@ -122,13 +122,13 @@ def add_options(parser: pytest.Parser) -> None:
         default=None,
         help="judge by stored baselines alone, without rounds beside their base commits; on cpu they decide nothing",
     )
-    group.addoption("--on-missing", choices=POLICIES, help="what a test without a baseline does (default: fail)")
-    group.addoption("--on-inconclusive", choices=POLICIES, help="what a test without a decision does (default: fail)")
+    group.addoption("--on-missing", choices=POLICIES, help="outcome of a test without a baseline (default: fail)")
+    group.addoption("--on-inconclusive", choices=POLICIES, help="outcome of an undecided test (default: fail)")
     group.addoption(
         ENGINE_OPTION,
         metavar="ENGINE",
-        help="what makes the loads: local (default), ray (workers on a Ray cluster that this run begins and ends), or"
-        " the address of one that is there: ray://HOST:PORT or HOST:PORT",
+        help="engines of the loads: local (default), ray (workers on a Ray cluster that this run starts and ends), or"
+        " the address of an existing cluster: ray://HOST:PORT or HOST:PORT",
     )
     group.addoption(
         "--gpuserve-budget",
@@ -144,10 +144,12 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--gpuserve-artifacts",
         metavar="DIR",
-        help="folder for the tables and charts that tests make (default: in pytest's cache)",
+        help="folder for the tables and charts that tests write (default: in pytest's cache)",
     )
     group.addoption("--reason", metavar="TEXT", help="why a baseline update may loosen a metric")
-    group.addoption("--gpuserve-docs", action="store_true", help="say where the plugin's pages are, and run no tests")
+    group.addoption(
+        "--gpuserve-docs", action="store_true", help="print the folder of the plugin's pages, and run no tests"
+    )
     for name, default, text in (
         ("gpu", "auto", "like --gpu"),
         ("baseline_dir", "", "like --baseline-dir, relative to the rootdir"),
@@ -161,7 +163,7 @@ def add_options(parser: pytest.Parser) -> None:
         (
             "gpuserve_foreign_cores",
             "0.25",
-            "cores that other processes may take while we measure (or 5 % of all, if more)",
+            "cores that other processes may take during a measurement (or 5 % of all, if more)",
         ),
         ("gpuserve_load_engine", "local", "like --load-engine"),
         ("gpuserve_lock_wait", "600", "seconds to wait for another session that measures on the same device"),
@@ -169,7 +171,7 @@ def add_options(parser: pytest.Parser) -> None:
         parser.addini(name, text, default=default)
     parser.addini(
         "gpuserve_base_files",
-        "patterns, a line each, of files that git ignores and the base of a comparison has too; !PATTERN leaves out",
+        "patterns, one a line, of ignored files that the base has too; !PATTERN leaves files out",
         type="linelist",
         default=[],
     )

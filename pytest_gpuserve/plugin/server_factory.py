@@ -84,10 +84,10 @@ class ServerFactory:
             app: The app file.
             python: Interpreter that has mosec.
             env: Variables for the server.
-            args: More of the command line, as it is.
-            stage: The stage whose batches are counted, such as ``Inference_2``; by default the last one that batches.
+            args: More arguments of the command line, unchanged.
+            stage: The stage whose batches are counted, such as ``Inference_2``. Default: the last one that batches.
             start_timeout: Seconds from launch to the model's first answer.
-            **arguments: The app's and mosec's own: ``inference_workers=2`` becomes ``--inference-workers=2``.
+            **arguments: Arguments of the app and of mosec: ``inference_workers=2`` becomes ``--inference-workers=2``.
 
         Raises:
             UsageProblem: There is no such file, or an argument is one that the fixture sets.
@@ -111,9 +111,9 @@ class ServerFactory:
             app: The app file.
             python: Interpreter that has litserve.
             env: Variables for the server.
-            args: More of the command line, as it is.
+            args: More arguments of the command line, unchanged.
             start_timeout: Seconds from launch to the model's first answer.
-            **arguments: The app's own, as for ``mosec``.
+            **arguments: Arguments of the app, as for ``mosec``.
 
         Raises:
             UsageProblem: There is no such file.
@@ -138,12 +138,12 @@ class ServerFactory:
 
         Args:
             app: The app file.
-            model: The name of the model that is measured, as the app binds it.
+            model: Name of the measured model, as the app binds it.
             python: Interpreter that has nvidia-pytriton.
             env: Variables for the server.
-            args: More of the command line, as it is.
+            args: More arguments of the command line, unchanged.
             start_timeout: Seconds from launch to the model's first answer.
-            **arguments: The app's own, as for ``mosec``.
+            **arguments: Arguments of the app, as for ``mosec``.
 
         Raises:
             UsageProblem: There is no such file, or the model has no name.
@@ -170,15 +170,15 @@ class ServerFactory:
         """Describe a deployment of Triton with a model repository, without a container or in one.
 
         Args:
-            model_repository: The folder of the models; it is served from where it is and not written to.
-            models: The models to load, with those that ensembles among them are made of; all by default.
-            model: The model whose batches are counted; by default the one that batches.
-            asked: The model that requests name; by default the one ensemble, else ``model``.
-            python: Interpreter that has nvidia-pytriton, whose wheel carries Triton, and what the models import.
+            model_repository: The folder of the models. Triton serves it from its place and does not write to it.
+            models: The models to load; their ensembles' models are added. Default: all.
+            model: The model whose batches are counted. Default: the one that batches.
+            asked: The model that requests name. Default: the only ensemble, else ``model``.
+            python: Interpreter that has nvidia-pytriton, whose wheel carries Triton, and the packages of the models.
             env: Variables for the server.
-            args: More of Triton's command line, as it is.
-            image: The container image to run instead, such as ``nvcr.io/nvidia/tritonserver:24.12-py3``.
-            engine: What runs it: ``["docker"]``, ``["podman", "--runtime", "runc"]``; by default whichever works.
+            args: More arguments of Triton's command line, unchanged.
+            image: Runs Triton in this container image, such as ``nvcr.io/nvidia/tritonserver:24.12-py3``.
+            engine: The container engine: ``["docker"]``, ``["podman", "--runtime", "runc"]``. Default: one that works.
             engine_options: More options of its ``run``, such as ``["--ipc=host"]``.
             start_timeout: Seconds from launch to the model's first answer.
             **arguments: Triton's options: ``http_thread_count=4`` becomes ``--http-thread-count=4``.
@@ -229,14 +229,14 @@ class ServerFactory:
             model: ``FILE.py:CALLABLE``, where the callable returns a ``torch.nn.Module``.
             weights: A state dict (``torch.save(model.state_dict(), FILE)``), which is mapped into the model; None for
                 the weights that the model gives itself, from a seed.
-            compile: Whether it goes through ``torch.compile``; what dynamo did of it stands in the settings.
-            compile_backend: Of ``torch.compile``.
-            compile_mode: Of ``torch.compile``.
-            device: ``cpu``, ``cuda`` or ``cuda:N``; by default the device that the session measures.
-            workers: Threads that execute it; one with ``compile``.
-            max_batch_size: Rows that are put together at most; 1 executes each request by itself.
-            max_wait_ms: How long a request may be kept waiting for others, in milliseconds.
-            seed: Of the random weights.
+            compile: Compiles the model with ``torch.compile``. The settings show what dynamo compiled.
+            compile_backend: Backend of ``torch.compile``.
+            compile_mode: Mode of ``torch.compile``.
+            device: ``cpu``, ``cuda`` or ``cuda:N``. Default: the device that the session measures.
+            workers: Threads that execute the model; one with ``compile``.
+            max_batch_size: Most rows of a batch; 1 executes each request by itself.
+            max_wait_ms: Most time that a request waits for others, in milliseconds.
+            seed: Seed of the random weights.
             python: Interpreter that has torch.
             env: Variables for the worker.
             args: Keyword arguments of the callable.
@@ -283,18 +283,19 @@ class ServerFactory:
         cwd: str | Path = ".",
         start_timeout: float = 120.0,
     ) -> ServerHandle:
-        """Describe a deployment of anything else that a command starts and that has an HTTP port.
+        """Describe a deployment of any command that starts a server with an HTTP port.
 
         Args:
-            argv: Program and arguments, without a shell. ``{port}`` stands for the loopback port to listen on,
-                ``{folder}`` for a private folder, ``{python}`` for the interpreter. Tell it to listen on 127.0.0.1.
-            ready: A path that answers 200 when it is up, such as ``/health``; without it the model is asked at once.
-            counters: The names of its Prometheus metrics, or of its engine: ``vllm``, ``sglang``, ``llama.cpp``,
-                ``trtllm`` or ``tgi``, whose models are read back too. Without them it has no batching ratio.
-            model: The model that requests are for.
-            python: What ``{python}`` stands for.
-            env: Variables for the server; ``{port}`` and the others are filled in here too.
-            cwd: Its working folder, relative to the file that calls this.
+            argv: Program and arguments, without a shell. The plugin replaces ``{port}`` by the loopback port to listen
+                on, ``{folder}`` by a private folder, ``{python}`` by the interpreter. Let it listen on 127.0.0.1.
+            ready: A path that answers 200 when the server is up, such as ``/health``. Without it the plugin asks the
+                model at once.
+            counters: Names of the server's Prometheus metrics, or of its engine: ``vllm``, ``sglang``, ``llama.cpp``,
+                ``trtllm`` or ``tgi``, whose models are read back too. Without counters there is no batching ratio.
+            model: The model that requests name.
+            python: The interpreter for ``{python}``.
+            env: Variables for the server, with the same replacements.
+            cwd: Working folder, relative to the file that calls the fixture.
             start_timeout: Seconds from launch to the model's first answer.
 
         Raises:
@@ -326,22 +327,22 @@ class ServerFactory:
         model: str = "",
         start_timeout: float = 30.0,
     ) -> ServerHandle:
-        """Describe a server that somebody else runs; it is never started or stopped.
+        """Describe a server that runs already. The plugin never starts or stops it.
 
-        It cannot be started afresh, so its measurements share the luck of one start: comparisons with its baseline see
-        changes that a restart alone would make.
+        Its measurements share the luck of one start. So a comparison with its baseline also sees changes that a restart
+        alone would make.
 
         Args:
             url: ``http://HOST:PORT`` or ``https://HOST:PORT``, without a path.
             counters: As for ``command``, if its metrics can be reached.
-            metrics_port: Where they are, if not at the same port.
-            grpc_port: Where it speaks gRPC.
-            ca_file: Certificates to trust instead of the system's; a certificate is always checked.
-            model: The model that requests are for.
-            start_timeout: Seconds to wait for its model's first answer.
+            metrics_port: Port of the metrics, if it is another one.
+            grpc_port: Port of gRPC.
+            ca_file: Certificates to trust instead of the system's. Certificates are always checked.
+            model: The model that requests name.
+            start_timeout: Seconds to wait for the model's first answer.
 
         Raises:
-            UsageProblem: It is not such a URL; no password or query of it is shown.
+            UsageProblem: The URL is not of this form. The message shows no password or query of it.
         """
         endpoint = _server_at(url)
         if ca_file and endpoint.tls is None:
@@ -369,12 +370,12 @@ class ServerFactory:
             start_timeout: Seconds from launch to the model's first answer.
 
         Raises:
-            UsageProblem: It lacks something that a kind has, or the time is none.
+            UsageProblem: The kind lacks a method or field of a kind, or the time is not a positive number.
         """
         lacking = [name for name in dir(ServerKind) if not name.startswith("_") and not hasattr(kind, name)]
         if lacking:
             raise UsageProblem(
-                f"gpuserve_servers.deploy(...): {type(kind).__name__} is no kind of server",
+                f"gpuserve_servers.deploy(...): {type(kind).__name__} is not a kind of server",
                 found=f"it lacks {', '.join(lacking)}",
                 remedies=["inherit from AppServer of pytest_gpuserve.servers.app: see how-to/add_a_server.md"],
             )
@@ -391,19 +392,19 @@ class ServerFactory:
         args: Sequence[str] = (),
         arguments: Mapping[str, Argument] | None = None,
     ) -> App:
-        """A file of the user's that a kind of server runs, with its interpreter, command line and variables.
+        """Return a file of the user's that a kind of server runs, with interpreter, command line and variables.
 
         Args:
-            fixture: The fixture that was called, for messages.
+            fixture: Name of the called fixture, for messages.
             file: The file.
-            inside: What follows it in what the user wrote, for messages.
-            python: The interpreter that runs it.
-            env: Variables for it.
-            args: More of its command line, as it is.
-            arguments: Its command line by name.
+            inside: The user's text after the file, for messages.
+            python: The interpreter that runs the file.
+            env: Variables for the server.
+            args: More arguments of the command line, unchanged.
+            arguments: Named arguments of the command line.
 
         Raises:
-            UsageProblem: There is no such file or interpreter, or one of the others cannot be.
+            UsageProblem: There is no such file or interpreter, or another argument is impossible.
         """
         path = self.place(file)
         if not path.is_file():

@@ -37,19 +37,19 @@ class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         metric: The metric's name.
         verdict: The outcome.
-        value: What was measured, in `unit`.
+        value: The measured value, in `unit`.
         unit: Unit of `value` and `reference`.
-        reference: What it was compared with, in `unit`: the value that `change` is a change of.
+        reference: The value that `change` refers to, in `unit`.
         reference_kind: ``baseline``, ``against``, ``duel`` or ``limit``.
         change: Change of the value, as a fraction with the value's own sign.
         interval: Both ends of the interval of `change`.
         tolerance: How much worse the value may be, as a fraction.
-        detectable: If undecided, the smallest change for the worse that would have been found, as a fraction.
-        rounds: New sessions or paired rounds behind it.
-        reasons: Why it is this verdict, as texts.
-        why: For each of them what a program decides by.
+        detectable: If undecided, the smallest change for the worse that the run would have found, as a fraction.
+        rounds: New sessions or paired rounds.
+        reasons: Why it is this verdict, as texts for people.
+        why: The same reasons as values for programs.
         run: The label of the load.
-        windows: Measured windows behind it.
+        windows: Measured windows.
     """
 
     metric: str
@@ -95,7 +95,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A load of a test.
 
     Args:
-        label: Tells apart several loads of one test; empty for the first.
+        label: Name of the load if the test has several; empty for the first.
         requests: Answered requests.
         errors: Failed requests by kind.
         seconds: Measured time.
@@ -105,29 +105,29 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         batch_sizes: How often each batch size was executed.
         breakdown: Where the time of an average request went, in seconds.
         send_lag_p99: How late requests were sent.
-        service: Quantiles of latencies from the actual send, of an open loop.
-        ttft: Of streams, quantiles of the time to the first chunk with content, in seconds.
-        itl: Quantiles of the gaps between such chunks; null where too many came in one read.
+        service: Quantiles of latencies from the actual send, in an open loop.
+        ttft: Quantiles of the time to the first chunk with content of a stream, in seconds.
+        itl: Quantiles of the gaps between such chunks; null if too many came in one read.
         tpot: Quantiles of the time for each token after the first.
-        output_tokens_per_second: Tokens that arrived a second; null where not every answer says how many it has.
+        output_tokens_per_second: Tokens that arrived a second; null if an answer does not report its tokens.
         goodput: Answers a second that met all objectives of the load.
-        telemetry: What the GPUs did.
+        telemetry: Samples of the GPUs.
         windows_measured_again: Why, a text for each.
-        sessions: How many there were.
-        starts: How many there were.
-        cold_start_seconds: Of each start.
-        cold_start_parts: Of each start, what the server says that it went to, in seconds.
-        counters: What the server counted, whole and for each of its models or stages.
+        sessions: Number of sessions.
+        starts: Number of starts.
+        cold_start_seconds: Cold start of each start.
+        cold_start_parts: Parts of each cold start as the server reports them, in seconds.
+        counters: The server's counters, in total and for each of its models or stages.
         answers: Answers received.
-        answers_checked: Those of them that were compared with what the test expects.
+        answers_checked: Answers that were compared with the expected ones.
         foreign_cores: Cores that other processes took during each start.
         cpu_share: Share of the host's cores that were busy during each start.
         client_cpu_seconds: CPU time of the load engine.
-        problems: Why nothing may be concluded from it.
+        problems: Why the measurement decides nothing.
         load: The load, as texts.
         server: The server, as texts.
         settings: How the server was set up: ``asked`` and ``used``.
-        base: What it was measured beside.
+        base: The base that was measured beside it.
     """
 
     label: str
@@ -173,8 +173,8 @@ class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
         outcome: pytest's outcome, or ``interrupted``.
         problem: Why it did not pass, in pytest's words.
         verdicts: One for each row of the table.
-        run: Its first load; null where it has none.
-        more_runs: Its further loads; not there where it has none.
+        run: Its first load, or null.
+        more_runs: Its further loads; absent if there are none.
     """
 
     # Not a test class, whatever its name looks like to pytest.
@@ -199,16 +199,16 @@ class ResultRecord(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         schema: Number of the schema.
         at: When the run began, ISO 8601 in UTC.
-        commit: The code under test.
-        clean: Whether it was that commit, unchanged; null where the code is not known.
+        commit: The commit under test.
+        clean: Whether the checkout was that commit, unchanged; null if unknown.
         software: Versions.
         gpu: Facts of the device.
         host: Facts of the host.
         mode: ``gate``, ``against``, ``update`` or ``update-new``: what the run did.
-        against: What it was measured beside; null where comparisons are with stored baselines.
-        header: On what and against what was measured, in a line.
-        notes: A line each.
-        tests: Those that measure, in the order in which they ran.
+        against: The base of the run; null if comparisons are with stored baselines.
+        header: Device and base, in a line.
+        notes: Notes, a line each.
+        tests: The measuring tests, in the order in which they ran.
     """
 
     schema: int = SCHEMA

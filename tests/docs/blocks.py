@@ -52,7 +52,7 @@ def metrics() -> str:
     for metric in METRICS.values():
         name = f"`run.{metric.name}`"
         better = "more" if metric.higher_is_better else "less"
-        judged = "where a test names it" if metric.on_request else "by default"
+        judged = "if a test names it" if metric.on_request else "by default"
         tolerance = format_fraction(metric.default_tolerance)
         unit = "tokens a second" if metric.name == OUTPUT_TOKENS else UNITS[metric.unit]
         lines.append(f"| {name} | `{metric.option}` | {unit} | {better} | {tolerance} | {judged} |")
@@ -75,7 +75,7 @@ def record(kind: type[msgspec.Struct]) -> str:
         name: " ".join(text.split())
         for name, text in re.findall(r"^    (\w+): (.*(?:\n {8}.*)*)", described, re.MULTILINE)
     }
-    lines = ["| field | what it is |", "|---|---|"]
+    lines = ["| field | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {texts[name]} |" for name in kind.__struct_fields__]
     return "\n".join(lines)
 
@@ -108,7 +108,7 @@ def servers() -> str:
 
 def plain() -> str:
     """A table of the other fixtures."""
-    lines = ["| fixture | what it is |", "|---|---|"]
+    lines = ["| fixture | meaning |", "|---|---|"]
     for name in PLAIN:
         text = (inspect.getdoc(getattr(fixtures, name)) or "").replace("``", "`")
         lines.append(f"| `{name}` | {text} |")

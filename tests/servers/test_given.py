@@ -137,7 +137,7 @@ def test_where_there_is_no_grpc_is_told() -> None:
 
 def test_what_is_no_kind_of_server_is_told() -> None:
     """What a kind has and this lacks is named, before anything is started."""
-    with pytest.raises(UsageProblem, match=r"str is no kind of server\n  found: it lacks default_model, health"):
+    with pytest.raises(UsageProblem, match=r"str is not a kind of server\n  found: it lacks default_model, health"):
         FACTORY.deploy("serve app.py")  # type: ignore[arg-type]
 
 
