@@ -88,7 +88,9 @@ class Reactor:
 
     def forget(self, fd: int) -> None:
         """Stop watching."""
-        if self._handlers.pop(fd, None) is not None:
+        # Not taken out: the events at hand may still have one of it.
+        if self._handlers.get(fd, _nothing) is not _nothing:
+            self._handlers[fd] = _nothing
             self._epoll.unregister(fd)
 
     def close_later(self, sock: Closable) -> None:
@@ -127,9 +129,7 @@ class Reactor:
             events = poll(-1, EVENTS_AT_ONCE)
             soon_ns = now() + SOON_NS
             for fd, mask in events:
-                handler = handlers.get(fd)
-                if handler is not None:
-                    handler(mask)
+                handlers[fd](mask)
                 # What is due does not wait for the rest of a crowd of answers.
                 if self._next_ns < soon_ns and now() >= self._next_ns:
                     self._call_due()
@@ -169,4 +169,4 @@ class Reactor:
 
 
 def _nothing(mask: int) -> None:
-    """The timer's event: what is due is called after every event anyway."""
+    """Of a socket that is forgotten, and of the timer: what is due is called after every event anyway."""
