@@ -28,11 +28,12 @@ def our_contestant(url: str) -> Contestant:
 
 
 def test_wrk(nginx_url: str, table: Table) -> None:
-    """A request takes at most 1.3 of wrk's CPU time, and one process is at least 0.9 as fast as one thread of wrk."""
-    peer = Contestant(partial(wrk, nginx_url, connections=CONNECTIONS, seconds=3), None)
-    found = compare(our_contestant(nginx_url), peer, pairs=PAIRS)
-    cheap = table.compare_seconds("client CPU a request, nginx", "wrk -t1", found.cost, most=1.3)
-    fast = table.compare("throughput of one process, nginx", "wrk -t1", found.speed, format_rate, least=0.9)
+    """A request takes at most 1.03 of wrk's CPU time, and one process is at least 0.95 as fast as one thread of wrk."""
+    peer = Contestant(partial(wrk, nginx_url, connections=CONNECTIONS, seconds=1), None)
+    # Short runs and many of them: a neighbour on the host disturbs a pair, and not the median.
+    found = compare(our_contestant(nginx_url), peer, pairs=3 * PAIRS)
+    cheap = table.compare_seconds("client CPU a request, nginx", "wrk -t1", found.cost, most=1.03)
+    fast = table.compare("throughput of one process, nginx", "wrk -t1", found.speed, format_rate, least=0.95)
     assert cheap, found
     assert fast, found
 
