@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import os
-import resource
 import signal
-import threading
 import time
-from contextlib import suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING
 
@@ -18,10 +14,8 @@ import pytest
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.engine import __main__ as engine_main
 from pytest_gpuserve.load.schedule import Burst, Poisson, Steps, Trace
 from pytest_gpuserve.load.source import LocalEngines
-from pytest_gpuserve.load.wire import Ready, frame
 from tests.fakes.http_server import Serving, Totals, plan
 
 if TYPE_CHECKING:
@@ -32,9 +26,6 @@ RESTARTS = 12
 SLOW_MS = 400
 
 EARLY_SECONDS = 0.2
-
-ANSWERS = 300
-ANSWER_BYTES = 3000
 
 
 def connections(engines: Engines) -> int:
@@ -181,21 +172,6 @@ def test_restarts_leak_no_files(server: Serving) -> None:
         assert [process.num_fds() for process in processes] == before
 
 
-def test_restarts_leak_no_memory(server: Serving) -> None:
-    """What a load remembers of its answers, some MB here, is gone with it, though nothing is collected under load."""
-    whole = plan(server.port, f"/numbered?distinct=100000&bytes={ANSWER_BYTES}")
-    with Engines(whole) as engines:
-        process = psutil.Process(engines.pids[0])
-        sizes = []
-        for _ in range(RESTARTS):
-            loaded(engines, ANSWERS)
-            engines.halt(seed=0)
-            sizes.append(process.memory_info().rss)
-            engines.begin()
-    # The first ones find the memory that the later ones use again; of a busy machine one may have more under way.
-    assert min(sizes[-4:]) - max(sizes[:5]) < (RESTARTS - 5) * ANSWERS * ANSWER_BYTES / 4
-
-
 # -- failures
 
 
@@ -215,27 +191,3 @@ def test_an_engine_that_fails_while_halted_is_load_failed(server: Serving) -> No
         os.kill(engines.pids[0], signal.SIGSTOP)
         with pytest.raises(LoadFailed, match="reported nothing for 1 s"):
             engines.halt(seed=0)
-
-
-def test_readiness_finds_its_way_behind_reports_that_fill_the_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine waits until the owner has read some, though its output does not block any more."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    monkeypatch.setattr(engine_main, "STDOUT", writing)
-    for name in ("freeze", "unfreeze", "disable"):
-        monkeypatch.setattr(gc, name, lambda: None)
-    try:
-        filled = 0
-        with suppress(BlockingIOError):
-            while True:
-                filled += os.write(writing, b"x" * 4096)
-        timer = threading.Timer(0.3, lambda: os.read(reading, filled))
-        timer.start()
-        engine_main._ready(plan(1), os.getppid()).close()
-        timer.join()
-        assert os.read(reading, 4096) == frame(Ready())
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-        os.close(reading)
-        os.close(writing)

@@ -64,18 +64,6 @@ def test_mixed_up_answers_are_recognised() -> None:
     assert AnswerCheck([bool, b"two"]).check(tick(AnswerCount(0, b"two", 1, 0))) == ()
 
 
-def test_of_payloads_that_expect_the_same_none_is_mixed_up() -> None:
-    """Equal bytes and one function shared by all are one expectation: its wrong answer is only wrong."""
-    calls = Calls(b"right")
-    check = AnswerCheck([calls, b"alike", calls, bytes(bytearray(b"alike")), calls])
-    (first, second) = check.check(tick(AnswerCount(0, b"wrong", 1, 0), AnswerCount(3, b"x", 1, 1)))
-    assert not first.mixed_up
-    assert not second.mixed_up
-    # Of the shared ones the first that it could belong to is named.
-    (mixed,) = check.check(tick(AnswerCount(4, b"alike", 1, 2)))
-    assert mixed.text == "the answer to payload 1, not to payload 4: answers are mixed up"
-
-
 def test_a_check_that_raises_says_what() -> None:
     """A function of the user's may raise anything; that is its no, also when it is asked about another's answer."""
 

@@ -254,17 +254,6 @@ def test_garbage_instead_of_a_tick_is_refused(fake_engine: Path, said: bytes) ->
             engines.next_tick()
 
 
-@pytest.mark.parametrize("host", ["no such.host", "x" * 64 + ".invalid"])
-def test_an_unknown_host_is_one_readable_text(host: str) -> None:
-    """It names the host and the system's reason, and shows no traceback."""
-    with pytest.raises(LoadFailed) as caught:
-        Engines(plan(1, host=host), 2)
-    text = str(caught.value)
-    assert f"{host}:1: " in text
-    assert "Traceback" not in text
-    assert len(text.splitlines()) <= 4
-
-
 # -- limits
 
 

@@ -56,15 +56,6 @@ def stand_still(pid: int, seconds: float) -> tuple[float, float]:
         os.kill(pid, signal.SIGCONT)
 
 
-def test_the_latency_is_that_of_the_server_and_little_more(server: Serving) -> None:
-    """Over the same requests the sum of latencies lies above the server's own sum, and not far above."""
-    before_ns = server.seen("/ok").service_ns
-    with Engines(plan(server.port, "/ok?ms=50", requests=40)) as engine:
-        totals = Totals(engine).take_to_end()
-    service_ns = server.seen("/ok").service_ns - before_ns
-    assert service_ns <= totals.latency_sum_ns <= 3 * service_ns
-
-
 @pytest.mark.parametrize(("schedule", "shuffled"), [(Closed(6), True), (Constant(2000.0), False)])
 def test_processes_share_a_load_without_loss_or_double(server: Serving, schedule: Schedule, *, shuffled: bool) -> None:
     """60 requests with 60 bodies over three processes: the server answers each body once, and each number is one."""

@@ -203,29 +203,6 @@ def test_an_answer_that_is_cut_off_before_its_end_is_said_is_never_good(
 
 
 @pytest.mark.parametrize(
-    ("stream", "tokens"),
-    [
-        (b"data: a\n\n", 1),
-        (b"data: a\ndata: b\n\n", 1),
-        (b"data: a\n\ndata: b\n\ndata: [DONE]\n\n", 2),
-        (b"data: [DONE]\ndata: [DONE]\n\n", 1),
-        (b"data: [DO\ndata: NE]\n\n", 1),
-        (b'data: {"choices":\ndata: []}\n\n', 0),
-        (b'data: {"choices":\r\ndata: [{"text": "w"}]}\r\n\r\n', 1),
-        (b"data:  [DONE]\n\n", 0),
-        (b": keep-alive\n\n", 0),
-        (b"data: \n\ndata\n\n", 0),
-        (b"data: a\n", 0),
-        (b"\xef\xbb\xbfdata: a\n\n", 1),
-        (b"\n\xef\xbb\xbfdata: a\n\n", 0),
-    ],
-)
-def test_what_a_token_is(stream: bytes, tokens: int) -> None:
-    """A whole event with data counts; its end, comments, empty data and unfinished events do not."""
-    assert count(stream) == tokens
-
-
-@pytest.mark.parametrize(
     ("event", "counts"),
     [
         pytest.param(ROLE, 0, id="role and empty content"),
@@ -462,11 +439,3 @@ def test_an_endless_event_is_refused(begin: bytes, end: bytes) -> None:
         count(longest + b"x" + end)
     with pytest.raises(ValueError, match="an event of more than 4194304 bytes"):
         count(longest, b"x", end)
-
-
-def test_comments_without_end_are_no_event() -> None:
-    """A server that keeps a connection alive for hours says nothing by that."""
-    answer = StreamAnswer()
-    for _ in range(20):
-        assert answer.feed(b": ping\n" * (MAX_EVENT_BYTES // 100)) == 0
-    assert answer.feed(WORD) == 1

@@ -287,19 +287,6 @@ def test_a_server_that_ends_connections_after_their_first_answer_is_asked_once_o
         assert user.receive(ok()) == [*user.events[:-1], ("answered", BODY, answers > 1)]
 
 
-def test_a_large_request_that_is_sent_again_is_timed_from_then(clock: Clock) -> None:
-    """Neither the wait for the server's end nor the new connection is time in which it was sent."""
-    user = User(payload=b"x" * (UNTIMED_BYTES + 1))
-    user.receive(ok())
-    assert user.transport.take_transfer() == Transfer(2, 0)
-    clock.now_ns += STALE_NS // 2
-    user.receive(end=True)
-    user.reopen()
-    transfer = user.transport.take_transfer()
-    assert transfer is not None
-    assert 0 < transfer.sending_ns < STALE_NS // 4
-
-
 def test_a_request_that_waits_to_be_sent_again_expires_and_closes() -> None:
     """Its new connection is given up with it; where there is none, it fails as it did at first, with both causes."""
     for close in (False, True):
@@ -401,24 +388,6 @@ def test_large_requests_are_timed_though_they_go_out_at_once(clock: Clock, large
     assert clock.looks == opening + user.requests + user.ended + larger * user.requests
     assert user.transport.take_transfer() == Transfer(3 * larger, 0)
     assert user.transport.take_transfer() == Transfer(0, 0)
-
-
-def test_a_request_in_pieces_is_timed_to_its_last(clock: Clock) -> None:
-    """However small: from its send on, over all waits for room; one that is cut off counts nothing."""
-    user = User(room=[3, BlockingIOError(), 2], goes_on=False)
-    sent_ns = user.slot.sent_ns
-    clock.now_ns = 1000
-    user.event(WRITABLE)
-    user.event(WRITABLE)
-    assert user.transport.transfer == Transfer(0, 0)
-    clock.now_ns = 5000
-    user.event(WRITABLE)
-    assert user.socket.sent == PAYLOAD
-    assert user.transport.take_transfer() == Transfer(5001 - sent_ns, 0)
-    broken = User(room=[3])
-    broken.event(READABLE)
-    broken.receive(end=ConnectionResetError())
-    assert broken.transport.take_transfer() == Transfer(0, 0)
 
 
 def test_an_answer_in_pieces_is_timed_from_its_first_to_its_last(clock: Clock) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.engine import http2, transport
+from pytest_gpuserve.load.engine import http2
 from pytest_gpuserve.load.engine import http2_codec as codec
 from pytest_gpuserve.load.engine.http2_codec import (
     ACK,
@@ -27,7 +27,6 @@ from pytest_gpuserve.load.engine.http2_codec import (
     SETTINGS,
     WINDOW_UPDATE,
     frame,
-    what_failed,
 )
 from tests.fakes.http2_peer import HEAD, OK, Bench, Recorder, block, end, head, message, number, right
 from tests.fakes.pieces import cut
@@ -203,19 +202,6 @@ def test_failures_are_named_and_keep_the_slot(kind: str) -> None:
     assert bench.issuer.answers == [(0, b"right", True)]
 
 
-def test_what_a_server_says_of_an_error_is_not_cut() -> None:
-    """Who shortens it has to find secrets in it first, wherever they stand; where nobody asks, it is not made text."""
-    words = "no " * 1000
-    trailers = codec.Fields(b"200", b"5", words.replace(" ", "%20").encode())
-    kind, sample = what_failed(trailers, trailers, b"")
-    assert callable(sample)
-    assert (kind, transport.text_of(sample)) == ("grpc status NOT_FOUND", words)
-    refusal = codec.Fields(b"503")
-    kind, sample = what_failed(refusal, codec.NO_FIELDS, bytearray(words.encode()))
-    assert callable(sample)
-    assert (kind, transport.text_of(sample)) == ("status 503", f"not from a gRPC server: {words.encode()!r}")
-
-
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_answers_are_no_answers(name: str) -> None:
     """An answer that is not one plain message with status OK fails as a protocol error of that request alone."""
@@ -247,17 +233,6 @@ def test_an_endless_answer_is_given_up() -> None:
     assert bench.issuer.answers == [(1, b"right", True), (0, b"next", True)]
     assert ending.issuer.failures == [(0, "protocol", "an answer of more than 1 MB", False)]
     assert ending.reactor.closed == 1
-
-
-def test_the_longest_answer_is_an_answer() -> None:
-    """The bound is of the message: what stands before it is not counted."""
-    bench = Bench(2)
-    bench.send()
-    with mock.patch.object(http2, "MAX_ANSWER_BYTES", 1 << 16):
-        bench.receive(right(1, bytes(1 << 16)), right(3, bytes((1 << 16) + 1)))
-    assert bench.issuer.answers == [(0, bytes(1 << 16), True)]
-    assert bench.issuer.kinds == ["protocol"]
-    assert transport.MAX_ANSWER_BYTES == 1 << 28
 
 
 @pytest.mark.parametrize("name", BREAKING)

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pytest_gpuserve.load.engine.http2 import Http2Connection
-    from pytest_gpuserve.load.engine.transport import Slot
 
 SECOND_NS = 1_000_000_000
 GOODBYE = frame(GOAWAY, 0, 0, number(3) + number(codec.NO_ERROR))
@@ -46,21 +45,6 @@ def test_a_slot_that_waits_for_its_welcome_is_lost_with_a_reason(ending: bytes |
     assert told[1][1], "and the words"
     bench.reactor.pass_time()
     assert [slot.place for slot in bench.issuer.slots] == [0]
-
-
-def test_a_slot_that_is_opened_at_the_welcome_of_another_is_lost_with_a_reason() -> None:
-    """Of settings and a goodbye in one piece: who was welcomed in between lost nothing, who came then did not open."""
-    bench = Bench(settings=None)
-    note = bench.issuer.ready
-
-    def open_another(slot: Slot) -> None:
-        note(slot)
-        bench.transport.open(1)
-
-    with mock.patch.object(bench.issuer, "ready", open_another):
-        bench.receive(codec.settings() + GOODBYE)
-    assert bench.issuer.lost_idle == [(0, ""), (1, "connection closed")]
-    assert bench.reactor.closed == 1
 
 
 class Real:

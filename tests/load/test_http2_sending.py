@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from typing import TYPE_CHECKING
 from unittest import mock
 
@@ -61,17 +60,6 @@ def test_requests_are_what_grpc_says() -> None:
     assert [body for _, body, _ in bench.issuer.answers] == [b"right"] * 2
 
 
-def test_the_preface_asks_for_no_table_and_wide_windows() -> None:
-    """The server is told to index no header fields, to push nothing, and that it need not wait for us."""
-    bench = Bench(settings=None)
-    [sent] = bench.socket.sends
-    assert sent.startswith(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
-    bench.socket.sends = [sent[24:]]
-    settings, window = bench.sent_frames()
-    assert settings == (SETTINGS, 0, 0, struct.pack(">HIHIHI", 1, 0, 2, 0, 4, (1 << 31) - 1))
-    assert window == (WINDOW_UPDATE, 0, 0, number((1 << 31) - 1 - 65_535))
-
-
 def test_the_window_of_the_connection_is_used_up_and_a_long_request_goes_on_by_itself() -> None:
     """Exactly what fits is sent, HEADERS and first DATA together; the rest follows as soon as the kernel has room."""
     bench = Bench(6, settings=((codec.INITIAL_WINDOW_SIZE, 1 << 20),))
@@ -115,19 +103,6 @@ def test_settings_are_acknowledged_and_windows_seldom_filled() -> None:
         )
     rest = [entry for entry in bench.sent_frames() if entry[0] not in {HEADERS, DATA}]
     assert rest == [(WINDOW_UPDATE, 0, 0, number(30))]
-
-
-@pytest.mark.parametrize("size", [len(PAYLOAD), 100_000])
-def test_a_stream_that_was_opened_wide_says_nothing_of_the_next_one(size: int) -> None:
-    """A server may open the window of every stream to the utmost: requests of a slot do not add up."""
-    bench = Bench(settings=((codec.INITIAL_WINDOW_SIZE, 0),) if size > codec.FRAME_BYTES else ())
-    bench.receive(frame(WINDOW_UPDATE, 0, 0, number(1 << 30)))
-    for stream in (1, 3, 5):
-        bench.send(payload=bytes(size))
-        bench.receive(frame(WINDOW_UPDATE, 0, stream, number(codec.MAX_WINDOW - codec.FIRST_WINDOW)))
-        # By now it has been sent to its end.
-        bench.receive(frame(WINDOW_UPDATE, 0, stream, number(codec.MAX_WINDOW)), right(stream))
-    assert (len(bench.issuer.answers), bench.issuer.failures) == (3, [])
 
 
 @pytest.mark.parametrize(

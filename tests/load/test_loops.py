@@ -442,15 +442,6 @@ def test_the_ceiling_is_never_exceeded_and_always_used(processes: int) -> None:
     assert (limited.most_slots_at_once, limited.ticks[0].held, limited.requests) == (10, 20, 30)
 
 
-def test_what_waits_is_sent_in_the_order_in_which_it_was_due() -> None:
-    """Nobody overtakes in the client's queue."""
-    draw = random.Random(1)
-    whole = plan(Poisson(1000.0, max_in_flight=3), ms=300)
-    simulation = Simulation(whole, lambda _: Reply(draw.randrange(20 * MS), keep=draw.random() < 0.8)).run()
-    assert [sent.number for sent in simulation.sent] == list(range(len(simulation.sent)))
-    assert simulation.ticks[0].held > 50
-
-
 def test_what_could_not_be_sent_ends_like_what_was() -> None:
     """All 10 of a burst, through a ceiling, time out on a deaf server and fail by their own number on a dead one."""
     whole = plan(Burst(10, max_in_flight=2), timeout_ms=100, tick_ns=30 * MS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import random
 import select
 import socket
 import time
@@ -102,24 +101,6 @@ def test_a_timer_set_by_a_timer_is_called_in_its_turn(reactor: Reactor) -> None:
     assert called == ["first", "past", "earlier", "waiting", "same"]
 
 
-def test_a_timer_set_by_a_handler_wakes_the_reactor(reactor: Reactor, pair: Pairs) -> None:
-    """Where nothing was due for an hour, a nearer time is armed anew."""
-    ours, theirs = pair()
-    due_ns: list[int] = []
-
-    def readable(mask: int) -> None:
-        assert mask == READABLE
-        assert ours.recv(10) == b"go"
-        due_ns.append(time.perf_counter_ns() + MILLISECOND_NS)
-        reactor.at(due_ns[0], reactor.stop)
-
-    reactor.at(time.perf_counter_ns() + FAR_NS, reactor.stop)
-    reactor.watch(ours.fileno(), readable, READABLE)
-    theirs.send(b"go")
-    reactor.run()
-    assert due_ns[0] <= time.perf_counter_ns() < due_ns[0] + FAR_NS
-
-
 def test_what_is_due_does_not_wait_for_a_crowd_of_answers(reactor: Reactor, pair: Pairs) -> None:
     """Between two events of one batch a timer that has become due is called."""
     order: list[str] = []
@@ -163,21 +144,6 @@ def test_cancelled_timers_are_not_called_and_leave_nothing_behind(reactor: React
     assert len(reactor._timers) <= 2 * (len(kept) + 1) + FEW_TIMERS + 1
     reactor.at(0, reactor.stop)
     reactor.run()
-
-
-def test_cancelling_is_harmless_after_the_call_and_twice(reactor: Reactor) -> None:
-    """A timer that was called, or cancelled before, is not cancelled in place of another; the others stay in order."""
-    called: list[int] = []
-    now_ns = time.perf_counter_ns()
-    first = reactor.at(0, partial(called.append, -1))
-    numbers = random.Random(1).sample(range(300), 300)
-    timers = {number: reactor.at(now_ns + number, partial(called.append, number)) for number in numbers}
-    for number in [number for number in range(300) if number % 10] * 2:
-        reactor.cancel(timers[number])
-    reactor.at(now_ns + MILLISECOND_NS, partial(reactor.cancel, first))
-    reactor.at(now_ns + MILLISECOND_NS, reactor.stop)
-    reactor.run()
-    assert called == [-1, *range(0, 300, 10)]
 
 
 @pytest.mark.parametrize("batch", [2, 300])
@@ -247,26 +213,6 @@ def test_stop_ends_the_run_though_nothing_else_happens(reactor: Reactor, pair: P
     # It can be run again, and what was not read is still there.
     reactor.at(time.perf_counter_ns() + MILLISECOND_NS, reactor.stop)
     reactor.run()
-
-
-def test_stop_lets_the_events_at_hand_be_told(reactor: Reactor, pair: Pairs) -> None:
-    """An event that epoll handed out together with the one whose handler stops is not lost; an error is raised."""
-    told: list[int] = []
-
-    def readable(number: int, _mask: int) -> None:
-        told.append(number)
-        reactor.stop()
-
-    for number in range(3):
-        ours, theirs = pair()
-        reactor.watch(ours.fileno(), partial(readable, number), READABLE)
-        theirs.send(b"go")
-    reactor.run()
-    assert sorted(told) == [0, 1, 2]
-    # What nobody foresaw goes to whoever runs the reactor, and is not logged and forgotten.
-    reactor.at(0, partial(pytest.fail, "unforeseen"))
-    with pytest.raises(pytest.fail.Exception, match="unforeseen"):
-        reactor.run()
 
 
 def test_a_socket_that_is_to_be_closed_later_is_closed_after_the_batch(reactor: Reactor, pair: Pairs) -> None:

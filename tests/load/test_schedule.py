@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from fractions import Fraction
 from itertools import islice, pairwise, takewhile
 from typing import TYPE_CHECKING, Any
@@ -94,28 +93,6 @@ def test_gaps_are_exponential_or_gamma(shape: int, seed: int) -> None:
     """Sums of as many exponential times as the shape says; chance passes 1.95 once in a thousand times."""
     schedule: OpenSchedule = Poisson(700.0) if shape == 1 else Gamma(700.0, float(shape))
     assert kolmogorov(gaps_of(schedule, seed), erlang_cdf(shape, shape * 700.0)) < 1.95
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_poisson_counts_are_poisson(seed: int) -> None:
-    """Counts of disjoint stretches vary as much as their mean: arrivals know nothing of each other."""
-    counts = [0] * 500
-    for arrival in first(Poisson(700.0), seed):
-        place = arrival.at_ns // 50_000_000
-        if place < len(counts):
-            counts[place] += 1
-    # The dispersion index times its 499 degrees of freedom is chi-square: standard deviation sqrt(2 / 499) = 0.063.
-    assert statistics.variance(counts) / statistics.fmean(counts) == pytest.approx(1, abs=4 * 0.063)
-
-
-@pytest.mark.parametrize("shape", [0.25, 1.0, 4.0, 25.0])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_gamma_is_as_bursty_as_its_shape_says(shape: float, seed: int) -> None:
-    """The squared coefficient of variation of its gaps is 1 / shape."""
-    gaps = gaps_of(Gamma(700.0, shape), seed)
-    found = statistics.pvariance(gaps) / statistics.fmean(gaps) ** 2
-    # Of a gamma's cv**2 by the delta method: relative variance 2 (1 + 1/shape) / n.
-    assert found * shape == pytest.approx(1, abs=4 * math.sqrt(2 * (1 + 1 / shape) / MANY))
 
 
 @pytest.mark.parametrize("schedule", OPEN[:4], ids=str)

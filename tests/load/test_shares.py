@@ -100,15 +100,6 @@ def test_workers_that_share_this_host_are_judged_as_a_whole_and_not_twice() -> N
     assert share_reasons(shares(ticks), Closed(8), among=4)
 
 
-@given(st.lists(st.integers(0, 64), min_size=1, max_size=5))
-def test_the_most_cores_that_a_host_has_said_count(cores: list[int]) -> None:
-    """A part of a tick that was cut says none."""
-    ticks = [replace(tick(number), host_cores=count) for number, count in enumerate(cores)]
-
-    assert total(ticks).host_cores == max(cores)
-    assert merge_ticks([replace(each, number=0) for each in ticks]).host_cores == max(cores)
-
-
 @given(
     st.lists(
         st.lists(
@@ -137,13 +128,6 @@ def test_ticks_that_are_kept_give_the_same_shares_and_reasons(
     assert shares(kept) == shares(ticks)
     assert share_reasons(shares(kept), Closed(8), among=among) == share_reasons(shares(ticks), Closed(8), among=among)
     assert total(kept) == total(ticks)
-
-
-def test_one_engine_alone_has_no_shares() -> None:
-    """It is judged as the whole, once; there is nothing to pack in it."""
-    alone = tick()
-    assert packed(alone) is alone
-    assert shares([alone, tick(1)]) == shares([packed(alone)]) == {}
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=8))

@@ -167,20 +167,6 @@ def test_all_answers_are_kept_where_all_are_asked_for() -> None:
     assert len(frame(tick)) < MAX_MESSAGE_BYTES
 
 
-def test_answers_are_kept_apart_by_what_they_answer() -> None:
-    """The same body in answer to two payloads is two entries, each with the first request that got it."""
-    counters = TickCounters(3)
-    for number, (index, body) in enumerate([(0, b"same"), (2, b"same"), (0, b"same"), (2, b"other"), (2, b"same")]):
-        answer(counters, body, index, 10 + number)
-    tick = close(counters)
-    assert tick.answers == [
-        AnswerCount(0, b"same", 2, 10),
-        AnswerCount(2, b"same", 2, 11),
-        AnswerCount(2, b"other", 1, 13),
-    ]
-    assert tick.bytes_received == 4 * 4 + 5
-
-
 @given(bodies=st.lists(st.tuples(st.integers(0, 2), st.binary(max_size=2)), max_size=40))
 def test_what_was_received_is_kept_or_counted(bodies: list[tuple[int, bytes]]) -> None:
     """Kept and unchecked answers together are all answers, in number and bytes, however answers are kept."""

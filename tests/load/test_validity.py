@@ -185,11 +185,6 @@ def test_what_speaks_against_a_measurement_is_found_and_nothing_else(name: str) 
     assert kinds(totals, schedule) == expected
 
 
-def test_an_open_loop_without_service_times_is_not_valid() -> None:
-    """They are not taken for the latencies."""
-    assert kinds(opened(service=Durations()), OPEN)[0] == UNKNOWN
-
-
 def test_shares_are_of_requests_and_of_processes() -> None:
     """111 errors of 1111 are 9.99 %, 112 of 1112 10.07 %, and no stuck requests; 90 % of a core are each process's."""
     assert kinds(closed(errors={"reset": 111}), CLOSED, allowed_errors=0.1) == []
