@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-import subprocess
 import sys
-from contextlib import ExitStack
 
 import pytest
 
@@ -16,20 +13,6 @@ from pytest_gpuserve.device.host_reading import NoReading, read_host, speed_text
 def test_a_reading_is_the_log_of_seconds() -> None:
     """Of work that takes between some microseconds and a second on any machine that still works."""
     assert math.log(1e-5) < read_host() < 0
-
-
-def test_busy_neighbours_do_not_move_a_reading() -> None:
-    """More busy processes than cores change it by no more than what this test allows for a shared machine."""
-    burn = [sys.executable, "-S", "-c", "while True: pass"]
-    quiet, busy = [], []
-    for _ in range(3):
-        quiet.append(read_host())
-        with ExitStack() as stack:
-            for _ in range(2 * (os.cpu_count() or 1)):
-                process = stack.enter_context(subprocess.Popen(burn))
-                stack.callback(process.kill)
-            busy.append(read_host())
-    assert min(busy) == pytest.approx(min(quiet), abs=0.15)
 
 
 def test_a_host_that_cannot_be_measured_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

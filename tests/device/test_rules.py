@@ -141,24 +141,6 @@ def test_an_unknown_on_one_side_forbids(records: dict[str, dict[str, Any]], rule
     assert "recorded before" in warning
 
 
-def test_an_old_baseline_warns_once(records: dict[str, dict[str, Any]]) -> None:
-    """All facts that it lacks are one warning, in which those that do not decide are left out."""
-    old = {field: records["T4"][field] for field in ("name", "product", "memory_gib", "driver", "cuda")}
-    (warning,) = compare({**old, "power_limit_watts": 70.0}, records["T4"]).warnings
-    assert "ECC (on here)" in warning
-    assert "highest SM clock (1590 MHz here)" in warning
-    assert "persistence" not in warning
-
-
-def test_a_power_limit_may_differ_by_two_percent(records: dict[str, dict[str, Any]]) -> None:
-    """The share is of the larger one, and its bound is inside."""
-    now = {**records["T4"], "power_limit_watts": 100.0}
-    for watts, compared in ((98.1, True), (98.0, True), (97.9, False), (102.1, False)):
-        reasons = compare({**now, "power_limit_watts": watts}, now).incompatible
-        assert (reasons == ()) is compared, watts
-        assert compared or "power limit" in reasons[0]
-
-
 def test_information_is_never_a_difference(records: dict[str, dict[str, Any]]) -> None:
     """Another GPU of the kind in another slot says nothing."""
     now = records["T4"]

@@ -187,13 +187,6 @@ def test_a_container_gets_the_gpu_by_its_uuid() -> None:
     assert (given.gpus, given.env) == ((), {"CUDA_VISIBLE_DEVICES": ""})
 
 
-@pytest.mark.parametrize("asked", ["T4", "auto"])
-def test_of_several_alike_the_first_visible_one_is_taken(asked: str) -> None:
-    """CUDA_VISIBLE_DEVICES gives each job a GPU of its own."""
-    for visible, expected in ((None, T4), ("2,1,0", SECOND_T4), ("0,1", T4)):
-        assert select_device(asked, known_names=[], answer=ALL, host=HOST, visible=visible).gpu == expected
-
-
 # -- instances of a divided GPU
 
 SLICES = tuple(

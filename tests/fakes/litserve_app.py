@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import TextIO
 
-    from litserve.specs.openai import ChatCompletionRequest
-
 
 def options() -> argparse.Namespace:
     """The app's own arguments."""
@@ -36,7 +34,6 @@ def options() -> argparse.Namespace:
     parser.add_argument("--bad-setup", action="store_true")
     parser.add_argument("--choose-size", type=int, default=0, help="the largest batch, chosen only by setup")
     parser.add_argument("--exit-at-import", action="store_true")
-    parser.add_argument("--words", type=int, default=0, help="of each chat's answer, whatever was asked for")
     return parser.parse_args()
 
 
@@ -107,20 +104,6 @@ class Stream(Words):
         yield from output
 
 
-class Chat(Words):
-    """Answers chats of OpenAI's API with as many words as may be, each a token, unless it has a number of its own."""
-
-    def decode_request(self, request: ChatCompletionRequest) -> int:
-        """How many words."""
-        return self.arguments.words or request.max_tokens or 1
-
-    def predict(self, x: int | str) -> Iterator[dict[str, object]]:
-        """A word at a time, and how many there are by then."""
-        for number in range(1, int(x) + 1):
-            time.sleep(self.arguments.work_ms / 1000)
-            yield {"role": "assistant", "content": "fox ", "completion_tokens": number}
-
-
 class Steps(Words):
     """Answers letter by letter, all texts that are there side by side."""
 
@@ -160,7 +143,7 @@ class Steps(Words):
         return made
 
 
-KINDS = {"plain": Plain, "stream": Stream, "chat": Chat, "steps": Steps}
+KINDS = {"plain": Plain, "stream": Stream, "steps": Steps}
 
 if __name__ == "__main__":
     given = options()
@@ -171,7 +154,6 @@ if __name__ == "__main__":
         max_batch_size=given.max_batch_size,
         batch_timeout=given.batch_timeout,
         stream=given.kind.endswith(("stream", "steps")),
-        spec=ls.OpenAISpec() if given.kind == "chat" else None,
         loop=ContinuousBatchingLoop() if given.kind == "steps" else "auto",
     )
     server = ls.LitServer(

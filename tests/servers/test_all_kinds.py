@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuserve.measure.window import COMPUTE, SERVER
 from pytest_gpuserve.plugin.server_factory import ServerFactory
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.testing import check_server_kind
-from tests.fakes.doubling.doubling import COUNTS_VARIABLE, MOST_AT_ONCE
+from tests.fakes.doubling.doubling import COUNTS_VARIABLE, MOST_AT_ONCE, SECONDS_A_BATCH
 from tests.plugin.conftest import REPOSITORY
 from tests.servers.deployments import Starts
 from tests.servers.triton_server import triton_python
@@ -102,6 +103,11 @@ def test_a_kind_of_server(kind: str, tmp_path: Path) -> None:
     assert counted.requests is not None
     assert 0 < max(map(float, counted.batch_sizes)) <= MOST_AT_ONCE
     assert counted.items / counted.batches > 1
+    if kind != "command":
+        # mosec counts a batch as it begins, and times it at its end.
+        assert counted.stages[COMPUTE].count == pytest.approx(counted.batches, abs=4)
+        assert counted.stages[COMPUTE].mean > SECONDS_A_BATCH
+        assert counted.stages[SERVER].mean > counted.stages[COMPUTE].mean
 
 
 FIXTURES = """

@@ -8,14 +8,13 @@ import pytest
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.load import prompts
-from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
+from pytest_gpuserve.measure.counters import ServerSetting, StageTime
 from pytest_gpuserve.measure.window import CACHED_TOKENS, PREEMPTIONS, PROMPT_TOKENS
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.language_models import ENGINES
 from pytest_gpuserve.servers.metric_names import MetricNames
-from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes import chat_server
 from tests.fakes.threads import in_a_thread
 from tests.servers.deployments import Starts, loaded
@@ -119,22 +118,3 @@ def test_a_load_of_prompts(tmp_path: Path) -> None:
     assert all(window.streams is None or window.streams.has_usage for window in start.windows)
     items, batches = (sum(getattr(window, name) for window in start.windows) for name in ("items", "batches"))
     assert items == batches > 0
-
-
-def test_one_wrong_answer_in_a_hundred_is_found(tmp_path: Path) -> None:
-    """Of streams, by a function that sees each of them."""
-    kind = FACTORY.command(["{python}", chat_server.__file__, "{port}", "100"]).kind
-    target = Starts(tmp_path / "log").handle(kind).chat("hi", expect=lambda body: b"well" in body)
-    _, problems, _ = loaded(target, seconds=1.0)
-    assert [problem.kind for problem in problems] == [ReasonKind.WRONG_ANSWERS]
-    assert "wrong answers: 1 of " in problems[0].text
-
-
-def test_remote_servers_tell_the_same(tmp_path: Path) -> None:
-    """By their URL."""
-    kind = FACTORY.command(["{python}", chat_server.__file__, "{port}", "0"]).kind
-    with Starts(tmp_path / "log").handle(kind).chat("hi").started() as running:
-        remote = FACTORY.remote(f"http://127.0.0.1:{running.site.port}", counters="llama.cpp")
-        with remote.chat("hi").started() as instance:
-            assert instance.settings["model"] == ServerSetting("a.gguf")
-            assert instance.counters() == Counters(items=2, batches=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,6 @@ import pytest
 import pytest_gpuserve.servers.instance as instance_module
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.experiment.asking import Refused
-from pytest_gpuserve.experiment.watch import Watch
-from pytest_gpuserve.load.schedule import Burst
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes.children.toolkit import HERE, segments_of
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.experiment.watch import CounterReading
     from pytest_gpuserve.servers.metric_names import MetricNames
     from pytest_gpuserve.verdict.reason import Reason
 
@@ -129,17 +126,6 @@ def test_a_redirect_is_told_with_its_place(make: Callable[..., Target]) -> None:
     assert "name /v2/infer/ in the test" in str(problem)
 
 
-@pytest.mark.slow
-def test_a_server_is_as_slow_as_its_start_timeout_allows(make: Callable[..., Target], starts: Starts) -> None:
-    """Health, model and counters each take 6 s; the first request is sent once, so that its cold start is its own."""
-    starts.timeout_seconds = 40.0
-    with make("slow=6", counters=COUNTERS).started() as instance:
-        assert instance.cold_start_seconds == pytest.approx(12.0, abs=2.0)
-        counters = instance.counters()
-    assert counters is not None
-    assert counters.requests == 1
-
-
 @pytest.mark.parametrize("code", [0, 1])
 def test_a_server_that_exits_is_not_waited_for(make: Callable[..., Target], starts: Starts, code: int) -> None:
     """With any exit code the wait ends at once, not at its deadline, and its last words are shown."""
@@ -178,21 +164,6 @@ def test_a_port_that_is_not_its_own_or_the_worlds_is_refused(
     assert "model_server.py" in problem.found
 
 
-def test_two_servers_run_at_once(make: Callable[..., Target]) -> None:
-    """Each has ports, a folder and counters of its own; one start serves several questions."""
-    target = make(counters=COUNTERS)
-    with ExitStack() as stack:
-        one, two = (stack.enter_context(target.started()) for _ in range(2))
-        assert one.site.port != two.site.port
-        assert one.site.folder != two.site.folder
-        assert target.ask(one).body == b"FOX"
-        assert target.server.post("/infer", body=b"dog").ask(one).body == b"DOG"
-        first, second = one.counters(), two.counters()
-        assert first is not None
-        assert second is not None
-        assert (first.items, second.items) == (3, 1)
-
-
 def test_a_question_that_is_not_answered(make: Callable[..., Target]) -> None:
     """Its death is told with its last words; what it says of its variables and of the request's headers is masked."""
     # The first request is that of the start.
@@ -225,20 +196,3 @@ def test_many_starts_in_a_row_leave_nothing(make: Callable[..., Target], count: 
     assert own.num_fds() <= descriptors
     assert len(own.net_connections()) <= connections
     assert threading.active_count() <= threads
-
-
-def test_of_a_load_that_ends_by_itself_all_is_counted(
-    make: Callable[..., Target], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """From before its begin to its end, also where a reading takes its time; and nothing of what warmed it up."""
-    read = Watch.read_counters
-
-    def slowly(watch: Watch) -> CounterReading | None:
-        time.sleep(0.3)
-        return read(watch)
-
-    monkeypatch.setattr(Watch, "read_counters", slowly)
-    start, _, _ = loaded(make(counters=COUNTERS), schedule=Burst(200))
-    assert start.requests == 200
-    assert start.counters is not None
-    assert start.counters.requests == 200

@@ -16,16 +16,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.load.schedule import Steps
 from pytest_gpuserve.measure.counters import counted_between
 from pytest_gpuserve.measure.window import COMPUTE, SERVER
-from pytest_gpuserve.measure.work import unlike_work
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Argument, Ask
 from pytest_gpuserve.servers.inside.litserve_worker import is_counted
 from pytest_gpuserve.servers.litserve import LitServe
 from tests.fakes.children.toolkit import eventually
-from tests.servers.deployments import Starts, counted, loaded
+from tests.servers.deployments import Starts, counted
 from tests.servers.processes import listening, owner_killed
 
 if TYPE_CHECKING:
@@ -199,18 +197,3 @@ def test_nothing_is_left_when_its_owner_is_killed(project: Project) -> None:
     pids = owner_killed("tests.servers.test_litserve_server", project.folder, workers=2, fast_queue=True)
     assert len(pids) >= 5
     assert not [name for name in set(Path("/tmp").iterdir()) - temporary if name.name.startswith(("zmq-", "pymp-"))]
-
-
-def test_answers_of_another_length_are_another_work(project: Project) -> None:
-    """Of a server that does not look at max_tokens, whose streams say in the end how many tokens they have."""
-    sides = []
-    for words in (0, 20):
-        given: dict[str, Argument] = {"kind": "chat", "max_batch_size": 1, "work_ms": 1.0, "words": words}
-        kind = LitServe(App("litserve_server", project.folder / "app.py", "app.py", given))
-        chat = Starts(project.folder / "log", START_SECONDS).handle(kind).chat("hi", model="fox", max_tokens=16)
-        start, problems, _ = loaded(chat, schedule=Steps(((2, 2.0),)))
-        assert problems == []
-        sides.append([window.streams for window in start.windows])
-    reason = unlike_work(*sides)
-    assert reason is not None
-    assert "an answer has 20 tokens, and 16 in what it is compared with (+25.0 %)" in reason.text

@@ -162,12 +162,3 @@ def test_a_page_is_fetched_from_the_loopback(
     assert (found.items, found.batches, found.batch_sizes) == expected
     if expected[2] == {"1": 12}:
         assert found.stages[COMPUTE] == StageTime(0.12, 12)
-
-
-@pytest.mark.parametrize("value", ["-1", "NaN", "+Inf", "many"])
-def test_a_count_that_is_none_is_refused(web: Pages, tmp_path: Path, value: str) -> None:
-    """Nothing is counted from a value that no counter has, while an app's own metrics beside it may have any."""
-    page = TWO_WORKERS + f'app_score{{kind="a"}} {value}\napp_{value}\n'
-    assert read(tmp_path, web, page).items == 65
-    with pytest.raises(ServerFailed, match=r"is not (a count|Prometheus text)"):
-        counters(page + f'{NAME}_count{{stage="Inference_1",connection="9"}} {value}\n')

@@ -27,7 +27,7 @@ from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.measure.conditions import judge_memory
 from pytest_gpuserve.measure.counters import Counters, counted_between, differences
-from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
+from pytest_gpuserve.measure.window import COMPILING, QUEUE
 from pytest_gpuserve.process.ready import UnixConnection
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Ask
@@ -188,29 +188,6 @@ def test_how_it_started_and_is_set_up(doubling: Instance) -> None:
     assert doubling.site.folder.stat().st_mode & 0o077 == 0
 
 
-def test_counters_are_the_models_own(doubling: Instance) -> None:
-    """Under a load of 12 users every execution, row and request is counted, as the model and the engine count them."""
-    first = ask(doubling, ROW)["counts"][0]
-    before = settled(doubling)
-    answered = load(doubling, ROW, users=12, seconds=1.5)
-    counted = counted_between(before, settled(doubling))
-    last = ask(doubling, ROW)["counts"][0]
-    # The last ask executed once more.
-    assert (counted.batches, counted.items) == (last[0] - first[0] - 1, last[1] - first[1] - 1)
-    assert answered <= counted.items <= answered + 12
-    assert counted.requests == counted.items
-    assert sum(counted.batch_sizes.values()) == counted.batches
-    assert sum(int(size) * count for size, count in counted.batch_sizes.items()) == counted.items
-    assert max(map(int, counted.batch_sizes)) <= 8
-    # 12 users fill batches of 8, or go by turns in halves of 6.
-    assert counted.items / counted.batches > 3
-    server, queue, compute = (counted.stages[stage] for stage in (SERVER, QUEUE, COMPUTE))
-    assert (server.count, queue.count, compute.count) == (counted.requests, counted.requests, counted.batches)
-    assert compute.mean >= 0.004
-    # Each request takes as long as its batch, of which there are fewer: only the sums must be in this order.
-    assert server.seconds > queue.seconds + compute.seconds
-
-
 def test_each_gets_its_own_answer(doubling: Instance) -> None:
     """Requests of several shapes and sizes at the same time; one that is larger than a batch is executed alone."""
 
@@ -274,17 +251,6 @@ def test_a_compiled_model_from_weights(weights: Weights, logs: Path) -> None:
         assert "(exit code 0)" in (instance.death(grace_seconds=GUARD_SECONDS) or "")
         assert not instance.site.queue.exists()
     assert not instance.site.folder.exists()
-
-
-@pytest.mark.slow
-def test_what_inductor_compiles_gives_the_same(weights: Weights, logs: Path) -> None:
-    """With torch's default backend, too, and whatever that starts to compile ends with the worker."""
-    with running(weights.worker(compile=True), weights.request, logs / "inductor.log") as instance:
-        assert (instance.settings["compile"].used, instance.settings["compile_backend"].used) == ("True", "inductor")
-        weights.check(instance)
-        assert instance.process is not None
-        tree = instance.process.tree()
-    assert not running_of(tree)
 
 
 def test_two_threads_execute_at_the_same_time(logs: Path) -> None:

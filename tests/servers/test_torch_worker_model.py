@@ -222,11 +222,3 @@ def test_outputs_that_are_asked_for() -> None:
     assert torch_model.chosen(outputs, ()) == outputs
     with pytest.raises(BadRequest, match="the model has no output 'd'; it has a, b, c"):
         torch_model.chosen(outputs, ("d",))
-
-
-def test_precision_is_read_from_the_parameters(small: Callable[..., Any]) -> None:
-    """The precision that the model really has, the most used one first."""
-    model = small()
-    model.linear.half()
-    assert torch_model.parameter_facts(model) == {"precision": "float32, float16", "parameters": "145"}
-    assert torch_model.parameter_facts(torch.nn.ReLU())["precision"] == "no parameters"

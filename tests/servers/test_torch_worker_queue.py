@@ -206,19 +206,6 @@ def test_a_worker_records_graphs_before_it_counts(tmp_path: Path) -> None:
     assert (counted["executions"], counted["compiling"]) == (2, 1)
 
 
-def test_graphs_that_could_not_be_recorded_are_tried_again() -> None:
-    """A model that fails for a batch size fails before it is ready, with each request."""
-
-    def full(requests: list[InferenceRequest]) -> None:
-        if len(requests) == 2:
-            raise MemoryError
-
-    graphs = GraphShapes(2)
-    for _ in range(2):
-        with pytest.raises(MemoryError):
-            graphs.record(full, request(0, 1).asked)
-
-
 @pytest.mark.parametrize(
     ("device", "backend", "mode", "expected"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -257,20 +256,3 @@ def test_what_cannot_be_compared_is_told(checkout: Path, relocation: Relocation,
         Triton(checkout / "other", "other").relocated(relocation)
     with pytest.raises(NotInRevision, match="nothing of triton_server"):
         Triton(repository, "models", python=sys.executable).relocated(relocation)
-
-
-def test_code_that_models_import_moves_too(
-    checkout: Path, relocation: Relocation, repository: Path, tmp_path: Path, installed: TritonInstall
-) -> None:
-    """With a repository outside of the checkout, what its models import from the checkout is the other revision's."""
-    (checkout / "src").mkdir()
-    (checkout / "src" / "package.py").touch()
-    git(checkout, "add", ".")
-    git(checkout, "commit", "-q", "-m", "two")
-    git(tmp_path / "worktree", "checkout", "-q", "--detach", git(checkout, "rev-parse", "HEAD"))
-    kind = Triton(repository, "models", environment={"PYTHONPATH": str(checkout / "src")})
-    moved = kind.relocated(relocation)
-    assert moved.environment["PYTHONPATH"] == str(tmp_path / "worktree" / "src")
-    assert moved.repository == repository
-    moved.launch(Site(tmp_path / "site", PORTS))
-    assert replace(moved, environment=kind.environment).workload() == kind.workload()

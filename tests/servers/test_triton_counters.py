@@ -137,19 +137,6 @@ def test_nonsense_is_an_error(path: tuple[str | int, ...], value: object) -> Non
         counters_of(broken, CHAIN)
 
 
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    )
-)
-def test_any_json_is_an_error(value: object) -> None:
-    """No other JSON is taken for statistics."""
-    for whole in (value, {"model_stats": value}, {"model_stats": [value]}):
-        with pytest.raises(ServerFailed):
-            counters_of(whole, CHAIN)
-
-
 @given(SIZES, SIZES)
 def test_versions_of_a_model_are_added(first: dict[int, int], second: dict[int, int]) -> None:
     """Executions, items and times are the sums over all sizes and versions, whatever the order."""
