@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 
 SHARED_GPU: Final = Reason(
     ReasonKind.NOT_SIDE_BY_SIDE,
-    "not settled side by side with the baseline's commit, where both servers would share the GPU's memory; let them"
-    " run by turns: @pytest.mark.gpuserve(one_at_a_time=True)",
+    "not settled side by side with the baseline's commit, where both servers would share the GPU's memory; start"
+    " them alternately: @pytest.mark.gpuserve(one_at_a_time=True)",
 )
 
 NOT_ASKED: Final = Reason(ReasonKind.NOT_SIDE_BY_SIDE, "not settled side by side: --stored-only")
 
 SOMEBODY_ELSES: Final = Reason(
     ReasonKind.NOT_SIDE_BY_SIDE,
-    "not settled side by side: somebody else runs this server, so no other build of it starts",
+    "not settled side by side: this server runs already, so the plugin cannot start another build of it",
 )
 
 BY_STORED: Final = Reason(ReasonKind.STORED_ALONE, "by stored numbers, not settled side by side")
@@ -324,8 +324,8 @@ class BaselineComparison:
             return None
         return Reason(
             ReasonKind.HOST_SHARED,
-            f"the host was shared: others took {taken:.2f} of its {self._here.host.cores} cores while a start was"
-            f" measured, {self._policy.foreign_cores:.2f} are allowed (ini gpuserve_foreign_cores)",
+            f"the host was shared: other processes took {taken:.2f} of its {self._here.host.cores} cores during a"
+            f" start, {self._policy.foreign_cores:.2f} are allowed (ini gpuserve_foreign_cores)",
         )
 
     def _noted(self, judgement: Judgement, stored: Stored) -> Judgement:

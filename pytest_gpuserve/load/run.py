@@ -143,8 +143,8 @@ def answer_reasons(check: AnswerCheck, complaints: list[Complaint]) -> list[Reas
         return [
             Reason(
                 ReasonKind.ANSWERS_UNCHECKED,
-                f"{missed} of {check.answers} answers could not be checked: they are larger, or more, than the engine"
-                " passes on",
+                f"{missed} of {check.answers} answers could not be checked: they exceed the size or number that the"
+                " engine passes on",
             )
         ]
     return []

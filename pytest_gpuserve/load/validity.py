@@ -202,7 +202,7 @@ def _unknown(totals: Totals, service: Durations) -> Iterator[Reason]:
         if durations.total != totals.requests:
             yield Reason(
                 ReasonKind.NOT_COUNTED,
-                f"{name} not known: {durations.total} were taken of {totals.requests} requests that were answered",
+                f"{name} unknown: {durations.total} values of {totals.requests} answered requests",
             )
             return
 
@@ -210,13 +210,13 @@ def _unknown(totals: Totals, service: Durations) -> Iterator[Reason]:
 def _saturated(totals: Totals, processes: int) -> Iterator[Reason]:
     share = totals.cpu_seconds / (totals.seconds * processes)
     if share <= 0:
-        yield Reason(ReasonKind.NOT_COUNTED, "CPU time of the client not known: it reports none")
+        yield Reason(ReasonKind.NOT_COUNTED, "the client's CPU time is unknown: it reports none")
     elif share > SATURATED_SHARE:
         yield Reason(
             ReasonKind.CLIENT_SATURATED,
             f"client saturated: {_engines(processes)} used {format_fraction(share)} of a core, over"
-            f" {format_fraction(SATURATED_SHARE)}, and so measured itself; share the load:"
-            f" processes={processes + 1}, as far as there are cores",
+            f" {format_fraction(SATURATED_SHARE)}, so it measured itself; share the load:"
+            f" processes={processes + 1}, if there are cores",
         )
 
 
@@ -268,7 +268,7 @@ def _lag_unknown(totals: Totals) -> Iterator[Reason]:
     if totals.lag.total < totals.sent - totals.held:
         yield Reason(
             ReasonKind.NOT_COUNTED,
-            f"send lag not known: it was taken of {totals.lag.total} of {totals.sent} requests that were sent",
+            f"send lag unknown: it was measured for {totals.lag.total} of {totals.sent} sent requests",
         )
 
 
@@ -300,7 +300,7 @@ def _rate(totals: Totals) -> Iterator[Reason]:
     )
     yield Reason(
         ReasonKind.RATE_NOT_REACHED,
-        f"rate not reached: {totals.sent} of the {totals.due} requests that were due were sent"
+        f"rate not reached: {totals.sent} of {totals.due} due requests were sent"
         f" ({format_fraction(totals.sent / totals.due)}){cause}",
     )
 
@@ -327,8 +327,8 @@ def _in_flight(totals: Totals, service: Durations) -> Iterator[Reason]:
     )
     yield Reason(
         ReasonKind.STUCK_REQUESTS,
-        f"in flight: {in_flight:.4g} requests were under way on average, while {format_rate(throughput)} of"
-        f" {format_seconds(mean)} each make {expected:.4g}: requests are stuck (the oldest at the end had waited"
+        f"in flight: {in_flight:.4g} requests were under way on average, but {format_rate(throughput)} times"
+        f" {format_seconds(mean)} is {expected:.4g}: requests are stuck (the oldest at the end had waited"
         f" {format_seconds(totals.oldest_ns / 1e9)}){too_short}",
     )
 
@@ -346,8 +346,8 @@ def _growing(totals: Totals, schedule: Schedule) -> Iterator[Reason]:
     if grown > GROWTH_SHARE * totals.sent * 3 / 8 and grown > 3 * math.sqrt(middle + 1):
         yield Reason(
             ReasonKind.OVERLOADED,
-            f"overloaded: the requests under way grew from {middle:.4g} in the middle to {end:.4g} at the end, so the"
-            " rate is over what the server can, and latencies only say for how long: lower the rate, or give"
+            f"overloaded: requests under way grew from {middle:.4g} in the middle to {end:.4g} at the end, so the"
+            " rate is too high for the server, and latencies depend on the duration: lower the rate, or set"
             " max_in_flight",
         )
 
@@ -407,7 +407,7 @@ def _saturated_nodes(found: Mapping[str, Totals], among: int | None) -> Iterator
         if len(workers) <= max(1, cores) or (among is not None and among <= cores):
             continue
         if not cores:
-            yield Reason(ReasonKind.NOT_COUNTED, f"cores of {node} not known: its {len(workers)} workers tell none")
+            yield Reason(ReasonKind.NOT_COUNTED, f"cores of {node} unknown: its {len(workers)} workers report none")
             continue
         used = sum(totals.cpu_seconds for totals in workers)
         offered = cores * max(totals.seconds for totals in workers)
@@ -416,7 +416,7 @@ def _saturated_nodes(found: Mapping[str, Totals], among: int | None) -> Iterator
             yield Reason(
                 ReasonKind.CLIENT_SATURATED,
                 f"{node}: client saturated: its {len(workers)} workers together used {format_fraction(used / offered)}"
-                f" of the {cores} core{plural} that they may, over {format_fraction(SATURATED_SHARE)}, and so measured"
+                f" of their {cores} core{plural}, over {format_fraction(SATURATED_SHARE)}, so they measured"
                 " themselves; spread the load over more nodes",
             )
 

@@ -85,15 +85,15 @@ def unlike_work(before: Sequence[Streams | None], now: Sequence[Streams | None])
         if silent and others and not others_silent:
             return Reason(
                 ReasonKind.WORK_UNKNOWN,
-                f"unknown work: {silent} of {answers} answers of {who} told no usage, and all others did; two builds"
-                " can be compared where both tell usage, or neither does",
+                f"unknown work: {silent} of {answers} answers of {who} reported no usage, and all others did; two"
+                " builds are comparable if both report usage, or neither does",
             )
     then, found = tokens_of_answers(before), tokens_of_answers(now)
     if then is None or found is None or not found.is_apart(then, SAME_TOKENS * max(then.value, found.value)):
         return None
     return Reason(
         ReasonKind.UNLIKE_WORK,
-        f"unlike work: an answer has {found.value:.4g} tokens, and {then.value:.4g} in what it is compared with"
+        f"unlike work: an answer has {found.value:.4g} tokens, and {then.value:.4g} in the reference"
         f" ({format_change(found.value / then.value - 1)}); give all answers one length:"
         " server.chat(..., ignore_eos=True)",
     )
@@ -118,7 +118,7 @@ def unknown_work(*sides: Iterable[Streams | None]) -> tuple[Reason, ...]:
     return (
         Reason(
             ReasonKind.WORK_UNKNOWN,
-            f"{who} told no usage, so nobody knows whether they have as many tokens as what they are compared with",
+            f"{who} reported no usage, so it is unknown whether both sides have as many tokens",
         ),
     )
 
@@ -154,8 +154,8 @@ def unsteady_cache(parts: Iterable[Sequence[Window]]) -> Reason | None:
     return Reason(
         ReasonKind.UNLIKE_WORK,
         f"unlike work within one load: {format_fraction(known[0].value)} of the prompt tokens came from the prefix"
-        f" cache in one part of it, {format_fraction(known[-1].value)} in another; send prompts that the server cannot"
-        " know: server.chat(prompts(...)); or warm it up until it knows all: load(..., warmup_seconds=...)",
+        f" cache in one part of it, {format_fraction(known[-1].value)} in another; send prompts that the server has"
+        " not seen: server.chat(prompts(...)); or warm it up until it knows all: load(..., warmup_seconds=...)",
     )
 
 

@@ -320,7 +320,7 @@ class Process:
             raise ServerFailed(
                 f"{self.command} has ended, but what it started elsewhere may still run",
                 found="\n".join(map(printable, lines)),
-                remedies=[f"mend the cause, then run by hand: {shlex.join(argv)}" for argv in self._after],
+                remedies=[f"fix the cause, then run by hand: {shlex.join(argv)}" for argv in self._after],
             )
         if self._reports.left:
             raise ServerFailed(

@@ -37,7 +37,7 @@ MOST_IDS: Final = 3
 FAILED_LAST: Final = ("--lf", "--lfnf=none")
 """What selects tests that failed last. Where nothing is known of them pytest would run all, but for the second."""
 
-_QUIET: Final = "let nothing else use the host"
+_QUIET: Final = "stop other work on the host"
 
 REPORT: Final = "--gpuserve-report=report.html"
 
@@ -45,7 +45,7 @@ _NEXT: Final = "next: "
 
 _OR: Final = "  or: "
 
-_UNKNOWN: Final = "mend what its reason says"
+_UNKNOWN: Final = "fix what its reason says"
 
 
 def command(selection: Iterable[str], device: object, *options: str) -> str:
@@ -132,8 +132,8 @@ _LONGER: Final = "measure longer, load(..., seconds=...)"
 _KEEP_UP: Final = "let the client keep up, load(..., processes=...)"
 
 MENDED_BY: Final[Mapping[ReasonKind, str]] = {
-    ReasonKind.NO_STEADY_STATE: "give it longer before it is measured, load(..., warmup_seconds=...)",
-    ReasonKind.COMPILED_UNDER_LOAD: "let it see all its shapes before, load(..., warmup_seconds=...)",
+    ReasonKind.NO_STEADY_STATE: "give the server a longer warm-up, load(..., warmup_seconds=...)",
+    ReasonKind.COMPILED_UNDER_LOAD: "let the warm-up send all shapes, load(..., warmup_seconds=...)",
     ReasonKind.CLIENT_HELD_UP: _QUIET,
     ReasonKind.CLIENT_SATURATED: _KEEP_UP,
     ReasonKind.CLIENT_LATE: _KEEP_UP,
@@ -142,14 +142,14 @@ MENDED_BY: Final[Mapping[ReasonKind, str]] = {
     ReasonKind.STUCK_REQUESTS: _LONGER,
     ReasonKind.TOO_SHORT: _LONGER,
     ReasonKind.HOST_SHARED: _QUIET,
-    ReasonKind.COMMIT_UNKNOWN: "fetch the history that is missing",
+    ReasonKind.COMMIT_UNKNOWN: "fetch the missing history",
     ReasonKind.NOT_COMMITTED: "commit the baseline, with the code that it belongs to",
-    ReasonKind.OUTSIDE_GIT: "let both builds have what its reason names",
-    ReasonKind.FOREIGN_PROCESS: "let nobody else use the GPU",
+    ReasonKind.OUTSIDE_GIT: "give both builds what its reason names",
+    ReasonKind.FOREIGN_PROCESS: "end other processes on the GPU",
     ReasonKind.GPU_UNUSED: "let the server use the GPU",
     ReasonKind.THROTTLED: "cool the GPU, or lower its clocks",
-    ReasonKind.WRONG_ANSWERS: "mend the server's answers",
-    ReasonKind.REQUEST_ERRORS: "mend what the server answers with errors",
+    ReasonKind.WRONG_ANSWERS: "fix the server's answers, or expect=",
+    ReasonKind.REQUEST_ERRORS: "fix the requests that the server answers with errors",
     ReasonKind.TOO_FEW_REQUESTS: f"{_LONGER}, or widen the tolerance",
 }
 """What a reason asks for."""

@@ -82,12 +82,12 @@ def test_workers_that_use_up_their_nodes_cores_are_told_with_its_name() -> None:
     nodes = ["10.0.0.1"] * 16 + ["fd00::2"] * 2
     (told,) = share_reasons(shares(on_nodes(0.12, 2, *nodes)), Closed(18))
     assert told.kind is ReasonKind.CLIENT_SATURATED
-    assert told.text.startswith("10.0.0.1: client saturated: its 16 workers together used 96 % of the 2 cores")
+    assert told.text.startswith("10.0.0.1: client saturated: its 16 workers together used 96 % of their 2 cores")
     assert share_reasons(shares(on_nodes(0.11, 2, *nodes)), Closed(18)) == ()
     assert share_reasons(shares(on_nodes(0.12, 4, *nodes)), Closed(18)) == ()
     # One worker on a node whose cores are not known has a core at least; two may have to share it, which is no pass.
     (told,) = share_reasons(shares(on_nodes(0.1, 0, "a", "b", "b")), Closed(8))
-    assert (told.kind, told.text.partition(":")[0]) == (ReasonKind.NOT_COUNTED, "cores of b not known")
+    assert (told.kind, told.text.partition(":")[0]) == (ReasonKind.NOT_COUNTED, "cores of b unknown")
 
 
 def test_workers_that_share_this_host_are_judged_as_a_whole_and_not_twice() -> None:

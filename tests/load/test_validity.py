@@ -221,8 +221,8 @@ WORDS: dict[str, tuple[Totals, Schedule]] = {
         closed(errors={"reset": 1, "status 503": 2}, error_samples={"status 503": "503 Busy\nsecond line"}),
         CLOSED,
     ),
-    "client saturated: the load engine used 95 % of a core, over 90 %, and so measured itself;"
-    " share the load: processes=2, as far as there are cores": (closed(cpu_ns=SECOND * 95 // 100), CLOSED),
+    "client saturated: the load engine used 95 % of a core, over 90 %, so it measured itself;"
+    " share the load: processes=2, if there are cores": (closed(cpu_ns=SECOND * 95 // 100), CLOSED),
     "client late: requests were sent with a lag p99 of 5.00 ms, over 1.00 ms and over 1 % of the p99 40.0 ms": (
         with_late(2, 5_000_000, 100, 40_000_000),
         OPEN,
@@ -238,7 +238,7 @@ WORDS: dict[str, tuple[Totals, Schedule]] = {
     "client held up: the load engine did not run for 10 % of the time though it had to, and so adds 10 % to the"
     " time of users, over 1 %": (closed(**beats(100.0)), CLOSED),
     "client held up: the load engine did not run for 10 % of the time": (opened(**beats(100.0)), OPEN),
-    "overloaded: the requests under way grew from 94 in the middle to 174 at the end": (
+    "overloaded: requests under way grew from 94 in the middle to 174 at the end": (
         opened(in_flight_course=GROWING),
         OPEN,
     ),
@@ -246,13 +246,13 @@ WORDS: dict[str, tuple[Totals, Schedule]] = {
         closed(opening=3, oldest_opening_ns=1_100_000_000),
         CLOSED,
     ),
-    "in flight: 5 requests were under way on average, while 1000/s of 4.00 ms each make 4: requests are stuck"
+    "in flight: 5 requests were under way on average, but 1000/s times 4.00 ms is 4: requests are stuck"
     " (the oldest at the end had waited 1.00 s)": (closed(in_flight_ns=(USERS + 1) * SECOND, oldest_ns=SECOND), CLOSED),
     ", or 1.00 s are too short for such latencies: measure 2.00 s at least": (
         closed(requests=20, sent=20, due=20, latency=alike(20, SECOND // 10)),
         CLOSED,
     ),
-    "rate not reached: 900 of the 1000 requests that were due were sent (90 %); 50 had to wait for max_in_flight,"
+    "rate not reached: 900 of 1000 due requests were sent (90 %); 50 had to wait for max_in_flight,"
     " so the server is slower than the load: raise max_in_flight or lower the rate": (
         opened(sent=900, held=50),
         Poisson(1000.0, 10),

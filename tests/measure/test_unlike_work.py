@@ -49,7 +49,7 @@ def test_answers_without_usage_are_told() -> None:
     assert reason is not None
     assert reason.kind is ReasonKind.UNLIKE_WORK
     assert unlike_work([*[answers(100)] * 4, mute], [mute] * 4) is None
-    for sides, who in ((([answers(100)], some), "1 of 5 answers told"), (([mute], [mute]), "answers told")):
+    for sides, who in ((([answers(100)], some), "1 of 5 answers reported"), (([mute], [mute]), "answers reported")):
         (reason,) = unknown_work(*sides)
         assert (reason.kind, reason.text.startswith(who)) == (ReasonKind.WORK_UNKNOWN, True)
     assert unknown_work([answers(100), None], [None]) == unknown_work((), ()) == ()
@@ -64,7 +64,7 @@ def test_usage_that_one_side_alone_lacks_makes_it_unknown_work(silent: int) -> N
         reason = unlike_work(*sides)
         assert reason is not None
         assert reason.kind is ReasonKind.WORK_UNKNOWN
-        assert f"{3 * silent} of {4 + 2 * silent} answers of {who} told no usage" in reason.text
+        assert f"{3 * silent} of {4 + 2 * silent} answers of {who} reported no usage" in reason.text
     assert unlike_work(mixed, mixed) is unlike_work([None], mixed) is unlike_work([], mixed) is None
 
 

@@ -81,7 +81,7 @@ def test_what_cannot_be_trusted_is_not_recorded(project: Project, recorded: Path
     project.ini(gpuserve_foreign_cores="0.25")
     for script, said in (
         (Script(problems=(UNSTEADY,)), UNSTEADY.text),
-        (Script(speed=0.3, foreign_cores=1000), "the host was shared: others took 1000"),
+        (Script(speed=0.3, foreign_cores=1000), "the host was shared: other processes took 1000"),
     ):
         project.script = script
         result = project.run("--baseline-update")

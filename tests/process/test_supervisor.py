@@ -188,7 +188,7 @@ def test_a_command_that_fails_is_not_silent_and_does_not_keep_the_next(superviso
     assert "no-such-client: [Errno 2]" in failure.value.found
     assert "unimportant" not in failure.value.found.splitlines()
     assert seen.read_text() == "/\n"
-    assert failure.value.remedies[1] == "mend the cause, then run by hand: no-such-client"
+    assert failure.value.remedies[1] == "fix the cause, then run by hand: no-such-client"
     assert not owned.exists()
     assert not alive(process.pid)
     process.stop()

@@ -87,7 +87,7 @@ AGAIN = f"then run it again: {TYPED}"
 RECORD = f"{TYPED} --baseline-update"
 ACCEPTING = f"accept the new numbers, if they are worth it: {RECORD} --reason='why it is worth it'"
 FIXED = f"run it again when it is fixed: {TYPED}"
-STEADIER = f"give it longer before it is measured, load(..., warmup_seconds=...), {AGAIN}"
+STEADIER = f"give the server a longer warm-up, load(..., warmup_seconds=...), {AGAIN}"
 
 STEPS: dict[str, tuple[SessionResult, str]] = {
     "what moved is looked at beside the same base, and then it is accepted": (
@@ -112,14 +112,14 @@ STEPS: dict[str, tuple[SessionResult, str]] = {
     ),
     "the kind of a reason says what to mend; its text is not repeated": (one(because(UNSTEADY)), STEADIER),
     "so does that of the base": (one(because(UNSTEADY.of("the base"))), STEADIER),
-    "what nobody can mend by a command stands above": (
+    "a reason without a command is fixed by hand": (
         one(because(Reason(ReasonKind.GPU_ERROR, "XID 79 on GPU-1"))),
-        f"mend what its reason says, {AGAIN}",
+        f"fix what its reason says, {AGAIN}",
     ),
     # There HEAD~1 cannot be looked beside either.
     "a shallow clone lacks the commit": (
         one(because(*SHALLOW, verdict=Verdict.INCONCLUSIVE)),
-        f"fetch the history that is missing, {AGAIN}",
+        f"fetch the missing history, {AGAIN}",
     ),
     "what is missing is recorded, and what is there stays": (
         one(because(NO_ENTRY, verdict=Verdict.MISSING), outcome="skipped"),
