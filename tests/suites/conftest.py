@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 @pytest.fixture(scope="module")
@@ -19,16 +18,3 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session")
-def digest() -> Callable[[Any], str]:
-    """What tells the weights of a module from all others."""
-
-    def of(module: Any) -> str:  # noqa: ANN401 -- torch has no types
-        found = hashlib.sha256()
-        for name, tensor in sorted(module.state_dict().items()):
-            found.update(name.encode() + tensor.numpy().tobytes())
-        return found.hexdigest()
-
-    return of

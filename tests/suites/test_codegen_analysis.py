@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from suites.codegen.analysis import (
     INFER,
     mean_batch,
     mean_queue_us,
-    share_by_execution,
     share_by_request,
     unexplained_seconds,
     wanted_replicas,
@@ -74,16 +71,6 @@ def test_published_counters_give_the_published_shares(output_len: int) -> None:
     assert unexplained_seconds(parts) == pytest.approx(1.0e-6, rel=0.02)
 
 
-def test_published_shares_fall_with_the_length_and_follow_no_one_rule() -> None:
-    """Four times the length: 2.5 to 5 times less. At length 8 a share was cut off, at 512 another one rounded up."""
-    parts = [published_parts(length) for length in PRINTED]
-    shares = [share_by_request(each, PREPROCESSING) for each in parts]
-    assert all(2.5 < before / after < 5 for before, after in pairwise(shares))
-    short, long = (100 * share_by_request(each, POSTPROCESSING) for each in (parts[0], parts[-1]))
-    assert f"{short:.2f}" == "0.84" != PRINTED[8][1]
-    assert f"{math.floor(long * 100) / 100:.2f}" == "0.05" != PRINTED[512][1]
-
-
 def counted(requests: int, batches: int, *, request_seconds: float, seconds: float, queue_seconds: float) -> Counters:
     """Counters of a model."""
     timed = {INFER: (request_seconds, requests), COMPUTE: (seconds, batches), QUEUE: (queue_seconds, requests)}
@@ -103,22 +90,6 @@ def parts_of_ten() -> dict[str, Counters]:
         POSTPROCESSING: counted(10, 10, request_seconds=0.05, seconds=0.06, queue_seconds=0.0),
     }
     return {**parts, ENSEMBLE: counted(10, 10, request_seconds=1.15, seconds=1.15, queue_seconds=0.0)}
-
-
-def test_share_by_execution_counts_a_batch_once() -> None:
-    """With batches of five the share by execution is five times that by request, of whole executions."""
-    parts = parts_of_ten()
-    assert share_by_request(parts, PREPROCESSING) == pytest.approx(0.1)
-    assert share_by_execution(parts, PREPROCESSING) == pytest.approx(0.6)
-    assert share_by_execution(parts, POSTPROCESSING) == pytest.approx(0.3)
-
-
-def test_unexplained_time_has_a_sign_and_is_by_request() -> None:
-    """A step that took longer than the ensemble knows of makes it negative, divided among the ten requests."""
-    parts = parts_of_ten()
-    assert unexplained_seconds(parts) == pytest.approx(0.0, abs=1e-12)
-    longer = replace(parts[PREPROCESSING], stages={INFER: StageTime(0.2, 10)})
-    assert unexplained_seconds({**parts, PREPROCESSING: longer}) == pytest.approx(-0.01)
 
 
 def test_queue_time_is_the_autoscalers_formula() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from suites.distilbert import payload, reference
+from suites.distilbert import payload
 from suites.distilbert.apps import distilbert_model
 from suites.distilbert.apps.distilbert_model import MAX_TOKENS, PAD_ID, SIZES, Classifier, build_model, load_tokenizer
 
@@ -58,18 +58,6 @@ def test_full_size_has_the_published_number_of_parameters() -> None:
     assert sum(parameter.numel() for parameter in model.parameters()) == 66_955_010
 
 
-def test_answer_does_not_depend_on_the_batch(small: Classifier, encode: Callable[[str], list[int]]) -> None:
-    """Padding is masked: logits alone and in a batch of 32 of mixed lengths differ by less than 1e-4."""
-    import torch
-
-    texts = [" ".join([text] * (1 + index % 4)) for index, text in enumerate((SENTENCES * 4)[:32])]
-    batch = [encode(text) for text in texts]
-    assert len({len(ids) for ids in batch}) > 5
-    together = small.logits(batch)
-    alone = torch.cat([small.logits([ids]) for ids in batch])
-    assert (together - alone).abs().max().item() < 1e-4
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_both_labels_occur_and_the_fox_is_decided(size: str, encode: Callable[[str], list[int]]) -> None:
     """A constant answer cannot pass for a right one, and rounding cannot turn a label that the suite expects."""
@@ -80,20 +68,15 @@ def test_both_labels_occur_and_the_fox_is_decided(size: str, encode: Callable[[s
     assert margins.min().item() < 0 < margins.max().item()
 
 
-def test_checkpoint_brings_its_own_weights_and_vocabulary(tmp_path: Path, digest: Callable[[Any], str]) -> None:
+def test_checkpoint_brings_its_own_weights_and_vocabulary(tmp_path: Path) -> None:
     """A saved folder is served as it is, and one without a vocabulary is refused by name."""
+    from torch.nn.utils import parameters_to_vector
+
     model = build_model("small", 3)
     model.save_pretrained(tmp_path)
-    assert digest(build_model("full", 0, tmp_path)) == digest(model)
+    loaded, own = (parameters_to_vector(each.parameters()) for each in (build_model("full", 0, tmp_path), model))
+    assert loaded.equal(own)
     with pytest.raises(FileNotFoundError, match=r"vocab\.txt"):
         load_tokenizer(tmp_path)
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nfox\n", encoding="utf-8")
     assert load_tokenizer(tmp_path)("the fox") == [2, 1, 5, 3]
-
-
-def test_reference_answers_in_eight_bytes(small: Classifier, encode: Callable[[str], list[int]]) -> None:
-    """The reference gives the model's own labels as reply bodies, each as long as the source's."""
-    replies = reference.expected_replies([text.encode() for text in SENTENCES], size="small")
-    assert [reply.decode() for reply in replies] == small.labels([encode(text) for text in SENTENCES])
-    assert {len(reply) for reply in replies} == {8}
-    assert len(set(replies)) == 2

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from pathlib import Path
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from suites.distilbert.modes import Mode, expected_modes, modes_of, without_tail
@@ -51,19 +49,6 @@ def test_published_latencies_of_the_others_are_one_mode() -> None:
         assert [mode.share for mode in modes_of(histogram)] == [1.0]
 
 
-@given(histograms)
-def test_modes_share_all_latencies(histogram: list[tuple[float, int]]) -> None:
-    """Each latency is in one mode, modes are in order, and a bin with latencies enough makes one."""
-    modes = modes_of(histogram)
-    total = sum(count for _, count in histogram)
-    assert [mode.seconds for mode in modes] == sorted({mode.seconds for mode in modes})
-    if modes:
-        assert sum(mode.share for mode in modes) == pytest.approx(1)
-        assert all(mode.share >= 0.1 for mode in modes)
-    else:
-        assert not total or max(count for _, count in histogram) < 0.1 * total
-
-
 @pytest.mark.parametrize(
     ("counts", "modes"),
     [
@@ -83,30 +68,6 @@ def test_modes_are_parted_by_deep_valleys(counts: list[int], modes: list[Mode]) 
     assert [mode.share for mode in found] == pytest.approx([mode.share for mode in modes])
 
 
-@given(st.integers(1, 16), st.integers(0, 40), st.integers(3, 12))
-def test_expected_waits_are_those_of_a_queue_that_is_played_through(
-    max_batch_size: int, more: int, rounds: int
-) -> None:
-    """Users of a queue in order, served in full batches of equal time, wait as the formula says once it is steady.
-
-    Fewer users than a batch holds fill none, and the formula says nothing.
-    """
-    concurrency = max_batch_size + more
-    queue = [0] * concurrency
-    waits: Counter[int] = Counter()
-    last = concurrency // max_batch_size + 1
-    # Whole turns of all users, after the first answers of all, so that each share is exact.
-    for batch in range(1, last + 1 + rounds * concurrency):
-        served, queue = queue[:max_batch_size], queue[max_batch_size:]
-        queue += [batch] * max_batch_size
-        if batch > last:
-            waits.update(batch - asked for asked in served)
-    shares = {wait: share for wait, share in expected_modes(concurrency, max_batch_size).items() if share}
-    assert {wait: count / waits.total() for wait, count in sorted(waits.items())} == pytest.approx(shares)
-    with pytest.raises(ValueError, match="users do not fill batches of"):
-        expected_modes(max_batch_size - 1, max_batch_size)
-
-
 def test_slow_requests_do_not_hide_two_modes() -> None:
     """One request of a second puts all others into one of eleven bins; without the tail there are two modes again."""
     fine = [(0.0005 * (place + 1), 0) for place in range(2_200)]
@@ -119,15 +80,3 @@ def test_slow_requests_do_not_hide_two_modes() -> None:
     assert len(modes_of(coarse)) == 2
     eleven = [(fine[end - 1][0], sum(count for _, count in fine[end - 200 : end])) for end in range(200, 2_201, 200)]
     assert len(modes_of(eleven)) == 1
-
-
-@given(histograms, st.integers(1, 11))
-def test_without_tail_keeps_what_it_says(histogram: list[tuple[float, int]], bins: int) -> None:
-    """The part that is kept is counted once, in rising bins that are edges of the fine histogram, and large enough."""
-    coarse = without_tail(histogram, share=0.9, bins=bins)
-    total = sum(count for _, count in histogram)
-    assert 0.9 * total <= sum(count for _, count in coarse) <= total
-    assert len(coarse) <= bins
-    edges = [edge for edge, _ in coarse]
-    assert edges == sorted(set(edges))
-    assert set(edges) <= {edge for edge, _ in histogram}

@@ -7,7 +7,6 @@ import json
 import sys
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -97,22 +96,6 @@ def test_variants_of_pytriton_differ_by_a_factor_of_a_thousand(monkeypatch: pyte
     assert vars(pytriton_app.parse_options([])) == equalised
 
 
-@pytest.mark.parametrize("variant", [AS_PUBLISHED, EQUALISED])
-def test_pytriton_answers_a_batch_in_its_order(variant: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The bound function gives one label a text, of shape (items, 1), and harms nobody for one that is no text."""
-    import numpy as np
-
-    from suites.distilbert.reference import expected_replies
-
-    pytriton_app = app("distilbert_pytriton", monkeypatch)
-    options = pytriton_app.parse_options(["--size=small", "--threads=1", *flags(PYTRITON[variant])])
-    monkeypatch.setattr(pytriton_app, "batch", lambda function: function)
-    infer = pytriton_app.make_infer(options)
-    labels = infer(messages=np.array([[text] for text in (*SENTENCES, b"a \xff film")], dtype=object))["labels"]
-    assert labels.shape == (len(SENTENCES) + 1, 1)
-    assert labels[:-1, 0].tolist() == expected_replies(SENTENCES, size="small")
-
-
 def test_contexts_and_masks_are_what_was_asked_for() -> None:
     """A graph is built in one mode only; without a mask the logits of a short text depend on a longer one beside it."""
     from suites.distilbert.apps.distilbert_model import GRAD_MODES, Classifier
@@ -124,28 +107,6 @@ def test_contexts_and_masks_are_what_was_asked_for() -> None:
         classifier = Classifier("small", device="cpu", masked=masked)
         apart = (classifier.logits(ids)[0] - classifier.logits(ids[:1])[0]).abs().max().item()
         assert (apart < 1e-4) is masked
-
-
-def test_slowdown_keeps_the_result_and_takes_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A share of the work's own time is added, counted on a clock of ours; without one the clock is not waited for."""
-    distilbert_options = app("distilbert_options", monkeypatch)
-    now = 0
-
-    def work() -> str:
-        nonlocal now
-        now += 980
-        return "done"
-
-    def tick() -> int:
-        nonlocal now
-        now += 10
-        return now
-
-    monkeypatch.setattr(distilbert_options, "time", SimpleNamespace(perf_counter_ns=tick))
-    for slowdown, least in ((0.0, 1_000), (0.5, 1_500), (2.0, 3_000)):
-        now = 0
-        assert distilbert_options.slowed(slowdown, work) == "done"
-        assert least - 20 <= now <= least + 100
 
 
 def summary(latencies_ms: list[float]) -> Summary:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.breakdown import Breakdown
 from pytest_gpuserve.measure.counters import Counters
@@ -31,19 +29,17 @@ from suites.tft.apps.tft.contract import (
     PREFERRED_BATCH_SIZES,
     model_name,
 )
-from suites.tft.gathered import check_counts, wanted_points
+from suites.tft.gathered import check_counts
 from suites.tft.knee import Point, knee
 from suites.tft.summary import main as run_summary
 from suites.tft.summary import summary_rows
-from suites.tft.table import AVERAGE, COLUMNS, COMPONENTS, check_row, littles_law, row_of, save_table, warning_of
+from suites.tft.table import COLUMNS, check_row, littles_law, row_of, save_table, warning_of
 from tests.plugin.conftest import REPOSITORY
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 MODELS = REPOSITORY / "suites" / "tft" / "apps" / "models"
-
-POSITIVE = st.floats(1e-6, 1e6)
 
 
 # -- the contract
@@ -92,35 +88,6 @@ def test_the_published_sweep_has_32_points() -> None:
     assert rules.online_plan(1024, model_instances=2) == rules.OnlinePlan(16, tuple(range(8, 257, 8)))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "batch", "concurrencies"),
-    [
-        ({"max_batch_size": 1}, 1, (1, 2)),
-        ({"max_batch_size": 8, "steps": 4}, 1, (4, 8, 12, 16)),
-        ({"max_batch_size": 64, "triton_instances": 2}, 1, tuple(range(8, 257, 8))),
-        ({"max_batch_size": 1024, "model_instances": 1, "steps": 2}, 8, (128, 256)),
-        ({"max_batch_size": 10, "steps": 6}, 1, (3, 6, 9, 12, 15, 18)),
-    ],
-)
-def test_the_sweep_of_other_servers(arguments: dict[str, int], batch: int, concurrencies: tuple[int, ...]) -> None:
-    """Worked by hand from the rule; a step that does not divide the most ends below it."""
-    assert rules.online_plan(**arguments) == rules.OnlinePlan(batch, concurrencies)
-
-
-@given(st.integers(1, 5000), st.integers(1, 8), st.integers(1, 8), st.integers(1, 300))
-def test_a_sweep_stays_within_its_bounds(largest: int, triton: int, model: int, steps: int) -> None:
-    """At least one point, all between 1 and 256, never more examples under way than twice what fits."""
-    plan = rules.online_plan(largest, triton_instances=triton, model_instances=model, steps=steps)
-    assert plan.concurrencies
-    assert 1 <= plan.concurrencies[0] <= plan.concurrencies[-1] <= 256
-    assert plan.batch * plan.concurrencies[-1] <= 2 * largest * triton * model
-    with pytest.raises(ValueError, match="at least"):
-        rules.online_plan(0)
-    for wrong in ({"model_instances": 0}, {"triton_instances": 0}, {"steps": 0}):
-        with pytest.raises(ValueError, match="at least"):
-            rules.online_plan(largest, **wrong)
-
-
 def test_warm_up_is_that_of_the_runner() -> None:
     """Online at 128 and 256 users, offline with the smallest and the last batch, twice as long."""
     assert rules.online_warm_up(1024, model_instances=2) == (128, 256)
@@ -157,16 +124,6 @@ def test_three_windows_that_agree_are_stable(windows: list[tuple[float, float]],
     assert rules.is_stable(windows) is stable
 
 
-def test_a_sweep_is_measured_at_the_named_points() -> None:
-    """Only the points that are named run without ``--gpuserve-full``; all others are marked, each once."""
-    everywhere = [("electricity", 4), ("electricity", 8)]
-    points = wanted_points([8, 16], everywhere)
-    marked = {point.values: [mark.name for mark in point.marks] for point in points}
-    others = [("electricity", 16), ("traffic", 8), ("traffic", 16)]
-    assert marked == {**{point: [] for point in everywhere}, **{point: ["gpuserve_full"] for point in others}}
-    assert len(points) == 5
-
-
 # -- the table
 
 
@@ -181,17 +138,6 @@ def summary(seconds: list[float], *, measured: float) -> Summary:
         max=max(seconds),
         latency=Histogram(Counter(bucket_of(round(1e9 * latency)) for latency in seconds)),
     )
-
-
-@given(st.lists(st.floats(1e-5, 10), min_size=1, max_size=50), st.lists(st.floats(0, 1), min_size=6, max_size=6))
-def test_components_make_up_the_average(latencies: list[float], shares: list[float]) -> None:
-    """Whatever the parts are, their rounded sum is the rounded average within 1 us, and percentiles rise."""
-    found = summary(latencies, measured=1.0)
-    known = [share * found.mean / 7 for share in shares]
-    parts = Breakdown(known[0], found.mean - math.fsum(known), *known[1:])
-    row = row_of(found, parts, batch=16, concurrency=8)
-    check_row(row)
-    assert sum(row[title] for title in COMPONENTS.values()) == pytest.approx(row[AVERAGE], abs=1e-3)
 
 
 def good_row() -> dict[str, float]:
@@ -277,23 +223,6 @@ def test_counts_of_server_and_client_have_to_agree() -> None:
 # -- the knee
 
 
-@given(st.lists(st.tuples(POSITIVE, POSITIVE), max_size=20), POSITIVE, POSITIVE)
-def test_the_knee_is_the_most_within_the_budget(numbers: list[tuple[float, float]], budget: float, more: float) -> None:
-    """No point within the budget does more; there is none exactly when no point is within; more never does less."""
-    points = [Point(at, *pair) for at, pair in enumerate(numbers)]
-    within = [point for point in points if point.p99_seconds <= budget]
-    best = knee(points, budget)
-    if best is None:
-        assert not within
-        return
-    assert best in within
-    assert all(point.throughput <= best.throughput for point in within)
-    assert knee(reversed(points), budget) == best
-    wider = knee(points, budget + more)
-    assert wider is not None
-    assert wider.throughput >= best.throughput
-
-
 def test_of_equal_throughputs_the_quicker_is_the_knee() -> None:
     """And of equally quick ones the lower load."""
     points = [Point(8, 10.0, 0.3), Point(4, 10.0, 0.2), Point(2, 10.0, 0.2)]
@@ -346,20 +275,6 @@ def test_q_risk_by_hand() -> None:
     assert q_risk(1e3 * truth, 1e3 * (truth - 1.0), 0.9) == pytest.approx(2 * 0.9 / 4)
     assert q_risk(truth, truth + 1.0, 0.9) == pytest.approx(2 * 0.1 / 4)
     assert q_risk(truth, truth, 0.5) == 0
-
-
-def test_q_risk_of_nonsense_is_refused() -> None:
-    """Shapes that differ would be broadcast; a truth of 0 normalises nothing."""
-    ones = np.ones((2, 3))
-    for truth, forecast, quantile, message in (
-        (ones, np.ones(3), 0.5, "has shape"),
-        (ones, ones, 1.0, "lies in"),
-        (ones, ones * math.nan, 0.5, "not finite"),
-        (ones * 0, ones, 0.5, "0 everywhere"),
-        (np.ones((0, 3)), np.ones((0, 3)), 0.5, "0 everywhere"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            q_risk(truth, forecast, quantile)
 
 
 def test_risks_above_their_thresholds_are_found() -> None:
