@@ -58,7 +58,6 @@ class Revision:
     Args:
         commit: The full hash; None outside of git or before the first commit.
         clean: Whether the checkout is that commit, unchanged but for baseline files.
-        code: Hash of all files of the commit but the baselines: committing a baseline makes no other code of it.
         content: Hash of all files that would run, but the baselines: those of the commit, with what was changed, added
             or removed since. Committing these changes leaves it as it is (but where git turns what is on the disk into
             something else, line ends for instance). Files that git ignores are no part of it, nor is bytecode; of a
@@ -68,7 +67,6 @@ class Revision:
 
     commit: str | None
     clean: bool
-    code: str | None
     content: str | None = None
     top: Path | None = None
 
@@ -93,7 +91,7 @@ def read_revision(root: Path, baseline_dir: Path) -> Revision:
     commit = git_text(root, "rev-parse", "--verify", "HEAD")
     top = git_text(root, "rev-parse", "--show-toplevel")
     if commit is None or top is None:
-        return Revision(None, clean=False, code=None)
+        return Revision(None, clean=False)
     checkout = Path(top).resolve()
     apart = _apart(checkout, baseline_dir)
     paths = [":(top)", *([f":(top,exclude,literal){apart}"] if apart else [])]
@@ -104,7 +102,6 @@ def read_revision(root: Path, baseline_dir: Path) -> Revision:
     return Revision(
         commit,
         clean=changes == "",
-        code=None if committed is None else _hash_of(committed.values()),
         content=None if committed is None or changes is None else _content(checkout, committed, changes),
         top=checkout,
     )

@@ -11,10 +11,10 @@ import msgspec
 from pytest_gpuserve.device.rules import HOST_RULES, Compatibility, compare
 from pytest_gpuserve.store.baseline import read
 from pytest_gpuserve.store.files import change
-from pytest_gpuserve.store.schema import Entry, SessionRecord
+from pytest_gpuserve.store.schema import Entry, session_record
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.measure.window import Session
@@ -23,21 +23,16 @@ if TYPE_CHECKING:
     from pytest_gpuserve.store.schema import DeviceRecord
 
 
-def comparability(here: RunEnvironment, records: Iterable[SessionRecord]) -> Compatibility:
-    """Compare the devices of recorded sessions with this one, and the host of those that this host recorded.
+def comparability(here: RunEnvironment, entry: Entry) -> Compatibility:
+    """Compare the device of a recording with this one, and the host if this one recorded it.
 
-    What another host has beside its GPU is no matter here. Each reason is said once.
+    What another host has beside its GPU is no matter here.
     """
-    device, host = msgspec.to_builtins(here.device_record()), msgspec.to_builtins(here.host_record())
-    found = []
-    for record in records:
-        found.append(compare(msgspec.to_builtins(record.device), device))
-        if record.host.id == here.host.id:
-            found.append(compare(msgspec.to_builtins(record.host), host, HOST_RULES))
-    return Compatibility(
-        tuple(dict.fromkeys(reason for each in found for reason in each.incompatible)),
-        tuple(dict.fromkeys(reason for each in found for reason in each.warnings)),
-    )
+    found = compare(msgspec.to_builtins(entry.device), msgspec.to_builtins(here.device_record()))
+    if entry.host.id != here.host.id:
+        return found
+    host = compare(msgspec.to_builtins(entry.host), msgspec.to_builtins(here.host_record()), HOST_RULES)
+    return Compatibility((*found.incompatible, *host.incompatible), (*found.warnings, *host.warnings))
 
 
 MOST_SESSIONS = 12
@@ -113,7 +108,7 @@ class BaselineStore:
         """Write the sessions of a load into its file, at once and atomically; says in words what it did.
 
         Sessions are added to those that are there if they measured the same on the same host: same workload, same
-        committed code, same software. Else they replace them: sessions of different code are no sample of anything.
+        code, same software. Else they replace them: sessions of different code are no sample of anything.
 
         Args:
             key: Where.
@@ -124,45 +119,29 @@ class BaselineStore:
         Raises:
             BaselineUnusable: The file cannot be read or written; it is as it was.
         """
-        records = [self.here.session_record(session) for session in sessions]
+        revision = self.here.revision
+        recorded = list(sessions)
+        new = Entry(
+            workload=dict(workload.must_match),
+            information=dict(workload.information),
+            host=self.here.host_record(),
+            device=self.here.device_record(),
+            software=dict(self.here.software),
+            settings=used_settings(recorded),
+            sessions=[session_record(session, self.here.occasion) for session in recorded],
+            commit=revision.commit if revision.clean else None,
+            content=revision.content,
+            reason=reason,
+        )
         said: list[str] = []
 
         def decide(there: Mapping[str, Stored]) -> Mapping[str, Entry]:
-            entry, done = self._entry(there.get(key.entry), workload, records, reason)
+            entry, done = _together(there.get(key.entry), new)
             said.append(done)
             return {key.entry: entry}
 
         self._change(key.path, decide)
         return said[0]
-
-    def _entry(
-        self,
-        old: Stored | None,
-        workload: Workload,
-        records: list[SessionRecord],
-        reason: str | None,
-    ) -> tuple[Entry, str]:
-        """What becomes of an entry, and the words for it."""
-        revision = self.here.revision
-        entry = Entry(
-            workload=dict(workload.must_match),
-            information=dict(workload.information),
-            commit=revision.commit,
-            clean=revision.clean,
-            code=revision.code,
-            reason=reason,
-            sessions=records,
-        )
-        done = "recorded" if old is None else "replaced"
-        if old is not None and _same_build(old.entry, entry):
-            entry = msgspec.structs.replace(
-                entry,
-                reason=reason or old.entry.reason,
-                sessions=[*old.entry.sessions, *records][-MOST_SESSIONS:],
-            )
-            done = "added to"
-        count = len(entry.sessions)
-        return entry, f"{done} ({count} session{'s' if count > 1 else ''})"
 
     def unused(self, path: Path, used: set[str]) -> list[str]:
         """Entries of a file that no test of it asked for.
@@ -206,20 +185,33 @@ def _shown(value: str | None) -> str:
     return "nothing" if value is None else repr(value)
 
 
+def used_settings(sessions: Sequence[Session]) -> dict[str, str]:
+    """How the server was set up in the last session, by its own word; what it does not tell is left out."""
+    starts = [start for session in sessions for start in session.starts]
+    settings = starts[-1].settings if starts else {}
+    return {name: setting.used for name, setting in settings.items() if setting.used is not None}
+
+
+def _together(old: Stored | None, new: Entry) -> tuple[Entry, str]:
+    """What becomes of an entry, and the words for it."""
+    entry, done = new, "recorded" if old is None else "replaced"
+    if old is not None and _same_build(old.entry, new):
+        sessions = [*old.entry.sessions, *new.sessions][-MOST_SESSIONS:]
+        entry = msgspec.structs.replace(new, reason=new.reason or old.entry.reason, sessions=sessions)
+        done = "added to"
+    count = len(entry.sessions)
+    return entry, f"{done} ({count} session{'s' if count > 1 else ''})"
+
+
 def _same_build(old: Entry, new: Entry) -> bool:
-    last = old.sessions[-1]
+    """Whether the sessions of two entries are one sample."""
     return (
-        old.clean
-        and new.clean
-        and old.code is not None
-        and old.code == new.code
+        old.content is not None
+        and old.content == new.content
         and old.workload == new.workload
-        and all(
-            each.software == last.software
-            and each.host.id == last.host.id
-            and _is_same_device(last.device, each.device)
-            for each in new.sessions
-        )
+        and old.software == new.software
+        and old.host.id == new.host.id
+        and _is_same_device(old.device, new.device)
     )
 
 

@@ -21,7 +21,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.measure.breakdown import profile_of
 from pytest_gpuserve.measure.counters import moved
-from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.measure.points import NotMeasured, mean_value
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.attribution import attribution
 from pytest_gpuserve.verdict.metric import METRICS
@@ -268,7 +268,7 @@ def other_changes(metric: Metric, before: Sequence[Session], after: Sequence[Ses
     changes = {}
     for other in METRICS.values():
         try:
-            change = pooled_value(other, after) / pooled_value(other, before) - 1
+            change = mean_value(other, after) / mean_value(other, before) - 1
         except NotMeasured:
             continue
         if other != metric:

@@ -9,11 +9,11 @@ import msgspec
 
 from pytest_gpuserve.builds.base import HistoryCut, NotCommitted, NotInGit
 from pytest_gpuserve.builds.checkout import NoCheckout
-from pytest_gpuserve.builds.worktree import SHOWN_DIGITS, RevisionUnknown
+from pytest_gpuserve.builds.worktree import RevisionUnknown
 from pytest_gpuserve.compare.context import NextLook
 from pytest_gpuserve.device.rules import HOST_RULES, changes
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.store.recording import same_recording
+from pytest_gpuserve.store.files import same_recording
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.sequential import LOOKS
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
@@ -94,10 +94,12 @@ def base_build(paired_runner: PairedRunner, stored: Stored, key: BaselineKey) ->
 
 
 def is_base_build(paired_runner: PairedRunner, stored: Stored, key: BaselineKey) -> bool:
-    """Whether this run measures the build of a baseline's base commit, with the packages of the recording."""
+    """Whether this run measures the build that was recorded, or that of its base commit, with the packages of then."""
     here = paired_runner.here
-    if here.revision.content is None or stored.entry.sessions[-1].software != here.software:
+    if here.revision.content is None or stored.entry.software != here.software:
         return False
+    if stored.entry.content == here.revision.content:
+        return True
     try:
         commit = _base_commit(paired_runner, stored, key)
         return paired_runner.reference_builds.content_of(commit) == here.revision.content
@@ -134,17 +136,15 @@ def _confirming() -> Iterator[None]:
 
 def _recorded_at(entry: Entry, problem: NotInGit) -> str:
     """The commit at which an entry was recorded whose file is not git's."""
-    if entry.commit is not None and entry.clean:
-        return entry.commit
-    where = "outside of git"
     if entry.commit is not None:
-        where = f"with uncommitted changes on top of {entry.commit[:SHOWN_DIGITS]}"
+        return entry.commit
+    where = "outside of git or with uncommitted changes"
     raise Unconfirmed(f"{_NOT_SETTLED}: {problem.summary}, and the entry was recorded {where}")
 
 
 def changes_since(stored: Stored, here: RunEnvironment) -> tuple[str, ...]:
     """What else than the code is not as it was recorded: packages, driver, settings of the GPU and of the host."""
-    last = stored.entry.sessions[-1]
+    last = stored.entry
     changed = [
         f"{name} {last.software.get(name, 'absent')} -> {here.software.get(name, 'absent')}"
         for name in sorted({*last.software, *here.software})

@@ -173,19 +173,11 @@ class _Priors:
 
     def __call__(self, metric: Metric) -> Prior:
         if metric.name not in self._known:
-            costs = _costs_of_starts(metric, self._sessions())
+            stored = self._stored
+            sessions = stored.sessions if stored is not None and stored.entry.host.id == self._host else ()
+            costs = _costs_of_starts(metric, sessions)
             self._known[metric.name] = learn_prior(metric, costs, self._past.get(metric.name, ()))
         return self._known[metric.name]
-
-    def _sessions(self) -> list[Session]:
-        if self._stored is None:
-            return []
-        records = self._stored.entry.sessions
-        return [
-            session
-            for session, record in zip(self._stored.sessions, records, strict=True)
-            if record.host.id == self._host
-        ]
 
 
 def _costs_of_starts(metric: Metric, sessions: Sequence[Session]) -> list[list[float]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuserve.compare.screen import not_measured
 from pytest_gpuserve.errors import BaselineUnusable
-from pytest_gpuserve.measure.points import NotMeasured, point, pooled_value
+from pytest_gpuserve.measure.points import NotMeasured, mean_value, point
 from pytest_gpuserve.report.next_step import tightening_command
 from pytest_gpuserve.units import format_change, format_value
 from pytest_gpuserve.verdict.metric import METRICS, log_cost
@@ -68,7 +68,7 @@ class Recorder:
             # What is recorded must be good enough to compare with tomorrow.
             for session in measurement.run.sessions:
                 point(metric, session, tolerance)
-            value = pooled_value(metric, measurement.run.sessions)
+            value = mean_value(metric, measurement.run.sessions)
         except NotMeasured as problem:
             return not_measured(metric, problem)
         recorded = Reason(ReasonKind.RECORDING, "recorded by this run, if the test passes")
@@ -77,7 +77,7 @@ class Recorder:
             # That there was nothing is why it is recorded; that there was another workload is worth saying.
             return Judgement.missing(metric, "baseline", *(absent if stored else ()), recorded, value=value)
         try:
-            reference = pooled_value(metric, stored.sessions)
+            reference = mean_value(metric, stored.sessions)
         except NotMeasured:
             return Judgement.missing(metric, "baseline", recorded, value=value)
         grown = log_cost(metric, value) - log_cost(metric, reference)

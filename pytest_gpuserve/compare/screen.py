@@ -24,9 +24,9 @@ from pytest_gpuserve.compare.paired import (
 from pytest_gpuserve.compare.paired_runner import PairedSpec
 from pytest_gpuserve.device.host_reading import speed_text
 from pytest_gpuserve.experiment.pairing import BaseFailed
-from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, mean_sm_clock_mhz, point, pooled_value
+from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, mean_sm_clock_mhz, mean_value, point
 from pytest_gpuserve.measure.rounds import OF_ONE_SERVER
-from pytest_gpuserve.measure.work import unknown_work, unlike_work
+from pytest_gpuserve.measure.work import FEWEST_WINDOWS, unknown_work, unlike_work
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.screen import screen_evidence
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.streams import Streams
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
-    from pytest_gpuserve.store.schema import SessionRecord
     from pytest_gpuserve.verdict.metric import Metric
 
 SHARED_GPU: Final = Reason(
@@ -71,11 +70,11 @@ class Usable:
     """What of a baseline is evidence here and now.
 
     Args:
-        sessions: Recorded sessions with their records; empty where none is.
+        sessions: Recorded sessions, each with its occasion; empty where none is.
         why: Why none is, or not all; None where all are.
     """
 
-    sessions: Sequence[tuple[SessionRecord, Session]]
+    sessions: Sequence[tuple[str, Session]]
     why: Reason | None = None
 
 
@@ -141,23 +140,26 @@ class BaselineComparison:
             return Usable(
                 (), _not_screened("on cpu stored numbers decide nothing: one host differs too much by the hour")
             )
+        entry = stored.entry
+        if measurement.is_own:
+            if entry.host.id != self._here.host.id:
+                was, is_ = entry.host.id, self._here.host.id
+                return Usable((), _not_screened(f"the baseline was recorded on the host {was!r}, this one is {is_!r}"))
+            differing = comparability(self._here, entry).warnings
+            if differing:
+                return Usable((), _not_screened("; ".join(differing)))
         kept, found = [], dict[str, None]()
-        for record, session in zip(stored.entry.sessions, stored.sessions, strict=True):
-            why = self._why_not(measurement, record)
+        for record, session in zip(entry.sessions, stored.sessions, strict=True):
+            why = speed_text(record.host_reading, measurement.host_reading()) if measurement.is_own else ""
             if why:
                 found[why] = None
             else:
-                kept.append((record, session))
+                kept.append((record.occasion, session))
+        streams = _streams([session for _, session in kept])
+        if len(streams) < FEWEST_WINDOWS and any(each is not None and each.with_usage for each in streams):
+            found[f"{len(streams)} starts do not tell how long answers are: record two sessions or more"] = None
+            kept = []
         return Usable(kept, _not_screened("; ".join(found)) if found else None)
-
-    def _why_not(self, measurement: Measurement, record: SessionRecord) -> str:
-        """Why a recorded session is no evidence here; empty if it is."""
-        if not measurement.is_own:
-            return ""
-        if record.host.id != self._here.host.id:
-            return f"the baseline was recorded on the host {record.host.id!r}, this one is {self._here.host.id!r}"
-        differing = comparability(self._here, [record]).warnings
-        return "; ".join(differing) or speed_text(record.host_reading, measurement.host_reading())
 
     def _screened(self, measurement: Measurement, metric: Metric, usable: Usable) -> Judgement | None:
         """What stored numbers say; None where they say nothing."""
@@ -206,7 +208,7 @@ class BaselineComparison:
             Verdict.INCONCLUSIVE,
             "baseline",
             value=value,
-            reference=_pooled(metric, stored.sessions),
+            reference=_mean(metric, stored.sessions),
             reasons=reasons,
         )
 
@@ -298,10 +300,10 @@ class BaselineComparison:
         key = measurement.baseline_key
         if stored is None:
             return (Reason(ReasonKind.NO_ENTRY, f"{key.path} has no entry {key.entry!r}", about=str(key.path)),)
-        recorded_on = stored.entry.sessions[-1].device.name
+        recorded_on = stored.entry.device.name
         if recorded_on != self._here.device.name:
             return _not_comparable(f"{key.path} was recorded on {recorded_on}, this device is {self._here.device.name}")
-        incompatible = comparability(self._here, stored.entry.sessions).incompatible
+        incompatible = comparability(self._here, stored.entry).incompatible
         if incompatible:
             what = f"{key.path} was recorded on a device that cannot be compared with this one"
             return _not_comparable(what, *incompatible)
@@ -351,8 +353,8 @@ def stored_judgement(metric: Metric, usable: Usable, sessions: Sequence[Session]
     """
     recorded: dict[str, list[float]] = {}
     try:
-        for record, session in usable.sessions:
-            recorded.setdefault(record.occasion, []).append(point(metric, session, tolerance))
+        for occasion, session in usable.sessions:
+            recorded.setdefault(occasion, []).append(point(metric, session, tolerance))
     except NotMeasured as problem:
         return Judgement.missing(metric, "baseline", Reason(problem.kind, f"the baseline does not have it: {problem}"))
     try:
@@ -378,9 +380,9 @@ def not_measured(metric: Metric, problem: NotMeasured) -> Judgement:
     return Judgement.invalid(metric, "baseline", problem.reason)
 
 
-def _pooled(metric: Metric, sessions: Sequence[Session]) -> float | None:
+def _mean(metric: Metric, sessions: Sequence[Session]) -> float | None:
     try:
-        return pooled_value(metric, sessions)
+        return mean_value(metric, sessions)
     except NotMeasured:
         return None
 

@@ -114,7 +114,7 @@ DEVICE_RULES: Final = (
     Rule("power_default_watts", "power limit by default", Kind.INFORMS, "only the set limit counts", unit="W"),
     Rule("power_most_watts", "highest power limit", Kind.INFORMS, "only the set limit counts", unit="W"),
     Rule(
-        "card_id",
+        "gpu_id",
         "GPU",
         Kind.INFORMS,
         "GPUs of one kind are comparable; it is a digest of the UUID, because files are public",
@@ -152,25 +152,17 @@ def compare(
 ) -> Compatibility:
     """Compare the facts of a baseline with those of a run.
 
-    What one side does not know must match too, unless the baseline was recorded before the fact was asked for.
-    ``names`` are those of the two sides in texts.
+    What one side does not know must match too. ``names`` are those of the two sides in texts.
     """
     earlier, later = names
     incompatible: list[str] = []
     warnings: list[str] = []
-    unrecorded: list[str] = []
     for rule in rules:
         then, today = before.get(rule.field), now.get(rule.field)
         if rule.kind is Kind.INFORMS or rule.same(then, today):
             continue
-        if rule.field not in before:
-            if rule.kind is Kind.MUST_MATCH:
-                unrecorded.append(f"{rule.what} ({rule.shown(today)} here)")
-            continue
         found = f"{rule.what}: {earlier}'s is {rule.shown(then)}, {later}'s is {rule.shown(today)} ({rule.why})"
         (incompatible if rule.kind is Kind.MUST_MATCH else warnings).append(found)
-    if unrecorded:
-        warnings.append(f"{earlier} was recorded before these facts were, so they may differ: {', '.join(unrecorded)}")
     return Compatibility(tuple(incompatible), tuple(warnings))
 
 
@@ -183,10 +175,10 @@ def kind_of(device: Mapping[str, object]) -> str:
 
 
 def changes(before: Mapping[str, object], now: Mapping[str, object], rules: Sequence[Rule] = DEVICE_RULES) -> list[str]:
-    """Every recorded fact that is another now, what may differ first: ``driver 550.9 -> 560.1``."""
+    """Every fact that is another now, what may differ first: ``driver 550.9 -> 560.1``."""
     return [
-        f"{rule.field} {before[rule.field]} -> {now.get(rule.field)}"
+        f"{rule.field} {before.get(rule.field)} -> {now.get(rule.field)}"
         for kind in (Kind.WARNS, Kind.MUST_MATCH)
         for rule in rules
-        if rule.kind is kind and rule.field in before and before[rule.field] != now.get(rule.field)
+        if rule.kind is kind and before.get(rule.field) != now.get(rule.field)
     ]

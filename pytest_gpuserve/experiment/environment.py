@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from pytest_gpuserve.device.rules import kind_of
-from pytest_gpuserve.store.schema import DeviceRecord, HostRecord, SessionRecord, rounded, start_record
+from pytest_gpuserve.store.schema import DeviceRecord, HostRecord
 from pytest_gpuserve.units import digest
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.builds.checkout import Revision
     from pytest_gpuserve.device import Device, Host
-    from pytest_gpuserve.measure.window import Session
 
 GIB = 2**30
 
@@ -46,7 +45,7 @@ class RunEnvironment:
         """The device, for a baseline and for the JSON result."""
         gpu = self.device.gpu
         if gpu is None:
-            return DeviceRecord(self.device.name, None, None, None, None, None)
+            return DeviceRecord(self.device.name)
         return DeviceRecord(
             name=self.device.name,
             product=gpu.product,
@@ -55,7 +54,7 @@ class RunEnvironment:
             cuda=gpu.cuda,
             power_limit_watts=gpu.power_limit_watts,
             # Baselines are public: the UUID itself names one GPU of the world.
-            card_id=digest(gpu.uuid),
+            gpu_id=digest(gpu.uuid),
             pci_bus_id=gpu.pci_bus_id,
             mig_profile=gpu.mig_profile,
             compute_capability=gpu.compute_capability and "{}.{}".format(*gpu.compute_capability),
@@ -88,25 +87,3 @@ class RunEnvironment:
             numa_nodes=host.numa_nodes,
             governor=host.governor,
         )
-
-    def session_record(self, session: Session) -> SessionRecord:
-        """A session that was measured here, for a baseline."""
-        return SessionRecord(
-            occasion=self.occasion,
-            at=session.at,
-            host=self.host_record(),
-            device=self.device_record(),
-            software=dict(self.software),
-            batch_sizes=dict(session.batch_sizes),
-            answers=session.answers,
-            answers_checked=session.answers_checked,
-            starts=[start_record(start) for start in session.starts],
-            settings=used_settings(session),
-            host_reading=None if session.host_reading is None else rounded(session.host_reading),
-        )
-
-
-def used_settings(session: Session) -> dict[str, str]:
-    """How the server was set up in a session, by its own word; what it does not tell is left out."""
-    settings = session.starts[-1].settings if session.starts else {}
-    return {name: setting.used for name, setting in settings.items() if setting.used is not None}

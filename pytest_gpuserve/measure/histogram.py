@@ -22,7 +22,13 @@ LOG2_BASE = math.log2(BASE)
 LARGEST_BUCKET = 60_000
 """Bucket of about 10**26 ns: anything above it in a file is damage, not a latency."""
 
-_TOKEN = re.compile(r"(0|[1-9][0-9]{0,4})(?:\+([1-9][0-9]{0,15}))?", re.ASCII)
+LONGEST_SECONDS = 1e12
+
+KEPT_RANKS = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+"""Those of all metrics, and of the shape that a reader wants to see."""
+
+_SECONDS = r"([0-9][0-9.]{0,11}(?:e[+-][0-9]{2})?)"
+_TEXT = re.compile(rf"{_SECONDS} {_SECONDS}((?: [0-9]{{1,5}}\+[1-9][0-9]{{0,15}})+)", re.ASCII)
 """Bounded in length, so that damage cannot become a number that takes long to read."""
 
 
@@ -80,6 +86,8 @@ class Histogram:
     def mean_of_buckets(self) -> float | None:
         """Mean in seconds within 0.05 %, also where nobody has added them up; None where there are none."""
         total = self.total
+        if total and self.sum_seconds:
+            return self.mean
         return math.fsum(seconds_of(bucket) * count for bucket, count in self.counts.items()) / total if total else None
 
     def quantile(self, q: float) -> float:
@@ -102,42 +110,62 @@ class Histogram:
                 return seconds_of(bucket)
         raise AssertionError("unreachable: the last bucket reaches every rank")
 
+    def thinned(self) -> Histogram:
+        """The same at the ranks that are kept, for a file: quantiles at them, total, sum and maximum are unchanged.
+
+        Every time is moved up to the next rank. Those of the first bucket stay, which are the chunks of one read.
+        """
+        total = self.total
+        ends = {max(1, math.ceil(q * total - 1e-9)) for q in KEPT_RANKS} if total else set()
+        counts: dict[int, int] = {}
+        seen = kept = 0
+        for bucket in sorted(self.counts):
+            seen += self.counts[bucket]
+            if bucket == 0 or any(kept < end <= seen for end in ends):
+                end = seen if bucket == 0 else max(end for end in ends if end <= seen)
+                counts[bucket] = end - kept
+                kept = end
+        mean = self.mean_of_buckets
+        return Histogram(counts, self.sum_seconds or (mean or 0.0) * total, self.max_seconds)
+
     def to_text(self) -> str:
-        """Write the counts as ``first+count gap+count ...``, one token a bucket, the count left out where it is one.
+        """Write it as ``SUM MAX first+count gap+count ...``, one token a bucket, seconds to six digits; empty of none.
 
         Plain text rather than packed bytes: a reviewer can read it and git compresses it as well.
         """
-        tokens = []
+        if not self.counts:
+            return ""
+        tokens = [f"{self.sum_seconds:.6g}", f"{self.max_seconds:.6g}"]
         last = 0
         for bucket in sorted(self.counts):
-            count = self.counts[bucket]
-            tokens.append(f"{bucket - last}+{count}" if count > 1 else str(bucket - last))
+            tokens.append(f"{bucket - last}+{self.counts[bucket]}")
             last = bucket
         return " ".join(tokens)
 
     @classmethod
     def from_text(cls, text: str) -> Histogram:
-        """Read what ``to_text`` wrote, and nothing else: what is accepted would be written back letter for letter.
+        """Read what ``to_text`` wrote.
 
         Raises:
-            ValueError: A token is not of that form, buckets do not rise, or a number is out of range.
+            ValueError: It is not of that form, buckets do not rise, or a number is out of range.
         """
+        if not text:
+            return cls({})
+        found = _TEXT.fullmatch(text)
+        if found is None:
+            raise ValueError(f"{text[:40]!r} is not SUM MAX FIRST+COUNT GAP+COUNT ...")
         counts: dict[int, int] = {}
         bucket = 0
-        for position, token in enumerate(text.split(" ") if text else ()):
-            found = _TOKEN.fullmatch(token)
-            if found is None:
-                raise ValueError(f"token {position + 1} is {token[:40]!r}, not GAP or GAP+COUNT")
-            gap, count = int(found[1]), int(found[2] or "1")
-            if (gap == 0 and position > 0) or found[2] == "1":
-                raise ValueError(
-                    f"token {position + 1} is {token[:40]!r}: buckets rise, and a count of one is left out"
-                )
+        for token in found[3].split():
+            gap, count = map(int, token.split("+"))
+            if counts and not gap:
+                raise ValueError(f"buckets rise, which {token!r} does not")
             bucket += gap
-            if bucket > LARGEST_BUCKET:
-                raise ValueError(f"token {position + 1} is {token[:40]!r}: beyond the largest bucket {LARGEST_BUCKET}")
             counts[bucket] = count
-        return cls(counts)
+        sum_seconds, max_seconds = float(found[1]), float(found[2])
+        if not max(sum_seconds, max_seconds) < LONGEST_SECONDS:
+            raise ValueError(f"{sum_seconds:g} s is no time that was measured")
+        return cls(counts, sum_seconds, max_seconds)
 
 
 def merge(histograms: Iterable[Histogram]) -> Histogram:

@@ -60,10 +60,26 @@ def point(metric: Metric, session: Session, tolerance: float) -> float:
     if not session.starts:
         raise NotMeasured(f"{metric.name} is not known: no server start was measured")
     _demand_requests(metric, session, tolerance)
+    return _cost(metric, session)
+
+
+def _cost(metric: Metric, session: Session) -> float:
     costs = [log_cost(metric, value_of_starts(metric, [start])) for start in session.starts]
     if metric.name == "batching_ratio":
         return log_cost(metric, value_of(metric, session.windows))
     return statistics.fmean(costs)
+
+
+def mean_value(metric: Metric, sessions: Sequence[Session]) -> float:
+    """The metric of average sessions, in its unit: what stored numbers are compared by, at their mean log cost.
+
+    Raises:
+        NotMeasured: It is not known of every start, or there is none.
+    """
+    known = [session for session in sessions if session.starts]
+    if not known:
+        raise NotMeasured(f"{metric.name} is not known: no server start was measured")
+    return metric.value_at(statistics.fmean(_cost(metric, session) for session in known))
 
 
 def pooled_value(metric: Metric, sessions: Sequence[Session]) -> float:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime  # noqa: TC001 -- msgspec reads the annotations
+from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.histogram import Histogram, merge
-from pytest_gpuserve.measure.streams import Streams  # noqa: TC001 -- as above
+from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.telemetry import Telemetry  # noqa: TC001 -- msgspec reads the annotations
 from pytest_gpuserve.verdict.reason import Reason  # noqa: TC001 -- msgspec reads the annotations
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 SERVER: Final = "server"
 """Stage, counted by request: from its arrival at the server to its answer."""
@@ -68,6 +69,33 @@ class GpuUse:
     utilisation: float | None = None
     sm_clock_mhz: float | None = None
 
+    @classmethod
+    def pooled(cls, windows: Sequence[Window]) -> GpuUse | None:
+        """Those of several windows; None where none knows anything.
+
+        A GPU at rest has no clock, so that of the others counts; what else a window does not know is not known.
+        """
+
+        def values(field: str) -> list[tuple[float, float]]:
+            found = [(window.seconds, getattr(window.gpus, field, None)) for window in windows]
+            return [(seconds, value) for seconds, value in found if value is not None]
+
+        def known(field: str) -> list[tuple[float, float]]:
+            found = values(field)
+            return found if len(found) == len(windows) else []
+
+        def mean(found: list[tuple[float, float]]) -> float | None:
+            return math.fsum(s * value for s, value in found) / math.fsum(s for s, _ in found) if found else None
+
+        joules, memory = known("joules"), known("memory_bytes")
+        use = cls(
+            joules=math.fsum(value for _, value in joules) if joules else None,
+            memory_bytes=max((value for _, value in memory), default=None),
+            utilisation=mean(known("utilisation")),
+            sm_clock_mhz=mean(values("sm_clock_mhz")),
+        )
+        return None if use == cls() else use
+
 
 @dataclass(frozen=True, slots=True)
 class Window:
@@ -111,6 +139,43 @@ class Window:
     def throughput(self) -> float:
         """Requests answered a second."""
         return self.requests / self.seconds
+
+    @classmethod
+    def total(cls, windows: Sequence[Window]) -> Window:
+        """One window of several; what one of them does not know is not known. Raises ValueError of none."""
+        if not windows:
+            raise ValueError("no window was measured")
+        errors, tallies = Counter[str](), Counter[str]()
+        stages: dict[str, StageTime] = {}
+        for window in windows:
+            errors.update(window.errors)
+            tallies.update(window.tallies)
+            for name, time in window.stages.items():
+                before = stages.get(name, StageTime(0.0, 0))
+                stages[name] = StageTime(before.seconds + time.seconds, before.count + time.count)
+        return cls(
+            seconds=math.fsum(window.seconds for window in windows),
+            requests=sum(window.requests for window in windows),
+            errors=errors,
+            latency=merge(window.latency for window in windows),
+            items=_total(window.items for window in windows),
+            batches=_total(window.batches for window in windows),
+            client_cpu_seconds=math.fsum(window.client_cpu_seconds for window in windows),
+            stages=stages,
+            gpus=GpuUse.pooled(windows),
+            streams=Streams.pooled(window.streams for window in windows),
+            good=_total(window.good for window in windows),
+            unjudged=sum(window.unjudged for window in windows),
+            tallies=tallies,
+            begin_ns=windows[0].begin_ns,
+            end_ns=windows[-1].end_ns,
+        )
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    """The sum; None where one is not known."""
+    found = list(counts)
+    return None if None in found else sum(count or 0 for count in found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -258,7 +258,7 @@ class GateSession:
         stored, unknown = not settings.side_by_side, {} if gpu is None else gpu.unknown
         return SessionResult(
             gpu={
-                **msgspec.to_builtins(here.device_record()),
+                **msgspec.structs.asdict(here.device_record()),
                 **({} if gpu is None else {"unknown": dict(unknown)}),
             },
             host=msgspec.to_builtins(here.host_record()),

@@ -13,13 +13,13 @@ import msgspec
 
 from pytest_gpuserve.builds.restore import ways_to_restore
 from pytest_gpuserve.errors import BaselineUnusable
-from pytest_gpuserve.measure.points import NotMeasured, pooled_value
+from pytest_gpuserve.measure.points import NotMeasured, mean_value
 from pytest_gpuserve.store import write_whole
-from pytest_gpuserve.store.schema import SCHEMA, Entry, FileHead, Summary, Value, session_of
+from pytest_gpuserve.store.schema import SCHEMA, Entry, FileHead, Summary, Value, sessions_of
 from pytest_gpuserve.verdict.metric import METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from pytest_gpuserve.measure.window import Session
@@ -60,7 +60,12 @@ def _parse(data: bytes, path: Path) -> dict[str, Stored]:
     entries = {}
     for key, raw in file.entries.items():
         entry = _decode(path, bytes(raw), Entry, f"entries[{key!r}]")
-        entries[key] = Stored(entry, tuple(_sessions(path, key, entry)))
+        try:
+            entries[key] = Stored(entry, sessions_of(entry))
+        except ValueError as problem:
+            raise BaselineUnusable(
+                f"baseline file {path} is not usable at entries[{key!r}].{problem}", remedies=ways_to_restore(path)
+            ) from None
     summary = {
         key: {name: _decode(path, bytes(raw), Value, f"summary[{key!r}].{name}") for name, raw in values.items()}
         for key, values in file.summary.items()
@@ -98,26 +103,23 @@ def write(path: Path, entries: Mapping[str, Entry]) -> None:
 
 
 def render(entries: Mapping[str, Entry]) -> str:
-    """Write entries as the text of a file: summary first, sorted keys, one metric or window a line.
+    """Write entries as the text of a file: summary first, sorted keys, one metric or start a line.
 
     Raises:
-        ValueError: A number is NaN or infinite, or a histogram does not fit its window.
-        ZeroDivisionError: The windows took no time.
+        ValueError: A number is NaN or infinite, or times do not fit their counts.
+        ZeroDivisionError: A start took no time.
     """
-    summary = {}
-    for key in sorted(entries):
-        sessions = [session_of(record) for record in entries[key].sessions]
-        summary[key] = summarise(sessions)
+    summary = {key: summarise(sessions_of(entries[key])) for key in sorted(entries)}
     plain = {key: msgspec.to_builtins(entries[key]) for key in sorted(entries)}
     return _lines({"schema": SCHEMA, "summary": summary, "entries": plain}, "") + "\n"
 
 
-def summarise(sessions: list[Session]) -> dict[str, float]:
-    """The metrics of all sessions together, to four digits; those that are not known are left out."""
+def summarise(sessions: Sequence[Session]) -> dict[str, float]:
+    """The metrics of average sessions, to four digits; those that are not known are left out."""
     values = {}
     for name, metric in METRICS.items():
         with suppress(NotMeasured):
-            values[name] = float(f"{pooled_value(metric, sessions):.4g}")
+            values[name] = float(f"{mean_value(metric, sessions):.4g}")
     return values
 
 
@@ -158,20 +160,6 @@ def _decode(path: Path, data: bytes, kind: Any, where: str) -> Any:  # noqa: ANN
         ) from None
 
 
-def _sessions(path: Path, key: str, entry: Entry) -> list[Session]:
-    """The sessions of an entry."""
-    sessions = []
-    for number, record in enumerate(entry.sessions):
-        try:
-            sessions.append(session_of(record))
-        except ValueError as problem:
-            raise BaselineUnusable(
-                f"baseline file {path} is not usable at entries[{key!r}].sessions[{number}].{problem}",
-                remedies=ways_to_restore(path),
-            ) from None
-    return sessions
-
-
 def _check_summary(path: Path, summary: Summary, entries: Mapping[str, Stored]) -> None:
     if set(summary) != set(entries):
         odd = sorted(set(summary) ^ set(entries))
@@ -181,12 +169,9 @@ def _check_summary(path: Path, summary: Summary, entries: Mapping[str, Stored]) 
             remedies=ways_to_restore(path),
         )
     for key, stored in entries.items():
-        computed = summarise(list(stored.sessions))
+        computed = summarise(stored.sessions)
         for name in sorted(set(computed) | set(summary[key])):
             said, is_ = summary[key].get(name), computed.get(name)
-            if said is None and METRICS[name].on_request:
-                # Files that were written before there was this metric do not list it.
-                continue
             if said is None or is_ is None or not math.isclose(said, is_, rel_tol=SUMMARY_TOLERANCE):
                 raise BaselineUnusable(
                     f"baseline file {path}: summary[{key!r}].{name} disagrees with the samples below it",
@@ -196,7 +181,7 @@ def _check_summary(path: Path, summary: Summary, entries: Mapping[str, Stored]) 
 
 
 def _lines(value: Any, indent: str) -> str:  # noqa: ANN401 -- any JSON value
-    """JSON with one field a line, but an object that stands in a list and holds only plain values on one line."""
+    """JSON with one field a line, but an object of a list, such as a start, on one line if it has no list itself."""
     deeper = indent + " "
     if isinstance(value, dict) and value:
         # The top level keeps its order, summary first; below, keys are sorted.
@@ -210,7 +195,7 @@ def _lines(value: Any, indent: str) -> str:  # noqa: ANN401 -- any JSON value
 
 
 def _is_flat(value: Any) -> bool:  # noqa: ANN401 -- any JSON value
-    return isinstance(value, dict) and not any(isinstance(inner, (dict, list)) and inner for inner in value.values())
+    return isinstance(value, dict) and not any(isinstance(inner, list) for inner in value.values())
 
 
 def _plain(value: Any) -> str:  # noqa: ANN401 -- any JSON value

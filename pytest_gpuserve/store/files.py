@@ -92,19 +92,48 @@ class Stock:
         return text
 
 
-# Fields that are not named here are passed over, which is quick: the windows are nearly all of a file.
+# Fields that are not named here are passed over, which is quick.
 class _Session(msgspec.Struct):
     at: Moment
 
 
 class _Entry(msgspec.Struct):
-    commit: str | None
     sessions: list[_Session]
+    commit: str | None = None
 
 
 class _FileOutline(msgspec.Struct):
     entries: msgspec.Raw = msgspec.Raw(b"{}")
     summary: msgspec.Raw = msgspec.Raw()
+
+
+def _outline(data: bytes) -> dict[str, _Entry]:
+    """The entries of a baseline file; none of a file of another kind, which has no summary. Raises msgspec's errors."""
+    outline = msgspec.json.decode(data, type=_FileOutline)
+    return msgspec.json.decode(outline.entries, type=dict[str, _Entry]) if bytes(outline.summary) else {}
+
+
+def same_recording(data: bytes, key: str) -> Callable[[bytes], bool]:
+    """Make what tells whether another version of a baseline file has an entry as this version has it.
+
+    An entry is the same while its sessions began at the same times. How they are written, and what else an entry says,
+    may change: a file that is rewritten for another schema brings no recording.
+
+    Args:
+        data: The bytes of the file.
+        key: Names the entry, which the file has.
+    """
+    now = _began(data, key)
+    return lambda other: bool(now) and _began(other, key) == now
+
+
+def _began(data: bytes, key: str) -> list[str]:
+    """When the sessions of an entry began; empty where the file cannot be read, or has no such entry."""
+    try:
+        entry = _outline(data).get(key)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return []
+    return [] if entry is None else [session.at for session in entry.sessions]
 
 
 def stock_of(folder: Path) -> Stock:
@@ -113,11 +142,7 @@ def stock_of(folder: Path) -> Stock:
     newest, commit = "", None
     for path in sorted(folder.rglob("*.json")):
         try:
-            outline = msgspec.json.decode(path.read_bytes(), type=_FileOutline)
-            if not bytes(outline.summary):
-                # A baseline file always has one.
-                continue
-            found = msgspec.json.decode(outline.entries, type=dict[str, _Entry]).values()
+            found = _outline(path.read_bytes()).values()
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
             unreadable += 1
             continue

@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuserve.builds.base import HistoryCut, NotCommitted, NotInGit, find_base
 from pytest_gpuserve.errors import GpuserveError
-from pytest_gpuserve.store.recording import same_recording
+from pytest_gpuserve.store.files import same_recording
 from tests.support.plain_git import git, only_below
 
 if TYPE_CHECKING:
@@ -46,9 +46,11 @@ class Project:
     def record(self, **measured: int) -> None:
         """Record tests, as `--baseline-update` does."""
         self.entries |= measured
-        entries = {name: {"sessions": [{"at": "then", "starts": [value]}]} for name, value in self.entries.items()}
+        entries = {
+            name: {"sessions": [{"at": f"2025-01-01T00:00:{value:02d}+00:00"}]} for name, value in self.entries.items()
+        }
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self.path.write_text(json.dumps({"schema": 2, "entries": entries}))
+        self.path.write_text(json.dumps({"schema": 2, "summary": {}, "entries": entries}))
 
     def code(self, text: str) -> None:
         """Change the code."""

@@ -61,10 +61,10 @@ def test_committing_baselines_leaves_the_code(root: Path) -> None:
     git(root, "commit", "--quiet", "--all", "--message=baselines")
     after = read(root)
     assert before.commit != after.commit
-    assert before.code == after.code is not None
+    assert before.content == after.content is not None
     write(root / "suites" / "app.py")
     git(root, "commit", "--quiet", "--all", "--message=code")
-    assert read(root).code != before.code
+    assert content(root) != before.content
 
 
 @pytest.mark.parametrize(

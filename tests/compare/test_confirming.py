@@ -29,11 +29,9 @@ if TYPE_CHECKING:
 # -- what has changed since
 
 
-def recorded(**changes: Any) -> Stored:  # noqa: ANN401 -- fields of a session record
-    """A baseline of two sessions, the last of which was recorded under other circumstances."""
-    made = entry()
-    last = msgspec.structs.replace(made.sessions[0], **changes)
-    return Stored(msgspec.structs.replace(made, sessions=[made.sessions[0], last]), ())
+def recorded(**changes: Any) -> Stored:  # noqa: ANN401 -- fields of an entry
+    """A baseline that was recorded under other circumstances."""
+    return Stored(msgspec.structs.replace(entry(), **changes), ())
 
 
 @pytest.mark.parametrize(
@@ -46,7 +44,7 @@ def recorded(**changes: Any) -> Stored:  # noqa: ANN401 -- fields of a session r
     ],
 )
 def test_changed_packages_are_named(software: Mapping[str, str], expected: tuple[str, ...]) -> None:
-    """A package that is another, gone or new since the last recorded session is a change."""
+    """A package that is another, gone or new since the recording is a change."""
     assert changes_since(recorded(software=software), here()) == expected
 
 
@@ -102,10 +100,10 @@ def test_the_commit_of_the_baseline_is_compared_with(tmp_path: Path) -> None:
 def test_what_the_commit_does_not_have_is_a_reason(tmp_path: Path) -> None:
     """Code without a commit, or with changes on top, with what helps; no git; a server or interpreter that is gone."""
     reference_builds = FakeOpponents(tmp_path)
-    dirty = msgspec.structs.replace(entry(), clean=False)
+    dirty = msgspec.structs.replace(entry(), commit=None)
     for paired_runner, made, words in (
         (Beside(reference_builds), entry(commit=None), ["recorded outside of git"]),
-        (Beside(reference_builds), dirty, ["uncommitted changes", COMMIT[:12]]),
+        (Beside(reference_builds), dirty, ["uncommitted changes"]),
         (Beside(ReferenceBuilds(tmp_path)), entry(), ["there is no git checkout here"]),
         (Beside(reference_builds, NotInRevision("it has no app.py")), entry(), ["it has no app.py"]),
         (Beside(reference_builds, ServerFailed("it does not answer")), entry(), ["it does not answer"]),

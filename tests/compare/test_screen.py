@@ -189,7 +189,7 @@ def test_on_cpu_stored_numbers_decide_nothing(world: World) -> None:
 @pytest.mark.parametrize(
     ("words", "where", "changes"),
     [
-        ("uncommitted", {"revision": Revision(COMMIT, clean=False, code=COMMIT)}, {}),
+        ("uncommitted", {"revision": Revision(COMMIT, clean=False)}, {}),
         ("no app.py", None, {}),
         ("no such flag", None, {}),
         ("--stored-only", None, {"stored_only": True}),

@@ -134,7 +134,7 @@ class World:
     here: RunEnvironment = field(
         default_factory=lambda: replace(
             on_gpu(here()),
-            revision=Revision(COMMIT, True, COMMIT, "c" * 64),  # noqa: FBT003
+            revision=Revision(COMMIT, True, "c" * 64),  # noqa: FBT003
         )
     )
     history: KeptFolder | None = None
@@ -275,11 +275,12 @@ class World:
         return lines
 
     def recorded(self, nodeid: str = "test_x.py::test_a", *, where: Mapping[str, Any] | None = None) -> None:
-        """Let there be a baseline of four runs of pytest, recorded here or elsewhere: with other fields."""
+        """Let there be a baseline of another build, of four runs of pytest here or elsewhere: with other fields."""
         now_here, now_alone, policy = self.here, self.alone, self.policy
         self.alone = SAME
+        where = {"revision": replace(now_here.revision, content="d" * 64), **(where or {})}
         for run in range(4):
-            self.here = replace(now_here, occasion=f"2025-01-0{1 + run}T03:00:00+00:00", **(where or {}))
+            self.here = replace(now_here, occasion=f"2025-01-0{1 + run}T03:00:00+00:00", **where)
             assert self.record(nodeid, record_sessions=2)
         self.here, self.alone = now_here, now_alone
         self.policy = policy

@@ -23,13 +23,13 @@ def test_damage_is_named_and_nothing_is_lost(project: Project, recorded: Path, o
     # A measurement would end the run like Ctrl-C.
     project.script = Script(interrupted_session=1)
     file = json.loads(recorded.read_text())
-    file["entries"]["test_it"]["sessions"][0]["starts"][0]["windows"][0]["seconds"] = -0.5
+    file["entries"]["test_it"]["sessions"][0]["starts"][0]["seconds"] = -0.5
     project.baseline.parent.mkdir(parents=True)
     project.baseline.write_text(text := json.dumps(file))
     result = project.run(*options)
     result.assert_outcomes(failed=1)
     assert result.ret == 1
-    field = "entries['test_it'].sessions[0].starts[0].windows[0].seconds"
+    field = "entries['test_it'].sessions[0].starts[0].seconds"
     assert re.search(rf"baseline file {re.escape(str(project.baseline))}\b.*{re.escape(field)}", text_of(result))
     assert says_no_traceback(result)
     assert project.baseline.read_text() == text

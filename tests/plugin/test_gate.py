@@ -94,8 +94,8 @@ def test_a_real_server_recorded_and_slowed(real_project: Project) -> None:
     checkout.commit("a baseline")
     for start in real_project.entry()["sessions"][0]["starts"]:
         assert start["cold_start_seconds"] > 0
-        assert sum(window["requests"] for window in start["windows"]) > 0
-        assert sum(window["items"] for window in start["windows"]) > 0
+        assert start["requests"] > 0
+        assert start["items"] > 0
 
     # The workload has to stay the same for the baseline to be of it, so the app itself is changed.
     app = real_project.app_file

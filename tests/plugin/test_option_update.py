@@ -22,7 +22,7 @@ def test_recorded_file_is_reviewable(recorded: Path) -> None:
     """A recorded file has its summary on top, one metric a line, sorted keys, and all that a comparison needs."""
     text = recorded.read_text()
     lines = text.splitlines()
-    assert lines[1:3] == [' "schema": 4,', ' "summary": {']
+    assert lines[1:3] == [' "schema": 5,', ' "summary": {']
     assert any(re.fullmatch(r'   "throughput": [\d.]+,?', line) for line in lines[:12])
     entry = json.loads(text)["entries"]["test_it"]
     assert (entry["workload"]["concurrency"], entry["workload"]["app"]) == ("8", "suites/perf/app.py")
@@ -30,13 +30,11 @@ def test_recorded_file_is_reviewable(recorded: Path) -> None:
     assert "app_sha256" in entry["information"]
     assert list(entry) == sorted(entry)
     assert len(entry["sessions"]) == 2
-    for session in entry["sessions"]:
-        assert (session["device"]["name"], session["host"]["id"]) == ("cpu", "test-host")
-        assert session["software"]["mosec"]
-        assert session["answers_checked"] == session["answers"] > 0
-        assert [bool(start["windows"]) for start in session["starts"]] == [True, True]
-        windows = [window for start in session["starts"] for window in start["windows"]]
-        assert all(window["items"] >= window["batches"] > 0 for window in windows)
+    assert (entry["device"]["name"], entry["host"]["id"]) == ("cpu", "test-host")
+    assert entry["software"]["mosec"]
+    starts = [start for session in entry["sessions"] for start in session["starts"]]
+    assert all(start["items"] >= start["batches"] > 0 for start in starts)
+    assert all(len(line) < 1000 for line in lines)
 
 
 def test_update_new_leaves_what_is_there(project: Project, recorded: Path) -> None:

@@ -139,4 +139,4 @@ def test_a_package_brings_a_kind_of_server(real_project: Project, tmp_path_facto
     recording.assert_outcomes(passed=1)
     entry = real_project.entry()
     assert (entry["workload"]["server"], entry["workload"]["app"]) == ("bentoml", "suites/perf/app.py")
-    assert entry["sessions"][0]["software"]["bentoml"] == "1.2.3"
+    assert entry["software"]["bentoml"] == "1.2.3"

@@ -14,7 +14,7 @@ from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import CACHED_TOKENS, PROMPT_TOKENS, Session, Start, Window
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
-from pytest_gpuserve.store.schema import Entry
+from pytest_gpuserve.store.schema import Entry, session_record
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
@@ -103,7 +103,9 @@ def session(*starts: Start, at: str = "2025-01-02T03:04:05+00:00", problems: tup
 def here(host: str = "host-a", *, commit: str | None = COMMIT, clean: bool = True) -> RunEnvironment:
     """Circumstances on a CPU."""
     machine = Host(id=host, cpu="A CPU", cores=2, memory_bytes=4 * 2**30, kernel="6.1", system="Debian 12")
-    return RunEnvironment(Device("cpu", None, machine), {"python": "3.11.9"}, Revision(commit, clean, commit), OCCASION)
+    content = commit and f"{commit if clean else commit[::-1]}"
+    revision = Revision(commit, clean, content)
+    return RunEnvironment(Device("cpu", None, machine), {"python": "3.11.9"}, revision, OCCASION)
 
 
 def on_gpu(where: RunEnvironment) -> RunEnvironment:
@@ -118,16 +120,17 @@ def entry(*sessions: Session, commit: str | None = COMMIT) -> Entry:
     return Entry(
         workload={"server": "mosec", "concurrency": "50"},
         information={"app_sha256": "ab" * 32},
+        host=where.host_record(),
+        device=where.device_record(),
+        software=dict(where.software),
+        sessions=[session_record(each, OCCASION) for each in sessions or (session(),)],
         commit=commit,
-        clean=True,
-        code=commit,
-        reason=None,
-        sessions=[where.session_record(each) for each in sessions or (session(),)],
+        content=where.revision.content,
     )
 
 
 def small_entries() -> dict[str, Entry]:
-    """The entries of a file that is quickly read: one of two windows."""
+    """The entries of a file that is quickly read: one of two starts."""
     return {"test_a[1]": entry(session(start(window()), start(window((0.01, 0.02, 0.03)))))}
 
 
