@@ -47,8 +47,8 @@ def check_server_kind(target: Target, executed: Path | None = None, *, users: in
 
     Args:
         target: A request with ``expect=...``, which the model executes as one item.
-        executed: The file to which the model, right after each batch, appends a line with its size and
-            ``time.monotonic()``; None for a kind that counts nothing.
+        executed: The file to which the model, right after each batch, appends a line that begins with its size
+            and ``time.monotonic()``; None for a kind that counts nothing.
         users: How many send it at the same time.
         seconds: How long.
 
@@ -106,7 +106,7 @@ def _check_counters(
     lines = (line.split() for line in executed.read_text().splitlines())
     own = [
         int(size)
-        for size, done in lines
+        for size, done, *_ in lines
         if any(before.at_seconds <= float(done) < after.at_seconds for before, after in readings)
     ]
     assert own, f"its model notes no batch in {executed}"

@@ -41,7 +41,7 @@ def litserve(make: ServerFactory, env: Env) -> Target:
         "/predict",
         body=json.dumps({"input": 21}),
         headers={"Content-Type": "application/json"},
-        expect=lambda body: json.loads(body) == {"output": 42},
+        expect=lambda body: json.loads(body) == {"output": 42, "input": 21},
     )
 
 

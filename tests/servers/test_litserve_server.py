@@ -23,6 +23,7 @@ from pytest_gpuserve.servers.base import Argument, Ask
 from pytest_gpuserve.servers.inside.litserve_worker import is_counted
 from pytest_gpuserve.servers.litserve import LitServe
 from tests.fakes.children.toolkit import eventually
+from tests.fakes.doubling.doubling import COUNTS_VARIABLE, SECONDS_A_BATCH
 from tests.servers.deployments import Starts, counted
 from tests.servers.processes import listening, owner_killed
 
@@ -34,35 +35,40 @@ if TYPE_CHECKING:
 
 pytest.importorskip("litserve")
 
-FAKE = Path(__file__).parents[1] / "fakes" / "litserve_app.py"
+FAKE = Path(__file__).parents[1] / "fakes" / "doubling"
+FAKE_APP = "litserve_app.py"
+DIE, FAIL = 666, 13
+"""Numbers that end a worker, and that it cannot double."""
+
 START_SECONDS = 60
 
 JSON = {"Content-Type": "application/json"}
-ASK = Ask("POST", "/predict", b'{"text": "fox"}', JSON)
+ASK = Ask("POST", "/predict", b'{"input": 111}', JSON)
 
 
 @dataclass(frozen=True)
 class Project:
-    """An app, the module beside it, and the folder in which its workers count for themselves."""
+    """An app, the module beside it, and the file in which its workers count for themselves."""
 
     folder: Path
 
     @contextmanager
     def running(self, **arguments: Argument) -> Iterator[Instance]:
         """Start it."""
-        given = {"count_in": str(self.folder / "count"), **arguments}
-        kind = LitServe(App("litserve_server", self.folder / "app.py", "app.py", given))
+        env = {COUNTS_VARIABLE: str(self.folder / "counts")}
+        app = App("litserve_server", self.folder / FAKE_APP, FAKE_APP, arguments, environment=env)
+        kind = LitServe(app)
         with Starts(self.folder / "log", START_SECONDS).start(kind, ASK) as instance:
             yield instance
 
-    def own_counts(self) -> list[list[int]]:
-        """The batches that each worker says it executed."""
-        files = sorted((self.folder / "count").iterdir())
-        return [[int(line) for line in file.read_text().split()] for file in files]
+    def own_counts(self) -> list[tuple[int, str]]:
+        """The batches that were executed, each with its worker, by the model itself."""
+        lines = (line.split() for line in (self.folder / "counts").read_text().splitlines())
+        return [(int(size), pid) for size, _, pid in lines]
 
     def check(self, found: Counters) -> None:
         """The adapter's counts are the model's."""
-        own = [size for worker in self.own_counts() for size in worker]
+        own = [size for size, _ in self.own_counts()]
         assert (found.items, found.batches) == (sum(own), len(own))
         assert found.batch_sizes == {str(size): own.count(size) for size in sorted(set(own))}
         assert found.stages[COMPUTE].count == len(own)
@@ -71,16 +77,15 @@ class Project:
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A project of its own."""
-    shutil.copy(FAKE, tmp_path / "app.py")
-    (tmp_path / "litserve_words.py").write_text("def upper(text):\n    return text.upper()\n")
-    (tmp_path / "count").mkdir()
+    for name in (FAKE_APP, "doubling.py"):
+        shutil.copy(FAKE / name, tmp_path)
     return Project(tmp_path)
 
 
-def post(instance: Instance, text: str, path: str = "/predict", timeout: float = START_SECONDS) -> tuple[int, bytes]:
-    """Send one text."""
+def post(instance: Instance, number: int, timeout: float = START_SECONDS) -> tuple[int, bytes]:
+    """Send a number."""
     with closing(http.client.HTTPConnection("127.0.0.1", instance.site.port, timeout=timeout)) as connection:
-        connection.request("POST", path, json.dumps({"text": text}), JSON)
+        connection.request("POST", "/predict", json.dumps({"input": number}), JSON)
         with connection.getresponse() as answer:
             return answer.status, answer.read()
 
@@ -88,22 +93,22 @@ def post(instance: Instance, text: str, path: str = "/predict", timeout: float =
 def kill_worker(instance: Instance) -> None:
     """Have a worker end itself; LitServe never answers that request."""
     with suppress(OSError):
-        post(instance, "die", timeout=1)
+        post(instance, DIE, timeout=1)
 
 
 def load(instance: Instance, users: int, each: int) -> set[tuple[int, bytes]]:
     """Send many at a time; returns the different answers."""
     with ThreadPoolExecutor(users) as pool:
-        return set(pool.map(lambda _: post(instance, "fox"), range(users * each)))
+        return set(pool.map(lambda _: post(instance, 111), range(users * each)))
 
 
 def test_two_workers_that_batch(project: Project) -> None:
     """Batches, answers and times of two workers; the app's own port, address and client file are not heeded."""
     with project.running(
-        max_batch_size=4, batch_timeout=0.02, workers=2, work_ms=5, choose_size=3, restart_workers=True
+        max_batch_size=4, batch_timeout=0.02, workers=2, choose_size=3, restart_workers=True
     ) as instance:
         before = counted(instance, 1)
-        assert load(instance, 6, 10) == {(200, b'{"text":"FOX","was":"fox"}')}
+        assert load(instance, 6, 10) == {(200, b'{"output":222,"input":111}')}
         found = counted(instance, 61)
         project.check(found)
         assert (found.requests, found.items) == (61, 61)
@@ -111,8 +116,8 @@ def test_two_workers_that_batch(project: Project) -> None:
         assert max(map(int, found.batch_sizes)) <= 3
         assert counted_between(before, found).items == 60
         assert found.stages[SERVER].count == 61
-        assert found.stages[SERVER].mean > found.stages[COMPUTE].mean > 0.005
-        assert len([worker for worker in project.own_counts() if worker]) == 2
+        assert found.stages[SERVER].mean > found.stages[COMPUTE].mean > SECONDS_A_BATCH
+        assert len({worker for _, worker in project.own_counts()}) == 2
         settings = instance.settings
         assert (settings["max_batch_size"].used, settings["max_batch_size"].asked) == ("3", "4")
         assert not settings["batch_timeout"].differs
@@ -120,7 +125,7 @@ def test_two_workers_that_batch(project: Project) -> None:
         assert list(instance.cold_start_parts) == ["import", "setup"]
         assert instance.process is not None
         assert listening(instance.process.tree()) == {("127.0.0.1", instance.site.port)}
-        assert post(instance, "fail")[0] == 500
+        assert post(instance, FAIL)[0] == 500
         assert counted(instance, 61) == found
         check_restart(project, instance, found)
     assert not (project.folder / "client.py").exists()
@@ -143,8 +148,8 @@ def check_restart(project: Project, instance: Instance, before: Counters) -> Non
 @pytest.mark.parametrize(
     ("arguments", "items"),
     [
-        ({"kind": "stream", "max_batch_size": 4, "fast_queue": True}, 21),
-        # Continuous batching: an item is a sequence in a step, and each text has three letters.
+        ({"kind": "digits", "max_batch_size": 4, "fast_queue": True}, 21),
+        # Continuous batching: an item is a sequence in a step, and each number has three digits.
         pytest.param({"kind": "steps"}, 63, marks=pytest.mark.slow),
     ],
 )

@@ -24,6 +24,7 @@ from pytest_gpuserve.servers.pytriton import PyTriton
 from pytest_gpuserve.servers.triton_api import STATISTICS, ask_triton
 from pytest_gpuserve.servers.triton_install import find_triton
 from tests.fakes.children.toolkit import eventually
+from tests.fakes.doubling.doubling import COUNTS_VARIABLE
 from tests.servers.deployments import Starts, counted
 from tests.servers.processes import listening, owner_killed
 
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.request import Request
     from pytest_gpuserve.servers.instance import Instance
 
-FAKE = Path(__file__).parents[1] / "fakes" / "pytriton_app.py"
+FAKE = Path(__file__).parents[1] / "fakes" / "doubling"
+FAKE_APP = "pytriton_app.py"
 START_SECONDS = 90
 
 
@@ -46,41 +48,41 @@ def _installed() -> None:
     find_triton(sys.executable)
 
 
-def request(model: str = "double") -> Request:
+def request(model: str = "doubling") -> Request:
     """Ask for twice 1.5."""
     import numpy as np
 
-    x = np.array([[1.5]] if model == "double" else [1.5], dtype=np.float32)
-    return http_request(Inference(model, tensors_of("input", {"X": x})))
+    x = np.array([[1.5]] if model == "doubling" else [1.5], dtype=np.float32)
+    return http_request(Inference(model, tensors_of("input", {"x": x})))
 
 
 @dataclass(frozen=True)
 class Project:
-    """An app, the module beside it, and the folder in which its model counts for itself."""
+    """An app, the module beside it, and the file in which its models count for themselves."""
 
     folder: Path
 
     @contextmanager
     def running(self, **arguments: Argument) -> Iterator[Instance]:
         """Start it."""
-        given = {"count_in": str(self.folder / "count"), **arguments}
-        kind = PyTriton(App("pytriton_server", self.folder / "app.py", "app.py", given), "double")
+        env = {COUNTS_VARIABLE: str(self.folder / "counts")}
+        app = App("pytriton_server", self.folder / FAKE_APP, FAKE_APP, arguments, environment=env)
+        kind = PyTriton(app, "doubling")
         asked = request()
         ask = Ask(asked.method, asked.path, asked.body, asked.headers)
         with Starts(self.folder / "log", START_SECONDS).start(kind, ask) as instance:
             yield instance
 
-    def own_count(self, model: str) -> list[int]:
-        """The batches that a model says it executed."""
-        return [int(line) for line in (self.folder / "count" / f"{model}-0").read_text().split()]
+    def own_counts(self) -> list[int]:
+        """The batches that were executed, by the models themselves."""
+        return [int(line.split()[0]) for line in (self.folder / "counts").read_text().splitlines()]
 
 
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     """A project of its own."""
-    shutil.copy(FAKE, tmp_path / "app.py")
-    (tmp_path / "pytriton_words.py").write_text("def doubled(x):\n    return 2 * x\n")
-    (tmp_path / "count").mkdir()
+    for name in (FAKE_APP, "doubling.py"):
+        shutil.copy(FAKE / name, tmp_path)
     return Project(tmp_path)
 
 
@@ -91,7 +93,7 @@ def load(instance: Instance, asked: Request, users: int, each: int) -> None:
         url = f"http://127.0.0.1:{instance.site.port}{asked.path}"
         sent = urllib.request.Request(url, asked.body, dict(asked.headers))
         with urllib.request.urlopen(sent, timeout=START_SECONDS) as answer:
-            values: list[float] = decode_answer(answer.read())["Y"].ravel().tolist()
+            values: list[float] = decode_answer(answer.read())["y"].ravel().tolist()
             return values
 
     with ThreadPoolExecutor(users) as pool:
@@ -105,17 +107,18 @@ def test_two_models_are_counted(project: Project) -> None:
     """
     with project.running(max_batch_size=4, max_queue_delay_us=20_000, second=True, own_places=True) as instance:
         load(instance, request(), 6, 10)
+        own = project.own_counts()
         # The app binds it after the first one has answered.
         eventually(lambda: "other" in counted(instance).parts, "the second model is bound")
         load(instance, request("other"), 3, 3)
-        found, own = counted(instance), project.own_count("double")
+        found = counted(instance)
         assert (found.requests, found.items, found.batches) == (61, sum(own), len(own))
         assert found.batch_sizes == {str(size): own.count(size) for size in sorted(set(own))}
         assert found.batches < 61
         assert found.stages[COMPUTE].count == len(own)
         other = found.parts["other"]
         assert (other.requests, other.items, other.batch_sizes) == (9, 9, {"1": 9})
-        assert project.own_count("other") == [1] * 9
+        assert project.own_counts()[len(own) :] == [1] * 9
         settings = instance.settings
         assert (settings["max_batch_size"].used, settings["max_batch_size"].asked) == ("4", "4")
         assert not settings["max_queue_delay_us"].differs

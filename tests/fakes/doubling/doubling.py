@@ -10,11 +10,11 @@ MOST_AT_ONCE = 8
 WAIT_SECONDS = 0.002
 
 COUNTS_VARIABLE = "DOUBLING_COUNTS"
-"""Names the file to which each batch adds a line with its size and when it was done, in seconds."""
+"""Names the file to which each batch adds a line: its size, when it was done in seconds, and the process."""
 
 
 def work(size: int) -> None:
     """Take the time that a batch takes, whatever its size, and note it."""
     time.sleep(SECONDS_A_BATCH)
     with open(os.environ[COUNTS_VARIABLE], "a") as file:  # noqa: PTH123 -- one write, in appending mode
-        file.write(f"{size} {time.monotonic():.3f}\n")
+        file.write(f"{size} {time.monotonic():.3f} {os.getpid()}\n")
