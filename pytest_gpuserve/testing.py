@@ -22,7 +22,7 @@ from pytest_gpuserve.verdict.reason import ReasonKind
 if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.watch import CounterReading
-    from pytest_gpuserve.load.totals import RunningTotals
+    from pytest_gpuserve.load.tick import Tick
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.window import Start
     from pytest_gpuserve.servers.base import ServerKind
@@ -34,7 +34,7 @@ BUSY: Final = DISTURBANCES | {ReasonKind.STUCK_REQUESTS}
 class Unseen:
     """A progress line that nobody looks at."""
 
-    def show(self, totals: RunningTotals) -> None:
+    def show(self, totals: Tick) -> None:
         """Take a tick."""
 
 

@@ -12,7 +12,7 @@ from pytest_gpuserve.experiment.shape import LEAST_WINDOWS, TICK_SECONDS, TICKS_
 from pytest_gpuserve.experiment.telemetry import TelemetryMonitor, no_monitor
 from pytest_gpuserve.experiment.watch import Watch, client_of, our_processes
 from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.totals import RunningTotals, total
+from pytest_gpuserve.load.tick import Tick, total
 from pytest_gpuserve.measure.conditions import MOST_REJECTED_SHARE, WindowCondition, judge_windows
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.steady import truncate
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.experiment.watch import CounterReading, Progress
     from pytest_gpuserve.load.answers import AnswerCheck
-    from pytest_gpuserve.load.totals import Totals
-    from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.conditions import RunCondition
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.window import Window
@@ -107,7 +105,7 @@ class LoadedStart:
         text = f"interrupted by Ctrl-C after {measured}: not decided"
         self.problems.append(Reason(ReasonKind.INTERRUPTED, text))
 
-    def _kept(self, windows: Sequence[Window], totals: Totals) -> Start:
+    def _kept(self, windows: Sequence[Window], totals: Tick) -> Start:
         """What is kept of it."""
         return Start(
             self.monitor.with_gpus(windows),
@@ -170,7 +168,7 @@ class LoadedStart:
             self.disturbances.append(Reason(ReasonKind.NO_STEADY_STATE, text))
         return cut.discard, cut.steady
 
-    def _totals(self, discard: int) -> Totals:
+    def _totals(self, discard: int) -> Tick:
         return total(self._ticks(discard))
 
     def _ticks(self, discard: int) -> list[Tick]:
@@ -188,7 +186,7 @@ class LoadedStart:
                 if not self.problems:
                     # What is still under way would be counted as the load's.
                     engines.halt(seed=shape.seed)
-            self._watch.so_far = RunningTotals()
+            self._watch.so_far = Tick()
             # Now: the load begins with its engines, and may be over before its first tick is.
             before = self._watch.read_counters() if not self.problems else None
         if self.problems:

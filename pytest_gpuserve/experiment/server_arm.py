@@ -13,7 +13,7 @@ from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.run import answer_reasons
 from pytest_gpuserve.load.schedule import is_open
-from pytest_gpuserve.load.totals import RunningTotals, total
+from pytest_gpuserve.load.tick import Tick, total
 from pytest_gpuserve.measure.counters import added
 from pytest_gpuserve.measure.rounds import Arm, ArmResult
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.experiment.watch import CounterReading, Progress
-    from pytest_gpuserve.load.totals import Totals
-    from pytest_gpuserve.load.wire import Tick
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.window import Window
     from pytest_gpuserve.servers.instance import Instance
@@ -121,7 +119,7 @@ class ServerArm:
                 with Engines(watch.plan(shape.warmup), 1, shape.source) as engines:
                     self._warmup = watch.ticks(engines, warmup_ticks)
                 # What is measured is a load of its own, which has yet to begin.
-                watch.so_far = RunningTotals()
+                watch.so_far = Tick()
             self._engines = stack.enter_context(Engines(watch.plan(shape.schedule), shape.processes, shape.source))
             if not shape.finite:
                 self._warmup = watch.ticks(self._engines, warmup_ticks)
@@ -277,14 +275,14 @@ class ServerArm:
             counters=counters,
         )
 
-    def _totals(self) -> Totals:
+    def _totals(self) -> Tick:
         return total(self._ticks())
 
     def _ticks(self) -> list[Tick]:
         return [tick for turn in self._turns for tick in turn.ticks]
 
 
-def _overload(totals: Totals, shape: LoadShape) -> list[Reason]:
+def _overload(totals: Tick, shape: LoadShape) -> list[Reason]:
     """Each turn begins with an empty queue, so that an open loop over the server's rate does not show by growing."""
     if not is_open(shape.schedule) or shape.finite:
         return []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 import msgspec
@@ -14,9 +14,9 @@ from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.errors import LoadFailed, ServerFailed
 from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS
 from pytest_gpuserve.load.run import answer_reasons, lost_in_mid_load
-from pytest_gpuserve.load.totals import RunningTotals, packed, shares, total
+from pytest_gpuserve.load.tick import Tick, shares, total
 from pytest_gpuserve.load.validity import DISTURBANCES, SATURATED_SHARE, disturbances, one_line, reasons, share_reasons
-from pytest_gpuserve.load.wire import Plan, Tick
+from pytest_gpuserve.load.wire import Plan
 from pytest_gpuserve.measure.counters import Counters, WentBackwards, counted_between
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import COMPILING, Client, Window
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.driver import Engines
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.shared_memory import SharedTensors
-    from pytest_gpuserve.load.totals import Totals
     from pytest_gpuserve.servers.instance import Instance
 
 DEATH_GRACE_SECONDS: Final = 1.0
@@ -64,7 +63,7 @@ class CounterReading:
 class Progress(Protocol):
     """Whom a person can watch."""
 
-    def show(self, totals: RunningTotals) -> None:
+    def show(self, totals: Tick) -> None:
         """Hear of all ticks of a load so far."""
 
 
@@ -91,7 +90,7 @@ class Watch:
     progress: Progress
     problems: list[Reason] = field(default_factory=list)
     disturbances: list[Reason] = field(default_factory=list)
-    so_far: RunningTotals = field(default_factory=RunningTotals)
+    so_far: Tick = field(default_factory=Tick)
     ended: bool = False
     _complaints: list[Complaint] = field(default_factory=list)
     _tick_end_seconds: float | None = None
@@ -142,11 +141,11 @@ class Watch:
             self.ended = tick.last
             self._tick_end_seconds = tick.end_ns / 1e9
             self._look(tick)
-            # Looked at, the answers themselves are not needed any more, and what each worker did only in the end.
-            tick = packed(msgspec.structs.replace(tick, answers=[]))
+            # Looked at, the answers themselves are not needed any more.
+            tick = msgspec.structs.replace(tick, answers=[])
             ticks.append(tick)
             self._late += [tick] if tick.late_beats else []
-            self.so_far.add(tick)
+            self.so_far += tick
             self.progress.show(self.so_far)
         return ticks
 
@@ -199,12 +198,12 @@ class Watch:
 
     def disturbed(self, ticks: Sequence[Tick]) -> tuple[Reason, ...]:
         """Say what disturbed the client in a window, which is to be measured again if anything did."""
-        shape, totals, usual = self.shape, total(ticks), self.so_far.totals()
+        shape, totals, usual = self.shape, total(ticks), self.so_far
         # What was under way while the engine did not run just before is answered in this window.
         since_ns = ticks[0].begin_ns - ANSWERED_LATENCIES * (usual.latency.mean or 0.0) * 1e9 if ticks else 0
         late = [tick for tick in self._late if ticks and since_ns < tick.end_ns <= ticks[0].begin_ns]
         return disturbances(
-            replace(
+            msgspec.structs.replace(
                 totals,
                 late_beats=totals.late_beats + sum(tick.late_beats for tick in late),
                 late_beats_ns=totals.late_beats_ns + sum(tick.late_beats_ns for tick in late),
@@ -325,7 +324,7 @@ class Watch:
         return [Reason(ReasonKind.CLIENT_SATURATED, text)]
 
 
-def _streams_of(totals: Totals) -> Streams | None:
+def _streams_of(totals: Tick) -> Streams | None:
     if not totals.chunks and not totals.ttft.total:
         return None
     return Streams(
@@ -338,7 +337,7 @@ def _streams_of(totals: Totals) -> Streams | None:
     )
 
 
-def client_of(totals: Totals) -> Client:
+def client_of(totals: Tick) -> Client:
     """What the load engine saw beside the latencies."""
     return Client(
         lag=totals.lag.histogram,

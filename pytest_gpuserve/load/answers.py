@@ -10,7 +10,7 @@ from pytest_gpuserve.load.request import Expect, check_answer, is_right
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuserve.load.wire import Tick
+    from pytest_gpuserve.load.tick import Tick
 
 REMEMBERED_ANSWERS: Final = 4096
 """Distinct answers whose check is remembered; the check of a repeated answer is then free."""

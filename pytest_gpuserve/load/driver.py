@@ -19,7 +19,7 @@ from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.load.source import LOCAL
-from pytest_gpuserve.load.totals import together
+from pytest_gpuserve.load.tick import Tick, together
 from pytest_gpuserve.load.wire import (
     LENGTH,
     MAX_MESSAGE_BYTES,
@@ -29,7 +29,6 @@ from pytest_gpuserve.load.wire import (
     Plan,
     Ready,
     Report,
-    Tick,
     frame,
 )
 

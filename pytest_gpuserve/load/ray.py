@@ -32,7 +32,7 @@ from pytest_gpuserve.errors import GpuserveError, LoadFailed, UsageProblem
 from pytest_gpuserve.load.engine.pipes import read_order, read_plan
 from pytest_gpuserve.load.ray_worker import RayWorker, WorkerAnswer, files_of_this_host, in_one_line
 from pytest_gpuserve.load.source import EngineLaunch
-from pytest_gpuserve.load.totals import together
+from pytest_gpuserve.load.tick import together
 from pytest_gpuserve.load.validity import one_line
 from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, Begin, Ready, frame
 from pytest_gpuserve.process.child import Command, Process, SupervisorProcess
@@ -45,7 +45,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuserve.load.source import EngineSource
-    from pytest_gpuserve.load.wire import Order, Plan, Report, Tick
+    from pytest_gpuserve.load.tick import Tick
+    from pytest_gpuserve.load.wire import Order, Plan, Report
 
 _CLIENT: Final = "ray://"
 _ADDRESS: Final = re.compile(

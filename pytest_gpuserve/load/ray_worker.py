@@ -15,8 +15,9 @@ from pytest_gpuserve import __version__
 from pytest_gpuserve.errors import GpuserveError, LoadFailed
 from pytest_gpuserve.load.driver import EngineProcess
 from pytest_gpuserve.load.source import END_SECONDS, LOCAL
+from pytest_gpuserve.load.tick import Tick  # noqa: TC001 -- msgspec reads the annotation at run time
 from pytest_gpuserve.load.validity import one_line
-from pytest_gpuserve.load.wire import Again, Begin, Plan, Tick
+from pytest_gpuserve.load.wire import Again, Begin, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

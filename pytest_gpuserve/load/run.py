@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.source import LOCAL
-from pytest_gpuserve.load.totals import RunningShares, RunningTotals
+from pytest_gpuserve.load.tick import Tick, shares
 from pytest_gpuserve.load.validity import one_line, reasons, share_reasons
-from pytest_gpuserve.load.wire import Tick
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.answers import AnswerCheck, Complaint
     from pytest_gpuserve.load.source import EngineSource
-    from pytest_gpuserve.load.totals import Totals
     from pytest_gpuserve.load.wire import Plan
 
 _OF_A_WORKER: Final = re.compile(r"\S/worker-\d+\b(?P<lost> was lost\b)?")
@@ -51,7 +49,7 @@ class LoadOutcome:
         checked: Good answers that were compared with what is expected; None where nothing is.
     """
 
-    totals: Totals
+    totals: Tick
     reasons: tuple[Reason, ...]
     interrupted: bool = False
     checked: int | None = None
@@ -82,7 +80,8 @@ def run_load(
         LoadFailed: An engine failed before the first tick.
         UsageProblem: The limit on open files is too low.
     """
-    running, of_each = RunningTotals(), RunningShares()
+    totals = Tick()
+    of_each: dict[str, Tick] = {}
     complaints: list[Complaint] = []
     interrupted = False
     lost: LoadFailed | None = None
@@ -95,9 +94,9 @@ def run_load(
                 if check is not None:
                     complaints.extend(check.check(tick)[: 1 if not complaints else 0])
                 warm = tick.begin_ns - begin_ns >= warmup_ns
-                running.add(tick if warm else _errors_alone(tick))
+                totals += tick if warm else _errors_alone(tick)
                 if warm:
-                    of_each.add(tick)
+                    of_each = shares([tick], of_each)
                 if tick.last:
                     break
     except KeyboardInterrupt:
@@ -107,10 +106,9 @@ def run_load(
             # It never began: nothing was measured that an error could lose.
             raise
         lost = problem
-    totals = running.totals()
     found = _cut_short(lost, interrupted=interrupted)
     found += reasons(totals, schedule=plan.schedule, processes=processes, cores=cores, allowed_errors=allowed_errors)
-    found += share_reasons(of_each.totals(), plan.schedule, among=cores)
+    found += share_reasons(of_each, plan.schedule, among=cores)
     found += [] if check is None else answer_reasons(check, complaints)
     checked = check.checked if check is not None and check.expects_something else None
     return LoadOutcome(totals, tuple(found), interrupted, checked)

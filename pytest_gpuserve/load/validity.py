@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.load.durations import Durations
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.totals import Totals
+    from pytest_gpuserve.load.tick import Tick
 
 SATURATED_SHARE: Final = 0.9
 """Above this share of a core for each process the client measures itself."""
@@ -91,7 +91,7 @@ _ANY: Final = 1 - 1e-9
 
 
 def reasons(
-    totals: Totals,
+    totals: Tick,
     *,
     schedule: Schedule,
     processes: int,
@@ -121,10 +121,10 @@ def reasons(
 
 
 def disturbances(
-    totals: Totals,
+    totals: Tick,
     *,
     schedule: Schedule,
-    usual: Totals,
+    usual: Tick,
     processes: int = 1,
     cores: int | None = None,
     late_share: float = LATE_SHARE,
@@ -151,7 +151,7 @@ def disturbances(
 
 
 def _reasons(
-    totals: Totals,
+    totals: Tick,
     schedule: Schedule,
     processes: int,
     *,
@@ -180,7 +180,7 @@ def _reasons(
     yield from _without_connection(totals, schedule)
 
 
-def _errors(totals: Totals, allowed: float) -> Iterator[Reason]:
+def _errors(totals: Tick, allowed: float) -> Iterator[Reason]:
     failed = totals.error_count
     if failed <= allowed * (totals.requests + failed):
         return
@@ -197,7 +197,7 @@ def _errors(totals: Totals, allowed: float) -> Iterator[Reason]:
     )
 
 
-def _unknown(totals: Totals, service: Durations) -> Iterator[Reason]:
+def _unknown(totals: Tick, service: Durations) -> Iterator[Reason]:
     for name, durations in (("latency", totals.latency), ("service time", service)):
         if durations.total != totals.requests:
             yield Reason(
@@ -207,7 +207,7 @@ def _unknown(totals: Totals, service: Durations) -> Iterator[Reason]:
             return
 
 
-def _saturated(totals: Totals, processes: int) -> Iterator[Reason]:
+def _saturated(totals: Tick, processes: int) -> Iterator[Reason]:
     share = totals.cpu_seconds / (totals.seconds * processes)
     if share <= 0:
         yield Reason(ReasonKind.NOT_COUNTED, "the client's CPU time is unknown: it reports none")
@@ -220,7 +220,7 @@ def _saturated(totals: Totals, processes: int) -> Iterator[Reason]:
         )
 
 
-def _late(totals: Totals, schedule: Schedule, processes: int, usual: Totals, most: float) -> Iterator[Reason]:
+def _late(totals: Tick, schedule: Schedule, processes: int, usual: Tick, most: float) -> Iterator[Reason]:
     """Whether the client adds too much to what is measured: by sending late, or by not running when answers come.
 
     Its beats come at regular times, so that on average they see what answers see that come at any time: as large a
@@ -263,7 +263,7 @@ def _late(totals: Totals, schedule: Schedule, processes: int, usual: Totals, mos
         yield Reason(ReasonKind.CLIENT_HELD_UP, text)
 
 
-def _lag_unknown(totals: Totals) -> Iterator[Reason]:
+def _lag_unknown(totals: Tick) -> Iterator[Reason]:
     # What waited for max_in_flight need not have a lag.
     if totals.lag.total < totals.sent - totals.held:
         yield Reason(
@@ -272,7 +272,7 @@ def _lag_unknown(totals: Totals) -> Iterator[Reason]:
         )
 
 
-def _late_tail(totals: Totals, late_share: float) -> Iterator[Reason]:
+def _late_tail(totals: Tick, late_share: float) -> Iterator[Reason]:
     """Whether the slowest hundredth of an open loop's latencies may be so slow for being sent late.
 
     It can be only where a hundredth of them was. Of too few requests for a p99 there is none to move.
@@ -287,7 +287,7 @@ def _late_tail(totals: Totals, late_share: float) -> Iterator[Reason]:
     )
 
 
-def _rate(totals: Totals) -> Iterator[Reason]:
+def _rate(totals: Tick) -> Iterator[Reason]:
     missing = totals.due - totals.sent
     # One that is due with the last tick's end may be sent just after it.
     if missing <= max(1, (1 - ACHIEVED_SHARE) * totals.due):
@@ -305,7 +305,7 @@ def _rate(totals: Totals) -> Iterator[Reason]:
     )
 
 
-def _in_flight(totals: Totals, service: Durations) -> Iterator[Reason]:
+def _in_flight(totals: Tick, service: Durations) -> Iterator[Reason]:
     """Little's law: the number under way is the rate times the time that each is.
 
     J. D. C. Little, "A proof for the queuing formula L = lambda W", Operations Research 9 (1961).
@@ -333,9 +333,9 @@ def _in_flight(totals: Totals, service: Durations) -> Iterator[Reason]:
     )
 
 
-def _growing(totals: Totals, schedule: Schedule) -> Iterator[Reason]:
+def _growing(totals: Tick, schedule: Schedule) -> Iterator[Reason]:
     """More and more requests under way: what is measured then is for how long."""
-    course = totals.in_flight_course
+    course = totals.course
     if not isinstance(schedule, (Constant, Poisson, Gamma)) or len(course) < LEAST_COURSE:
         return
     # Averages, because a queue has its moments: of the quarter in the middle and of the last one, 3/8 of the time on.
@@ -352,7 +352,7 @@ def _growing(totals: Totals, schedule: Schedule) -> Iterator[Reason]:
         )
 
 
-def _without_connection(totals: Totals, schedule: Schedule) -> Iterator[Reason]:
+def _without_connection(totals: Tick, schedule: Schedule) -> Iterator[Reason]:
     """Users who wait for a connection have no request under way, and so no latency."""
     if isinstance(schedule, (Closed, Steps)) and totals.oldest_opening_ns > OPENING_SECONDS * 1e9:
         yield Reason(
@@ -367,7 +367,7 @@ def _engines(processes: int) -> str:
 
 
 def share_reasons(
-    found: Mapping[str, Totals], schedule: Schedule, *, among: int | None = None, late_share: float = LATE_SHARE
+    found: Mapping[str, Tick], schedule: Schedule, *, among: int | None = None, late_share: float = LATE_SHARE
 ) -> tuple[Reason, ...]:
     """Return why nothing may be concluded from a load, of workers by name: saturated, late, behind, or never answered.
 
@@ -395,8 +395,8 @@ def share_reasons(
     return (*found_reasons, *_saturated_nodes(found, among))
 
 
-def _saturated_nodes(found: Mapping[str, Totals], among: int | None) -> Iterator[Reason]:
-    nodes: dict[str, list[Totals]] = {}
+def _saturated_nodes(found: Mapping[str, Tick], among: int | None) -> Iterator[Reason]:
+    nodes: dict[str, list[Tick]] = {}
     for name, totals in found.items():
         node, of_a_node, _ = name.rpartition(_WORKER)
         if of_a_node:

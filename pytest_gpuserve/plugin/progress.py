@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_gpuserve.compare.context import Look
-    from pytest_gpuserve.load.totals import RunningTotals, Totals
+    from pytest_gpuserve.load.tick import Tick
 
 EVERY_SECONDS: Final = 30.0
 """A test that takes longer than this says so, and no more often."""
@@ -55,7 +55,7 @@ class ProgressLines:
         """Hear what is measured next, and why."""
         self._look, self._look_seconds = look, time.monotonic()
 
-    def show(self, totals: RunningTotals) -> None:
+    def show(self, totals: Tick) -> None:
         """Hear of all ticks of a load so far."""
         now = time.monotonic()
         if self._is_quiet or now - self._told_seconds < EVERY_SECONDS:
@@ -64,10 +64,10 @@ class ProgressLines:
         left = None
         if self._look is not None and self._look.left_seconds is not None:
             left = max(0.0, self._look.left_seconds - (now - self._look_seconds))
-        say(self._config, f"gpuserve: {progress_line(self._test, self._look, totals.totals(), left)}")
+        say(self._config, f"gpuserve: {progress_line(self._test, self._look, totals, left)}")
 
 
-def progress_line(test: str, look: Look | None, so_far: Totals, left_seconds: float | None) -> str:
+def progress_line(test: str, look: Look | None, so_far: Tick, left_seconds: float | None) -> str:
     """Write what is known: ``test_a  round 2 of 8  throughput -3.1 %  2147/s  p99 12.3 ms  budget: 4 min 2 s left``.
 
     Args:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.errors import ServerFailed
     from pytest_gpuserve.load.source import EngineSource
-    from pytest_gpuserve.load.wire import Plan, Tick
+    from pytest_gpuserve.load.tick import Tick
+    from pytest_gpuserve.load.wire import Plan
     from pytest_gpuserve.measure.rounds import Arm, Round
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance

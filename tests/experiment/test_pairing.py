@@ -18,8 +18,7 @@ from pytest_gpuserve.experiment.server_arm import (
 from pytest_gpuserve.experiment.shape import TICKS_A_WINDOW, LoadShape
 from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson
-from pytest_gpuserve.load.totals import total
-from pytest_gpuserve.load.wire import Tick
+from pytest_gpuserve.load.tick import Tick, total
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.sequential import BLOCKS

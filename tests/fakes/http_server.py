@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.load.driver import Engines
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.wire import Plan, Tick, Tls
+    from pytest_gpuserve.load.tick import Tick
+    from pytest_gpuserve.load.wire import Plan, Tls
 
 SAFETY_SECONDS: Final = 60.0
 """How long a fact may take to come true on a busy machine before the test is given up."""
@@ -331,7 +332,7 @@ class Totals:
 
     def take_waiting(self, in_flight: int) -> Totals:
         """Take ticks until so many requests are waiting."""
-        return self.take_until(lambda _, tick: tick.in_flight == in_flight, f"{in_flight} requests wait")
+        return self.take_until(lambda _, tick: tick.under_way == in_flight, f"{in_flight} requests wait")
 
     def take_to_end(self) -> Totals:
         """Take ticks up to the last one, of a load that ends by itself."""
@@ -345,7 +346,7 @@ class Totals:
     @property
     def in_flight(self) -> int:
         """Requests under way when the last tick ended."""
-        return self.ticks[-1].in_flight
+        return self.ticks[-1].under_way
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.schedule import Steps
-from pytest_gpuserve.load.wire import Tick
+from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.measure.histogram import bucket_of
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ def tick_of(number: int, begin_ns: int, requests: int = TICK_REQUESTS, *, last: 
         cpu_ns=1_000_000,
         sent=requests,
         due=requests,
-        in_flight=USERS,
+        under_way=USERS,
         in_flight_ns=requests * latency_ns,
         users=USERS,
         last=last,

@@ -32,8 +32,7 @@ import pytest
 
 from pytest_gpuserve import units
 from pytest_gpuserve.load.durations import Durations
-from pytest_gpuserve.load.totals import RunningTotals
-from pytest_gpuserve.load.wire import Tick
+from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import Client, GpuUse, Session, Start, Window
@@ -295,7 +294,7 @@ def reading(path: Path) -> float:
 
 def show(windows: tuple[Window, ...], progress: Progress) -> None:
     """Tell of each window what a real load tells of each of its ticks."""
-    so_far = RunningTotals()
+    so_far = Tick()
     now_ns = 0
     for number, window in enumerate(windows):
         end_ns = now_ns + round(window.seconds * 1e9)
@@ -305,7 +304,7 @@ def show(windows: tuple[Window, ...], progress: Progress) -> None:
             round(window.latency.max_seconds * 1e9),
         )
         tick = Tick(number, now_ns, end_ns, requests=window.requests, latency=latency, sent=window.requests)
-        so_far.add(tick)
+        so_far += tick
         progress.show(so_far)
         now_ns = end_ns
 

@@ -16,14 +16,14 @@ from pytest_gpuserve.load.engine.__main__ import make_loop
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
 from pytest_gpuserve.load.engine.transport import IDLE, Slot, Stream
 from pytest_gpuserve.load.schedule import is_open
-from pytest_gpuserve.load.totals import merge_ticks
+from pytest_gpuserve.load.tick import Tick, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
 
     from pytest_gpuserve.load.engine.reactor import Reactor
-    from pytest_gpuserve.load.wire import Plan, Tick
+    from pytest_gpuserve.load.wire import Plan
 
 MS = 1_000_000
 HOUR_NS = 3_600_000 * MS
@@ -350,7 +350,10 @@ class SimulatedEngines:
         rows = zip_longest(*(part.ticks for part in self.parts))
         # Engines that used no CPU time would be ones at which nobody looked.
         self._ticks = iter(
-            [merge_ticks([msgspec.structs.replace(tick, cpu_ns=1) for tick in row if tick is not None]) for row in rows]
+            [
+                together({str(part): msgspec.structs.replace(tick, cpu_ns=1) for part, tick in enumerate(row) if tick})
+                for row in rows
+            ]
         )
         return nullcontext(self)
 

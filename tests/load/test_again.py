@@ -144,7 +144,7 @@ def test_a_load_may_be_halted_when_only_some_of_its_engines_have_ended(server: S
     with Engines(msgspec.structs.replace(whole, payloads=payloads), 2) as engines:
         for _ in range(2):
             totals = Totals(engines).take_until(
-                lambda totals, tick: totals.requests == tick.in_flight == 1 and engines._engines[0].ended, "one left"
+                lambda totals, tick: totals.requests == tick.under_way == 1 and engines._engines[0].ended, "one left"
             )
             assert not engines._engines[1].ended
             assert totals.ticks[0].number == 0

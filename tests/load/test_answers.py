@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pytest_gpuserve.load import answers as module
 from pytest_gpuserve.load.answers import AnswerCheck, Complaint
-from pytest_gpuserve.load.wire import AnswerCount, Tick
+from pytest_gpuserve.load.tick import AnswerCount, Tick
 
 if TYPE_CHECKING:
     import pytest

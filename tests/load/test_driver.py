@@ -21,7 +21,8 @@ from pytest_gpuserve.load.driver import EngineProcess, Engines
 from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.schedule import Burst, Closed, Poisson, Steps
 from pytest_gpuserve.load.source import LocalEngines
-from pytest_gpuserve.load.wire import Outputs, Ready, Tick, frame
+from pytest_gpuserve.load.tick import Tick
+from pytest_gpuserve.load.wire import Outputs, Ready, frame
 from tests.fakes.children.toolkit import ROOT
 from tests.fakes.http_server import Serving, Totals, plan
 
@@ -151,9 +152,9 @@ def test_engines_that_end_at_different_ticks_are_one_load(server: Serving) -> No
     assert (totals.requests, totals.sent, totals.errors) == (3, 3, {})
     assert [tick.number for tick in totals.ticks] == list(range(len(totals.ticks)))
     assert [tick.last for tick in totals.ticks] == [False] * (len(totals.ticks) - 1) + [True]
-    assert max(tick.in_flight for tick in totals.ticks) == 2
+    assert max(tick.under_way for tick in totals.ticks) == 2
     # The one alone is under way for as long as both were together: ten ticks, where the machine has time for all.
-    assert sum(tick.in_flight == 1 for tick in totals.ticks) >= 3
+    assert sum(tick.under_way == 1 for tick in totals.ticks) >= 3
 
 
 # -- the end

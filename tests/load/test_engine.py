@@ -27,7 +27,8 @@ from pytest_gpuserve.load.engine import pipes
 from pytest_gpuserve.load.engine.loop import OutputPlaces
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Trace
-from pytest_gpuserve.load.wire import BEAT_NS, Outputs, Tick, unwritten
+from pytest_gpuserve.load.tick import Tick
+from pytest_gpuserve.load.wire import BEAT_NS, Outputs, unwritten
 from pytest_gpuserve.measure.histogram import bucket_of, seconds_of
 from tests.fakes.children.toolkit import ROOT, alive, eventually
 from tests.fakes.http_server import SAFETY_SECONDS, Serving, Totals, plan
@@ -150,7 +151,7 @@ def test_a_tick_is_cut_without_loss(begin_ns: int, ends_ns: list[int], rest_ns: 
     """The parts follow each other up to now; counts are in the last one, the time under way is shared by length."""
     ends_ns = [begin_ns - 10**9 + end_ns for end_ns in ends_ns]
     end_ns = max([begin_ns, *ends_ns]) + rest_ns
-    whole = Tick(7, begin_ns, end_ns, requests=5, in_flight=3, in_flight_ns=under_way_ns, users=2, last=True)
+    whole = Tick(7, begin_ns, end_ns, requests=5, under_way=3, in_flight_ns=under_way_ns, users=2, last=True)
     whole = msgspec.structs.replace(whole, oldest_ns=1, sending_ns=None, receiving_ns=9)
     *early, last = parts = engine_main.spread(whole, ends_ns, 4, 6)
     assert [part.number for part in parts] == list(range(7, 8 + len(ends_ns)))
@@ -164,8 +165,8 @@ def test_a_tick_is_cut_without_loss(begin_ns: int, ends_ns: list[int], rest_ns: 
         assert part.end_ns <= begin_ns or part.begin_ns >= begin_ns
         share_ns = (under_way_ns + len(parts)) * (part.end_ns - part.begin_ns)
         assert part.in_flight_ns * length_ns <= share_ns + len(parts) * length_ns
-    assert all((part.requests, part.in_flight, part.users, part.last) == (0, 4, 6, False) for part in early)
-    assert (last.requests, last.in_flight, last.users, last.last) == (5, 3, 2, True)
+    assert all((part.requests, part.under_way, part.users, part.last) == (0, 4, 6, False) for part in early)
+    assert (last.requests, last.under_way, last.users, last.last) == (5, 3, 2, True)
 
 
 def test_a_place_is_blank_once_it_was_taken_or_given_up(tmp_path: Path) -> None:

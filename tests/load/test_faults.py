@@ -88,7 +88,7 @@ def test_a_server_that_is_killed_and_comes_back_is_loaded_again() -> None:
             for totals in both:
                 more = totals.requests + 2 * TOTAL
                 totals.take_until(lambda totals, _, more=more: totals.requests > more, "load of the new server")  # type: ignore[misc]  # mypy cannot infer lambdas with defaults
-            users.take_until(lambda _, tick: tick.in_flight == USERS, "all users are back")
+            users.take_until(lambda _, tick: tick.under_way == USERS, "all users are back")
             by_users, by_arrivals = server.seen("/ok"), server.seen("/digest")
     assert set(users.errors) | set(arrivals.errors) <= DEATH
     assert (by_users.connections, by_users.most_at_once) == (USERS, USERS)

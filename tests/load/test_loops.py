@@ -93,7 +93,7 @@ def test_a_time_limit_stops_the_sending_and_waits_for_what_is_under_way() -> Non
     assert simulation.sends == [0, 0, 30 * MS, 30 * MS, 60 * MS, 60 * MS, 90 * MS, 90 * MS]
     assert simulation.ended_ns == simulation.begin_ns + 120 * MS
     (tick,) = simulation.ticks
-    assert (tick.requests, tick.in_flight, tick.last, tick.users) == (8, 0, True, 0)
+    assert (tick.requests, tick.under_way, tick.last, tick.users) == (8, 0, True, 0)
     assert counted(tick.latency) == latencies(*8 * [30 * MS])
     assert counted(tick.service) == latencies()
     assert (tick.sent, tick.due, tick.in_flight_ns) == (8, 8, 8 * 30 * MS)

@@ -20,7 +20,8 @@ from pytest_gpuserve.load.driver import EngineProcess
 from pytest_gpuserve.load.ray import Coordinator, RayEngine, check_engine, plain
 from pytest_gpuserve.load.ray_worker import WorkerAnswer, files_of_this_host
 from pytest_gpuserve.load.schedule import Constant, Poisson
-from pytest_gpuserve.load.wire import Again, Begin, Endpoint, Outputs, Ready, Tick, Tls
+from pytest_gpuserve.load.tick import Tick, shares
+from pytest_gpuserve.load.wire import Again, Begin, Endpoint, Outputs, Ready, Tls
 from tests.fakes.http_server import plan, serving
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def test_workers_send_the_schedule_of_one_engine(nodes: Nodes, schedule: Schedul
     ticks = [report for report in told if isinstance(report, Tick)]
     assert [tick.last for tick in ticks].count(True) == 2
     assert sum(tick.requests for tick in ticks) == 200
-    sent = {name: sum(tick.workers[name].sent for tick in ticks if name in tick.workers) for name in ticks[0].workers}
+    sent = {name: worker.sent for name, worker in shares(ticks).items()}
     assert sent == {"10.0.0.1/worker-0": 68, "10.0.0.1/worker-1": 66, "10.0.0.1/worker-2": 66}
 
 

@@ -12,7 +12,8 @@ from pytest_gpuserve.load import run
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.run import LoadOutcome, run_load
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.load.wire import AnswerCount, Endpoint, Plan, Tick
+from pytest_gpuserve.load.tick import AnswerCount, Tick
+from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.load.ticks import TICK_NS, tick_of
 
@@ -29,7 +30,7 @@ REQUESTS = USERS * TICK_NS // LATENCY_NS
 def tick(number: int, *, errors: dict[str, int] | None = None, **more: Any) -> Tick:  # noqa: ANN401 -- of the tick
     """Make a tick of which everything is sound but what is given."""
     failed = {"errors": errors or {}, "error_samples": dict.fromkeys(errors or {}, "a sample")}
-    return tick_of(number, REQUESTS, LATENCY_NS, **{"in_flight": USERS, "users": USERS, **failed, **more})
+    return tick_of(number, REQUESTS, LATENCY_NS, **{"under_way": USERS, "users": USERS, **failed, **more})
 
 
 def lost() -> LoadFailed:

@@ -20,11 +20,12 @@ from pytest_gpuserve.load.engine.tick_counters import (
     DurationRecorder,
     TickCounters,
 )
-from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, AnswerCount, frame
+from pytest_gpuserve.load.tick import AnswerCount
+from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, frame
 from pytest_gpuserve.measure.histogram import bucket_of
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.wire import Tick
+    from pytest_gpuserve.load.tick import Tick
 
 SECRET, OTHER = "hf_abcdefghijkl", "sk-ABCDEFGHIJKL"
 
@@ -88,18 +89,15 @@ def test_a_tick_begins_where_the_last_one_ended_and_knows_nothing_of_it() -> Non
         kind.note(5)
     answer(counters, b"a")
     counters.fail("timeout", "first")
-    counters.due, counters.held, counters.chunks = 4, 3, 2
-    counters.with_usage, counters.resent, counters.good, counters.unjudged = 5, 1, 8, 9
+    counters.tick.due, counters.tick.with_usage = 4, 5
     first = counters.close(100, 40, open_loop=True, users=6)
     assert (first.number, first.begin_ns, first.end_ns, first.cpu_ns) == (0, 10, 100, 33)
-    assert (first.due, first.held, first.chunks, first.users, first.last) == (4, 3, 2, 6, False)
-    assert (first.with_usage, first.resent, first.good, first.unjudged) == (5, 1, 8, 9)
+    assert (first.due, first.with_usage, first.users, first.last) == (4, 5, 6, False)
     five = Durations({bucket_of(5): 1}, 5, 5)
     assert (first.latency, first.service, first.lag, first.ttft, first.itl, first.tpot) == (five,) * 6
     second = counters.close(300, 45, open_loop=True, last=True)
     assert (second.number, second.begin_ns, second.end_ns, second.cpu_ns, second.last) == (1, 100, 300, 5, True)
-    assert (second.requests, second.due, second.sent, second.held, second.chunks) == (0, 0, 0, 0, 0)
-    assert (second.with_usage, second.resent, second.good, second.unjudged) == (0, 0, 0, 0)
+    assert (second.requests, second.due, second.sent, second.with_usage) == (0, 0, 0, 0)
     none = Durations()
     assert (second.latency, second.service, second.lag, second.ttft, second.itl, second.tpot) == (none,) * 6
     assert (second.errors, second.error_samples, second.answers, second.unchecked) == ({}, {}, [], 0)
@@ -228,6 +226,6 @@ def test_every_tick_accounts_exactly_for_sent_and_under_way(
             max(0, min(end_ns, sent_ns + took_ns) - max(begin_ns, sent_ns)) for sent_ns, took_ns, *_ in requests
         )
         sent = sum(begin_ns < sent_ns <= end_ns or sent_ns == begin_ns == 0 for sent_ns, *_ in requests)
-        assert (tick.in_flight_ns, tick.sent, tick.in_flight) == (overlap, sent, len(under_way))
+        assert (tick.in_flight_ns, tick.sent, tick.under_way) == (overlap, sent, len(under_way))
         assert tick.oldest_ns == max((end_ns - sent_ns for sent_ns in under_way), default=0)
         assert open_loop or tick.due == tick.sent

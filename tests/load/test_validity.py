@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
-from pytest_gpuserve.load.totals import Totals, total
+from pytest_gpuserve.load.tick import Tick, total
 from pytest_gpuserve.load.validity import (
     LATE_SHARE,
     TIMER_SECONDS,
@@ -21,7 +21,7 @@ from pytest_gpuserve.load.validity import (
     one_line,
     reasons,
 )
-from pytest_gpuserve.load.wire import BEAT_NS, Tick
+from pytest_gpuserve.load.wire import BEAT_NS
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.load.ticks import alike
 
@@ -37,10 +37,9 @@ RATE, IN_FLIGHT = ReasonKind.RATE_NOT_REACHED, ReasonKind.STUCK_REQUESTS
 OPEN_SCHEDULES = (OPEN, Constant(1000.0), Gamma(1000.0, 2.0), Trace(((0.0, 0),)), Burst(1000))
 
 
-def closed(**changed: Any) -> Totals:  # noqa: ANN401 -- any of the fields
+def closed(**changed: Any) -> Tick:  # noqa: ANN401 -- any of the fields
     """A second in which four users had 1000 answers of 4 ms each; nothing speaks against it."""
-    sound = Totals(
-        nanoseconds=SECOND,
+    sound = Tick(
         end_ns=SECOND,
         requests=1000,
         latency=alike(1000, 4_000_000),
@@ -53,13 +52,13 @@ def closed(**changed: Any) -> Totals:  # noqa: ANN401 -- any of the fields
     return replace(sound, **changed)
 
 
-def opened(**changed: Any) -> Totals:  # noqa: ANN401 -- any of the fields
+def opened(**changed: Any) -> Tick:  # noqa: ANN401 -- any of the fields
     """A second in which an open loop had 1000 answers of 4 ms each; nothing speaks against it."""
     sound = closed(service=alike(1000, 4_000_000), latency=alike(1000, 4_100_000), lag=alike(1000, 100_000), users=0)
     return replace(sound, **changed)
 
 
-def kinds(totals: Totals, schedule: Schedule, processes: int = 1, **arguments: Any) -> list[ReasonKind]:  # noqa: ANN401
+def kinds(totals: Tick, schedule: Schedule, processes: int = 1, **arguments: Any) -> list[ReasonKind]:  # noqa: ANN401
     """Of which sorts the reasons are."""
     return [reason.kind for reason in reasons(totals, schedule=schedule, processes=processes, **arguments)]
 
@@ -71,16 +70,16 @@ def test_an_empty_measurement_is_never_valid_and_a_sound_one_is(schedule: Schedu
     """Nothing answered, or in no time, is a reason of its own and crashes no other check."""
     assert kinds(opened() if schedule in OPEN_SCHEDULES else closed(), schedule) == []
     for empty in (
-        Totals(),
-        Totals(nanoseconds=SECOND, end_ns=SECOND, cpu_ns=1),
+        Tick(),
+        Tick(end_ns=SECOND, cpu_ns=1),
         closed(requests=0),
-        opened(nanoseconds=0),
+        opened(end_ns=0),
         total([Tick(0, 0, SECOND, last=True)]),
     ):
         assert kinds(empty, schedule) == [NOTHING]
 
 
-def with_late(count: int, lag_ns: int, requests: int, latency_ns: int) -> Totals:
+def with_late(count: int, lag_ns: int, requests: int, latency_ns: int) -> Tick:
     """A second of an open loop of which so many requests were sent late by so much."""
     return opened(
         requests=requests,
@@ -93,7 +92,7 @@ def with_late(count: int, lag_ns: int, requests: int, latency_ns: int) -> Totals
     )
 
 
-def lagging(lag_ns: int, latency_ns: int = 4_000_000) -> Totals:
+def lagging(lag_ns: int, latency_ns: int = 4_000_000) -> Tick:
     """An open loop whose requests are all late by so much."""
     return opened(lag=alike(1000, lag_ns), latency=alike(1000, latency_ns))
 
@@ -109,8 +108,8 @@ FEW = {"requests": 10, "due": 10, "service": alike(10, 400_000_000), "latency": 
 MANY = {"requests": 500, "sent": 500, "latency": alike(500, 61_100_000), "in_flight_ns": 500 * 61_100_000, "users": 32}
 GROWING = tuple(range(0, 200, 4))
 
-CASES: dict[str, tuple[Totals, Schedule, list[ReasonKind]]] = {
-    "errors where nothing was answered": (Totals(nanoseconds=SECOND, errors={"refused": 7}), CLOSED, [ERRORS, NOTHING]),
+CASES: dict[str, tuple[Tick, Schedule, list[ReasonKind]]] = {
+    "errors where nothing was answered": (Tick(end_ns=SECOND, errors={"refused": 7}), CLOSED, [ERRORS, NOTHING]),
     "no cpu time: nobody looked": (closed(cpu_ns=0), CLOSED, [UNKNOWN]),
     "90 % of a core": (closed(cpu_ns=SECOND * 90 // 100), CLOSED, []),
     "91 % of a core": (closed(cpu_ns=SECOND * 91 // 100), CLOSED, [SATURATED]),
@@ -145,11 +144,11 @@ CASES: dict[str, tuple[Totals, Schedule, list[ReasonKind]]] = {
     "one long standstill": (closed(**beats(12.0)), CLOSED, [HELD_UP]),
     "ten short standstills": (closed(**beats(*[5.0] * 10)), CLOSED, [HELD_UP]),
     "ten that are short beside a latency": (closed(**SLOW, **beats(*[5.0] * 10)), CLOSED, []),
-    "a queue that grows in a closed loop": (closed(in_flight_course=GROWING), CLOSED, []),
-    "a queue that is steady": (opened(in_flight_course=(96,) * 50), OPEN, []),
-    "a queue that comes and goes": (opened(in_flight_course=(0, 96) * 10), OPEN, []),
-    "a queue of few ticks": (opened(in_flight_course=GROWING[:19]), OPEN, []),
-    "a queue that grows little": (opened(in_flight_course=tuple(number // 2 for number in range(50))), OPEN, []),
+    "a queue that grows in a closed loop": (closed(course=GROWING), CLOSED, []),
+    "a queue that is steady": (opened(course=(96,) * 50), OPEN, []),
+    "a queue that comes and goes": (opened(course=(0, 96) * 10), OPEN, []),
+    "a queue of few ticks": (opened(course=GROWING[:19]), OPEN, []),
+    "a queue that grows little": (opened(course=tuple(number // 2 for number in range(50))), OPEN, []),
     "a moment for a connection": (closed(opening=3, oldest_opening_ns=900_000_000), CLOSED, []),
     "lag of no request known": (opened(lag=Durations()), OPEN, [UNKNOWN]),
     "lag of one request not known": (opened(lag=alike(999, 1000)), OPEN, [UNKNOWN]),
@@ -216,7 +215,7 @@ def test_users_cut_at_the_edges_of_a_short_stretch_are_not_stuck() -> None:
     assert kinds(in_step, CLOSED) == []
 
 
-WORDS: dict[str, tuple[Totals, Schedule]] = {
+WORDS: dict[str, tuple[Tick, Schedule]] = {
     "request errors: 3 of 1003 (0.3 %) failed, 0 % may: reset: 1; status 503: 2 (first: 503 Busy second line)": (
         closed(errors={"reset": 1, "status 503": 2}, error_samples={"status 503": "503 Busy\nsecond line"}),
         CLOSED,
@@ -239,7 +238,7 @@ WORDS: dict[str, tuple[Totals, Schedule]] = {
     " time of users, over 1 %": (closed(**beats(100.0)), CLOSED),
     "client held up: the load engine did not run for 10 % of the time": (opened(**beats(100.0)), OPEN),
     "overloaded: requests under way grew from 94 in the middle to 174 at the end": (
-        opened(in_flight_course=GROWING),
+        opened(course=GROWING),
         OPEN,
     ),
     "in flight: at the end 3 of 4 users waited for a connection, one for 1.10 s": (
@@ -325,7 +324,7 @@ def test_a_window_is_measured_again_for_the_client_alone() -> None:
     bad = replace(sound, cpu_ns=SECOND, lag=alike(1000, 10**8))
     assert [each.kind for each in disturbances(bad, schedule=OPEN, usual=opened())] == [SATURATED, LATE]
     assert disturbances(sound, schedule=OPEN, usual=opened()) == ()
-    assert disturbances(Totals(), schedule=OPEN, usual=opened()) == ()
+    assert disturbances(Tick(), schedule=OPEN, usual=opened()) == ()
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from pytest_gpuserve.load.durations import Durations
-from pytest_gpuserve.load.wire import Tick
+from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.measure.histogram import bucket_of
 
 if TYPE_CHECKING:

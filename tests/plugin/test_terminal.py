@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from pytest_gpuserve.compare.context import Look
-from pytest_gpuserve.load.totals import Totals
+from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.plugin import progress
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.fakes.scripted_sessions import Script
@@ -33,6 +33,7 @@ progress.EVERY_SECONDS = 0
 
 THREE = """
 import pytest
+from msgspec.structs import replace
 
 @pytest.fixture(scope="module")
 def server(mosec_server):
@@ -48,6 +49,7 @@ def test_it(server, load, capsys, n):
 
 TWO = """
 import pytest
+from msgspec.structs import replace
 
 pytestmark = pytest.mark.gpuserve(throughput=0.1, p50=0.1, batching_ratio=0.1)
 
@@ -92,8 +94,8 @@ def test_a_long_test_says_how_it_gets_on(project: Project) -> None:
 def test_what_is_not_known_is_told_as_that() -> None:
     """A p99 of fewer than 100 requests, a rate before the first answer; errors where there are some."""
     look = Look("round", 2, 8, judgement(Verdict.INCONCLUSIVE))
-    few, many = (Totals(nanoseconds=10**9, requests=count, latency=alike(count, 12_300_000)) for count in (99, 100))
-    assert progress.progress_line("", None, Totals(nanoseconds=3 * 10**9), None) == "-/s  p99 -"
+    few, many = (Tick(0, 0, 10**9, requests=count, latency=alike(count, 12_300_000)) for count in (99, 100))
+    assert progress.progress_line("", None, Tick(0, 0, 3 * 10**9), None) == "-/s  p99 -"
     assert progress.progress_line("", None, few, None) == "99.0/s  p99 -"
     told = progress.progress_line("", None, replace(many, errors={"reset": 3}), None)
     assert told == "100/s  p99 12.3 ms  errors: 3"

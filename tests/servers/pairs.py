@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.totals import RunningTotals
+    from pytest_gpuserve.load.tick import Tick
     from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
@@ -36,7 +36,7 @@ class Seen:
     ticks: int = 0
     fail_at: int | None = None
 
-    def show(self, totals: RunningTotals) -> None:
+    def show(self, totals: Tick) -> None:
         """Hear of a tick."""
         del totals
         self.ticks += 1

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.load.schedule import Schedule
-    from pytest_gpuserve.load.totals import RunningTotals
+    from pytest_gpuserve.load.tick import Tick
     from pytest_gpuserve.measure.window import Session, Start
     from pytest_gpuserve.verdict.reason import Reason
 
@@ -68,7 +68,7 @@ class Planted(Unseen):
         self._at = at
         self._seen = 0
 
-    def show(self, totals: RunningTotals) -> None:
+    def show(self, totals: Tick) -> None:
         """Hear of a tick."""
         self._seen += 1
         if self._seen == self._at:

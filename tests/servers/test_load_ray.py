@@ -21,6 +21,7 @@ from pytest_gpuserve.load.driver import Engines
 from pytest_gpuserve.load.ray import RayEngine
 from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed, Constant
+from pytest_gpuserve.load.tick import shares
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.children.toolkit import alive, eventually, segments_of
 from tests.fakes.http_server import Serving, Totals, plan, serving
@@ -128,7 +129,7 @@ def test_one_engine_runs_on_each_of_two_nodes_until_one_is_lost(server: Serving)
                 engines.begin()
                 assert Totals(engines).take_to_end().requests == 100
         with Engines(plan(server.port, schedule=Closed(4)), 2, engine.source(Path(os.devnull))) as engines:
-            names = set(engines.next_tick().workers)
+            names = set(shares([engines.next_tick()]))
             assert {name.partition("/")[0] for name in names} == {"127.0.0.2", "127.0.0.3"}
             thread = threading.Thread(target=nodes.remove, args=(second,))
             thread.start()

@@ -41,7 +41,8 @@ from pytest_gpuserve.load.engine.streams import Streams
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
 from pytest_gpuserve.load.request import asked_of_stream, asks_to_close
 from pytest_gpuserve.load.schedule import Closed, Steps, is_open
-from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, Tick, frame
+from pytest_gpuserve.load.tick import Tick
+from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,7 +158,7 @@ class LoadEngine:
             self._reports.put(frame(part))
             self._number += 1
         self._next_tick_ns += overdue * self._plan.tick_ns
-        self._before = (tick.in_flight, tick.users)
+        self._before = (tick.under_way, tick.users)
         self._collect(now_ns)
 
     def _collect(self, now_ns: int) -> None:
@@ -179,7 +180,7 @@ class LoadEngine:
 
 
 def spread(
-    tick: Tick, ends_ns: Sequence[int], in_flight: int, users: int, late: Sequence[tuple[int, int]] = ()
+    tick: Tick, ends_ns: Sequence[int], under_way: int, users: int, late: Sequence[tuple[int, int]] = ()
 ) -> list[Tick]:
     """Cut a tick of an engine that stood still into those that the other engines report of the same time.
 
@@ -189,7 +190,7 @@ def spread(
     Args:
         tick: From the end of the one before it up to now, with the number of the first part.
         ends_ns: When the parts end, oldest first, save the last one, which ends now.
-        in_flight: Requests under way at the tick's begin.
+        under_way: Requests under way at the tick's begin.
         users: Users at the tick's begin.
         late: When beats that were late in it were due, and by how much they were.
     """
@@ -206,7 +207,7 @@ def spread(
                 number=number,
                 begin_ns=end_ns - length_ns,
                 end_ns=end_ns,
-                in_flight=in_flight,
+                under_way=under_way,
                 in_flight_ns=under_way_ns,
                 sending_ns=None if tick.sending_ns is None else 0,
                 receiving_ns=None if tick.receiving_ns is None else 0,

@@ -249,12 +249,12 @@ class Loop:
 
     def resent(self, slot: Slot) -> bytes:
         """The request under way is sent once more."""
-        self._counters.resent += 1
+        self._counters.tick.resent += 1
         return self._payload_of(slot)
 
     def chunk(self, now_ns: int, before_ns: int) -> None:
         """A chunk with content arrived."""
-        self._counters.chunks += 1
+        self._counters.tick.chunks += 1
         if before_ns != IDLE:
             self._counters.itl.note(now_ns - before_ns)
 
@@ -265,14 +265,15 @@ class Loop:
         first_ns, last_ns = (now_ns, now_ns) if stream.first_ns == IDLE else (stream.first_ns, stream.last_ns)
         self._under_way.remove(slot)
         self._note_latency(slot, last_ns)
-        counters.untimed_ns += now_ns - last_ns
+        tick = counters.tick
+        tick.untimed_ns += now_ns - last_ns
         ttft_ns = first_ns - self._clock_begin(slot)
         counters.ttft.note(ttft_ns)
         tpot_ns = None
         if tokens is not None:
-            counters.with_usage += 1
-            counters.usage_tokens += tokens
-            counters.tokens_beyond_chunks += tokens - stream.chunks
+            tick.with_usage += 1
+            tick.usage_tokens += tokens
+            tick.tokens_beyond_chunks += tokens - stream.chunks
             tpot_ns = 0
             if tokens > 1 and stream.chunks:
                 tpot_ns = (last_ns - first_ns) // (tokens - 1)
@@ -334,9 +335,9 @@ class Loop:
         assert self._objectives is not None
         is_met = self._objectives.met(now_ns - self._clock_begin(slot), ttft_ns, tpot_ns)
         if is_met is None:
-            self._counters.unjudged += 1
+            self._counters.tick.unjudged += 1
         elif is_met:
-            self._counters.good += 1
+            self._counters.tick.good += 1
 
     def _check_end(self) -> None:
         if self.ended:

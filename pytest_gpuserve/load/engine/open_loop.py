@@ -76,7 +76,7 @@ class OpenLoop(Loop):
             due_ns = self._begin_ns + arrival.at_ns
             if due_ns > now_ns:
                 break
-            self._counters.due += 1
+            self._counters.tick.due += 1
             # What is due together cannot be sent together: that the second waits for the first is no lateness.
             on_time_ns = now_ns if due_ns == self._last_due_ns else due_ns
             self._last_due_ns = due_ns
@@ -106,7 +106,7 @@ class OpenLoop(Loop):
             self._idle[slot] = None
             return
         arrival, held, late_ns = self._waiting.popleft()
-        self._counters.held += held
+        self._counters.tick.held += held
         # Until there was a slot to send it on the request was not ours to send: no lag, but latency all the same.
         sent_ns = self._send(slot, arrival.number, arrival.index, self._begin_ns + arrival.at_ns)
         self._counters.lag.note(late_ns + sent_ns - now_ns)

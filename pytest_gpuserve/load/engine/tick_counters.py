@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.engine.transport import Repeat, text_of
-from pytest_gpuserve.load.wire import AnswerCount, Tick
+from pytest_gpuserve.load.tick import HISTOGRAMS, AnswerCount, Tick
 from pytest_gpuserve.measure.histogram import LOG2_BASE
 from pytest_gpuserve.process.logs import excerpt
 
@@ -77,11 +77,14 @@ class DurationRecorder:
 
 
 class TickCounters:
-    """Counts of one tick; ``close`` hands them out and begins the next."""
+    """Counts what happens in a tick; ``close`` hands the tick out and begins the next.
+
+    Attributes:
+        tick: The one under way. Loops add to its numbers, and note durations here until it ends.
+        answers: For each payload its distinct answers: how often each came, and to which request first.
+    """
 
     def __init__(self, payloads: int = 1, keep_answers: Literal["all", "some", "none"] = "some") -> None:
-        self._number = 0
-        self._begin_ns = 0
         self._begin_cpu_ns = 0
         self._keep = keep_answers
         # Also where none are to be reported: what is known is counted faster than what is new.
@@ -97,33 +100,20 @@ class TickCounters:
         self.itl = DurationRecorder()
         self.tpot = DurationRecorder()
         self.repeat = Repeat(self.latency.note, self.lag.note)
-        self._reset()
+        self._reset(0)
 
-    def _reset(self) -> None:
+    def _reset(self, number: int) -> None:
+        self.tick = Tick(number)
         self.answers: list[dict[bytes, list[int]]] = [{} for _ in range(self._payloads)]
         """For each payload its distinct answers: how often each came, and to which request first."""
         self.repeat.begin_tick(self.answers[0])
-        self.untimed_ns = 0
-        self.due = 0
-        self.held = 0
-        self.resent = 0
-        self.chunks = 0
-        self.tokens_beyond_chunks = 0
-        self.with_usage = 0
-        self.usage_tokens = 0
-        self.good = 0
-        self.unjudged = 0
         self._failed = 0
-        self._errors: dict[str, int] = {}
-        self._samples: dict[str, str] = {}
         self._kept = 0
         self._kept_bytes = 0
-        self._unchecked = 0
-        self._unchecked_bytes = 0
 
     def begin(self, now_ns: int, cpu_ns: int) -> None:
         """Begin the first tick now."""
-        self._begin_ns = now_ns
+        self.tick.begin_ns = now_ns
         self._begin_cpu_ns = cpu_ns
 
     def settle(self) -> None:
@@ -140,8 +130,8 @@ class TickCounters:
             self._kept += 1
             self._kept_bytes += len(body)
         else:
-            self._unchecked += 1
-            self._unchecked_bytes += len(body)
+            self.tick.unchecked += 1
+            self.tick.bytes_received += len(body)
 
     def _has_room(self, size: int) -> bool:
         if not self._kept:
@@ -158,11 +148,12 @@ class TickCounters:
         """
         if under_way_ns is not None:
             self._failed += 1
-            self.untimed_ns += under_way_ns
-        self._errors[kind] = self._errors.get(kind, 0) + 1
+            self.tick.untimed_ns += under_way_ns
+        errors, samples = self.tick.errors, self.tick.error_samples
+        errors[kind] = errors.get(kind, 0) + 1
         # Of the first alone: to make the text and to look for secrets takes as long as some requests.
-        if kind not in self._samples:
-            self._samples[kind] = excerpt(text_of(sample), os.environ, most=SAMPLE_CHARACTERS)
+        if kind not in samples:
+            samples[kind] = excerpt(text_of(sample), os.environ, most=SAMPLE_CHARACTERS)
 
     def close(
         self,
@@ -188,59 +179,39 @@ class TickCounters:
             users: Of a closed loop.
             last: Whether it is the last one.
         """
-        latency, service = self.latency.close(), self.service.close()
-        requests = latency.total
-        sent = requests + self._failed + len(sent_ns) - self._under_way
+        tick = self.tick
+        for name in HISTOGRAMS:
+            setattr(tick, name, getattr(self, name).close())
+        tick.end_ns = now_ns
+        tick.requests = tick.latency.total
+        tick.sent = tick.requests + self._failed + len(sent_ns) - self._under_way
+        if not open_loop:
+            tick.due = tick.sent
+        tick.under_way = len(sent_ns)
         # Of a request that was under way at the begin only the rest counts: all its time less what it had waited.
         waited_ns = len(sent_ns) * now_ns - sum(sent_ns)
-        served_ns = (service if open_loop else latency).sum_ns + self.untimed_ns
+        served_ns = (tick.service if open_loop else tick.latency).sum_ns + tick.untimed_ns
+        tick.in_flight_ns = served_ns + waited_ns - self._waited_ns
+        tick.oldest_ns = now_ns - min(sent_ns, default=now_ns)
+        tick.opening = len(opening_ns)
+        tick.oldest_opening_ns = now_ns - opening_ns[0] if opening_ns else 0
         kept = [
             AnswerCount(index, body, count, number)
             for index, answers in enumerate(self.answers)
             for body, (count, number) in answers.items()
         ]
-        tick = Tick(
-            number=self._number,
-            begin_ns=self._begin_ns,
-            end_ns=now_ns,
-            requests=requests,
-            latency=latency,
-            service=service,
-            lag=self.lag.close(),
-            ttft=self.ttft.close(),
-            itl=self.itl.close(),
-            tpot=self.tpot.close(),
-            chunks=self.chunks,
-            tokens_beyond_chunks=self.tokens_beyond_chunks,
-            with_usage=self.with_usage,
-            usage_tokens=self.usage_tokens,
-            good=self.good,
-            unjudged=self.unjudged,
-            due=self.due if open_loop else sent,
-            sent=sent,
-            resent=self.resent,
-            held=self.held,
-            errors=self._errors,
-            error_samples=self._samples,
-            answers=[] if self._keep == "none" else kept,
-            unchecked=requests if self._keep == "none" else self._unchecked,
-            in_flight=len(sent_ns),
-            in_flight_ns=served_ns + waited_ns - self._waited_ns,
-            untimed_ns=self.untimed_ns,
-            opening=len(opening_ns),
-            oldest_opening_ns=now_ns - opening_ns[0] if opening_ns else 0,
-            cpu_ns=cpu_ns - self._begin_cpu_ns,
-            oldest_ns=now_ns - min(sent_ns, default=now_ns),
-            bytes_received=sum(len(answer.body) * answer.count for answer in kept) + self._unchecked_bytes,
-            sending_ns=None if transfer is None else transfer.sending_ns,
-            receiving_ns=None if transfer is None else transfer.receiving_ns,
-            users=users,
-            last=last,
-        )
-        self._number += 1
-        self._begin_ns = now_ns
-        self._begin_cpu_ns = cpu_ns
-        self._under_way = len(sent_ns)
+        tick.bytes_received += sum(len(answer.body) * answer.count for answer in kept)
+        if self._keep == "none":
+            tick.unchecked = tick.requests
+        else:
+            tick.answers = kept
+        tick.cpu_ns = cpu_ns - self._begin_cpu_ns
+        tick.sending_ns = None if transfer is None else transfer.sending_ns
+        tick.receiving_ns = None if transfer is None else transfer.receiving_ns
+        tick.users = users
+        tick.last = last
+        self._under_way = tick.under_way
         self._waited_ns = waited_ns
-        self._reset()
+        self._reset(tick.number + 1)
+        self.begin(now_ns, cpu_ns)
         return tick

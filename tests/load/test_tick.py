@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import sys
 from collections import Counter
-from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any
@@ -13,10 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from pytest_gpuserve.load.durations import Durations, requests_to_know
-from pytest_gpuserve.load.totals import COURSE_LENGTH, RunningTotals, Totals, merge_ticks, total
-from pytest_gpuserve.load.wire import AnswerCount, Tick
+from pytest_gpuserve.load.tick import COURSE_LENGTH, AnswerCount, Tick, together, total
 from tests.load.ticks import taken
 
 UNHURRIED = settings(deadline=None, max_examples=40)  # a busy machine may stall any example
@@ -45,7 +44,7 @@ def ticks_of_engines(draw: st.DrawFn) -> list[list[Tick]]:
         row = []
         for engine in range(engines):
             end = (number + 1) * 1000 + draw(st.integers(0, 99))
-            fields: dict[str, Any] = {name: draw(COUNTS) for name in (*SUMS, "in_flight", "users", "oldest_ns")}
+            fields: dict[str, Any] = {name: draw(COUNTS) for name in (*SUMS, "under_way", "users", "oldest_ns")}
             fields |= {name: draw(LATENCIES) for name in HISTOGRAMS}
             row.append(
                 Tick(
@@ -77,33 +76,38 @@ def tick(number: int = 0, begin_ns: int = 0, end_ns: int = 10**9, **fields: Any)
     return Tick(number, begin_ns, end_ns, **fields)
 
 
+def merged(ticks: list[Tick]) -> Tick:
+    """Ticks of several engines as one."""
+    return together({f"engine {part}": each for part, each in enumerate(ticks)})
+
+
 @UNHURRIED
 @given(rows=ticks_of_engines())
 def test_merged_ticks_hold_what_the_engines_counted(rows: list[list[Tick]]) -> None:
     """Counts and histograms add exactly, distinct answers stand once, and the time is what they cover on average."""
     for row in rows:
-        merged = merge_ticks(row)
-        for name in (*SUMS, "in_flight", "users"):
-            assert getattr(merged, name) == sum(getattr(part, name) for part in row)
+        whole = merged(row)
+        for name in (*SUMS, "under_way", "users"):
+            assert getattr(whole, name) == sum(getattr(part, name) for part in row)
         for name in HISTOGRAMS:
-            found = getattr(merged, name)
+            found = getattr(whole, name)
             assert (Counter(found.counts), found.sum_ns, found.max_ns) == pooled([getattr(part, name) for part in row])
-        assert Counter(merged.errors) == sum((Counter(part.errors) for part in row), Counter())
+        assert Counter(whole.errors) == sum((Counter(part.errors) for part in row), Counter())
         ends = [part.end_ns for part in row]
-        assert merged.begin_ns == sum(part.begin_ns for part in row) // len(row)
-        assert merged.end_ns == (max(ends) if any(part.last for part in row) else sum(ends) // len(row))
-        assert merged.oldest_ns == max(part.oldest_ns for part in row)
-        assert merged.last is all(part.last for part in row)
-        assert merged.number == row[0].number
+        assert whole.begin_ns == sum(part.begin_ns for part in row) // len(row)
+        assert whole.end_ns == (max(ends) if any(part.last for part in row) else sum(ends) // len(row))
+        assert whole.oldest_ns == max(part.oldest_ns for part in row)
+        assert whole.last is all(part.last for part in row)
+        assert whole.number == row[0].number
         counts: Counter[tuple[int, bytes]] = Counter()
         numbers: dict[tuple[int, bytes], int] = {}
         for answer in (answer for part in row for answer in part.answers):
             key = (answer.index, answer.body)
             counts[key] += answer.count
             numbers[key] = min(numbers.get(key, answer.number), answer.number)
-        assert {(answer.index, answer.body): answer.count for answer in merged.answers} == counts
-        assert {(answer.index, answer.body): answer.number for answer in merged.answers} == numbers
-        assert len(merged.answers) == len(counts)
+        assert {(answer.index, answer.body): answer.count for answer in whole.answers} == counts
+        assert {(answer.index, answer.body): answer.number for answer in whole.answers} == numbers
+        assert len(whole.answers) == len(counts)
 
 
 def test_clocks_that_went_apart_lengthen_no_window() -> None:
@@ -113,7 +117,7 @@ def test_clocks_that_went_apart_lengthen_no_window() -> None:
         [tick(number, begin, begin + tenth, requests=50) for begin in (number * tenth, number * tenth + tenth // 2)]
         for number in range(20)
     ]
-    ticks = [merge_ticks(row) for row in rows]
+    ticks = [merged(row) for row in rows]
     windows = [total(ticks[first : first + 5]) for first in range(0, 20, 5)]
     assert {window.throughput for window in windows} == {1000.0}
     assert total(ticks).throughput == 1000.0
@@ -123,7 +127,7 @@ def test_clocks_that_went_apart_lengthen_no_window() -> None:
 @given(rows=ticks_of_engines())
 def test_a_stretch_is_the_sum_of_its_ticks(rows: list[list[Tick]]) -> None:
     """Counts, histograms, sums and maxima of a stretch are those of all its ticks."""
-    ticks = [merge_ticks(row) for row in rows]
+    ticks = [merged(row) for row in rows]
     totals = total(ticks)
     for name in SUMS:
         assert getattr(totals, name) == sum(getattr(part, name) for part in ticks)
@@ -134,6 +138,8 @@ def test_a_stretch_is_the_sum_of_its_ticks(rows: list[list[Tick]]) -> None:
     assert Counter(totals.errors) == sum((Counter(part.errors) for part in ticks), Counter())
     assert totals.error_count == sum(totals.errors.values())
     assert (totals.users, totals.oldest_ns) == (ticks[-1].users, ticks[-1].oldest_ns)
+    # However the ticks are put together, and with nothing added.
+    assert Tick() + total(ticks[:1]) + total(ticks[1:]) == totals
     # Engines overlap, and yet no time counts twice.
     assert totals.nanoseconds == ticks[-1].end_ns - ticks[0].begin_ns
     assert totals.end_ns == ticks[-1].end_ns
@@ -144,8 +150,8 @@ def test_what_one_part_does_not_know_the_sum_does_not_know(name: str) -> None:
     """A part that was not timed is not taken for one that took no time, neither over engines nor over ticks."""
     known: dict[str, Any] = {name: 7}
     unknown: dict[str, Any] = {name: None}
-    assert getattr(merge_ticks([tick(**known), tick(**unknown)]), name) is None
-    assert getattr(merge_ticks([tick(**unknown), tick(**known)]), name) is None
+    assert getattr(merged([tick(**known), tick(**unknown)]), name) is None
+    assert getattr(merged([tick(**unknown), tick(**known)]), name) is None
     for rows in ([known, unknown], [unknown, known], [unknown]):
         ticks = [tick(at, at * 10**9, (at + 1) * 10**9, **row) for at, row in enumerate(rows)]
         assert getattr(total(ticks), name) is None
@@ -154,7 +160,7 @@ def test_what_one_part_does_not_know_the_sum_does_not_know(name: str) -> None:
 def test_the_first_sight_of_an_error_is_kept() -> None:
     """Of several engines the first one's, of several ticks the first one's."""
     first, second = tick(error_samples={"reset": "a"}), tick(error_samples={"reset": "b", "timeout": "c"})
-    assert merge_ticks([first, second]).error_samples == {"reset": "a", "timeout": "c"}
+    assert merged([first, second]).error_samples == {"reset": "a", "timeout": "c"}
     later = tick(1, 10**9, 2 * 10**9, error_samples={"reset": "b", "timeout": "c"})
     assert total([first, later]).error_samples == {"reset": "a", "timeout": "c"}
 
@@ -162,9 +168,9 @@ def test_the_first_sight_of_an_error_is_kept() -> None:
 def test_ticks_that_do_not_go_together_are_refused() -> None:
     """Of different times, none at all, and one that ends before it begins."""
     with pytest.raises(ValueError, match=r"\[0, 1\]"):
-        merge_ticks([tick(0), tick(1)])
+        merged([tick(0), tick(1)])
     with pytest.raises(ValueError, match=r"\[\]"):
-        merge_ticks([])
+        merged([])
     with pytest.raises(ValueError, match="tick 1 ends before it begins"):
         total([tick(), tick(1, 3 * NS, 2 * NS)])
 
@@ -186,7 +192,7 @@ def test_rates_are_by_hand() -> None:
     assert [(each.tokens_from_usage, each.tokens) for each in corrected] == [(False, 50), (False, 50), (True, 30)]
     assert [each.output_tokens_per_second for each in corrected] == [None, None, 15]
     assert replace(totals, with_usage=98, tokens_beyond_chunks=-60).output_tokens_per_second is None
-    empty = Totals()
+    empty = Tick()
     derived = ("throughput", "output_tokens_per_second", "in_flight")
     assert [getattr(empty, name) for name in derived] == [None] * len(derived)
     durations = Durations()
@@ -196,9 +202,9 @@ def test_rates_are_by_hand() -> None:
 
 def test_the_course_of_requests_under_way_is_even_and_bounded() -> None:
     """However long the stretch, some hundred evenly spaced numbers are kept, of the time in which something was due."""
-    ticks = [tick(number, number, number + 1, due=1, in_flight=number) for number in range(10_000)]
-    ticks += [tick(number, number, number + 1, in_flight=10**6) for number in range(10_000, 10_100)]
-    course = total(ticks).in_flight_course
+    ticks = [tick(number, number, number + 1, due=1, under_way=number) for number in range(10_000)]
+    ticks += [tick(number, number, number + 1, under_way=10**6) for number in range(10_000, 10_100)]
+    course = total(ticks).course
     assert COURSE_LENGTH // 2 <= len(course) <= COURSE_LENGTH
     assert {later - earlier for earlier, later in pairwise(course)} == {total(ticks).course_every}
     assert course[-1] > 10_000 - 2 * total(ticks).course_every
@@ -242,23 +248,19 @@ def test_a_quantile_lies_within(q: float) -> None:
 def test_size_does_not_grow_with_time() -> None:
     """After ten times as many ticks the totals are no larger: they keep sums."""
     sizes = []
-    running = RunningTotals()
+    totals = Tick()
     for number in range(2000):
-        running.add(
-            tick(
-                number,
-                number * NS,
-                (number + 1) * NS,
-                requests=2,
-                latency=taken([1000 + number % 50, 10**6]),
-                errors={"reset": 1},
-                error_samples={"reset": str(number)},
-                answers=[AnswerCount(0, str(number).encode(), 2, number)],
-            )
+        totals += tick(
+            number,
+            number * NS,
+            (number + 1) * NS,
+            requests=2,
+            latency=taken([1000 + number % 50, 10**6]),
+            errors={"reset": 1},
+            error_samples={"reset": str(number)},
+            answers=[AnswerCount(0, str(number).encode(), 2, number)],
         )
-        totals = running.totals()
         counts = totals.latency.counts
         sizes.append(len(counts) + sys.getsizeof(counts) + len(totals.errors) + len(totals.error_samples))
     assert sizes[199] == sizes[1999]
-    assert not hasattr(totals, "__dict__")
     assert totals.requests == totals.latency.total == 4000
