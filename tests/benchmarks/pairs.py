@@ -1,8 +1,6 @@
 """Two clients in turn on a noisy machine: ours, peer, peer, ours, ..., and the ratios of neighbours.
 
-What a request costs a client is beyond what it takes to start. CPU time is by the same basis for all: the whole process
-tree's from start to end. What a start takes is taken off by a second, smallest load: the cost of a request is the
-difference of both loads' CPU time by that of their requests.
+A request's cost to a client is beyond what it takes to start: the start is taken off by a second, smallest load.
 """
 
 from __future__ import annotations
@@ -11,10 +9,10 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from tests.benchmarks.peers import Outcome
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from tests.benchmarks.tools import Outcome
 
 Result = TypeVar("Result")
 
@@ -56,62 +54,17 @@ def in_turn(ours: Callable[[], Result], peer: Callable[[], Result], *, pairs: in
 def ratio(values: Sequence[tuple[float, float]]) -> Ratio:
     """Compare pairs of values."""
     ratios = [mine / theirs for mine, theirs in values]
-    return Ratio(
-        statistics.median(mine for mine, _ in values),
-        statistics.median(theirs for _, theirs in values),
-        statistics.median(ratios),
-        min(ratios),
-        max(ratios),
-        len(ratios),
-    )
+    ours, peer = (statistics.median(side) for side in zip(*values, strict=True))
+    return Ratio(ours, peer, statistics.median(ratios), min(ratios), max(ratios), len(ratios))
 
 
-STARTS = 3
+def cost_of_start(smallest: Callable[[], Outcome]) -> tuple[float, int]:
+    """CPU seconds and requests of the smallest load of a client: the median of three."""
+    loads = sorted((smallest() for _ in range(3)), key=lambda load: load.cpu_seconds)
+    return loads[1].cpu_seconds, loads[1].requests
 
 
-@dataclass(frozen=True)
-class Contestant:
-    """A client with its load.
-
-    Args:
-        load: Runs the load.
-        smallest: Runs the smallest that it can; None where that is none (wrk runs a second at least, and starts in
-            2 ms, which it is charged with).
-    """
-
-    load: Callable[[], Outcome]
-    smallest: Callable[[], Outcome] | None
-
-    def start(self) -> Outcome:
-        """Return its smallest load, with the median CPU time of a few."""
-        if self.smallest is None:
-            return Outcome(0, 0.0, 0.0)
-        loads = sorted((self.smallest() for _ in range(STARTS)), key=lambda load: load.cpu_seconds)
-        return loads[STARTS // 2]
-
-
-@dataclass(frozen=True)
-class Compared:
-    """Ours against a peer.
-
-    Args:
-        cost: CPU seconds a request.
-        speed: Requests a second.
-    """
-
-    cost: Ratio
-    speed: Ratio
-
-
-def compare(ours: Contestant, peer: Contestant, *, pairs: int) -> Compared:
-    """Run both in turn."""
-    ours_start, peer_start = ours.start(), peer.start()
-    results = in_turn(ours.load, peer.load, pairs=pairs)
-    return Compared(
-        ratio([(_cost(mine, ours_start), _cost(theirs, peer_start)) for mine, theirs in results]),
-        ratio([(mine.throughput, theirs.throughput) for mine, theirs in results]),
-    )
-
-
-def _cost(load: Outcome, start: Outcome) -> float:
-    return (load.cpu_seconds - start.cpu_seconds) / (load.requests - start.requests)
+def cost(load: Outcome, start: tuple[float, int] = (0.0, 0)) -> float:
+    """CPU seconds a request, less those of the start."""
+    seconds, requests = start
+    return (load.cpu_seconds - seconds) / (load.requests - requests)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import platform
-import shutil
-import subprocess
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,51 +21,31 @@ if TYPE_CHECKING:
 WIDTH = 260
 """Lines of a table are not folded, so that it can be pasted as Markdown."""
 
-PACKAGES = ("nginx-light", "wrk", "hey")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line.
-
-    Args:
-        what: The fact.
-        ours: Our value, with its unit.
-        peer: What it is compared with, and that value.
-        ratio: Ours to theirs.
-        spread: From the smallest to the largest, and of how many.
-        target: What was promised; empty where nothing was.
-        met: Whether it was kept; None where nothing was promised.
-    """
-
-    what: str
-    ours: str
-    peer: str
-    ratio: str = ""
-    spread: str = ""
-    target: str = ""
-    met: bool | None = None
+HEADER = ("fact", "pytest-gpuserve", "compared with", "ratio (median)", "spread", "promised", "kept")
 
 
 @dataclass
 class Table:
     """The rows of this session."""
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[tuple[str, ...]] = field(default_factory=list)
 
-    def add(self, row: Row) -> None:
-        """Add a row; it is kept whatever becomes of the test."""
-        self.rows.append(row)
+    def add(
+        self, what: str, ours: str, peer: str, *, ratio: str = "", spread: str = "", promised: str = "", kept: bool
+    ) -> bool:
+        """Add a row, whatever becomes of the test; returns whether its promise was kept."""
+        self.rows.append((what, ours, peer, ratio, spread, promised, "yes" if kept else "**no**"))
+        return kept
 
     def compare(
         self,
         what: str,
         peer: str,
         found: Ratio,
-        write: Callable[[float], str],
+        write: Callable[[float], str] = format_seconds,
         *,
-        least: float | None = None,
-        most: float | None = None,
+        least: float = 0.0,
+        most: float = float("inf"),
     ) -> bool:
         """Add a comparison, and tell whether its median ratio is within the bounds.
 
@@ -80,52 +57,20 @@ class Table:
             least: Smallest ratio that keeps the promise.
             most: Largest one.
         """
-        bounds = [(">=", least), ("<=", most)]
-        promised = [f"{sign} {bound:g}" for sign, bound in bounds if bound is not None]
-        met = (least is None or found.median >= least) and (most is None or found.median <= most)
-        self.add(
-            Row(
-                what,
-                write(found.ours),
-                f"{peer}: {write(found.peer)}",
-                f"{found.median:.3f}",
-                f"{found.low:.3f} to {found.high:.3f}, {found.pairs} pairs",
-                ", ".join(promised),
-                met if promised else None,
-            )
+        return self.add(
+            what,
+            write(found.ours),
+            f"{peer}: {write(found.peer)}",
+            ratio=f"{found.median:.3f}",
+            spread=f"{found.low:.3f} to {found.high:.3f}, {found.pairs} pairs",
+            promised=f"{least:g} to {most:g}",
+            kept=least <= found.median <= most,
         )
-        return met
 
-    def compare_seconds(
-        self, what: str, peer: str, found: Ratio, *, least: float | None = None, most: float | None = None
-    ) -> bool:
-        """Add a comparison of durations; as ``compare``."""
-        return self.compare(what, peer, found, format_seconds, least=least, most=most)
-
-    def markdown(self) -> str:
-        """Return the table, with the machine below it."""
-        lines = [
-            "| fact | pytest-gpuserve | compared with | ratio (median) | spread | promised | kept |",
-            "|---|---|---|---|---|---|---|",
-        ]
-        kept = {None: "", True: "yes", False: "**no**"}
-        lines += [
-            f"| {row.what} | {row.ours} | {row.peer} | {row.ratio} | {row.spread} | {row.target} | {kept[row.met]} |"
-            for row in self.rows
-        ]
-        return "\n".join([*lines, "", f"Measured on: {machine()}."])
-
-
-def machine() -> str:
-    """Name the machine and the versions of what was measured."""
-    host = read_host()
-    parts = [f"{host.cores} cores of {host.cpu}", f"Linux {host.kernel}", f"Python {platform.python_version()}"]
-    query = shutil.which("dpkg-query")
-    if query:
-        command = [query, "--show", "--showformat=${Package} ${Version}\n", *PACKAGES]
-        asked = subprocess.run(command, capture_output=True, text=True, check=False)
-        parts += asked.stdout.splitlines()
-    return ", ".join(parts)
+    def show(self) -> None:
+        """Print the table, with the machine below it."""
+        host = read_host()
+        show(rich_table(HEADER, self.rows, words=HEADER), f"Measured on: {host.cores} cores of {host.cpu}.")
 
 
 def rich_table(

@@ -15,7 +15,7 @@ from pytest_gpuserve.process.child import Command, Process
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.process.ready import HttpRequest, Patience, all_of, http_probe, owned_port_probe, wait
-from tests.benchmarks.peers import debian
+from tests.benchmarks.tools import debian
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -91,11 +91,9 @@ def timed(folder: Path, mode: str, service_seconds: float) -> Iterator[Timed]:
 
 
 @contextmanager
-def up(
-    argv: tuple[str, ...], log: Path, port: int, what: str, *, path: str = "/", env: Mapping[str, str] | None = None
-) -> Iterator[Process]:
+def up(argv: tuple[str, ...], log: Path, port: int, what: str, *, path: str = "/") -> Iterator[Process]:
     """Run a server for the block, from when it answers on its port."""
-    command = Command(argv, {**os.environ, **(env or {})}, log.parent, log)
+    command = Command(argv, dict(os.environ), log.parent, log)
     with Process.start(command) as process:
         deadline = Deadline.after(UP_SECONDS)
         answers = http_probe("127.0.0.1", port, HttpRequest(path), patience=Patience(deadline))

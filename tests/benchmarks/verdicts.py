@@ -3,6 +3,10 @@
     python -m tests.benchmarks.verdicts tests/benchmarks/recorded_rounds/*.jsonl
     python -m tests.benchmarks.verdicts tests/benchmarks/recorded_rounds/*.jsonl --metric p99
 
+A line of a file is a round, as JSON. ``win`` lists its windows in the order of time, each as [block, arm, requests/s,
+mean batch size, p50, p90, p95, p99, ...]; arm "A" is the base, "B" the candidate. ``slow`` is by how much the candidate
+really was slower, as a fraction; without it, both are the same build.
+
 From rounds of one build, comparisons are drawn at random: which rounds, in which order, and which of the two servers
 is the base. A slowdown is put in by adding to the candidate's log costs. The paired verdict knows nothing but its
 default prior. The other rules have a fixed number of rounds, and get the windows in two ways: *apart*, as these tools
@@ -15,29 +19,35 @@ mean of its windows' p99, since the files hold no histograms.
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from collections import defaultdict
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import TYPE_CHECKING, Final
+from statistics import NormalDist, fmean, median
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
+from pytest_benchmark.utils import PercentageRegressionCheck
 
-from pytest_gpuserve.verdict.metric import Growth, Metric, metric_by_option
+from pytest_gpuserve.verdict.metric import Growth, Metric, log_cost, metric_by_option
 from pytest_gpuserve.verdict.paired import RoundPoint, default_prior, paired_evidence
 from pytest_gpuserve.verdict.sequential import BLOCKS, LEVELS, LOOKS, first_look
 from pytest_gpuserve.verdict.verdict import Verdict
-from tests.benchmarks.recorded import COLUMNS, RecordedBlock, RecordedRound, read_rounds
 from tests.benchmarks.rows import parser_of, rich_table, show
-from tests.benchmarks.verdict_rules import rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from rich.table import Table
+    from numpy.typing import NDArray
 
-    from tests.benchmarks.verdict_rules import Rule
+    Numbers: TypeAlias = NDArray[np.float64]
+    Rule: TypeAlias = Callable[[Numbers, Numbers], bool]
+    """Whether a candidate is called slower, by log costs of the base's and of its windows in the order of time."""
+
+COLUMNS: Final = ("throughput", "batching_ratio", "p50", "p90", "p95", "p99")
+"""Metrics of a window, by their options."""
 
 SLOWDOWNS: Final = (0.0, 0.02, 0.03, 0.05, 0.10)
 MOST_ROUNDS: Final = LOOKS[-1][0]
@@ -47,7 +57,82 @@ START_WINDOWS: Final = 20
 FIXED_ROUNDS: Final = 4
 """Of the rules with a fixed number."""
 
-SEED: Final = 0
+
+@dataclass(frozen=True)
+class RecordedRound:
+    """One fresh start of both servers.
+
+    Attributes:
+        blocks: Log costs of the base's and of the candidate's windows, a pair for each block, in the order of time.
+        slower: By how much the candidate really was slower, as a fraction.
+    """
+
+    blocks: tuple[tuple[list[float], list[float]], ...]
+    slower: float = 0.0
+
+    @property
+    def windows(self) -> int:
+        """Windows of both servers."""
+        return sum(len(base) + len(candidate) for base, candidate in self.blocks)
+
+    def arm(self, place: int) -> list[float]:
+        """Log costs of one server's windows: 0 is the base, 1 the candidate."""
+        return [cost for block in self.blocks for cost in block[place]]
+
+    def swapped(self) -> RecordedRound:
+        """The same with base and candidate exchanged."""
+        return replace(self, blocks=tuple((candidate, base) for base, candidate in self.blocks))
+
+    def point(self, blocks: int, log_cost_more: float = 0.0) -> RoundPoint:
+        """The first blocks as they are judged; positive is worse."""
+        compared = self.blocks[:blocks]
+        return RoundPoint(tuple(fmean(candidate) - fmean(base) + log_cost_more for base, candidate in compared))
+
+
+def read_rounds(path: Path, metric: Metric) -> list[RecordedRound]:
+    """All rounds of a file, of one number of their windows."""
+    rounds = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        read = json.loads(line)
+        blocks: dict[int, tuple[list[float], list[float]]] = defaultdict(lambda: ([], []))
+        for block, arm, *values in read["win"]:
+            blocks[block]["AB".index(arm)].append(log_cost(metric, values[COLUMNS.index(metric.option)]))
+        rounds.append(RecordedRound(tuple(blocks.values()), read.get("slow", 0.0)))
+    return rounds
+
+
+# -- by which other tools call a build slower; none knows which windows share a server start
+
+
+def mean_worse(base: Numbers, candidate: Numbers, *, growth: float) -> bool:
+    """pytest-benchmark's ``--benchmark-compare-fail=mean:5%``, by its own code: the means' ratio and nothing else."""
+    check = PercentageRegressionCheck("mean", 100 * growth)  # type: ignore[no-untyped-call]
+    now, then = ({"mean": float(np.exp(costs).mean())} for costs in (candidate, base))
+    return check.fails(now, then) is not None  # type: ignore[no-untyped-call]
+
+
+def mann_whitney(base: Numbers, candidate: Numbers) -> bool:
+    """The candidate's windows rank higher than the base's, one-sided at .05."""
+    return mann_whitney_p(base, candidate) < 0.05
+
+
+def asv(base: Numbers, candidate: Numbers, *, growth: float) -> bool:
+    """asv's: the medians differ by more than a factor, and Mann-Whitney says so at p < .002, two-sided."""
+    beyond = np.median(candidate) - np.median(base) > math.log1p(growth)
+    return bool(beyond) and 2 * mann_whitney_p(base, candidate) < 0.002
+
+
+def mann_whitney_p(base: Numbers, candidate: Numbers) -> float:
+    """One-sided p-value that the candidate's values are no larger, by the normal approximation corrected for ties."""
+    count, other = len(candidate), len(base)
+    total = count + other
+    _, place, ties = np.unique(np.concatenate([candidate, base]), return_inverse=True, return_counts=True)
+    ranks = (np.cumsum(ties) - (ties - 1) / 2)[place]
+    u = ranks[:count].sum() - count * (count + 1) / 2
+    variance = count * other / 12 * (total + 1 - (ties**3 - ties).sum() / (total * (total - 1)))
+    if variance <= 0:
+        return 1.0
+    return NormalDist().cdf(-(u - count * other / 2 - 0.5) / math.sqrt(variance))
 
 
 @dataclass(frozen=True)
@@ -92,13 +177,11 @@ class Bench:
     @classmethod
     def of(cls, files: Iterable[Path], metric: Metric, repetitions: int) -> Bench:
         """The bench of what some files hold, at the metric's default tolerance."""
-        same: list[RecordedRound] = []
-        slowed: dict[float, list[RecordedRound]] = {}
+        pools: dict[float, list[RecordedRound]] = {0.0: []}
         for round_ in (round_ for path in files for round_ in read_rounds(path, metric)):
-            (slowed.setdefault(round_.slower, []) if round_.slower else same).append(round_)
-        assert len(same) >= max(MOST_ROUNDS, 2 * FIXED_ROUNDS), "too few rounds of one build"
-        assert all(len(pool) >= MOST_ROUNDS for pool in slowed.values()), "too few rounds of a slowed build"
-        return cls(metric, Growth(metric.default_tolerance), same, slowed, repetitions)
+            pools.setdefault(round_.slower, []).append(round_)
+        assert all(len(pool) >= max(MOST_ROUNDS, 2 * FIXED_ROUNDS) for pool in pools.values()), "too few rounds"
+        return cls(metric, Growth(metric.default_tolerance), pools.pop(0.0), pools, repetitions)
 
     @property
     def slowdowns(self) -> list[float]:
@@ -107,42 +190,47 @@ class Bench:
 
     def rows(self) -> list[Row]:
         """Every rule's."""
+        rules: dict[str, Rule] = {
+            f"pytest-benchmark, mean:{100 * self.growth:g}%": partial(mean_worse, growth=self.growth),
+            "Mann-Whitney, p < .05": mann_whitney,
+            f"asv, factor {1 + self.growth:g}, p < .002": partial(asv, growth=self.growth),
+        }
         rows = [self._paired()]
-        for servers, draw in (("side by side", self._side_by_side), ("apart", self._apart)):
-            rows += [self._fixed(name, rule, servers, draw) for name, rule in rules(self.growth).items()]
+        for servers, draw in (("side by side", partial(_some, count=FIXED_ROUNDS)), ("apart", self._apart)):
+            rows += [self._fixed(name, rule, servers, draw) for name, rule in rules.items()]
         return rows
 
     def _paired(self) -> Row:
-        draws = self._drawn(partial(_some, count=MOST_ROUNDS), self.same)
+        some = partial(_some, count=MOST_ROUNDS)
+        draws = self._drawn(some, self.same)
         ends = {slower: [self._verdict(rounds, math.log1p(slower)) for rounds in draws] for slower in self.slowdowns}
-        recorded = {
-            slower: [self._verdict(rounds, 0.0) for rounds in self._drawn(partial(_some, count=MOST_ROUNDS), pool)]
+        really = {
+            slower: [self._verdict(rounds, 0.0) for rounds in self._drawn(some, pool)]
             for slower, pool in self.slowed.items()
         }
         return Row(
             "pytest-gpuserve, paired",
             "side by side",
             {slower: _share(verdict is Verdict.REGRESSED for verdict, _ in of) for slower, of in ends.items()},
-            {slower: _share(verdict is Verdict.REGRESSED for verdict, _ in of) for slower, of in recorded.items()},
+            {slower: _share(verdict is Verdict.REGRESSED for verdict, _ in of) for slower, of in really.items()},
             {slower: _share(verdict.passes for verdict, _ in of) for slower, of in ends.items()},
             {slower: median(windows for _, windows in of) for slower, of in ends.items()},
         )
 
-    def _verdict(self, rounds: Sequence[RecordedRound], log_cost: float) -> tuple[Verdict, int]:
+    def _verdict(self, rounds: Sequence[RecordedRound], more: float) -> tuple[Verdict, int]:
         """Look until it is decided: the verdict, and the windows that it took."""
         prior = default_prior(self.metric)
-        points = [_point(round_, len(round_.blocks), log_cost) for round_ in rounds]
+        points = [round_.point(BLOCKS, more) for round_ in rounds]
         verdict, windows = Verdict.INCONCLUSIVE, 0
         for look in range(first_look(self.metric), len(LOOKS)):
             begun, blocks = LOOKS[look]
-            known = points[:begun]
             last = rounds[begun - 1]
+            if blocks < BLOCKS and len(last.blocks) <= blocks:
+                continue
+            left = last.blocks[blocks:]
             windows = begun * START_WINDOWS + sum(round_.windows for round_ in rounds[:begun])
-            if blocks < BLOCKS:
-                if len(last.blocks) <= blocks:
-                    continue
-                known = [*points[: begun - 1], _point(last, blocks, log_cost)]
-                windows -= sum(len(block.base) + len(block.candidate) for block in last.blocks[blocks:])
+            windows -= sum(len(base) + len(candidate) for base, candidate in left)
+            known = [*points[: begun - 1], last.point(blocks, more)]
             verdict = paired_evidence(self.metric, known, prior, most_growth=self.growth, levels=LEVELS[look]).verdict
             if verdict is not Verdict.INCONCLUSIVE:
                 break
@@ -150,26 +238,11 @@ class Bench:
 
     def _fixed(self, name: str, rule: Rule, servers: str, draw: Callable[..., list[RecordedRound]]) -> Row:
         draws = self._drawn(draw, self.same)
-        alarms = {slower: self._alarms(rule, draws, math.log1p(slower)) for slower in self.slowdowns}
-        recorded = {slower: self._alarms(rule, self._drawn(draw, pool), 0.0) for slower, pool in self.slowed.items()}
+        alarms = {slower: _alarms(rule, draws, math.log1p(slower)) for slower in self.slowdowns}
+        really = {slower: _alarms(rule, self._drawn(draw, pool), 0.0) for slower, pool in self.slowed.items()}
         windows = median(FIXED_ROUNDS * START_WINDOWS + sum(round_.windows for round_ in rounds) for rounds in draws)
-        return Row(
-            name,
-            servers,
-            alarms,
-            recorded,
-            {slower: 1 - rate for slower, rate in alarms.items()},
-            dict.fromkeys(self.slowdowns, windows),
-        )
-
-    def _alarms(self, rule: Rule, draws: Sequence[Sequence[RecordedRound]], log_cost: float) -> float:
-        return _share(
-            rule(
-                np.array([cost for round_ in rounds for cost in round_.base]),
-                np.array([cost for round_ in rounds for cost in round_.candidate]) + log_cost,
-            )
-            for rounds in draws
-        )
+        passes = {slower: 1 - rate for slower, rate in alarms.items()}
+        return Row(name, servers, alarms, really, passes, dict.fromkeys(self.slowdowns, windows))
 
     def _drawn(
         self,
@@ -177,14 +250,11 @@ class Bench:
         pool: Sequence[RecordedRound],
     ) -> list[list[RecordedRound]]:
         """Comparisons from a pool; identical builds with base and candidate exchanged at random."""
-        random = np.random.default_rng(SEED)
+        random = np.random.default_rng(0)
         drawn = [draw(random, pool) for _ in range(self.repetitions)]
         if pool is not self.same:
             return drawn
         return [[r.swapped() for r in rounds] if random.random() < 0.5 else rounds for rounds in drawn]
-
-    def _side_by_side(self, random: np.random.Generator, pool: Sequence[RecordedRound]) -> list[RecordedRound]:
-        return _some(random, pool, count=FIXED_ROUNDS)
 
     def _apart(self, random: np.random.Generator, pool: Sequence[RecordedRound]) -> list[RecordedRound]:
         """The base of rounds in a row, with the candidate of other rounds in a row."""
@@ -194,16 +264,12 @@ class Bench:
             second += FIXED_ROUNDS
         else:
             first, second = (int(random.integers(0, len(each) - FIXED_ROUNDS + 1)) for each in (self.same, pool))
+        bases, candidates = self.same[first : first + FIXED_ROUNDS], pool[second : second + FIXED_ROUNDS]
         return [
             RecordedRound(
-                tuple(
-                    RecordedBlock(old.base, new.candidate)
-                    for old, new in zip(base.blocks, candidate.blocks, strict=False)
-                )
+                tuple((old[0], new[1]) for old, new in zip(base.blocks, candidate.blocks, strict=False)),
             )
-            for base, candidate in zip(
-                self.same[first : first + FIXED_ROUNDS], pool[second : second + FIXED_ROUNDS], strict=True
-            )
+            for base, candidate in zip(bases, candidates, strict=True)
         ]
 
 
@@ -212,36 +278,16 @@ def _some(random: np.random.Generator, pool: Sequence[RecordedRound], *, count: 
     return [pool[int(place)] for place in random.permutation(len(pool))[:count]]
 
 
-def _point(round_: RecordedRound, blocks: int, log_cost: float) -> RoundPoint:
-    return RoundPoint(tuple(block.difference + log_cost for block in round_.blocks[:blocks]))
+def _alarms(rule: Rule, draws: Sequence[Sequence[RecordedRound]], more: float) -> float:
+    arms = (
+        [np.array([cost for round_ in rounds for cost in round_.arm(place)]) for place in (0, 1)] for rounds in draws
+    )
+    return _share(rule(base, candidate + more) for base, candidate in arms)
 
 
 def _share(flags: Iterable[bool]) -> float:
     counted = list(flags)
     return sum(counted) / len(counted)
-
-
-def table(bench: Bench, rows: Sequence[Row]) -> Table:
-    """The rows for people; it is Markdown too."""
-    really = [f"really +{100 * slower:g} %" for slower in bench.slowed]
-    sizes = [f"{len(pool)} ({name})" for name, pool in zip(really, bench.slowed.values(), strict=True)]
-    title = (
-        f"{bench.metric.name}, growth {100 * bench.growth:g} %; how often the candidate is called slower;"
-        f" {bench.repetitions} comparisons each, from {', '.join([str(len(bench.same)), *sizes])} rounds"
-    )
-    header = ["rule", "servers run", "same build", *(f"+{100 * slower:g} %" for slower in bench.slowdowns[1:]), *really]
-    header += ["windows, same build", f"at +{100 * bench.growth:g} %"]
-    cells = [
-        (
-            row.rule,
-            row.servers,
-            *(f"{rate:.3f}" for rate in (*row.alarms.values(), *row.recorded_alarms.values())),
-            f"{row.windows[0.0]:g}",
-            f"{row.windows[bench.growth]:g}",
-        )
-        for row in rows
-    ]
-    return rich_table(header, cells, words=("rule", "servers run"), title=title)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -253,9 +299,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     bench = Bench.of(arguments.files, metric_by_option(arguments.metric), arguments.repetitions)
     rows = bench.rows()
+    put_in = [f"+{100 * slower:g} %" for slower in bench.slowdowns[1:]]
+    really = [f"really +{100 * slower:g} %" for slower in bench.slowed]
+    header = ["rule", "servers run", "same build", *put_in, *really, "windows, same build"]
+    header.append(f"at +{100 * bench.growth:g} %")
+    cells = [
+        (
+            row.rule,
+            row.servers,
+            *(f"{rate:.3f}" for rate in (*row.alarms.values(), *row.recorded_alarms.values())),
+            f"{row.windows[0.0]:g}",
+            f"{row.windows[bench.growth]:g}",
+        )
+        for row in rows
+    ]
+    title = f"{bench.metric.name}, growth {100 * bench.growth:g} %: how often the candidate is called slower"
     passes = rows[0].passes
     show(
-        table(bench, rows),
+        rich_table(header, cells, words=("rule", "servers run"), title=title),
         f"The paired verdict passes {passes[0.0]:.3f} of identical builds and {passes[bench.growth]:.3f} of those"
         " that are slower by as much as is accepted; what neither passes nor is called slower is INCONCLUSIVE.",
     )
