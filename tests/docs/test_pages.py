@@ -27,6 +27,7 @@ FILES = [
     ROOT / "README.md",
     ROOT / "suites" / "README.md",
     ROOT / "tests" / "README.md",
+    ROOT / "tests" / "suites" / "README.md",
     *(ROOT / ".github").glob("*.md"),
     *PAGES,
 ]

@@ -1,4 +1,4 @@
-"""The suites' table of the five systems names every row once, and only tests that there are."""
+"""The table of the five systems names every row once, and only tests that exist."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 ROWS = {"000": 12, "001": 12, "002": 11, "003": 16, "004": 12}
 """How many of each system."""
 
-TEXT = (ROOT / "suites" / "README.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "tests" / "suites" / "README.md").read_text(encoding="utf-8")
 TABLE = TEXT.split("<!-- rows -->")[1].split("<!-- end of rows -->")[0]
 LINES = [line for line in TABLE.splitlines() if re.match(r"\| \d", line)]
 
