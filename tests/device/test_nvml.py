@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import os
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -312,24 +311,10 @@ def test_nvml_is_open_once_for_a_process(library: Path, tmp_path: Path, error: d
     assert calls.read_text().split() == ["init", "shutdown"]
 
 
-def test_importing_the_package_does_not_import_the_binding() -> None:
-    """A pytest run that measures nothing does not pay for NVML."""
-    assert (
-        printed("import sys, pytest_gpuserve.device; print('pynvml' in sys.modules)", env=os.environ).strip() == "False"
-    )
-
-
 PRODUCTS = {
-    "Tesla T4": "T4",
     "NVIDIA Tesla T4": "T4",
-    "NVIDIA L4": "L4",
-    "NVIDIA A10G": "A10G",
-    "NVIDIA A100-SXM4-80GB": "A100-SXM4-80GB",
     "NVIDIA H100 80GB HBM3": "H100-80GB-HBM3",
-    "NVIDIA H200": "H200",
     "Tesla V100-SXM2-16GB": "V100-SXM2-16GB",
-    "NVIDIA GeForce RTX 3090": "GeForce-RTX-3090",
-    "NVIDIA RTX 6000 Ada Generation": "RTX-6000-Ada-Generation",
     "Quadro RTX 6000": "Quadro-RTX-6000",
 }
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,9 +10,6 @@ from pytest_gpuserve.device import Device, Gpu, Host, NvmlAnswer, select_device,
 from pytest_gpuserve.errors import DeviceProblem
 from pytest_gpuserve.process.container import Container
 from pytest_gpuserve.servers.instance import on_device
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 HOST = Host(id="pool", cpu="AMD EPYC", cores=2, memory_bytes=2**34, kernel="6.1", system="Debian GNU/Linux 12")
 
@@ -65,10 +60,7 @@ def refusal(asked: str, answer: NvmlAnswer = ALL, visible: str | None = None) ->
         ("auto", ALL, "1,0", H200),
         ("auto", ALL, "GPU-2", SECOND_T4),
         ("auto", ALL, "", None),
-        ("auto", MISMATCH, "-1", None),
         ("auto", ALL, "NoDevFiles", None),
-        ("cpu", ALL, None, None),
-        ("cpu", NO_GPU, None, None),
         ("cpu", MISMATCH, None, None),
         ("H200", ALL, None, H200),
         ("T4", ALL, None, T4),
@@ -133,9 +125,7 @@ def test_a_hidden_gpu_is_explained() -> None:
         ("", ()),
         ("1", (H200,)),
         (" 1 , 0 ", (H200, T4)),
-        ("0,-1,1", (T4,)),
         ("0,9,1", (T4,)),
-        ("1,1", (H200,)),
         (H200.uuid, (H200,)),
         ("GPU-1aaa,0", (H200, T4)),
         ("GPU-", ()),
@@ -152,22 +142,6 @@ def test_a_server_sees_only_its_device() -> None:
     assert Device("cpu", None, HOST).environment() == {"CUDA_VISIBLE_DEVICES": ""}
     assert Device("T4", T4, HOST).lock_key != Device("T4", SECOND_T4, HOST).lock_key
     assert Device("cpu", None, HOST).lock_key == "cpu"
-
-
-@pytest.mark.parametrize("visible", [None, "1", H200.uuid, "1,0"])
-def test_litserve_finds_the_gpu(visible: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """LitServe's own function counts one GPU for the variables that a server gets, however the session names it."""
-    connector = pytest.importorskip("litserve.connector")
-    listed = "\n".join(f"GPU {gpu.index}: {gpu.product} (UUID: {gpu.uuid})" for gpu in ALL.gpus)
-    (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\necho '{listed}'\n")
-    (tmp_path / "nvidia-smi").chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    for name, value in select("H200", visible=visible).environment().items():
-        monkeypatch.setenv(name, value)
-    connector.check_cuda_with_nvidia_smi.cache_clear()
-    found = connector._Connector(accelerator="gpu")
-    connector.check_cuda_with_nvidia_smi.cache_clear()
-    assert (found.accelerator, found.devices) == ("cuda", 1)
 
 
 @pytest.mark.parametrize("answer", [ONE_LOST, NvmlAnswer((replace(T4, mig=True, mig_profile="1g"), H200), "")])

@@ -206,33 +206,6 @@ def test_a_mig_instance_has_its_own_memory_and_the_whole_gpus_energy(story: Stor
 # -- errors
 
 
-def _least_slow(seen: SamplerOutput, uuids: list[str]) -> int:
-    """How often each GPU's slow values have been looked at, at least."""
-    return min(
-        sum(any(getattr(look, name) is not None for name in SLOW) for look in of_gpu(seen, uuid)) for uuid in uuids
-    )
-
-
-def test_a_function_that_is_not_supported_costs_its_value_and_no_more(library: Path, tmp_path: Path) -> None:
-    """Each function in turn, on a GPU of its own: its value is None, told once; all else is there."""
-    functions = list(OF_FUNCTION)
-    gpus = tuple(replace(T4, uuid=f"GPU-{index:08}", pci=None) for index, _ in enumerate(functions))
-    errors = tuple(Error(function, NOT_SUPPORTED, index) for index, function in enumerate(functions))
-    # An older driver that has no newer name has the older one; here it has neither.
-    errors += (Error("nvmlDeviceGetCurrentClocksThrottleReasons", NOT_SUPPORTED, functions.index(REASONS)),)
-    uuids = [gpu.uuid for gpu in gpus]
-    seen = sample_script(Script(gpus, errors), tmp_path, library, uuids, lambda seen: _least_slow(seen, uuids) >= 1)
-    assert seen.problem == ""
-    assert seen.events == ()
-    assert Counter(unknown.uuid for unknown in seen.unknown) == dict.fromkeys(uuids, 1)
-    for uuid, function in zip(uuids, functions, strict=True):
-        looks = of_gpu(seen, uuid)
-        for name in FAST:
-            assert {getattr(look, name) is None for look in looks} == {name == OF_FUNCTION[function]}, (function, name)
-        for name in SLOW:
-            assert all(getattr(look, name) is None for look in looks) == (name == OF_FUNCTION[function])
-
-
 PROBE = """
 import sys, msgspec, pynvml
 from pytest_gpuserve.device.gpu_probe import GpuProbe

@@ -26,13 +26,9 @@ OPEN, STEPS = (LoadShape(schedule, warmup_seconds=0.3) for schedule in (Poisson(
     ("shape", "what", "number"),
     [
         pytest.param(USERS, "tick", 1, id="in the warm-up"),
-        pytest.param(USERS, "halt", 0, id="after the warm-up"),
         pytest.param(USERS, "begin", 0, id="as a turn begins"),
         pytest.param(USERS, "tick", 6, id="in a turn"),
-        pytest.param(USERS, "halt", 1, id="after a turn"),
         pytest.param(OPEN, "halt", 1, id="before an open loop begins"),
-        pytest.param(STEPS, "tick", 1, id="in the warm-up of what is measured as a whole"),
-        pytest.param(STEPS, "tick", 3, id="at the first tick of what is measured as a whole"),
         pytest.param(STEPS, "halt", 1, id="after what is measured as a whole"),
     ],
 )

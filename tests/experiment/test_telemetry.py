@@ -254,12 +254,6 @@ def since(begin: float, **values: object) -> Callable[[Alone], Callable[[float],
             ReasonKind.FOREIGN_PROCESS,
             f"foreign use of {UUID}: it was 0 % busy, 1025 MiB in use before the server's start",
         ),
-        "utilisation before the start": (
-            lambda _: lambda at: {"gpu_utilisation": 0.07},
-            ReasonKind.FOREIGN_PROCESS,
-            f"foreign use of {UUID}: it was 7 % busy, 400 MiB in use",
-        ),
-        "memory errors": (since(1.0, uncorrected_ecc=2), ReasonKind.GPU_ERROR, f"uncorrected ECC errors on {UUID}"),
         "a blind driver": (
             lambda _: lambda _: BLANK,
             ReasonKind.GPU_UNKNOWN,
@@ -300,21 +294,6 @@ def test_a_server_on_the_cpu_is_no_measurement_of_the_gpu(server: Alone) -> None
     assert (problem.kind, problem.about) == (ReasonKind.GPU_UNUSED, UUID)
     assert 'move the model and its inputs in the Worker with .to("cuda")' in problem.text
     assert server.ticks <= WARMUP_TICKS + 3 * WINDOW_TICKS
-
-
-def test_whether_the_gpu_is_used_may_be_unknown(server: Alone) -> None:
-    """Without its memory: the run goes on, and says so."""
-    server.eyes.gpu = lambda _: {"gpu_utilisation": None, "memory_used_bytes": None}
-    assert server.measure()[1] == []
-    assert f"telemetry unknown: {UUID}: whether the server uses it" in server.notes
-
-
-def test_whose_processes_are_there_may_be_unknown(server: Alone) -> None:
-    """In a container none of the pids is ours: the run goes on, and says so."""
-    server.eyes.gpu = server.since_load(0.0, 1e9, processes=(FOREIGN,))
-    assert server.measure()[1] == []
-    (note,) = server.notes
-    assert note.startswith(f"telemetry unknown: {UUID}: whose processes are on it")
 
 
 def test_a_container_starts_before_it_is_known_for_ours(server: Alone) -> None:
@@ -359,17 +338,6 @@ def test_unknown_reasons_are_said_and_the_run_goes_on(server: Alone) -> None:
     ]
 
 
-@pytest.mark.parametrize("without", [False, True])
-def test_a_gpu_without_ecc_is_not_asked_for_it(server: Alone, *, without: bool) -> None:
-    """Of another one it is said that it is not known."""
-    server.eyes.gpu = lambda _: {"uncorrected_ecc": None}
-    server.eyes.unknown = [Unknown(UUID, "uncorrected ECC errors", "Not Supported")]
-    with server.start(server.telemeter_of(UUID, without_ecc=[UUID] if without else [])) as monitor:
-        pass
-    assert monitor.problems() == []
-    assert bool(server.notes) is not without
-
-
 @pytest.mark.parametrize(
     ("baseline_mhz", "since_seconds", "invalid"),
     [(None, 0.0, False), (1500.0, 0.0, True), (1500.0, 2.0, True), (1500.0, 1e9, False)],
@@ -396,23 +364,17 @@ def test_what_is_not_known_is_noted_once_a_session(server: Alone) -> None:
 
 
 @pytest.mark.parametrize("tenths", range(0, 10, 3))
-@pytest.mark.parametrize(
-    ("values", "kind"),
-    [
-        ({"processes": (OURS, FOREIGN)}, ReasonKind.FOREIGN_PROCESS),
-        ({"uncorrected_ecc": 1}, ReasonKind.GPU_ERROR),
-    ],
-)
-def test_what_comes_in_the_last_moment_is_seen(
-    server: Alone, values: Mapping[str, object], kind: ReasonKind, tenths: int
-) -> None:
+def test_what_comes_in_the_last_moment_is_seen(server: Alone, tenths: int) -> None:
     """What the sampler reads once a second is looked at once more after the end: the errors are this start's."""
     late: list[float] = []
 
     def gpu(at_seconds: float) -> Mapping[str, object]:
         if round(at_seconds * 10) % 10:
             return {"uncorrected_ecc": None, "processes": None}
-        return {"processes": (OURS,), **(values if late and late[0] <= at_seconds < late[0] + 1.05 else {})}
+        return {
+            "processes": (OURS,),
+            **({"uncorrected_ecc": 1} if late and late[0] <= at_seconds < late[0] + 1.05 else {}),
+        }
 
     server.eyes.gpu = gpu
     with server.start() as monitor:
@@ -420,7 +382,7 @@ def test_what_comes_in_the_last_moment_is_seen(
         late.append(server.eyes.now_ns / NS - 0.01)
         monitor.judge([], wait=False)
         assert monitor.problems() == []
-    assert kinds(monitor.problems()) == [kind]
+    assert kinds(monitor.problems()) == [ReasonKind.GPU_ERROR]
 
 
 def test_the_look_after_an_end_is_the_one_before_the_next_start(server: Alone) -> None:
@@ -432,21 +394,6 @@ def test_the_look_after_an_end_is_the_one_before_the_next_start(server: Alone) -
         assert second.server_began_ns == ended_ns
         assert second.since_ns == first.free_ns
     assert ended_ns - second.since_ns >= NS
-
-
-def test_old_samples_are_forgotten(server: Alone) -> None:
-    """With the next start those of the last one are, unless a start that goes on needs them still."""
-    with server.telemetry_source.monitor() as first:
-        server.eyes.live_until(10 * NS)
-        assert server.eyes.needed_ns == 0
-    with server.telemetry_source.monitor() as second:
-        assert first.free_ns is not None
-        assert first.free_ns - 3 * NS < server.eyes.needed_ns < second.since_ns
-        needed_ns = server.eyes.needed_ns
-        for until in (30, 50):
-            server.eyes.live_until(until * NS)
-            with server.telemetry_source.monitor():
-                assert server.eyes.needed_ns == needed_ns
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
@@ -13,21 +13,20 @@ import pytest
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.shape import LoadShape
-from pytest_gpuserve.experiment.watch import CounterReading, Watch, client_of
+from pytest_gpuserve.experiment.watch import CounterReading, Watch
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Steps
-from pytest_gpuserve.load.tick import Tick, together, total
-from pytest_gpuserve.measure.counters import Counters, StageTime
+from pytest_gpuserve.load.tick import Tick, together
+from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import bucket_of
 from pytest_gpuserve.measure.objectives import Objectives
 from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.window import COMPILING, COMPUTE, Client
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.servers.pairs import Seen
-from tests.support.builders import cached, window
+from tests.support.builders import cached
 from tests.support.reasons import said
 
 if TYPE_CHECKING:
@@ -108,16 +107,6 @@ def test_a_window_knows_what_came_of_streams(server: _Server) -> None:
     assert (plain.streams, plain.good) == (None, None)
 
 
-def test_transfer_times_are_told_in_seconds_or_not_at_all() -> None:
-    """What the engines did not time is not known, and no zero."""
-    timed = client_of(total([Tick(0, 0, SECOND_NS, sending_ns=1_500_000_000, receiving_ns=0)]))
-    assert (timed.sending_seconds, timed.receiving_seconds) == (1.5, 0.0)
-    other = client_of(total([Tick(0, 0, SECOND_NS, sending_ns=None, receiving_ns=None)]))
-    assert (other.sending_seconds, other.receiving_seconds) == (None, None)
-    assert Client.pooled([timed, timed]).sending_seconds == 3.0
-    assert Client.pooled([timed, other]).sending_seconds is None
-
-
 def test_we_are_late_where_the_machine_stalls(server: _Server) -> None:
     """What was answered between the end of our last tick and the reading is counted as time that the reading took."""
     watch = watch_of(server)
@@ -179,24 +168,6 @@ def test_a_reset_is_a_problem_and_no_ratio(server: _Server) -> None:
     assert "items fell from 8 to 3" in problem.text
 
 
-def test_a_server_that_counts_no_executions_has_none_in_its_windows(server: _Server) -> None:
-    """Which is not the same as none executed."""
-    tick = Tick(0, 0, SECOND_NS, requests=10)
-    for counts in (True, False):
-        made = watch_of(server).window([tick], Counters(0, 0, requests=10, counts_batches=counts))
-        assert made is not None
-        assert (made.items, made.batches) == ((0, 0) if counts else (None, None))
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_compiling_in_the_measured_time_is_told(server: _Server, *, kept: bool) -> None:
-    """Of the windows that are kept; what a warm-up compiled is as it should be."""
-    watch = watch_of(server)
-    compiling = replace(window(), stages={COMPILING: StageTime(9.0, 2), COMPUTE: StageTime(9.0, 2)})
-    watch.judge([Tick(0, 0, SECOND_NS, requests=100)], [compiling] if kept else [window()])
-    assert any("in 2 executions" in text for text in said(watch.problems)) is kept
-
-
 @pytest.mark.parametrize(("shape", "is_told"), [(USERS, True), (LoadShape(Steps(((1, 1.0),))), False)])
 def test_a_cache_that_learns_prompts_under_load_is_told(server: _Server, shape: LoadShape, *, is_told: bool) -> None:
     """But of a load that is measured as a whole, which always comes as far."""
@@ -254,12 +225,3 @@ def test_what_was_under_way_in_a_standstill_is_answered_in_the_next_window(
     """Where an engine did not run at the end of a window, the next one has answers that waited for it, and goes too."""
     ticks = [load_tick(number, late_beats=10 if number == late_in else 0) for number in range(10)]
     assert disturbed(server, *ticks) == [[ReasonKind.CLIENT_HELD_UP] * held_up for held_up in expected]
-
-
-def test_a_client_that_is_late_disturbs_and_is_no_problem_yet(server: _Server) -> None:
-    """Another start may do without; what is wrong with the answers is told at once."""
-    watch = watch_of(server)
-    ticks = [load_tick(number, late_beats=2) for number in range(10)]
-    watch.judge([*ticks, Tick(10, SECOND_NS, SECOND_NS, errors={"reset": 1})], [])
-    assert kinds(watch.disturbances) == [ReasonKind.CLIENT_HELD_UP]
-    assert kinds(watch.problems) == [ReasonKind.REQUEST_ERRORS]

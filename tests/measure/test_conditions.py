@@ -219,12 +219,6 @@ def test_processes_of_others_are_named(
     assert all("process 30" in text or text == NOT_SEEN for text in found.unknown)
 
 
-def test_processes_of_other_gpus_are_not_looked_at() -> None:
-    """Whoever is there, this GPU's are not known."""
-    elsewhere = [TelemetrySample(0, gpus=(GpuSample("GPU-2", processes=(THEIRS,)),))]
-    assert judge_processes(elsewhere, [UUID], server_began_ns=1) == RunCondition(unknown=(NOT_SEEN,))
-
-
 @pytest.mark.parametrize(
     ("values", "uuid", "used"),
     [
@@ -285,16 +279,10 @@ def test_a_server_that_does_not_use_the_gpu(looks: list[dict[str, Any]], *, inva
 # -- memory, events and ECC
 
 
-@given(st.integers(0, 1 << 40), st.integers(0, 1 << 40), st.integers(0, 1 << 34))
-def test_memory_that_was_not_given_back(before: int, after: int, tolerance: int) -> None:
-    """Exactly what is more than the tolerance above what was in use before; less than before is well."""
-    found = judge_memory(UUID, before, after, tolerance_bytes=tolerance)
-    assert bool(found.invalid) == (after - before > tolerance)
-    assert found.unknown == ()
-
-
 def test_memory_is_told_in_numbers_or_unknown() -> None:
-    """Both amounts and the difference; without one of them nobody knows."""
+    """Both amounts and the difference, beyond the tolerance; without one of them nobody knows."""
+    assert judge_memory(UUID, 450 * MIB, 451 * MIB, tolerance_bytes=MIB) == RunCondition()
+    assert judge_memory(UUID, 450 * MIB, 451 * MIB, tolerance_bytes=MIB - 1).invalid != ()
     (reason,) = judge_memory(UUID, 450 * MIB, 1450 * MIB).invalid
     assert reason.text.startswith(f"memory not given back: on {UUID} 1000 MiB more")
     assert "(1450 MiB)" in reason.text
@@ -308,7 +296,6 @@ def test_memory_is_told_in_numbers_or_unknown() -> None:
     ("event", "begin", "words"),
     [
         (GpuEvent(1, UUID, "xid", 79), f"XID 79 on {UUID}: ", "fallen off the bus"),
-        (GpuEvent(1, UUID, "xid", 48), f"XID 48 on {UUID}: ", "double-bit ECC"),
         (GpuEvent(1, UUID, "xid", 9999), f"XID 9999 on {UUID}: ", "xid-errors"),
         (GpuEvent(1, UUID, "lost"), f"GPU lost: {UUID}", "GPU is lost"),
     ],
@@ -343,9 +330,3 @@ def test_ecc_errors_are_those_that_came_meanwhile() -> None:
     assert ": 1 in this run (8 since" in reason.text
     assert judge_ecc(ecc(None, None), [UUID]) == RunCondition(unknown=(f"{UUID}: its ECC errors",))
     assert judge_ecc(ecc(None, None), [UUID], without_ecc={UUID}) == RunCondition()
-
-
-def test_conditions_together_keep_each_text_once() -> None:
-    """In order, whichever rule said it first."""
-    parts = [RunCondition(because("a"), ("x",)), RunCondition(because("b", "a")), RunCondition(unknown=("x", "y"))]
-    assert RunCondition.together(parts) == RunCondition(because("a", "b"), ("x", "y"))

@@ -15,7 +15,7 @@ from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
 from pytest_gpuserve.measure.rounds import ABBA, BAAB, ArmResult, Block, Round, paired_value, round_point
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import GpuUse, Window
-from pytest_gpuserve.verdict.metric import METRICS, Metric, requests_needed
+from pytest_gpuserve.verdict.metric import METRICS, Metric
 from tests.fakes.scripted_pairing import AT, WINDOW_SECONDS, round_of
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 OF_BLOCKS = [metric for name, metric in METRICS.items() if name != "cold_start"]
 ALL = pytest.mark.parametrize("metric", OF_BLOCKS, ids=lambda metric: metric.name)
-TAILS = pytest.mark.parametrize("name", ["latency.p90", "latency.p99"])
-
 FEW = settings(max_examples=30)
 
 THROUGHPUT = METRICS["throughput"]
@@ -89,31 +87,6 @@ def differences(metric: Metric, measured: Round) -> tuple[float, ...]:
 
 
 @FEW
-@given(measured=ROUNDS, factor=st.floats(0.01, 100), shift=st.integers(-3000, 3000), batch=st.integers(1, 9))
-def test_units_do_not_matter(measured: Round, factor: float, shift: int, batch: int) -> None:
-    """All times, latencies, batches, joules or bytes of both servers times a constant: the same differences."""
-
-    def in_other_units(window: Window) -> Window:
-        counts = {bucket + shift: count for bucket, count in window.latency.counts.items()}
-        assert window.items is not None
-        assert window.gpus is not None
-        used = (window.gpus.joules, window.gpus.memory_bytes, window.gpus.utilisation)
-        return of_streams(
-            replace(
-                window,
-                seconds=window.seconds * factor,
-                latency=Histogram(counts),
-                items=window.items * batch,
-                gpus=GpuUse(*(factor * value for value in used if value is not None)),
-            )
-        )
-
-    other = changed(measured, in_other_units)
-    for metric in OF_BLOCKS:
-        assert differences(metric, other) == pytest.approx(differences(metric, measured), abs=1e-9), metric.name
-
-
-@FEW
 @given(measured=ROUNDS)
 def test_the_order_within_a_block_does_not_matter(measured: Round) -> None:
     """Turned round, or as BAAB, a block says the same; with the servers swapped the opposite, by as much."""
@@ -167,51 +140,6 @@ def test_what_a_block_says(metric: str, windows: tuple[Window, ...], difference:
     """By hand."""
     found = round_point(METRICS[metric], a_round(*[Block(ABBA, windows)] * 2), 0.5).differences
     assert found == pytest.approx([difference] * 2, abs=1e-12)
-
-
-@TAILS
-@given(
-    counts=st.lists(st.tuples(*[st.integers(0, 1200)] * 4), min_size=1, max_size=6),
-    tolerance=st.sampled_from([0.05, 0.1, 0.2, 0.5]),
-)
-def test_blocks_are_put_together_until_a_quantile_has_its_requests(
-    name: str, counts: list[tuple[int, ...]], tolerance: float
-) -> None:
-    """Groups lose no block, each server has its requests in each, and where two cannot be had that is said."""
-    metric = METRICS[name]
-    needed = requests_needed(metric, tolerance)
-
-    def window(requests: int, *, mark: int) -> Window:
-        return replace(
-            a_window([], 0.5, 1, 1), requests=requests, latency=Histogram({mark: requests} if requests else {})
-        )
-
-    # Each block has a latency of its own, by which it is found again in the differences.
-    blocks = [
-        Block(
-            ABBA,
-            tuple(window(requests, mark=15_000 + 10 * at * (turn in {1, 2})) for turn, requests in enumerate(four)),
-        )
-        for at, four in enumerate(counts)
-    ]
-    base = [four[0] + four[3] for four in counts]
-    candidate = [four[1] + four[2] for four in counts]
-    try:
-        found = round_point(metric, a_round(*blocks), tolerance).differences
-    except TooFewRequests:
-        # Not even in the largest groups of which there are two, the last of which takes what is left over.
-        largest = max(1, len(blocks) // 2)
-        ends = [*range(largest, len(blocks) - largest + 1, largest), len(blocks)]
-        parts = [slice(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
-        assert any(sum(side[part]) < needed for side in (base, candidate) for part in parts)
-        return
-    assert len(found) >= min(2, len(blocks))
-    size = next(size for size in range(1, len(blocks) + 1) if len(found) == max(1, len(blocks) // size))
-    groups = [slice(at * size, None if at == len(found) - 1 else (at + 1) * size) for at in range(len(found))]
-    assert all(sum(side[part]) >= needed for side in (base, candidate) for part in groups)
-    for group, difference in zip(groups, found, strict=True):
-        marks = [10 * at for at in range(len(blocks))[group]]
-        assert marks[0] - 1e-6 <= difference / math.log(BASE) <= marks[-1] + 1e-6
 
 
 def test_no_more_blocks_are_put_together_than_it_takes() -> None:

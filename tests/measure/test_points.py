@@ -176,15 +176,6 @@ def test_what_gpus_did_is_of_all_windows(metric: Metric, windows: list[Window], 
 
 
 @OF_GPUS
-def test_a_point_of_the_gpus_is_the_mean_log_cost_of_its_starts(metric: Metric) -> None:
-    """Starts that differ by a factor of 4 make their geometric mean, whichever of them came first."""
-    low, high = start(*[used(2.0, 1e9, 0.2)] * 2), start(*[used(8.0, 4e9, 0.8)] * 2)
-    found = [metric.value_at(point(metric, session(*starts), 0.05)) for starts in ((low, high), (high, low))]
-    middle = {"energy_per_inference": 0.08, "gpu_memory": 2e9, "gpu_utilisation": 0.4}[metric.name]
-    assert found == pytest.approx([middle] * 2)
-
-
-@OF_GPUS
 @FEW
 @given(known=st.integers(0, 3), after=st.integers(0, 3), is_watched=st.booleans())
 def test_one_unknown_window_makes_a_start_unknown(metric: Metric, known: int, after: int, is_watched: bool) -> None:  # noqa: FBT001 -- drawn
@@ -240,16 +231,6 @@ def test_a_server_that_we_did_not_start_has_no_cold_start() -> None:
         pooled_value(COLD_START, [])
     with pytest.raises(NotMeasured, match="cold_start is not known of windows"):
         value_of(COLD_START, [window()])
-
-
-@pytest.mark.parametrize("metric", [MEMORY, UTILISATION, COLD_START], ids=lambda metric: metric.name)
-def test_one_request_shows_that_there_was_load(metric: Metric) -> None:
-    """What is not made of requests needs no more of them, at any tolerance; none at all is too few."""
-    quick, idle = start(used(requests=1)), start(used(requests=0))
-    assert math.isfinite(point(metric, session(quick, quick), 0.001))
-    with pytest.raises(TooFewRequests, match="needs 1 requests") as caught:
-        point(metric, session(quick, idle), 0.001)
-    assert "a wider tolerance" not in str(caught.value)
 
 
 def test_a_pooled_quantile_tells_how_many_requests_it_lacks() -> None:

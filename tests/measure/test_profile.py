@@ -71,22 +71,6 @@ def test_the_queue_is_what_is_counted_or_left(
         )
 
 
-def test_the_parts_add_up_to_the_mean() -> None:
-    """A latency is shared out without a rest, whatever the server counts."""
-    for stages in (
-        STAGES,
-        {name: STAGES[name] for name in STAGES if name != SERVER},
-        {**STAGES, QUEUE: STAGES[SERVER]},
-    ):
-        seen = profile_of([timed(stages)], Client())
-        parts = [seen.compute_seconds, *seen.other_compute.values(), seen.queue_seconds, seen.outside_seconds]
-        total = sum(part for part in parts if part is not None)
-        if seen.queue_from is QueueFrom.COUNTER:
-            assert total == pytest.approx(0.005 + 0.008 + 0.002)
-        else:
-            assert total == pytest.approx(seen.mean_seconds)
-
-
 def test_windows_are_pooled_by_what_was_counted() -> None:
     """Means are of all requests and batches, and a window without counters adds to the latency alone."""
     slow = replace(timed({COMPUTE: StageTime(0.030, 3)}), items=2, batches=1)

@@ -76,12 +76,6 @@ def test_a_warm_up_is_cut_off(ramp: int, depth: float) -> None:
     assert sorted(each.discard for each in found)[30] <= ramp + 2
 
 
-@given(value=st.floats(1e-3, 1e6), count=st.integers(2, 40))
-def test_a_constant_series_is_steady(value: float, count: int) -> None:
-    """Rounding in the sums is no change."""
-    assert truncate([value] * count).steady
-
-
 @given(rates=RATES, exponent=st.integers(-10, 10))
 def test_the_unit_does_not_matter(rates: list[float], exponent: int) -> None:
     """The same series in another unit is cut and judged the same, and half of it at least is kept."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -69,17 +68,6 @@ def test_the_energy_of_a_constant_power_is_exact(stretch: tuple[list[int], int, 
         assert telemetry_between(samples, begin, end).gpus[UUID].joules == true
 
 
-@given(stretches(), st.data())
-def test_neighbouring_stretches_add_up(stretch: tuple[list[int], int, int, int], data: st.DataObject) -> None:
-    """A counter's rise from a to c is the sum of those from a to b and from b to c."""
-    times, a, b, c = stretch
-    steps = data.draw(st.lists(st.floats(0, 1000), min_size=len(times), max_size=len(times)))
-    counter = [(at, sum(steps[: index + 1])) for index, at in enumerate(times)]
-    whole, first, second = (rise_between(counter, *ends, FAST_GAP_NS) for ends in ((a, c), (a, b), (b, c)))
-    assert None not in (whole, first, second)
-    assert whole == pytest.approx((first or 0) + (second or 0), rel=1e-9, abs=1e-6)
-
-
 @pytest.mark.parametrize(("begin", "end"), [(-1, 5), (5, 41), (-2, 50)])
 def test_nothing_is_known_beyond_the_samples(begin: int, end: int) -> None:
     """A stretch that begins before the first sample or ends after the last has no energy."""
@@ -132,20 +120,6 @@ def test_covered_is_between_samples_that_are_close(times: list[int], data: st.Da
 
     moments = {2 * begin, 2 * end, *(2 * at + 1 for at in times if begin <= at < end), 2 * begin + 1}
     assert covers(times, begin, end, gap) == all(map(close, moments))
-
-
-@given(st.lists(st.lists(st.one_of(st.none(), st.floats(-1e6, 1e6)), max_size=8), max_size=6))
-def test_a_spread_is_of_what_is_known(parts: list[list[float | None]]) -> None:
-    """Mean and peak leave out the unknown; stretches put together say what one look at all of them says."""
-    known = [value for part in parts for value in part if value is not None]
-    whole, merged_ = Spread.of(value for part in parts for value in part), Spread.merged(map(Spread.of, parts))
-    for spread in (whole, merged_):
-        if not known:
-            assert spread is None
-            continue
-        assert spread is not None
-        assert (spread.peak, spread.samples) == (max(known), len(known))
-        assert spread.mean == pytest.approx(math.fsum(known) / len(known), rel=1e-9, abs=1e-6)
 
 
 def full_samples(seconds: float) -> list[TelemetrySample]:
@@ -261,20 +235,6 @@ def test_of_an_instance_energy_and_utilisation_are_not_known(uuid: str, *, known
     assert (used.joules is not None, used.utilisation is not None) == (known,) * 2
     # What the GPU itself took stays to be seen.
     assert found.gpus[uuid].joules is not None
-
-
-def test_merged_windows_are_the_run() -> None:
-    """Five windows side by side say what one look at all of their time says."""
-    samples = full_samples(8)
-    whole = telemetry_between(samples, 2 * NS, 4 * NS)
-    found = merged(telemetry_between(samples, at, at + 4 * TICK_NS) for at in range(2 * NS, 4 * NS, 4 * TICK_NS))
-    assert found is not None
-    assert (found.samples, found.covered) == (whole.samples, True)
-    assert found.seconds == pytest.approx(whole.seconds)
-    assert found.joules == pytest.approx(whole.joules)
-    for name in ("clock_reasons", "clock_reasons_samples"):
-        assert getattr(found.gpus[UUID], name) == getattr(whole.gpus[UUID], name)
-    assert merged([]) is None
 
 
 def test_an_unknown_part_makes_a_sum_unknown() -> None:
