@@ -84,7 +84,7 @@ def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
     python = None if given.python is None else find_python(given.python, root, "--python")
     with tempfile.TemporaryDirectory(prefix="gpuserve-new-") as folder:
         log = Path(folder) / "server.log"
-        asked = ask(app, over, root=root, log=log, python=python, timeout=given.start_timeout)
+        asked = ask(app, over, log=log, python=python, timeout=given.start_timeout)
     # Only now: an app that does not answer leaves nothing behind.
     written, left = write_missing(suite_files(app, asked, root=root, python=given.python or "", runner=runner))
     request, answer = asked.request, asked.body[:_SHOWN].decode(errors="replace")

@@ -109,15 +109,13 @@ class Exchange:
     repeats: bool
 
 
-def ask(
-    app: App, given: Callable[[Request], Request], *, root: Path, log: Path, python: str | None, timeout: float
-) -> Exchange:
+def ask(app: App, given: Callable[[Request], Request], *, log: Path, python: str | None, timeout: float) -> Exchange:
     """Start an app, ask it what ``given`` makes of the request that its kind suggests, and end it.
 
     Raises GpuserveError if it cannot be described as a server, does not start, or does not answer with 2xx.
     """
     try:
-        handle = _describe(app, root=root, log=log, python=python, timeout=timeout)
+        handle = _describe(app, log=log, python=python, timeout=timeout)
         if app.kind in {"triton", "pytriton"}:
             with handle.get("/v2/health/ready").started() as running:
                 # A server of several models, none of which is an ensemble, has no default.
@@ -189,13 +187,13 @@ def _exchange(handle: ServerHandle, request: Request, running: Instance) -> Exch
     return Exchange(request, body, repeats=target.ask(running).body == body)
 
 
-def _describe(app: App, *, root: Path, log: Path, python: str | None, timeout: float) -> ServerHandle:
+def _describe(app: App, *, log: Path, python: str | None, timeout: float) -> ServerHandle:
     def starter(
         seconds: float, kind: ServerKind, request: Ask, beside: Callable[[], None] | None = None
     ) -> AbstractContextManager[Instance]:
         return started(kind, request, environment={}, log=log, start_timeout_seconds=seconds, beside=beside)
 
-    servers = ServerFactory(lambda seconds: partial(starter, seconds), str, root)
+    servers = ServerFactory(lambda seconds: partial(starter, seconds), str)
     if app.kind == "command":
         return servers.command(app.argv, cwd=app.place, python=python, start_timeout=timeout)
     if app.kind == "pytriton":

@@ -133,7 +133,6 @@ def gpuserve_servers(_gpuserve_session: GateSession, pytestconfig: pytest.Config
     return ServerFactory(
         session.equipment.starter,
         session.shown_path,
-        session.settings.root,
         known_distributions(pytestconfig),
         torch_device="cuda" if session.here.device.is_gpu else "cpu",
     )

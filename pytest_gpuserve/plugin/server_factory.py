@@ -6,8 +6,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from os import fspath
-from os.path import relpath
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.builds.interpreter import find_python
@@ -16,7 +14,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.load.url import endpoint_of
 from pytest_gpuserve.plugin.callers import calling_file
-from pytest_gpuserve.servers.app import App, like_named, metric_names, named_arguments, seconds, variables, words
+from pytest_gpuserve.servers.app import App, metric_names, named_arguments, seconds, variables, words
 from pytest_gpuserve.servers.base import ServerKind
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.litserve import LitServe
@@ -28,6 +26,7 @@ from pytest_gpuserve.servers.triton import Triton
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from pytest_gpuserve.experiment.handle import Starter
     from pytest_gpuserve.load.wire import Endpoint
@@ -39,9 +38,6 @@ __tracebackhide__ = True
 """Who calls from here is not the user; see `calling_file`."""
 
 NAME_IT: Final = "name it relative to the file that calls, or give an absolute path"
-
-LIKE_NAMED: Final = 3
-"""Of what has the name of a path that leads nowhere, so many are told."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +52,12 @@ class ServerFactory:
     Args:
         starter_of: Makes what starts servers on this session's device, of a deadline in seconds.
         shown: Names a file as baselines do.
-        root: The project's root folder, below which what is not where it was named is looked for.
         distributions: Those whose versions can move a number.
         torch_device: Where a torch worker runs whose test names no device: ``cuda`` where a GPU is measured.
     """
 
     starter_of: Callable[[float], Starter]
     shown: Callable[[Path], str]
-    root: Path
     distributions: tuple[str, ...] = DEFAULT_DISTRIBUTIONS
     torch_device: str = "cpu"
 
@@ -188,7 +182,7 @@ class ServerFactory:
         """
         repository = self.place(model_repository)
         if not repository.is_dir():
-            raise self._missing("triton_server: there is no model repository", repository, "triton_server", folder=True)
+            raise UsageProblem(f"triton_server: there is no model repository {repository}", remedies=[NAME_IT])
         kind = Triton(
             repository,
             self.shown(repository),
@@ -257,7 +251,7 @@ class ServerFactory:
                 remedies=['args={"width": 64}'],
             )
         kind = TorchWorker(
-            self.app("torch_worker", file, f":{name}", python=python, env=env, args=(), arguments=args or {}),
+            self.app("torch_worker", file, python=python, env=env, args=(), arguments=args or {}),
             name,
             weights=None if weights is None else self.place(weights),
             compile=compile,
@@ -385,7 +379,6 @@ class ServerFactory:
         self,
         fixture: str,
         file: str | Path,
-        inside: str = "",
         *,
         python: str | None = None,
         env: Mapping[str, str] | None = None,
@@ -397,7 +390,6 @@ class ServerFactory:
         Args:
             fixture: Name of the called fixture, for messages.
             file: The file.
-            inside: The user's text after the file, for messages.
             python: The interpreter that runs the file.
             env: Variables for the server.
             args: More arguments of the command line, unchanged.
@@ -408,7 +400,7 @@ class ServerFactory:
         """
         path = self.place(file)
         if not path.is_file():
-            raise self._missing(f"{fixture}: there is no app file", path, fixture, inside, folder=False)
+            raise UsageProblem(f"{fixture}: there is no app file {path}", remedies=[NAME_IT])
         given = arguments or {}
         return App(
             fixture=fixture,
@@ -432,14 +424,6 @@ class ServerFactory:
     def place(self, path: str | Path) -> Path:
         """A path relative to the caller's file: the one place that means the same in a test, fixture and conftest."""
         return (calling_file().parent / path).resolve()
-
-    def _missing(self, summary: str, path: Path, fixture: str, inside: str = "", *, folder: bool) -> UsageProblem:
-        """What to say where a path leads nowhere, with the calls that name what it may have meant."""
-        here = self.place(".")
-        like = like_named(self.root, path.name, folder=folder, most=LIKE_NAMED)
-        calls = [f'{fixture}("{Path(relpath(each, here)).as_posix()}{inside}")' for each in like]
-        there = [f"below the rootdir there is {' or '.join(calls)}"] if calls else []
-        return UsageProblem(f"{summary} {path}", remedies=[*there, NAME_IT])
 
 
 _URL: Final = "http://HOST:PORT or https://HOST:PORT"

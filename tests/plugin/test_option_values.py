@@ -96,29 +96,19 @@ import pytest
 def server(mosec_server):
     return mosec_server("app/serve.py")
 
-@pytest.fixture(scope="module")
-def repository(triton_server):
-    return triton_server("models")
-
 @pytest.mark.parametrize("number", range(3))
 def test_shared(server, load, number):
     pass
 
 def test_late(request, load):
     request.getfixturevalue("server")
-
-def test_repository(repository, load):
-    pass
-
-def test_worker(torch_worker, load):
-    torch_worker("net.py:build")
 """
 
 
 def test_the_error_of_a_shared_fixture_is_told_alike_in_each_test(project: Project) -> None:
     """Where a server's fixture fails, all tests of its scope show what is wrong, and none a traceback through us."""
     project.test_file.write_text(SHARED)
-    result = project.run("-k", "shared or late", "--tb=long")
+    result = project.run("--tb=long")
     result.assert_outcomes(errors=3, failed=1)
     told = [line for line in result.outlines if "there is no app file" in line]
     in_summary = [line for line in told if line.startswith(("ERROR ", "FAILED "))]
@@ -128,16 +118,3 @@ def test_the_error_of_a_shared_fixture_is_told_alike_in_each_test(project: Proje
     assert "server_factory.py" not in text
     assert "fixtures.py" not in text
     assert says_no_traceback(result)
-
-
-def test_what_a_path_may_have_meant_is_told(project: Project) -> None:
-    """A file that lies relative to the project's root is named as the calling file has to name it; folders alike."""
-    project.test_file.write_text(SHARED)
-    for file in ("app/serve.py", "net.py", "models/net/config.pbtxt"):
-        (project.path / file).parent.mkdir(parents=True, exist_ok=True)
-        (project.path / file).touch()
-    text = text_of(project.run("-k", "shared or repository or worker"))
-    assert 'help: below the rootdir there is mosec_server("../../app/serve.py")' in text
-    assert 'help: below the rootdir there is triton_server("../../models")' in text
-    assert 'help: below the rootdir there is torch_worker("../../net.py:build")' in text
-    assert "help: name it relative to the file that calls, or give an absolute path" in text

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_gpuserve.plugin.server_factory import ServerFactory
@@ -31,7 +30,7 @@ def start_of(timeout_seconds: float) -> Starter:
     return start
 
 
-FACTORY = ServerFactory(start_of, str, Path(__file__).parent)
+FACTORY = ServerFactory(start_of, str)
 
 UNTYPED: Any = FACTORY
 """The same for what a type checker would refuse."""

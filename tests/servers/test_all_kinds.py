@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +21,7 @@ from tests.servers.triton_server import triton_python
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from pytest_gpuserve.experiment.handle import Target
 
@@ -93,7 +93,7 @@ def test_a_kind_of_server(kind: str, tmp_path: Path) -> None:
         pytest.importorskip(NEEDS[kind])
     counts = tmp_path / "counts"
     env = {COUNTS_VARIABLE: str(counts), "DOUBLING_FOLDER": str(HERE), "PYTHONPATH": str(HERE)}
-    factory = ServerFactory(lambda seconds: Starts(tmp_path / "log", seconds).start, str, Path(__file__).parent)
+    factory = ServerFactory(lambda seconds: Starts(tmp_path / "log", seconds).start, str)
     start = check_server_kind(KINDS[kind](factory, env), counts)
     limits = [setting.used for name, setting in start.settings.items() if name.endswith("max_batch_size")]
     assert limits == ([] if kind == "command" else [str(MOST_AT_ONCE)]), start.settings
