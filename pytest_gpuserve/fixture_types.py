@@ -140,7 +140,7 @@ class MakeDuel:
             opponent: The requests to the second server.
             concurrency: As for ``load``, the same for both.
             schedule: As for ``load``, the same for both.
-            seconds: Eight times the length of a window. A window is at least half a second.
+            seconds: Eight times the length of a window. A window is at least 0.3 s.
             warmup_seconds: As for ``load``.
             timeout: As for ``load``.
             processes: As for ``load``.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from pytest_gpuserve.load.validity import late_share_within
 from pytest_gpuserve.verdict.metric import METRICS, requests_needed
@@ -20,13 +20,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.verdict.metric import Metric
     from pytest_gpuserve.verdict.verdict import Judgement
-
-LATENCIES_TIMES_TOLERANCE: Final = 1.0
-LEAST_LATENCIES: Final = 8.0
-"""Users whose requests are batched together are answered together, so a window of n mean latencies counts n of them or
-one more: 0.4 / n (sd) of its throughput. Of three blocks that is 1.2 % for a tolerance of 5 %, and at most 3 % for wide
-ones.
-"""
 
 
 class TestMeasurements:
@@ -235,11 +228,6 @@ class ComparisonContext:
             if (name in self.policy.named or not metric.on_request) and metric.times != "itl"
         )
         return tuple(sorted({requests_needed(metric, self.tolerance_of(metric)) for metric in gated}))
-
-    @property
-    def latencies_wanted(self) -> float:
-        """Mean latencies that a window of a pair lasts: the tighter the throughput's tolerance, the longer."""
-        return max(LEAST_LATENCIES, LATENCIES_TIMES_TOLERANCE / self.tolerance_of(METRICS["throughput"]))
 
     @property
     def late_share(self) -> float:

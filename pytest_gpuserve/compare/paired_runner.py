@@ -42,7 +42,7 @@ class PairedSpec:
         shape: How it is loaded.
         workload: What a baseline must have in common with it.
         requests_wanted: As in `Terms`.
-        latencies_wanted: As in `Terms`.
+        tolerance: As in `Terms`.
         by_turns: Whether only one of the two servers may run at a time.
         foreign_cores: Cores that others may take of the host.
         stored: Its baseline, from which the spread between starts is learned.
@@ -55,7 +55,7 @@ class PairedSpec:
     shape: LoadShape
     workload: Mapping[str, str]
     requests_wanted: tuple[int, ...]
-    latencies_wanted: float
+    tolerance: float
     by_turns: bool
     foreign_cores: float
     stored: Stored | None
@@ -139,7 +139,7 @@ class PairedRunner:
         terms = Terms(
             shape=spec.shape,
             requests_wanted=spec.requests_wanted,
-            latencies_wanted=spec.latencies_wanted,
+            tolerance=spec.tolerance,
             most_foreign_cores=spec.foreign_cores,
             by_turns=spec.by_turns,
             seed=f"{spec.nodeid} {spec.label} {content or here.occasion}",

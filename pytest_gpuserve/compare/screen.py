@@ -27,6 +27,7 @@ from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, mean_sm_clock_mhz, mean_value, point
 from pytest_gpuserve.measure.rounds import OF_ONE_SERVER
 from pytest_gpuserve.measure.work import FEWEST_WINDOWS, unknown_work, unlike_work
+from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.screen import screen_evidence
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
@@ -286,7 +287,7 @@ class BaselineComparison:
             shape=measurement.shape,
             workload=measurement.workload.must_match,
             requests_wanted=self._case.requests_wanted,
-            latencies_wanted=self._case.latencies_wanted,
+            tolerance=self._case.tolerance_of(METRICS["throughput"]),
             by_turns=self._policy.one_at_a_time,
             foreign_cores=self._policy.foreign_cores,
             stored=None if self.absent(measurement, stored) or not may_screen(self._here.device) else stored,

@@ -157,7 +157,7 @@ def _turn(
         with ExitStack() as stack:
             server_arm = start(arm, stack)
             monitor.up(server_arm.instance)
-            pace = server_arm.pace(terms.requests_wanted, terms.latencies_wanted)
+            pace = server_arm.pace(terms.requests_wanted, terms.tolerance)
             # While it runs: what a server that has ended used would be taken for that of others.
             cpu = read_cpu(our_processes(server_arm.members()))
             window = server_arm.turn(Pace(pace.settle, pace.window * TURNS_ALONE), seed=seed)
@@ -397,7 +397,7 @@ class Pairing:
             for server_arm in server_arms.values():
                 server_arm.warm_up(stack)
             terms = self._terms
-            paces = (arm.pace(terms.requests_wanted, terms.latencies_wanted) for arm in server_arms.values())
+            paces = (arm.pace(terms.requests_wanted, terms.tolerance) for arm in server_arms.values())
             pace = _slower(*paces)
             if not pair.is_measured:
                 pair.monitor.up(*pair.instances.values())

@@ -39,6 +39,19 @@ those after it, in 167 turns of mosec and LitServe servers.
 SETTLE_LATENCIES: Final = 2.0
 """A load has built up when the first requests have been answered and their successors too."""
 
+LATENCIES_TIMES_TOLERANCE: Final = 1.0
+LEAST_LATENCIES: Final = 8.0
+"""Users whose requests are batched together are answered together, so a window of n mean latencies counts n of them or
+one more: 0.4 / n (sd) of its throughput. Of three blocks that is 1.2 % for a tolerance of 5 %, and at most 3 % for wide
+ones.
+"""
+
+WIDE_TOLERANCE: Final = 0.15
+TICKS_WITHIN_WIDE: Final = 3
+"""Of a window of a server whose throughput may fall by so much: what its shortness adds to the spread of blocks is
+small beside that.
+"""
+
 MOST_TICKS_FOR_REQUESTS: Final = 4 * TICKS_A_WINDOW
 """A window is not made longer than this for the sake of a quantile; neighbouring blocks are put together instead."""
 
@@ -154,16 +167,16 @@ class ServerArm:
         """Why not either, as its last judgement said, but of what another measurement may do without."""
         return self.watch.disturbances
 
-    def pace(self, requests_wanted: Iterable[int], latencies_wanted: float) -> Pace:
+    def pace(self, requests_wanted: Iterable[int], tolerance: float) -> Pace:
         """Say how long its turns should be, by what its warm-up showed.
 
         Args:
             requests_wanted: Answers that the two windows of a block should have: the most of these that they can.
-            latencies_wanted: Mean latencies that a window should last.
+            tolerance: Of the throughput.
         """
-        base = TICKS_A_WINDOW
+        base = TICKS_A_WINDOW if tolerance < WIDE_TOLERANCE else TICKS_WITHIN_WIDE
         if self.shape.seconds is not None:
-            base = max(base, round(self.shape.seconds / (8 * WINDOW_SECONDS)) * TICKS_A_WINDOW)
+            base *= max(1, round(self.shape.seconds / (8 * WINDOW_SECONDS)))
         later = total(self._warmup[len(self._warmup) // 2 :])
         if not later.requests or later.latency.mean is None:
             return Pace(SETTLE_TICKS, base)
@@ -171,7 +184,7 @@ class ServerArm:
         wanted = [math.ceil(each / 2 / rate_per_tick) for each in requests_wanted]
         # What the longest windows do not have is not waited for.
         for_requests = max((ticks for ticks in wanted if ticks <= MOST_TICKS_FOR_REQUESTS), default=0)
-        for_latencies = math.ceil(latencies_wanted * later.latency.mean / TICK_SECONDS)
+        for_latencies = math.ceil(_latencies_wanted(tolerance) * later.latency.mean / TICK_SECONDS)
         window = max(base, for_requests, min(for_latencies, MOST_TICKS))
         settle = math.ceil(SETTLE_LATENCIES * later.latency.mean / TICK_SECONDS)
         return Pace(min(max(SETTLE_TICKS, settle), MOST_TICKS), window)
@@ -280,6 +293,11 @@ class ServerArm:
 
     def _ticks(self) -> list[Tick]:
         return [tick for turn in self._turns for tick in turn.ticks]
+
+
+def _latencies_wanted(tolerance: float) -> float:
+    """Mean latencies that a window should last."""
+    return max(LEAST_LATENCIES, LATENCIES_TIMES_TOLERANCE / tolerance)
 
 
 def _overload(totals: Tick, shape: LoadShape) -> list[Reason]:

@@ -273,7 +273,7 @@ class Terms:
     Args:
         shape: The load, which is the same for both.
         requests_wanted: Answers that each server should give in a block, if it can: the most of these.
-        latencies_wanted: Mean latencies that a window should last.
+        tolerance: Of the throughput: the tighter, the longer a window.
         most_foreign_cores: A block in which others took more of the host is thrown away.
         by_turns: Whether only one of them may run at a time.
         seed: Of the coins.
@@ -281,7 +281,7 @@ class Terms:
 
     shape: LoadShape
     requests_wanted: tuple[int, ...]
-    latencies_wanted: float
+    tolerance: float
     most_foreign_cores: float
     by_turns: bool
     seed: str

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.fixture_types import Load
     from suites.distilbert.conftest import Keep, MakeMosec
 
-# Tokenizing and sending are half of a request's time here: a model that is 30 % slower costs 14 % of the throughput.
-pytestmark = [pytest.mark.gpuserve(gpu="cpu", throughput=0.1), CPU_TOLERANCES]
+# Tokenizing and sending are half of a request's time here: a model that is 50 % slower costs 20 % of the throughput.
+pytestmark = [pytest.mark.gpuserve(gpu="cpu", throughput=0.15), CPU_TOLERANCES]
 
 
 @pytest.mark.parametrize(

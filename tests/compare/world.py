@@ -114,7 +114,7 @@ class World:
         clocks_wanted: The baseline's clock that each session was told.
         requests_wanted: That each start of a session should have.
         tolerances: Of metrics, by their name, where they are not the default.
-        latencies_wanted: That a window of each pair should last.
+        pace_tolerances: By which each pair chooses how long its windows are.
         reading: How fast the host is; None where that cannot be measured.
         recorded_metrics: What a recording compares.
         leak: Why nothing may be concluded from the last round, which shows at its servers' end; "" for nothing.
@@ -142,7 +142,7 @@ class World:
     clocks_wanted: list[float | None] = field(default_factory=list)
     requests_wanted: list[tuple[int, ...]] = field(default_factory=list)
     tolerances: Mapping[str, float] = field(default_factory=dict)
-    latencies_wanted: list[float] = field(default_factory=list)
+    pace_tolerances: list[float] = field(default_factory=list)
     reading: float | None = -3.5
     recorded_metrics: tuple[Metric, ...] = (THROUGHPUT,)
     leak: str = ""
@@ -229,7 +229,7 @@ class World:
                         self.rounds[-1], problems=because(world.leak, kind=ReasonKind.MEMORY_NOT_GIVEN_BACK)
                     )
 
-        self.latencies_wanted.append(terms.latencies_wanted)
+        self.pace_tolerances.append(terms.tolerance)
         made = Timed(
             self.paired,
             seed=self.seed,

@@ -99,9 +99,7 @@ class Stage:
         self, shape: LoadShape = USERS, *, alone: bool = False, on_gpu: bool = False, requests: int = 1
     ) -> Pairing:
         """Both, to be compared under this load; a seed makes it repeatable."""
-        terms = Terms(
-            shape, requests_wanted=(1,), latencies_wanted=20, most_foreign_cores=0.5, by_turns=alone, seed="s"
-        )
+        terms = Terms(shape, requests_wanted=(1,), tolerance=0.05, most_foreign_cores=0.5, by_turns=alone, seed="s")
         source = TelemetrySource([UUID], lambda: self.eyes, self.notes.append, clock=self.eyes.clock)
 
         def target(arm: Arm) -> Target:

@@ -73,7 +73,17 @@ def test_turns_are_as_long_as_the_warm_up_asks_for(
 ) -> None:
     """By its rate, its mean latency and the time that the user asked for, with bounds."""
     shape = LoadShape(Closed(4), seconds=seconds)
-    assert ServerArm("base", cast("Watch", None), shape, _warmup=warmup).pace((wanted,), 20) == expected
+    assert ServerArm("base", cast("Watch", None), shape, _warmup=warmup).pace((wanted,), 0.05) == expected
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "fast", "slow"), [(0.02, 5, 200), (0.05, 5, 80), (0.1, 5, 40), (0.15, 3, 32), (0.3, 3, 32)]
+)
+def test_windows_are_as_long_as_the_tolerance_needs(tolerance: float, fast: int, slow: int) -> None:
+    """By how many answers each holds, or half a second; of a tolerance that few servers miss by chance less."""
+    for warmup, window in ((FAST, fast), (ticks(10, 10, 0.4), min(slow, MOST_TICKS))):
+        arm = ServerArm("base", cast("Watch", None), LoadShape(Closed(4)), _warmup=warmup)
+        assert arm.pace((1,), tolerance).window == window
 
 
 @pytest.mark.parametrize(

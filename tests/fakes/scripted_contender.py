@@ -162,7 +162,7 @@ class ScriptedContender:
     def warm_up(self, stack: ExitStack) -> None:
         """It is warm."""
 
-    def pace(self, requests_wanted: object, latencies_wanted: object) -> Pace:
+    def pace(self, requests_wanted: object, tolerance: object) -> Pace:
         """As if windows were long enough."""
         return Pace(settle=2, window=10)
 

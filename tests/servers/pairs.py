@@ -94,7 +94,7 @@ def terms(schedule: Schedule | None = None, *, by_turns: bool = False, foreign_c
     return Terms(
         shape,
         requests_wanted=(1,),
-        latencies_wanted=20,
+        tolerance=0.05,
         most_foreign_cores=foreign_cores,
         by_turns=by_turns,
         seed="a seed",
