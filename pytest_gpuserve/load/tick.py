@@ -73,7 +73,6 @@ class Tick(msgspec.Struct, tag=True):
         oldest_opening_ns: How long the oldest of them had been.
         cpu_ns: CPU time that the engine used in it.
         oldest_ns: How long the oldest of the requests under way had waited at its end.
-        bytes_received: Of all good answers' bodies.
         sending_ns: Sum over the requests whose last byte the kernel took in it, from the begin of their send until
             then; of a small request that it took at once (see ``engine.http1``) 0. None where the protocol's slots do
             not time it.
@@ -124,7 +123,6 @@ class Tick(msgspec.Struct, tag=True):
     oldest_opening_ns: int = 0
     cpu_ns: int = 0
     oldest_ns: int = 0
-    bytes_received: int = 0
     sending_ns: int | None = 0
     receiving_ns: int | None = 0
     late_beats: int = 0

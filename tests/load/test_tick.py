@@ -20,7 +20,7 @@ from tests.load.ticks import taken
 
 UNHURRIED = settings(deadline=None, max_examples=40)  # a busy machine may stall any example
 
-COUNTED = ("requests", "chunks", "due", "sent", "held", "unchecked", "in_flight_ns", "cpu_ns", "bytes_received")
+COUNTED = ("requests", "chunks", "due", "sent", "held", "unchecked", "in_flight_ns", "cpu_ns")
 SUMS = (*COUNTED, "tokens_beyond_chunks", "with_usage", "good", "unjudged", "resent", "sending_ns", "receiving_ns")
 """Fields of a tick that are plain counts, both over engines and over time."""
 

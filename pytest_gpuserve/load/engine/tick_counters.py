@@ -131,7 +131,6 @@ class TickCounters:
             self._kept_bytes += len(body)
         else:
             self.tick.unchecked += 1
-            self.tick.bytes_received += len(body)
 
     def _has_room(self, size: int) -> bool:
         if not self._kept:
@@ -195,16 +194,14 @@ class TickCounters:
         tick.oldest_ns = now_ns - min(sent_ns, default=now_ns)
         tick.opening = len(opening_ns)
         tick.oldest_opening_ns = now_ns - opening_ns[0] if opening_ns else 0
-        kept = [
-            AnswerCount(index, body, count, number)
-            for index, answers in enumerate(self.answers)
-            for body, (count, number) in answers.items()
-        ]
-        tick.bytes_received += sum(len(answer.body) * answer.count for answer in kept)
         if self._keep == "none":
             tick.unchecked = tick.requests
         else:
-            tick.answers = kept
+            tick.answers = [
+                AnswerCount(index, body, count, number)
+                for index, answers in enumerate(self.answers)
+                for body, (count, number) in answers.items()
+            ]
         tick.cpu_ns = cpu_ns - self._begin_cpu_ns
         tick.sending_ns = None if transfer is None else transfer.sending_ns
         tick.receiving_ns = None if transfer is None else transfer.receiving_ns
