@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import pytest
 
-from pytest_gpuserve.device import DeviceLock
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY
 from tests.fakes.nvml import gpus
 from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
 from tests.fakes.scripted_sessions import SCRIPT_NAME, STARTS_NAME, Script
-from tests.fakes.terminal import Terminal
 from tests.support.forked_pytest import ForkedPytest, Run
 
 if TYPE_CHECKING:
@@ -161,14 +159,11 @@ class Project:
         """Run pytest in the project, in a process of its own; each run has noise of its own."""
         return self.start(*arguments).result(seconds)
 
-    def start(self, *arguments: str, terminal: str = "", **more: str | None) -> Run:
-        """Begin such a run, with these variables besides; where there is a terminal, on that."""
-        # What a terminal says itself: what its size is, and that it has colours.
-        less = dict.fromkeys(("BUILD_NUMBER", "NO_COLOR", "PY_COLORS", "FORCE_COLOR", "COLUMNS", "LINES"))
-        environment = self.variables(**{**({**less, "TERM": "xterm"} if terminal else {}), **more})
+    def start(self, *arguments: str) -> Run:
+        """Begin such a run."""
         given = [*self.options(), *arguments]
         temporary = f"--basetemp={self.path / f'runpytest-{self._runs}'}"
-        return self._forked.start([temporary, *given], folder=self.path, environment=environment, terminal=terminal)
+        return self._forked.start([temporary, *given], folder=self.path, environment=self.variables())
 
     def run_anew(self, *arguments: str) -> pytest.RunResult:
         """Run it by an interpreter that begins, with all plugins that are installed."""
@@ -197,12 +192,6 @@ class Project:
         """The whole environment of a run."""
         ours = {**os.environ, **self.environment, **more}
         return {name: value for name, value in ours.items() if value is not None}
-
-    def on_a_terminal(self, *arguments: str, columns: int = 100, **more: str) -> str:
-        """All that a run writes to a terminal."""
-        with Terminal(columns) as terminal:
-            self.start(*arguments, terminal=terminal.path, **more).result(180)
-        return terminal.text
 
     def entry(self) -> dict[str, Any]:
         """The one entry of the baseline file."""
@@ -362,10 +351,6 @@ class Machine:
         for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT"):
             self.project.environment[name] = environment[name]
         self.project.environment["CUDA_VISIBLE_DEVICES"] = None
-
-    def lock(self, fake: gpus.FakeGpu) -> DeviceLock:
-        """The lock of a GPU, for this process."""
-        return DeviceLock(fake.uuid, command="the other suite", folder=self.locks)
 
 
 @pytest.fixture

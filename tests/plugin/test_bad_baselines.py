@@ -35,8 +35,8 @@ def test_damage_is_named_and_nothing_is_lost(project: Project, recorded: Path, o
     assert project.baseline.read_text() == text
 
 
-def test_a_baseline_that_does_not_fit_is_missing(project: Project, recorded: Path) -> None:
-    """Of another load, which is named with both values, or too thin for a tighter tolerance, with what helps."""
+def test_a_baseline_of_another_load_is_missing(project: Project, recorded: Path) -> None:
+    """One of another load is named with both values."""
     project.store(recorded)
     text = project.test_file.read_text()
     project.test_file.write_text(text.replace("concurrency=8", "concurrency=9"))
@@ -44,10 +44,4 @@ def test_a_baseline_that_does_not_fit_is_missing(project: Project, recorded: Pat
     other.assert_outcomes(failed=1)
     other.stdout.fnmatch_lines(
         ["*MISSING: throughput*", "*has another workload*", "*concurrency: baseline has '8', this run has '9'*"]
-    )
-    project.write(marker="@pytest.mark.gpuserve(throughput=0.0001)")
-    thin = project.run()
-    thin.assert_outcomes(failed=1)
-    thin.stdout.fnmatch_lines(
-        ["*MISSING: throughput*", "*needs 20000 requests a server start*", "*load(..., seconds=*"]
     )

@@ -11,8 +11,6 @@ import pytest
 from tests.plugin.conftest import text_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.plugin.conftest import Checkout, Project
 
 JSON = "--gpuserve-json=out.json"
@@ -82,17 +80,6 @@ def recorded_on_gpu(gated: Project, kept: list[bytes]) -> Project:
     return gated
 
 
-def test_just_what_is_asked_is_judged(gated: Project) -> None:
-    """A gate without a baseline says so, and no metric that the test does not name has a row."""
-    gated.write("assert run.cold_start <= baseline.cold_start")
-    assert run(gated).ret == pytest.ExitCode.TESTS_FAILED
-    assert verdicts(gated) == {"cold_start": "MISSING"}
-    gated.write()
-    result = run(gated)
-    assert set(verdicts(gated)) == {"throughput"}
-    assert not any(name in text_of(result) for name in ON_REQUEST)
-
-
 def test_an_identical_build_passes_and_shows_its_values(recorded_on_gpu: Project) -> None:
     """The file lists the values and the samples behind them; a run has rows with joules and seconds."""
     file = json.loads(recorded_on_gpu.baseline.read_text())
@@ -103,24 +90,15 @@ def test_an_identical_build_passes_and_shows_its_values(recorded_on_gpu: Project
     result = run(recorded_on_gpu)
     assert result.ret == pytest.ExitCode.OK, text_of(result)
     assert verdicts(recorded_on_gpu) == {"energy_per_inference": "PASS", "cold_start": "PASS"}
-    for row in ("*energy_per_inference * mJ * PASS", "*cold_start * s * PASS"):
-        result.stdout.fnmatch_lines([row])
-    units = {each["metric"]: each["unit"] for each in recorded_on_gpu.result()["verdicts"]}
-    assert units == {"energy_per_inference": "J", "cold_start": "s"}
+    result.stdout.fnmatch_lines(["*cold_start * s * PASS", "*energy_per_inference * mJ * PASS"])
 
 
 def test_a_build_that_starts_and_burns_half_more_is_found(recorded_on_gpu: Project) -> None:
-    """Both gates fail in their own units, unless the marker's tolerances let it pass."""
+    """Both gates fail."""
     build(recorded_on_gpu, COLD_START=1.5, JOULES=1.5)
     result = run(recorded_on_gpu)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert verdicts(recorded_on_gpu) == {"energy_per_inference": "REGRESSED", "cold_start": "REGRESSED"}
-    recorded_on_gpu.write(GATES, marker="@pytest.mark.gpuserve(cold_start=1.0, energy_per_inference=1.0)")
-    build(recorded_on_gpu, COLD_START=1.3, JOULES=1.3)
-    result = run(recorded_on_gpu)
-    assert result.ret == pytest.ExitCode.OK, text_of(result)
-    tolerances = {each["metric"]: each["tolerance"] for each in recorded_on_gpu.result()["verdicts"]}
-    assert tolerances == {"energy_per_inference": 1.0, "cold_start": 1.0}
 
 
 def test_what_is_not_known_is_invalid_and_not_recorded(gated: Project) -> None:
@@ -132,16 +110,6 @@ def test_what_is_not_known_is_invalid_and_not_recorded(gated: Project) -> None:
     assert "a GPU did not tell its energy" in reasons(gated)
     assert "a remote server has no cold start" in reasons(gated)
     assert not gated.baseline.exists()
-
-
-def test_a_baseline_without_it_is_missing(project: Project, recorded: Path) -> None:
-    """One that was recorded before anybody watched the GPU is MISSING for these gates, and for no other."""
-    project.store(recorded)
-    project.write(f"{MEMORY}\n    assert run.throughput >= baseline.throughput")
-    gpus(project)
-    assert run(project).ret == pytest.ExitCode.TESTS_FAILED
-    assert verdicts(project)["gpu_memory"] == "MISSING"
-    assert "the baseline does not have it" in reasons(project)
 
 
 def test_memory_is_not_settled_beside_a_second_server(project: Project, checkout: Checkout) -> None:

@@ -83,24 +83,6 @@ def test_equal_servers_are_not_faster(project: Project, checkout: Checkout) -> N
     assert checkout.left_behind() == []
 
 
-def test_two_duels_are_told_apart_by_their_names(project: Project, checkout: Checkout) -> None:
-    """Each has its row and its verdict; one name for both is a mistake that is told."""
-    two = 'e = duel(b, a, concurrency=8, name="back")\n    assert d.throughput >= 1.05\n    assert e.throughput <= 1'
-    write(project, two.replace("<= 1", ">= 0.8"), speed=1.1)
-    result = project.run(JSON)
-    result.assert_outcomes(passed=1)
-    values = {verdict["run"]: verdict["value"] for verdict in project.result()["verdicts"]}
-    assert values == {"": pytest.approx(1.1, abs=0.02), "back": pytest.approx(1 / 1.1, abs=0.02)}
-    assert checkout.left_behind() == []
-
-    twice = 'duel(a, b, concurrency=8, name="x")\n    duel(b, a, concurrency=8, name="x")'
-    write(project, twice, speed=1.1)
-    refused = project.run()
-    refused.assert_outcomes(failed=1)
-    assert "two loads of this test are called 'x'" in text_of(refused)
-    assert says_no_traceback(refused)
-
-
 BESIDE = """run = load(b, concurrency=8, seconds=2, name="alone")
     assert run.throughput >= baseline.throughput
     assert d.throughput >= 1.05
@@ -139,13 +121,3 @@ def test_a_duel_that_breaks_off_leaves_nothing_running(project: Project, checkou
     project.script = Script(interrupted_turn=3)
     assert project.run().ret == pytest.ExitCode.INTERRUPTED
     assert checkout.left_behind() == []
-
-
-def test_a_duel_outside_of_git_is_not_remembered(project: Project) -> None:
-    """Without git a build cannot be told from another, so each run measures anew; the verdict is the same."""
-    project.environment["GIT_CEILING_DIRECTORIES"] = str(project.path.parent)
-    write(project, "assert d.throughput >= 1.05", speed=1.3)
-    project.run(JSON).assert_outcomes(passed=1)
-    first = project.result()["run"]["throughput"]
-    project.run(JSON).assert_outcomes(passed=1)
-    assert project.result()["run"]["throughput"] != first

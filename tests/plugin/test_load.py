@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -138,18 +136,6 @@ def test_every_schedule_loads_a_real_server(real_project: Project) -> None:
     assert tests["test_until"]["load"]["think_seconds"] == "0.001"
     assert tests["test_burst"]["load"]["payloads"] == "2"
     assert tests["test_burst"]["load"]["rotation"] == "shuffled"
-
-
-def test_cores_of_others_are_counted(real_project: Project) -> None:
-    """While a server is loaded, the core that another process takes is counted as taken by others."""
-    one(real_project, "load(fox, schedule=Steps(((4, 1.0),)), warmup_seconds=0.1)")
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as burner:
-        try:
-            real_project.run("--gpuserve-json=out.json")
-        finally:
-            burner.kill()
-    # A whole core, or what third ones leave of it, which counts as well.
-    assert max(real_project.result()["run"]["foreign_cores"]) > 0.3
 
 
 WRONG = {

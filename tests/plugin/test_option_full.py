@@ -69,25 +69,6 @@ def test_published_sizes_are_left_out(project: Project) -> None:
     assert "published sizes" not in text_of(quiet)
 
 
-def test_who_names_one_is_told(project: Project) -> None:
-    """A marked test that is asked for by its id does not vanish in silence; a list lacks it on every device."""
-    project.test_file.write_text(TWO)
-    for quiet in ((), ("-q",)):
-        for names, status in (
-            (["test_it[16]"], pytest.ExitCode.NO_TESTS_COLLECTED),
-            (["test_it[16]", "test_plain"], pytest.ExitCode.OK),
-        ):
-            result = project.run(*quiet, *(f"suites/perf/test_perf.py::{name}" for name in names))
-            assert result.ret == status
-            assert text_of(result).count(ONE) == 1
-    for gpu in ("cpu", "T4"):
-        listed = text_of(project.run("--collect-only", f"--gpu={gpu}"))
-        assert "test_it[8]" in listed
-        assert "test_it[16]" not in listed
-        assert LINE.format("2 tests", "them") in listed
-    assert "test_it[16]" in text_of(project.run("--collect-only", "--gpuserve-full"))
-
-
 def test_its_baselines_are_not_unused(project: Project) -> None:
     """A file that holds baselines of left out points keeps them; of other files unused entries are told as ever."""
     other = project.test_file.with_name("test_other.py")

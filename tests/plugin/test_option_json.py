@@ -34,15 +34,3 @@ def test_json_of_a_run(project: Project) -> None:
     assert latency["p50"] == pytest.approx(0.005, rel=0.05)
     assert run["batching_ratio"] == pytest.approx(4, rel=0.05)
     assert (run["load"]["concurrency"], run["server"]["server"]) == ("8", "mosec")
-
-
-def test_a_run_is_a_benchmark_too(project: Project) -> None:
-    """Of one run both files have the same throughput; a secret of the environment in an id is masked."""
-    project.environment["MY_TOKEN"] = "sesame-opens"
-    project.write("assert run.throughput >= 1")
-    parametrized = '@pytest.mark.parametrize("word", ["sesame-opens"])\ndef test_it(word, '
-    project.test_file.write_text(project.test_file.read_text().replace("def test_it(", parametrized))
-    project.run("--gpuserve-json=out.json", "--gpuserve-benchmark-json=benchmark.json").assert_outcomes(passed=1)
-    (benchmark,) = json.loads((project.path / "benchmark.json").read_text())["benchmarks"]
-    assert benchmark["fullname"] == "suites/perf/test_perf.py::test_it[<MY_TOKEN>]"
-    assert benchmark["stats"]["ops"] == pytest.approx(project.result()["run"]["throughput"])

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.process.ports import free_port
-from tests.fakes.ray_nodes import folder_of_ray
-from tests.plugin.conftest import busy_machine, says_no_traceback, text_of
+from tests.plugin.conftest import says_no_traceback, text_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -67,18 +66,6 @@ def test_a_cluster_that_is_not_there_is_refused(project: Project) -> None:
         assert "pip install 'pytest-gpuserve[ray]'" in refused(project, f"--load-engine={engine}")
 
 
-def test_who_loads_nothing_there_needs_no_cluster(project: Project, recorded: Path) -> None:
-    """The command line wins over the ini file; neither a list of tests nor tests that load nothing ask a cluster."""
-    absent = f"127.0.0.1:{free_port()}"
-    project.ini(gpuserve_load_engine=absent)
-    project.store(recorded)
-    project.run("--load-engine=local").assert_outcomes(passed=1)
-    for option in ("--collect-only", "--markers"):
-        assert project.run(f"--load-engine={absent}", option).ret == 0
-    project.test_file.write_text("def test_it(device):\n    assert device.name == 'cpu'\n")
-    project.run().assert_outcomes(passed=1)
-
-
 def test_the_engine_is_named_in_header_and_result(project: Project, recorded: Path) -> None:
     """A run on Ray says so, with its workers; on this host nothing is said; pytest itself never loads the library."""
     project.store(recorded)
@@ -91,21 +78,3 @@ def test_the_engine_is_named_in_header_and_result(project: Project, recorded: Pa
     local = project.run("--gpuserve-json=out.json")
     assert "loads made by" not in text_of(local)
     assert "engine" not in project.result()["run"]["load"]
-
-
-@pytest.mark.slow
-def test_a_real_server_is_recorded_and_gated_on_ray(real_project: Project) -> None:
-    """A load by two workers of a cluster of its own is recorded, with nothing left of Ray at the end of the run."""
-    real_project.ini(gpuserve_sessions="1")
-    text = real_project.test_file.read_text().replace("concurrency=8", "concurrency=8, processes=2")
-    real_project.test_file.write_text(text)
-    with folder_of_ray() as folder:
-        real_project.environment["TMPDIR"] = str(folder)
-        result = real_project.run("--load-engine=ray", "--baseline-update", "--gpuserve-json=out.json", seconds=400)
-    run = real_project.result()["run"]
-    if not busy_machine(run):
-        result.assert_outcomes(passed=1)
-        assert real_project.entry()["workload"]
-    assert run["load"]["workers"] == "2"
-    assert run["requests"] > 100
-    assert run["errors"] == {}

@@ -44,62 +44,26 @@ def test_a_red_run(project: Project, recorded: Path) -> None:
     assert "<code>test-host</code>" in below
 
 
-@pytest.mark.parametrize("limit", [{"lines": 2}, {"chars": 150}], ids=["lines", "characters"])
-def test_what_pytest_cuts_for_a_terminal_reports_have(project: Project, recorded: Path, limit: dict[str, int]) -> None:
-    """The terminal shows as much of an explanation as pytest lets it, files all, of two in one assertion too.
-
-    Where pytest cuts nothing, its own JUnit file has all there is to say.
-    """
+def test_what_pytest_cuts_for_a_terminal_reports_have(project: Project, recorded: Path) -> None:
+    """The terminal shows as much of an explanation as pytest lets it, files all."""
     project.store(recorded)
-    project.ini(**{f"truncation_limit_{name}": number for name, number in limit.items()})
+    project.ini(truncation_limit_lines=2)
+    project.speed(0.5)
     files = [f"--gpuserve-{name}" for name in ("markdown=out.md", "json=out.json", "report=out.html")]
-    last = ("metrics that moved with it: latency.p50", "to accept the new number: pytest suites/perf")
-    for asserted in ("{}", "({} or run.latency.p50 <= 1e-9)"):
-        project.write(f"assert {asserted.format('run.throughput >= baseline.throughput')}")
-        project.speed(0.5)
-        result = project.run("--stored-only", *files, "--junitxml=out.xml")
-        assert result.ret == pytest.ExitCode.TESTS_FAILED
-        assert "Full output truncated" in text_of(result)
-        problem = project.result()["problem"]
-        texts = (
-            problem,
-            *problems_in(project),
-            *((project.path / f"out.{kind}").read_text() for kind in ("md", "html")),
-        )
-        assert len(texts) == 4
-        for text in texts:
-            assert "Full output truncated" not in text
-            assert all(words in text for words in last)
-        assert ("limit 1 ns" in problem) is ("limit 1 ns" in text_of(result))
-        # Each line as far in as those before it.
-        headline, *lines = problem.partition("assert ")[2].splitlines()
-        assert "REGRESSED" in headline
-        assert all(line.startswith("  ") for line in lines)
-    result = project.run("--stored-only", "-vv", "--junitxml=out.xml")
-    assert "Full output truncated" not in text_of(result)
-    assert problems_in(project) == []
+    result = project.run("--stored-only", *files, "--junitxml=out.xml")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert "Full output truncated" in text_of(result)
+    written = [(project.path / f"out.{kind}").read_text() for kind in ("md", "html")]
+    for text in (project.result()["problem"], *problems_in(project), *written):
+        assert "Full output truncated" not in text
+        assert "metrics that moved with it: latency.p50" in text
+        assert "to accept the new number: pytest suites/perf" in text
 
 
 def problems_in(project: Project) -> list[str]:
     """What a JUnit file says beside pytest's own report."""
     cases = ET.parse(project.path / "out.xml").iter("property")
     return [case.get("value", "") for case in cases if case.get("name") == "gpuserve.problem"]
-
-
-def test_a_secret_of_a_server_alone_is_not_posted(project: Project) -> None:
-    """One that the test gives it, and that stands across the cut of a line in its log: no part of it is there."""
-    program = "import os; print('x' * 390 + os.environ['MODEL_TOKEN'], '{port}')"
-    project.test_file.write_text(
-        "def test_it(command_server, load):\n"
-        f"    server = command_server(['{{python}}', '-c', {program!r}], env={{'MODEL_TOKEN': {SECRET!r}}})\n"
-        "    with server.get('/').started():\n"
-        "        pass\n"
-    )
-    project.run("--gpuserve-markdown=out.md").assert_outcomes(failed=1)
-    text = (project.path / "out.md").read_text()
-    # In what the test says, and at the end of the log.
-    assert text.count("x&lt;MODEL_TOK…") == 2
-    assert SECRET[:6] not in text
 
 
 def test_hostile_names_and_secrets_of_a_run(project: Project) -> None:

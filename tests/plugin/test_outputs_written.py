@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
-
-import pytest
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.plugin import outputs
-from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, STEP_SUMMARY_BYTES, Form, Output, clear_outputs, write_outputs
+from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, STEP_SUMMARY_BYTES, Form, Output, write_outputs
 from pytest_gpuserve.report.results import SessionResult, TestResult
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import pytest
+
 RESULT = SessionResult({"name": "cpu"}, {}, (TestResult("test_a.py::test_it", "passed"),))
-NOTHING = SessionResult({"name": "cpu"}, {}, ())
 
 
 def summary(path: Path) -> Output:
@@ -27,39 +25,6 @@ def summary(path: Path) -> Output:
 def names_in(folder: Path) -> list[str]:
     """All that is in a folder."""
     return sorted(path.name for path in folder.iterdir())
-
-
-def test_what_an_older_run_wrote_is_removed(tmp_path: Path) -> None:
-    """But not what is only appended to, and that there is nothing yet is no problem."""
-    old, new, kept = tmp_path / "old", tmp_path / "new", tmp_path / "summary"
-    old.write_text("old")
-    kept.write_text("kept")
-    clear_outputs([Output("a", Form.JSON, old), Output("b", Form.JSON, new), summary(kept)])
-    assert not old.exists()
-    assert kept.read_text() == "kept"
-    with pytest.raises(pytest.UsageError, match=r"--gpuserve-json=x: an older one cannot be removed"):
-        clear_outputs([Output("--gpuserve-json=x", Form.JSON, tmp_path)])
-
-
-def test_each_file_is_written_and_named(tmp_path: Path) -> None:
-    """Nothing but the files is left; of nothing measured there is no summary."""
-    files = [
-        Output("--gpuserve-json=a", Form.JSON, tmp_path / "a"),
-        Output("--gpuserve-markdown=b", Form.MARKDOWN, tmp_path / "b"),
-        summary(tmp_path / "c"),
-    ]
-    lines = (
-        f"results: {tmp_path / 'a'}",
-        f"--gpuserve-markdown: {tmp_path / 'b'}",
-        f"${STEP_SUMMARY}: {tmp_path / 'c'}",
-    )
-    assert write_outputs(files, NOTHING).lines == lines[:2]
-    assert "Nothing was measured" in (tmp_path / "b").read_text()
-    written = write_outputs(files, RESULT)
-    assert not written.failed
-    assert written.lines == lines
-    assert names_in(tmp_path) == ["a", "b", "c"]
-    assert json.loads((tmp_path / "a").read_text())["tests"][0]["nodeid"] == "test_a.py::test_it"
 
 
 def test_a_failure_takes_no_other_file_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

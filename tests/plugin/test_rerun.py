@@ -60,27 +60,6 @@ def test_the_same_pair_measures_nothing_and_says_so(decided: Project, checkout: 
     assert "and kept" not in text_of(result)
 
 
-def test_a_pass_is_kept_as_well(project: Project, checkout: Checkout) -> None:
-    """What passed is not measured until it fails either, nor is the same pair of servers in a duel."""
-    project.run("--against=HEAD").assert_outcomes(passed=1)
-    checkout.servers()
-    result = project.run("--against=HEAD")
-    result.assert_outcomes(passed=1)
-    assert checkout.servers() == []
-    assert KEPT in text_of(result)
-    project.test_file.write_text(
-        "def test_it(mosec_server, duel):\n"
-        '    a, b = (mosec_server("app.py").post("/inference", body=word) for word in (b"a", b"b"))\n'
-        "    assert duel(a, b, concurrency=8).throughput >= 0.9\n"
-    )
-    project.run(JSON).assert_outcomes(passed=1)
-    first = verdict(project)["value"]
-    assert checkout.servers() != []
-    project.run(JSON).assert_outcomes(passed=1)
-    assert checkout.servers() == []
-    assert verdict(project)["value"] == pytest.approx(first, rel=1e-4)
-
-
 def test_another_question_is_measured_anew(decided: Project, checkout: Checkout, tmp_path: Path) -> None:
     """Another app, load, host, commit or interpreter is another pair; with the old one the old answer is back."""
 
@@ -103,21 +82,6 @@ def test_another_question_is_measured_anew(decided: Project, checkout: Checkout,
     link = tmp_path / "python-of-before"
     link.symlink_to(sys.executable)
     assert anew("passed", "--against=HEAD", f"--against-python={link}")
-
-
-def test_a_damaged_memory_is_told_and_measured_anew(decided: Project, checkout: Checkout) -> None:
-    """A file that is cut off or newer is named, breaks nothing and counts for nothing; the next run has a whole one."""
-    (memory,) = decided.path.glob(".pytest_cache/d/gpuserve/*.json")
-    for damage in (b"", b"{", b'{"schema": 99}'):
-        memory.write_bytes(damage)
-        result = decided.run("--against=HEAD")
-        result.assert_outcomes(failed=1)
-        assert checkout.servers() != []
-        assert str(memory) in text_of(result)
-        assert "so this comparison begins anew" in text_of(result)
-    again = decided.run("--against=HEAD")
-    assert checkout.servers() == []
-    assert "begins anew" not in text_of(again)
 
 
 def test_what_was_interrupted_goes_on(project: Project, checkout: Checkout) -> None:

@@ -59,20 +59,6 @@ def test_measuring_under_xdist_is_refused(real_project: Project) -> None:
     assert says_no_traceback(result)
 
 
-def test_a_mistake_under_xdist_is_no_crash(real_project: Project) -> None:
-    """A worker that finds a wrong marker, or no such device, fails its tests that need one; others run."""
-    real_project.write(marker="@pytest.mark.gpuserve(p98=0.1)")
-    text = real_project.test_file.read_text().replace("pytestmark = ", "unused = ")
-    real_project.test_file.write_text(text + "\n\ndef test_plain():\n    pass\n")
-    result = real_project.run("-p", "xdist.plugin", "-n1")
-    result.assert_outcomes(passed=1, errors=1)
-    assert "does not know p98" in text_of(result)
-    assert says_no_traceback(result)
-    result = real_project.run("-p", "xdist.plugin", "-n1", "--gpu=H9000")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert says_no_traceback(result)
-
-
 def test_second_session_waits_says_on_whom_and_gives_up(project: Project) -> None:
     """While another process measures on the device, a session names it, waits as long as it says, and exits with 4."""
     project.ini(gpuserve_lock_wait="0.25")
@@ -99,14 +85,3 @@ def test_mistakes_of_a_test_are_found(project: Project) -> None:
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "has to stand among the arguments" in text_of(result)
     assert says_no_traceback(result)
-
-
-def test_what_is_skipped_hides_nothing(project: Project) -> None:
-    """A missing baseline that skips lets the test go on: a limit that is broken further down still fails it."""
-    project.write("assert run.throughput >= baseline.throughput\n    assert run.latency.p50 <= 1e-9")
-    broken = project.run("--on-missing=skip")
-    broken.assert_outcomes(failed=1)
-    project.write("assert run.throughput >= baseline.throughput\n    assert run.latency.p50 <= 10.0")
-    kept = project.run("--on-missing=skip", "-rs")
-    kept.assert_outcomes(skipped=1)
-    assert "MISSING" in text_of(kept)

@@ -1,4 +1,4 @@
-"""A session's parts by themselves: in which order they are found, what they make, and that all of it is given back."""
+"""A session's parts by themselves: what each start is told, and that all of them are given back."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
+from pytest_gpuserve.experiment.telemetry import TelemetrySource
 from pytest_gpuserve.plugin import opening
 from pytest_gpuserve.plugin.opening import Equipment, Opened
 from pytest_gpuserve.plugin.options import Settings, Update
-from pytest_gpuserve.plugin.session import explained
 from tests.support.builders import here
 
 if TYPE_CHECKING:
@@ -25,12 +24,12 @@ NEVER: Any = None
 """In the place of what the test does not need."""
 
 
-def asked(root: Path, **changes: Any) -> Settings:  # noqa: ANN401 -- fields of the settings
+def asked(root: Path) -> Settings:
     """The settings of a session on ``cpu`` that only gates."""
     values: dict[str, Any] = {"gpu": "cpu", "update": Update.NOTHING, "baseline_dir": root / "baselines", "root": root}
     values |= {"missing_fails": True, "inconclusive_fails": True, "budget_seconds": 300.0}
     values |= {"outputs": (), "reason": None, "record_sessions": 3, "foreign_cores": 0.25, "lock_wait_seconds": 1.0}
-    return Settings(**{**values, "ci": False, **changes})
+    return Settings(**values, ci=False)
 
 
 class Part:
@@ -48,53 +47,15 @@ class Part:
     release = close
 
 
-class Temporary:
-    """pytest's temporary folders, and the names of those that were asked for."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.made: list[str] = []
-
-    def mktemp(self, name: str) -> Path:
-        """See pytest's."""
-        self.made.append(name)
-        made = self.folder / f"{name}{len(self.made)}"
-        made.mkdir(parents=True)
-        return made
-
-
 def equipment(root: Path, **changes: Any) -> Equipment:  # noqa: ANN401 -- arguments of `Equipment`
     """That of a session on ``cpu``, without pytest's cache."""
-    made = Equipment(
-        asked(root),
-        NEVER,
-        here().device,
-        **{"engine": None, "logged": NEVER, "note": pytest.fail, "make_room": NEVER, **changes},
-    )
-    made.temporary = Temporary(root)  # type: ignore[assignment] # stands for pytest's
-    return made
+    given = {"engine": None, "logged": NEVER, "note": pytest.fail, "make_room": NEVER, **changes}
+    return Equipment(asked(root), NEVER, here().device, **given)
 
 
-def test_a_folder_is_made_and_named_when_there_is_something_in_it(tmp_path: Path) -> None:
-    """All logs go into one; who has none names none, nor a folder for artifacts without any.
-
-    Without pytest's cache that one is temporary, and nothing is remembered: ``--cache-clear`` could not forget it.
-    """
-    made = equipment(tmp_path)
-    assert made.remembered() is None
-    artifacts = made.artifacts
-    assert made.places() == []
-    logs = made.logs
-    assert made.logs == logs
-    assert made.temporary.made == ["gpuserve-artifacts", "gpuserve-logs"]  # type: ignore[attr-defined] # as above
-    (artifacts / "chart.svg").touch()
-    assert set(made.places()) == {f"server logs: {logs}", f"tables and charts: {artifacts}"}
-    (artifacts / "chart.svg").unlink()
-    artifacts.rmdir()
-    assert made.places() == [f"server logs: {logs}"]
-
-
-def test_every_start_has_a_log_and_its_secrets_are_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_start_has_a_log_and_its_secrets_are_known(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Logs are numbered and fit to be files; of what a server is given, and of what it is asked with, all is told.
 
     Before each start other servers make room.
@@ -111,17 +72,13 @@ def test_every_start_has_a_log_and_its_secrets_are_known(tmp_path: Path, monkeyp
         logged=lambda log, given: logged.append((log.name, given)),
         make_room=lambda: logged.append(("", {})),
     )
+    made.temporary = tmp_path_factory
     start = made.starter(1.0)
     ask: Any = SimpleNamespace(headers={"Authorization": "Bearer hunter22", "Accept": "*/*"})
     for name in ("mosec", "my server/2"):
         start(SimpleNamespace(name=name), ask)
     given = {"PORT": "8000", "Authorization": "hunter22"}
     assert logged == [("", {}), ("001-mosec.log", given), ("", {}), ("002-my-server-2.log", given)]
-
-
-def test_nobody_looks_where_there_is_no_gpu(tmp_path: Path) -> None:
-    """On ``cpu`` a sampler would use a part of what is measured."""
-    assert equipment(tmp_path).telemetry_source() is NO_TELEMETRY
 
 
 # -- its end
@@ -145,12 +102,3 @@ def test_what_was_opened_is_all_given_back_the_device_last(tmp_path: Path, monke
     with pytest.raises(UsageProblem, match="engine cannot be ended"):
         made.close()
     assert ended[2:] == ["engine", "telemetry_source"]
-
-
-# -- in the middle of it
-
-
-@pytest.mark.parametrize(("left", "right"), [(1, 2), ("a", "b"), (None, 0.5)])
-def test_others_comparisons_are_explained_by_others(left: object, right: object) -> None:
-    """What is no metric of ours is left to pytest."""
-    assert explained(left, right, gpu="cpu", stored=True, before="HEAD") is None

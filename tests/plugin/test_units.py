@@ -83,11 +83,3 @@ def test_what_is_written_reads_back_as_what_it_was(seconds: float, count: float)
     number, unit = format_bytes(count).split()
     scale = 1024.0 ** ["B", "KiB", "MiB", "GiB", "TiB"].index(unit)
     assert float(number) * scale == pytest.approx(count, rel=0.0051)
-
-
-@UNHURRIED
-@given(value=st.floats(), unit=st.sampled_from(["s", "1/s", "J", "B", "W", ""]))
-def test_no_number_is_too_odd_to_be_shown(value: float, unit: str) -> None:
-    """Formatting never raises, so that no report hides a result behind a traceback, and a share widens no table."""
-    assert all(text.isprintable() for text in (format_value(value, unit), format_fraction(value), format_change(value)))
-    assert max(len(format_fraction(value)), len(format_change(value))) <= 13

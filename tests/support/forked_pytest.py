@@ -96,28 +96,25 @@ class ForkedPytest:
         first.start()
         first.join()
 
-    def start(
-        self, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str], terminal: str = ""
-    ) -> Run:
+    def start(self, arguments: Sequence[str], *, folder: Path, environment: Mapping[str, str]) -> Run:
         """Begin a run of pytest as ``python -m pytest`` would be one.
 
         Args:
             arguments: Of pytest.
             folder: In which it runs; what it prints is left there, in the files ``stdout-*`` and ``stderr-*``.
             environment: All its variables.
-            terminal: The path of a terminal, on which it runs instead.
         """
         self._runs += 1
         outputs = (folder / f"stdout-{self._runs}", folder / f"stderr-{self._runs}")
         for output in outputs:
             output.touch()
-        files = (terminal, terminal, terminal) if terminal else (os.devnull, *map(str, outputs))
+        files = (os.devnull, *map(str, outputs))
         process = self._context.Process(target=_run, args=(tuple(arguments), folder, dict(environment), files))
         process.start()
         return Run(process, outputs)
 
 
-def _run(arguments: tuple[str, ...], folder: Path, environment: dict[str, str], files: tuple[str, str, str]) -> None:
+def _run(arguments: tuple[str, ...], folder: Path, environment: dict[str, str], files: tuple[str, ...]) -> None:
     for number, file in enumerate(files):
         _take(number, os.open(file, os.O_RDWR | os.O_NOCTTY))
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -137,7 +134,7 @@ def _run(arguments: tuple[str, ...], folder: Path, environment: dict[str, str], 
 
 
 def _take(number: int, file: int) -> None:
-    """Let a standard stream be this file; Python's own object for it is made anew, for it knows what a terminal is."""
+    """Let a standard stream be this file; Python's own object for it is made anew."""
     if file != number:
         os.dup2(file, number)
         os.close(file)
