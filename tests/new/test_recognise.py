@@ -10,7 +10,7 @@ import pytest
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.new.app import openapi_request, recognise, recognise_command, suite_name, triton_request
 
-FAKES = Path(__file__).parents[1] / "fakes"
+FAKES = Path(__file__).parents[1] / "fakes" / "doubling"
 
 
 def test_an_app_is_recognised_by_its_imports(tmp_path: Path) -> None:
