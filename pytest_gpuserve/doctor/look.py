@@ -20,7 +20,7 @@ from pytest_gpuserve.device.gpu import initialised
 from pytest_gpuserve.device.gpu_probe import GpuProbe
 from pytest_gpuserve.device.host import read_core_limit, read_host
 from pytest_gpuserve.device.lock import DeviceLock
-from pytest_gpuserve.doctor.checks import Check, CpuUse, GpuState, HostState, Level, check
+from pytest_gpuserve.doctor.checks import Check, CpuUse, GpuState, HostState, check
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.logs import printable
 
@@ -123,4 +123,4 @@ def lock_check(key: str, *, folder: Path | None = None) -> Check:
         found = f"taken by {lock.holder()}"
     except OSError:
         found = None
-    return replace(check("lock", found, found != "free", Level.PREVENTS), subject=key)
+    return replace(check("lock", found, found != "free"), subject=key)

@@ -18,7 +18,7 @@ from pytest_gpuserve.doctor.look import lock_check, look
 from tests.fakes.children.toolkit import busy
 from tests.fakes.nvml import gpus
 from tests.fakes.nvml.build import fake_environment
-from tests.fakes.nvml.gpus import Error, Process, Script, second
+from tests.fakes.nvml.gpus import Process, Script, second
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,12 +56,12 @@ def test_this_machine_is_read() -> None:
     assert told["servers"][0]["level"] == "ok"
 
 
-def test_an_interpreter_without_servers_cannot_measure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor can it without containers; what installs each server is told; what is not an interpreter is status 2."""
+def test_an_interpreter_without_servers_can_measure_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any known server, the doctor says what installs each; a path without an interpreter is status 2."""
     monkeypatch.setenv("PATH", "")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path)], check=True, timeout=120)
     status, text = doctor(f"--python={tmp_path}/bin/python")
-    assert status == 1
+    assert status == 0, text
     assert f"help: {tmp_path}/bin/python -m pip install 'pytest-gpuserve[mosec]'" in text
     status, text = doctor(f"--python={tmp_path}/nothing")
     assert status == 2
@@ -95,13 +95,12 @@ def test_the_device_that_is_asked_for_decides(library: Path, tmp_path: Path, nam
     assert text.splitlines()[-1].startswith("can be" if status == 0 else "nothing ")
 
 
-def test_a_driver_that_does_not_start_is_not_a_machine_without_a_gpu(library: Path, tmp_path: Path) -> None:
+def test_a_driver_that_does_not_start_is_not_a_machine_without_a_gpu(library: Path) -> None:
     """The report has NVML's own words, and `cpu` can still be measured."""
-    script = Script((gpus.T4,), (Error("nvmlInitWithFlags", 18),))
-    _, text = doctor("--json", **gpus.write(script, tmp_path, library=library))
+    _, text = doctor("--json", **fake_environment(library, ["Tesla T4"], init_error=18))
     (check,) = [each for each in json.loads(text)["checks"] if each["subject"] == "driver"]
     assert (check["level"], check["found"]) == ("prevents", "NVML said: Driver/library version mismatch")
-    _, text = doctor("--json", **fake_environment(library))
+    _, text = doctor("--json", **fake_environment(library, []))
     assert not [each for each in json.loads(text)["checks"] if each["subject"] == "driver"]
 
 
@@ -123,7 +122,7 @@ def test_reading_a_lock_disturbs_nobody(tmp_path: Path) -> None:
     lock = DeviceLock("GPU-1", command="pytest other", folder=tmp_path)
     with lock.acquire(wait_seconds=0, on_wait=lambda *_: None):
         held = lock_check("GPU-1", folder=tmp_path)
-        assert (held.level, held.subject) == (Level.PREVENTS, "GPU-1")
+        assert (held.level, held.subject) == (Level.WARNING, "GPU-1")
         assert "pytest other" in held.found
         assert lock.held
     assert lock_check("GPU-1", folder=tmp_path).level is Level.OK
