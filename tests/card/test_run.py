@@ -7,7 +7,6 @@ import os
 import platform
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
@@ -18,11 +17,7 @@ from tests.card.records import MOST_BYTES, RESULTS, Record, Records, read_files,
 from tests.card.run import run_step
 from tests.card.steps import INSTALL_SECONDS, MANIFEST, PASSED, ROOT, STEPS, Step
 from tests.fakes.children.toolkit import eventually
-from tests.fakes.nvml.gpus import H100_PCIE, Script
-from tests.fakes.nvml.gpus import write as write_script
 from tests.support.builders import entry, session
-
-NETLESS = ("unshare", "-rn", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 
 THREE = """
 import os
@@ -98,19 +93,6 @@ def test_a_step_passes_by_what_it_says(tmp_path: Path, code: str, seconds: float
     assert outcome != "overran" or told in records.log.read_text()
 
 
-def test_whole_lines_are_read(tmp_path: Path) -> None:
-    """Wherever the file of results ends, all whole lines are read, and a run that goes on writes whole ones."""
-    for name in ("one", "two"):
-        Records(tmp_path, tmp_path / name).add(Record(name, "passed"))
-    data = (tmp_path / RESULTS).read_bytes()
-    for end in range(len(data)):
-        (tmp_path / RESULTS).write_bytes(data[:end])
-        whole = ["one"] if b"\n" in data[:end] else []
-        assert list(read_records(tmp_path)) == whole
-        Records(tmp_path, tmp_path / f"again{end}").add(Record("three", "passed"))
-        assert list(read_records(tmp_path)) == [*whole, "three"]
-
-
 def test_what_was_recorded_takes_the_place_of_what_is_there(tmp_path: Path) -> None:
     """Tables are printed, and of a step that failed the end of its log, of which a long one keeps its end."""
     records, file = Records(tmp_path / "out", tmp_path / "kept"), Path("cpu", "x", "test_y.json")
@@ -127,20 +109,3 @@ def test_what_was_recorded_takes_the_place_of_what_is_there(tmp_path: Path) -> N
     assert lines[1:3] == ["\nrecord.md\n| a table |", "record: failed in 0.0 s exit code 1"]
     assert lines[4] == "    the last line"
     assert (tmp_path / "out" / RESULTS).stat().st_size < 1.1 * MOST_BYTES
-
-
-@pytest.mark.slow
-def test_the_whole_run(tmp_path: Path, library: Path) -> None:
-    """Without a network, on top of this environment, nothing fails but for what a pack of nothing lacks."""
-    if subprocess.run([*NETLESS, "true"], check=False, capture_output=True).returncode:
-        pytest.skip("no network namespace can be made here: unshare -rn")
-    code = "from tests.card import run; run.STEPS = [s for s in run.STEPS if not s.spare]; raise SystemExit(run.main())"
-    options = [f"--out={tmp_path / 'out'}", f"--pack={empty_pack(tmp_path / 'pack')}", "--gpu=cpu", "--factor=3"]
-    with tempfile.TemporaryDirectory(dir="/tmp") as temp:  # the paths of Unix sockets must be short
-        variables = {**write_script(Script((H100_PCIE,)), tmp_path, library=library), "TMPDIR": temp}
-        # Other tests use this machine, too.
-        variables["PYTEST_ADDOPTS"] = "-o gpuserve_foreign_cores=1000"
-        subprocess.run([*NETLESS, sys.executable, "-c", code, *options], cwd=ROOT, env=variables, check=False)
-    outcomes = {name: record.outcome for name, record in read_records(tmp_path / "out").items()}
-    assert {step.name for step in STEPS if not step.spare} <= set(outcomes)
-    assert {name for name, outcome in outcomes.items() if outcome not in {"passed", "skipped"}} <= {"machine"}, outcomes
