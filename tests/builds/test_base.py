@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.builds.base import HistoryCut, NotCommitted, NotInGit, find_base
-from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.store.files import same_recording
 from tests.support.plain_git import git, only_below
 
@@ -213,10 +212,12 @@ def test_a_version_that_cannot_be_read_is_another_one(project: Project) -> None:
 
 @pytest.mark.parametrize("exists", [True, False])
 def test_what_is_not_committed_has_no_base(project: Project, exists: bool) -> None:  # noqa: FBT001 -- a parameter
-    """The command that the message names commits it, tracked or new, and then there is a base."""
+    """The command that the message names commits it, staged or new, and then there is a base."""
     if not exists:
         project.name = "baselines/cpu/sub/it's new.json"
     project.record(a=2)
+    if exists:
+        git(project.root, "add", "--all")
     with pytest.raises(NotCommitted) as caught:
         project.base()
     command = caught.value.remedies[0].split("`")[1].replace("git ", "git -c user.name=A -c user.email=a@b ")
@@ -229,14 +230,6 @@ def run(command: str, cwd: Path) -> None:
     import subprocess
 
     subprocess.run(command, shell=True, check=True, cwd=cwd, capture_output=True, timeout=60)
-
-
-def test_a_staged_entry_is_not_committed_yet(project: Project) -> None:
-    """Only a commit can be run again."""
-    project.record(a=2)
-    git(project.root, "add", "--all")
-    with pytest.raises(NotCommitted):
-        project.base()
 
 
 def test_files_that_are_not_gits_are_told_apart(project: Project, tmp_path: Path) -> None:
@@ -264,12 +257,3 @@ def test_a_shallow_clone_knows_what_it_has(project: Project, tmp_path: Path) -> 
         project.base("b", tmp_path / "clone2")
     run(caught.value.remedies[0].split("`")[1], tmp_path / "clone2")
     assert project.base("b", tmp_path / "clone2") == second
-
-
-def test_without_a_commit_there_is_none(tmp_path: Path) -> None:
-    """A repository that has just been made is no error."""
-    git(tmp_path, "init", "--quiet", "project")
-    project = Project(tmp_path / "project", {})
-    project.record(a=1)
-    with pytest.raises(GpuserveError):
-        project.base()

@@ -85,12 +85,11 @@ def linked(root: Path, *patterns: str, revision: str = "HEAD") -> set[str]:
 
 
 def test_what_an_app_reads_is_linked_and_what_is_built_is_not(root: Path) -> None:
-    """Settings, weights and data; a folder that is ignored as a whole is one link; environments and caches are not."""
+    """Settings, weights and data; a folder that is ignored as a whole is one link; environments and caches are not.
+
+    Git holds no empty folders, and an ensemble of Triton has one for its version.
+    """
     assert linked(root) == {".env", "app/weights.bin", "weights", "data/only/w.bin"}
-
-
-def test_empty_folders_are_there(root: Path) -> None:
-    """Git holds none, and an ensemble of Triton has an empty version folder."""
     base = Base(root)
     with closing(base.builds):
         assert (base.place / "models" / "ens" / "1").is_dir()

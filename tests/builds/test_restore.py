@@ -67,18 +67,6 @@ def test_either_side_of_a_conflict_can_be_taken(root: Path, side: str) -> None:
     assert path.read_text() == side
 
 
-def test_of_a_side_that_removed_the_file_nothing_can_be_taken(root: Path) -> None:
-    """Only the side that has the file is named."""
-    git(root, "checkout", "--quiet", "theirs")
-    git(root, "rm", "--quiet", f":(literal)baselines/{NAME}")
-    git(root, "commit", "--quiet", "--message=removed")
-    git(root, "checkout", "--quiet", "ours")
-    merged(root)
-    found = commands(ways_to_restore(root / "baselines" / NAME))
-    assert [word for command in found for word in ("--ours", "--theirs") if word in command] == ["--ours"]
-    run(found[0], root.parent)
-
-
 def test_a_changed_file_is_taken_back(root: Path) -> None:
     """What was edited by hand is as it was committed."""
     path = root / "baselines" / NAME

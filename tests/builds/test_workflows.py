@@ -217,20 +217,6 @@ def test_code_and_baseline_that_are_committed_together_are_the_base(project: Pro
     assert (gate.verdict, gate.base) == ("REGRESSED", together)
 
 
-def test_a_squashed_branch_that_is_gone_has_a_base(project: Project, tmp_path: Path) -> None:
-    """A fresh clone finds the squashed commit, and starts it."""
-    project.git("checkout", "--quiet", "-b", "work")
-    project.commit("work")
-    project.git("checkout", "--quiet", "main")
-    project.git("merge", "--quiet", "--squash", "work")
-    squashed = project.commit("work (#1)")
-    project.git("branch", "--quiet", "-D", "work")
-    project.commit("later")
-    gate = project.cloned(tmp_path / "clone").gate()
-    assert gate.base == squashed
-    assert gate.verdict in {"PASS", "INCONCLUSIVE"}
-
-
 def test_an_entry_that_is_not_committed_is_shown(project: Project) -> None:
     """Its numbers are there, the verdict says how to commit it, and the command does."""
     project.work(3)
@@ -288,13 +274,6 @@ def test_one_build_is_neither_worse_nor_better(project: Project) -> None:
     assert "the base does not have .env" in gate.text
 
 
-def test_a_slowdown_shows_beside_ignored_settings(project: Project) -> None:
-    """The base has the same settings, so that what is slower in the code is not hidden by them."""
-    project.commit("the change and its baseline")
-    project.work(3)
-    assert project.pytest("--against=HEAD").verdict == "REGRESSED"
-
-
 def test_a_shallow_clone_is_told_before_it_measures(project: Project, tmp_path: Path) -> None:
     """It passes nothing, and the command makes its base known."""
     base = project.commit("the change and its baseline")
@@ -307,25 +286,3 @@ def test_a_shallow_clone_is_told_before_it_measures(project: Project, tmp_path: 
     assert "ends before the commit that brought the baseline entry" in after
     run(proposed(before), clone.root)
     assert clone.git("log", "--format=%h", "--abbrev=12", "--diff-filter=A", "--", BASELINE) == base
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files away")
-def test_a_checkout_of_another_user_is_told_before_it_records(project: Project, tmp_path: Path) -> None:
-    """Git does not read it, which a recording says as well as a gate, until the command was run."""
-    project.commit("the change and its baseline")
-    for path in (project.root, *project.root.rglob("*")):
-        shutil.chown(path, 65534)
-    project.environment = {"HOME": str(tmp_path), "GIT_CONFIG_GLOBAL": str(tmp_path / ".gitconfig")}
-    told = project.pytest("--baseline-update").text
-    before = told.partition("test_app.py")[0]
-    assert "another user owns" in before
-    run(proposed(before), project.root, project.environment)
-    run(["git", "status"], project.root, project.environment)
-
-
-def test_without_git_it_is_told_before_it_measures(project: Project) -> None:
-    """An unpacked archive has no base."""
-    shutil.rmtree(project.root / ".git")
-    told = project.gate()
-    assert told.verdict not in {"PASS", "IMPROVED", "REGRESSED"}
-    assert "there is no git checkout here" in told.text.partition("test_app.py")[0]

@@ -137,20 +137,6 @@ def test_a_worktree_is_the_commit_and_leaves_nothing(kept: Path) -> None:
     assert not (kept / ".git" / "worktrees").exists()
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-def test_an_exception_leaves_nothing(kept: Path, error: type[BaseException]) -> None:
-    """Whatever ends the block, also where the server wrote files into the worktree."""
-
-    def fail() -> None:
-        with first_of(kept) as worktree:
-            (worktree.path / "__pycache__").mkdir()
-            (worktree.path / "__pycache__" / "app.pyc").write_text("")
-            raise error
-
-    with pytest.raises(error):
-        fail()
-
-
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_end_of_the_owner_leaves_nothing(kept: Path, tmp_path: Path, number: signal.Signals) -> None:
     """After kill -9 of its owner, and after Ctrl-C, neither the folder is left nor git's note of it."""
@@ -285,13 +271,6 @@ def test_what_cannot_be_made_is_told(kept: Path) -> None:
 
 
 # -- revisions by name
-
-
-def test_a_revision_by_any_name(root: Path) -> None:
-    """Whatever git takes for a commit is one; an annotated tag is the commit that it is of."""
-    git(root, "tag", "--annotate", "--message=a tag", "tag")
-    for name in ("HEAD", "main", "refs/heads/main", "tag", "HEAD~0", ":/2"):
-        assert resolve_revision(root, name) == git(root, "rev-parse", "HEAD")
 
 
 @pytest.mark.parametrize(

@@ -41,12 +41,6 @@ def test_an_error_is_told_without_secrets(monkeypatch: pytest.MonkeyPatch, capsy
     assert "<HF_TOKEN>" in shown
 
 
-def test_a_command_gets_this_process_s_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its exit status is that of the process."""
-    monkeypatch.setattr(sys, "argv", ["command", "a", "b"])
-    assert run_command(lambda arguments: 7 if list(arguments) == ["a", "b"] else 1) == 7
-
-
 def test_ctrl_c_is_no_traceback() -> None:
     """Exit status 130, as shells count it."""
 

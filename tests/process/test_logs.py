@@ -63,10 +63,8 @@ TOKEN = "eyJ" + "abcdefghij" * 100
 @pytest.mark.parametrize(
     ("text", "known", "most", "shown"),
     [
-        ("", {}, SHOWN_CHARACTERS, ""),
         ("x" * SHOWN_CHARACTERS, {}, SHOWN_CHARACTERS, "x" * SHOWN_CHARACTERS),
         ("one two three", {}, 9, "one two …"),
-        ("one,two", {}, 5, "one,…"),
         ("x" * 255, {}, SHOWN_CHARACTERS, "…"),
         (f"{'x' * 260} one two", {}, 266, f"{'x' * 260} one …"),
         (f"the token is {'x' * 5000}", {}, SHOWN_CHARACTERS, "the token is …"),
@@ -78,7 +76,7 @@ TOKEN = "eyJ" + "abcdefghij" * 100
         (PHRASE * 100, {"_PWD": PHRASE}, SHOWN_CHARACTERS, "…"),
     ],
     ids=[
-        *("empty", "as long as it may be", "words", "comma", "one word", "long word first", "long word last"),
+        *("as long as it may be", "words", "one word", "long word first", "long word last"),
         *("no secret", "a known secret", "end of what is looked at"),
     ],
 )

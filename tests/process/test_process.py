@@ -15,7 +15,6 @@ import pytest
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process.child import Command, Process
-from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.ports import free_port, port_owner
 from tests.fakes.children.toolkit import SAFETY_SECONDS, alive, child, eventually, program, report
 
@@ -236,14 +235,3 @@ def test_a_port_owner_is_named_with_pid_and_command_line(monkeypatch: pytest.Mon
     with socket.create_server(("127.0.0.1", 0)) as hidden:
         monkeypatch.setattr(psutil, "net_connections", lambda kind: [])
         assert port_owner(hidden.getsockname()[1]) == "an unknown process"
-
-
-def test_a_deadline_counts_down_to_zero() -> None:
-    """It remembers its allowance, and has nothing left once it has expired."""
-    deadline, past = Deadline.after(60), Deadline.after(-1)
-    assert deadline.seconds == 60
-    assert 0 < deadline.remaining() <= 60
-    assert 0 < deadline.allowed() <= 60
-    assert (deadline.expired(), past.expired(), past.remaining()) == (False, True, 0)
-    with pytest.raises(TimeoutError):
-        past.allowed()

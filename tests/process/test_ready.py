@@ -101,15 +101,6 @@ def test_a_foreign_server_on_the_port_is_refused_by_name(tmp_path: Path) -> None
         assert "run again" in str(failure.value)
 
 
-def test_a_port_that_a_grandchild_holds_is_the_servers_own(tmp_path: Path) -> None:
-    """Servers that listen from a worker process are recognised as their own."""
-    port = free_port()
-    worker = child("web", port, folder=tmp_path)
-    with Process.start(program("sh", "-c", f"{worker} & wait", folder=tmp_path)) as process:
-        ready.wait(ready.owned_port_probe(process, port), process, Deadline.after(SAFETY_SECONDS), what="server")
-        assert process.listening_ports()[port] != process.pid
-
-
 def test_a_silent_server_is_not_ready_and_holds_nobody_up() -> None:
     """A connection that is accepted but never answered counts as not ready after the wait's deadline."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -142,16 +133,6 @@ def test_a_port_without_a_server_is_not_ready(tmp_path: Path) -> None:
     seen = ready.http_probe("127.0.0.1", port, HttpRequest("/"), patience=patience())()
     assert seen is not None
     assert "Connection refused" in seen.reason
-
-
-def test_probes_are_asked_in_order_until_one_is_not_content() -> None:
-    """The first probe that is not content gives the reason, and the later ones are not asked."""
-
-    def never() -> NotReady:
-        raise AssertionError("asked")
-
-    assert ready.all_of(lambda: None, lambda: NotReady("b is not up"), never)() == NotReady("b is not up")
-    assert ready.all_of()() is None
 
 
 def test_half_of_what_is_left_is_for_one_answer() -> None:

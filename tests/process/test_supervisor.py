@@ -229,14 +229,6 @@ def test_a_command_that_hangs_is_killed_with_its_group(tmp_path: Path) -> None:
     eventually(lambda: not alive(int((tmp_path / "pid").read_text())), "its child is killed")
 
 
-@pytest.mark.parametrize("after", [["docker rm x"], [[]], [["docker", 1]]])
-def test_a_command_that_is_no_sequence_of_arguments_is_refused(after: list[list[Any]], tmp_path: Path) -> None:
-    """What could not be executed in the end is refused before anything starts."""
-    with pytest.raises(ValueError, match="cannot follow a server"):
-        Process.start(program("true", folder=tmp_path), after=after)
-    assert not (tmp_path / "log").exists()
-
-
 def test_a_grace_under_way_is_cut_short_by_the_death_of_the_owner(tmp_path: Path) -> None:
     """An owner that is killed while it grants a long grace does not leave the server that grace."""
     process = Process.start(child("family", tmp_path / "report", "stay", folder=tmp_path))
@@ -329,13 +321,6 @@ def test_a_process_name_with_parentheses_does_not_hide_descendants(tmp_path: Pat
             assert running.pid in supervisor.descendants(os.getpid())
         finally:
             running.kill()
-
-
-def test_the_supervisor_needs_nothing_but_a_bare_interpreter() -> None:
-    """The script imports under -I -S, so no package or start-up file of the environment slows or breaks a start."""
-    script = f"import runpy; runpy.run_path({supervisor.__file__!r}, run_name='bare')"
-    done = subprocess.run([sys.executable, "-I", "-S", "-c", script], check=False, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("said", [b"", b'{"stop"'])
