@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
 import socket
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +11,6 @@ import pytest
 
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.process.container import Container, Engine, container_command, find_engine, image_id, member_pids
-from tests.fakes.children.docker_daemon import docker_daemon
 
 DOCKER = Engine(("docker",))
 PODMAN = Engine(("podman", "--runtime", "runc"), ("--ulimit=nofile=1024:1024",), is_podman=True)
@@ -24,31 +21,6 @@ TRITON = Container("triton:24.08", ("tritonserver", "--http-port=1"), VARIABLES,
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-def test_a_docker_client_asks_its_daemon_for_what_was_meant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The installed docker client reads the command line as meant; the values of variables are not on it."""
-    if shutil.which("docker") is None:
-        pytest.skip("docker: not installed")
-    with docker_daemon(tmp_path / "s") as asked:
-        monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/s")
-        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-        run = container_command(DOCKER, TRITON, client_env=os.environ)
-        assert "hunter2" not in " ".join((*run.argv, *run.after[0]))
-        for argv in (run.argv, *run.after):
-            subprocess.run(argv, check=False, env=run.env, capture_output=True)
-    (create,) = (each for each in asked if each.path.partition("?")[0].endswith("/containers/create"))
-    assert create.path.endswith(f"?name={run.name}")
-    assert (create.body["Image"], create.body["Cmd"]) == (TRITON.image, list(TRITON.argv))
-    assert create.body["User"] == f"{os.geteuid()}:{os.getegid()}"
-    assert {"HF_TOKEN=hunter2", "LD_PRELOAD=/lib/inside.so"} <= set(create.body["Env"])
-    host = create.body["HostConfig"]
-    assert (host["NetworkMode"], host["ShmSize"], host["LogConfig"]["Type"]) == ("host", 1 << 26, "none")
-    assert {Path(each["Source"]): each["Target"] for each in host["Mounts"] if each["ReadOnly"]} == MOUNTS
-    assert [each["DeviceIDs"] for each in host["DeviceRequests"]] == [list(GPUS)]
-    assert not any("/images/create" in each.path for each in asked)
-    (removal,) = (each for each in asked if each.method == "DELETE")
-    assert removal.path.endswith(f"/containers/{run.name}?force=1&v=1")
 
 
 def test_a_podman_command_line_differs_where_podman_does() -> None:

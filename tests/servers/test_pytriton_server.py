@@ -159,7 +159,6 @@ def test_an_app_that_cannot_start_says_why(project: Project, arguments: dict[str
     with pytest.raises(ServerFailed, match="ended before it was ready") as caught, project.running(**arguments):
         pass
     assert re.search(said, caught.value.log_tail)
-    assert "runpy" not in caught.value.log_tail
 
 
 def test_nothing_is_left_when_its_owner_is_killed(project: Project) -> None:

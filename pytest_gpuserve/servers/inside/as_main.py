@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
-    from types import TracebackType
 
 
 def run_as_main(file: Path, arguments: Sequence[str], *, scratch: Path) -> NoReturn:
@@ -39,8 +38,8 @@ def run_as_main(file: Path, arguments: Sequence[str], *, scratch: Path) -> NoRet
         else:
             sys.stderr.write(f"{end.code}\n")
             status = 1
-    except BaseException as problem:  # noqa: BLE001 - all that Python itself would show
-        traceback.print_exception(type(problem), problem, _from(file, problem.__traceback__))
+    except BaseException:  # noqa: BLE001 - all that Python itself would show
+        traceback.print_exc()
         status = 1
     if status == 0:
         sys.exit(0)
@@ -48,11 +47,3 @@ def run_as_main(file: Path, arguments: Sequence[str], *, scratch: Path) -> NoRet
     sys.stderr.flush()
     # An orderly exit would wait for the app's other processes, which wait for it.
     os._exit(status)
-
-
-def _from(file: Path, trace: TracebackType | None) -> TracebackType | None:
-    """A traceback without what led to the app."""
-    found = trace
-    while found is not None and found.tb_frame.f_code.co_filename != str(file):
-        found = found.tb_next
-    return found
