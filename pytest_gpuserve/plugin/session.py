@@ -24,6 +24,7 @@ from pytest_gpuserve.plugin.collection import (
     measures,
     settle_unused,
 )
+from pytest_gpuserve.plugin.durations import Durations
 from pytest_gpuserve.plugin.laps import Laps, share_starts
 from pytest_gpuserve.plugin.markers import one_at_a_time, tolerances
 from pytest_gpuserve.plugin.opening import Equipment, open_session
@@ -43,7 +44,7 @@ from pytest_gpuserve.store.files import stock_of
 from pytest_gpuserve.store.kept import KeptFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
     from pathlib import Path
 
     from pytest_gpuserve.plugin.options import Settings
@@ -103,6 +104,8 @@ class GateSession:
         self.here = self._opened.here
         self.measuring = measuring
         self._outcomes = Outcomes()
+        mode = "against" if settings.side_by_side else settings.update.name
+        self._durations = Durations(session.config, f"{self.here.device.name} {mode}")
         self._written = Written()
         self._goes_on = False
         self._notes = list(self._opened.notes)
@@ -347,6 +350,7 @@ class GateSession:
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         """Keep the outcome of a test that loads, and write what a recording measured once it has passed to its end."""
         report = yield
+        self._durations.add(report)
         if not measures(item):
             return report
         nodeid = item.nodeid
@@ -367,10 +371,11 @@ class GateSession:
 
     # -- hooks: the session
 
-    def pytest_report_collectionfinish(self, config: pytest.Config) -> list[str]:
-        """Say on what and against what we measure."""
+    def pytest_report_collectionfinish(self, config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
+        """Say on what and against what we measure, and how long it is likely to take."""
         warnings = [line for text in self._opened.warnings for line in f"gpuserve: {text}".splitlines()]
-        return [*([f"gpuserve: {self._header}"] if config.get_verbosity() >= 0 else []), *warnings]
+        lines = [self._header, self._durations.line(items)] if config.get_verbosity() >= 0 else []
+        return [*(f"gpuserve: {line}" for line in lines if line), *warnings]
 
     def pytest_keyboard_interrupt(self) -> None:
         """Say what was measured of the test that was cut short, and that it decides nothing."""
@@ -384,6 +389,7 @@ class GateSession:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Look for unused baselines, write the results, and give the device back."""
         self._settle_undecided(session)
+        self._durations.keep()
         try:
             self._settle_unused(session)
             for line in self._opened.reference_builds.remarks():
