@@ -64,11 +64,8 @@ def days(folder: Path) -> list[int]:
     [
         ("suites/x/test_y.py::test_z[1]", "", "x/test_y.json", "test_z[1]"),
         ("suites/test_y.py::test_z", "", "test_y.json", "test_z"),
-        ("suites/x/y/test_y.py::test_z", "", "x/y/test_y.json", "test_z"),
         ("x/test_y.py::test_z", "", "x/test_y.json", "test_z"),
-        ("test_y.py::test_z", "", "test_y.json", "test_z"),
         ("perf/suites/test_y.py::test_z", "", "perf/suites/test_y.json", "test_z"),
-        ("suites.py::test_z", "", "suites.json", "test_z"),
         ("suites/x/test_y.py::TestA::test_z[a]", "", "x/test_y.json", "TestA::test_z[a]"),
         ("suites/x/test_y.py::test_z[a::b/c.py]", "", "x/test_y.json", "test_z[a::b/c.py]"),
         ("suites/x/test_y.py::test_z[1]", "load 2", "x/test_y.json", "test_z[1] load 2"),

@@ -53,12 +53,6 @@ def test_a_limit_has_no_tolerance(metric: Metric, limit: float, verdict: Verdict
     assert (found.interval, found.tolerance, found.detectable) == (None, None, None)
 
 
-def test_all_sessions_are_pooled() -> None:
-    """Not the last one, nor the mean of their values."""
-    slow = start(*[window(seconds=1.0)] * 4)
-    assert judged(20, session(), session(slow, slow)).value == pytest.approx(40 / 3)
-
-
 def test_what_cannot_be_judged_is_no_pass() -> None:
     """A run that went wrong; a metric that it lacks; a quantile of too few requests."""
     found = judged(1, session(problems=("it died",)))

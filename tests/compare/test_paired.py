@@ -48,26 +48,6 @@ def test_the_first_look_is_always_taken_and_further_ones_within_the_budget(world
     assert world.looks == 4
 
 
-def test_after_the_last_look_nothing_more_is_measured(world: World) -> None:
-    """What eight rounds do not decide is INCONCLUSIVE, whatever the budget, and says that this was the last look."""
-    world.paired, world.seed = Build(0.033, start_sd=0.03), 1
-    world.next_run(world.against)
-    final = loaded(world)
-    assert (final.verdict, world.looks, final.rounds) == (Verdict.INCONCLUSIVE, 9, 8)
-    assert "the last look" in text_of(final)
-
-
-def test_both_kinds_of_measuring_share_the_budget(world: World) -> None:
-    """Sessions that were measured alone leave less for looks side by side, but the first is taken even then."""
-    world.recorded()
-    world.alone, world.paired = WORSE, BETWEEN
-    for session_seconds, looks in ((5.0, 4), (25.0, 2), (500.0, 1)):
-        world.session_seconds = session_seconds
-        world.next_run(budget_seconds=48.0)
-        assert loaded(world).verdict is Verdict.INCONCLUSIVE
-        assert world.looks == looks
-
-
 # -- against a revision
 
 

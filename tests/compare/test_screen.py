@@ -281,19 +281,6 @@ def test_what_was_measured_alone_stays_the_run(world: World) -> None:
         judge.close()
 
 
-@pytest.mark.parametrize(
-    ("named", "requests"),
-    [((), (40, 80, 200, 400, 1000)), (("itl.p99", "goodput", "gpu_memory"), (1, 40, 80, 200, 400, 1000))],
-)
-def test_a_load_is_as_long_as_what_it_may_be_compared_by_needs_requests(
-    world: World, named: tuple[str, ...], requests: tuple[int, ...]
-) -> None:
-    """By the usual metrics and what a marker names; a request has many gaps, and how many nobody knows before."""
-    world.next_run(named=frozenset(named))
-    world.judge().measure(target(), SHAPE, None)
-    assert world.requests_wanted == [requests]
-
-
 def test_windows_of_a_pair_are_as_long_as_the_tolerance_of_the_throughput_needs(world: World) -> None:
     """Whatever else is compared."""
     world.tolerances = {"throughput": 0.3, "latency.p50": 0.01}

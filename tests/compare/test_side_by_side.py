@@ -174,17 +174,6 @@ def test_a_first_round_that_a_metric_wants_whole_is_whole() -> None:
     assert places == [(1, 6)] * 3
 
 
-def test_another_metric_uses_all_that_was_measured() -> None:
-    """What is asked later is judged by the rounds that are there, without measuring, at the look that is due."""
-    pairing = ScriptedPairing(MIDDLE)
-    paired = a_comparison(pairing)
-    while len(paired.rounds) < 4:
-        paired.more()
-    before = pairing.measured
-    judgement = paired.judge(METRICS["batching_ratio"], 0.5)
-    assert (judgement.verdict, judgement.rounds, pairing.measured) == (Verdict.PASS, 4, before)
-
-
 @pytest.mark.parametrize(
     ("change", "verdict"), [(0.3, Verdict.REGRESSED), (-0.3, Verdict.IMPROVED), (0.0, Verdict.PASS)]
 )
@@ -409,14 +398,22 @@ class Talkative(ScriptedPairing):
         return replace(measured, blocks=tuple(longer))
 
 
-def test_longer_answers_are_another_work() -> None:
-    """There is no verdict on how fast they are, and a re-run measures again; how long a start takes is judged."""
+@pytest.mark.parametrize(
+    ("silent", "kind"), [(set(), ReasonKind.UNLIKE_WORK), *(({arm}, ReasonKind.WORK_UNKNOWN) for arm in ARMS)]
+)
+def test_longer_answers_are_another_work(silent: set[str], kind: ReasonKind) -> None:
+    """Also where one side alone hides it: neither its speed nor a limit is judged, and a re-run measures again.
+
+    How long a start takes is judged.
+    """
     history = KeptInMemory()
     for _ in range(2):
-        paired = a_comparison(Talkative(), prior=NARROW, history=history)
+        pairing = Talkative()
+        pairing.silent = frozenset(silent)
+        paired = a_comparison(pairing, prior=NARROW, history=history)
         judgement = look(paired, 2)
-        assert judgement.verdict is Verdict.INVALID
-        assert [reason.kind for reason in judgement.reasons] == [ReasonKind.UNLIKE_WORK]
+        for each in (judgement, paired.judge_limit(THROUGHPUT, 0.5)):
+            assert (each.verdict, [reason.kind for reason in each.reasons]) == (Verdict.INVALID, [kind])
         assert len(paired.rounds) == 1
     assert paired.judge(COLD_START, 0.2).verdict is not Verdict.INVALID
 
@@ -432,18 +429,6 @@ def test_answers_whose_length_nobody_knows_are_told() -> None:
     for each in (judgement, limited):
         assert [reason.kind for reason in each.reasons].count(ReasonKind.WORK_UNKNOWN) == 1
     assert not paired.judge(COLD_START, 0.2).has(ReasonKind.WORK_UNKNOWN)
-
-
-@pytest.mark.parametrize("silent", ARMS)
-def test_a_side_that_alone_does_not_say_how_long_its_answers_are_is_not_compared(silent: str) -> None:
-    """It would hide that they are shorter, in a limit of a duel too; how long a start takes is judged."""
-    pairing = Talkative()
-    pairing.silent = frozenset({silent})
-    paired = a_comparison(pairing, prior=NARROW)
-    judgement = look(paired, 2)
-    for each in (judgement, paired.judge_limit(THROUGHPUT, 0.5)):
-        assert (each.verdict, [reason.kind for reason in each.reasons]) == (Verdict.INVALID, [ReasonKind.WORK_UNKNOWN])
-    assert paired.judge(COLD_START, 0.2).verdict is not Verdict.INVALID
 
 
 # -- trouble that shows late
@@ -474,13 +459,6 @@ class Interrupted(Leaking):
         super().measure(blocks)
 
 
-class Dying(ScriptedPairing):
-    """Servers that die after the first look of a round."""
-
-    def _round(self, number: int, blocks: int) -> Round:
-        return replace(super()._round(number, blocks), problems=because("it died") if blocks == 6 else ())
-
-
 @pytest.mark.parametrize("is_interrupted", [False, True])
 def test_a_pass_is_not_remembered_of_servers_that_left_memory_behind(*, is_interrupted: bool) -> None:
     """Their round passed at the first look; a re-run knows neither the round nor the verdict, and measures it again."""
@@ -508,19 +486,6 @@ def test_a_round_with_trouble_is_no_evidence_in_a_re_run(history: KeptFolder) ->
     again = a_comparison(other, prior=NARROW, history=history)
     assert again.judge(THROUGHPUT, TOLERANCE).verdict is Verdict.PASS
     assert (len(again.rounds), again.problems, other.measured) == (1, (), 0)
-
-
-def test_trouble_at_the_second_look_takes_the_first_back(history: KeptFolder) -> None:
-    """What was remembered at the first look of a round is forgotten when its second finds trouble."""
-    first = a_comparison(Dying(MIDDLE), prior=WIDE, history=history)
-    look(first)
-    assert len(undecided(history).rounds) == 1
-    first.more()
-    again = undecided(history)
-    assert len(again.rounds) == 0
-    # It is a file that can be read, and that the re-run goes on from.
-    again.more()
-    assert len(undecided(history).rounds) == 1
 
 
 # -- cold starts

@@ -112,7 +112,6 @@ class World:
         history: What is remembered; None for nothing.
         clock_mhz: Of the GPU, in every window; None for no GPU.
         clocks_wanted: The baseline's clock that each session was told.
-        requests_wanted: That each start of a session should have.
         tolerances: Of metrics, by their name, where they are not the default.
         pace_tolerances: By which each pair chooses how long its windows are.
         reading: How fast the host is; None where that cannot be measured.
@@ -140,7 +139,6 @@ class World:
     history: KeptFolder | None = None
     clock_mhz: float | None = None
     clocks_wanted: list[float | None] = field(default_factory=list)
-    requests_wanted: list[tuple[int, ...]] = field(default_factory=list)
     tolerances: Mapping[str, float] = field(default_factory=dict)
     pace_tolerances: list[float] = field(default_factory=list)
     reading: float | None = -3.5
@@ -189,7 +187,6 @@ class World:
         self.now += self.session_seconds
         self.sessions += 1
         self.clocks_wanted.append(shape.baseline_clock_mhz)
-        self.requests_wanted.append(shape.requests_wanted)
         gpus = None if self.clock_mhz is None else GpuUse(sm_clock_mhz=self.clock_mhz)
         random = Random(f"alone {self.sessions}")
         session = self.alone.change + random.gauss(0.0, self.noise)

@@ -13,11 +13,10 @@ import pytest
 
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.measure.window import GpuUse
-from pytest_gpuserve.report.remarks import header_line
 from pytest_gpuserve.store.baseline import read, render, write
 from pytest_gpuserve.store.files import Stock, stock_of
 from pytest_gpuserve.verdict.metric import METRICS
-from tests.support.builders import COMMIT, OTHER_COMMIT, entry, session, small_entries, start, window
+from tests.support.builders import OTHER_COMMIT, entry, session, small_entries, start, window
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -203,21 +202,3 @@ def test_a_moment_that_is_none_is_not_shown(tmp_path: Path) -> None:
     plain["entries"]["test_a"]["sessions"][0]["at"] = "\x1b[31mtomorrow"
     (tmp_path / "a.json").write_text(json.dumps(plain))
     assert stock_of(tmp_path) == Stock(unreadable=1)
-
-
-def test_the_header_says_it_all() -> None:
-    """Device, mode, baselines if there are any, and budget; what cannot be printed is an escape."""
-    header = header_line(
-        "T4",
-        "Tesla T4",
-        "gating against baselines/T4",
-        budget_seconds=300.0,
-        stock=str(Stock(3, "2025-01-02T", COMMIT)),
-    )
-    assert header == (
-        "T4 (Tesla T4), gating against baselines/T4 (3 entries, the newest of 2025-01-02 at 0123456789ab),"
-        " at most 5 min of measuring a test"
-    )
-    assert header_line("cpu", "A\x1bCPU", "side by side with main", budget_seconds=60.0) == (
-        r"cpu (A\x1bCPU), side by side with main, at most 60.0 s of measuring a test"
-    )

@@ -98,14 +98,11 @@ def test_another_pair_begins_anew(folder: KeptFolder, other: Pair) -> None:
     ("old", "new"),
     [
         (b"}", b""),
-        (b"{", b"\xff"),
         (b'"schema":5', b'"schema":6'),
         (b'"looks":[0,1]', b'"looks":[1,0]'),
-        (b'"looks":[0,1]', b'"looks":[]'),
         (b'"looks":[0,1]', b'"looks":[0,8]'),
         (b'"decision":"PASS"', b'"decision":"FINE"'),
         (b'"differences":[[0.01,-0.02]]', b'"differences":[[]]'),
-        (b'"requests":2', b'"requests":"2"'),
         (b"c" * 64, b"d" * 64),
     ],
 )
