@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import Literal
 
     from pytest_gpuserve.compare.assertions import Duel, Run
-    from pytest_gpuserve.compare.judging import TestGate
+    from pytest_gpuserve.compare.comparison import TestComparison
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
     from pytest_gpuserve.load.schedule import Schedule
@@ -27,7 +27,7 @@ class Load:
         engine: Where the load engines come from.
     """
 
-    def __init__(self, gate: TestGate, telemetry: TelemetrySource, engine: EngineSource) -> None:
+    def __init__(self, gate: TestComparison, telemetry: TelemetrySource, engine: EngineSource) -> None:
         self._gate = gate
         self._telemetry = telemetry
         self._engine = engine
@@ -108,7 +108,7 @@ class Load:
 class MakeDuel:
     """What the ``duel`` fixture is; made as ``Load`` is."""
 
-    def __init__(self, gate: TestGate, telemetry: TelemetrySource, engine: EngineSource) -> None:
+    def __init__(self, gate: TestComparison, telemetry: TelemetrySource, engine: EngineSource) -> None:
         self._gate = gate
         self._telemetry = telemetry
         self._engine = engine

@@ -10,27 +10,21 @@ import msgspec
 from pytest_gpuserve.builds.base import HistoryCut, NotCommitted, NotInGit
 from pytest_gpuserve.builds.checkout import NoCheckout
 from pytest_gpuserve.builds.worktree import RevisionUnknown
-from pytest_gpuserve.compare.context import NextLook
 from pytest_gpuserve.device.rules import HOST_RULES, changes
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.store.files import same_recording
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
-from pytest_gpuserve.verdict.sequential import LOOKS
-from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from pytest_gpuserve.builds.worktree import ReferenceBuild
     from pytest_gpuserve.compare.baseline_store import BaselineKey
-    from pytest_gpuserve.compare.context import ComparisonContext
-    from pytest_gpuserve.compare.measurement import Measurement
     from pytest_gpuserve.compare.paired_runner import PairedRunner, PairedSpec
     from pytest_gpuserve.compare.side_by_side import SideBySide
     from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.store.schema import Entry
-    from pytest_gpuserve.verdict.metric import Metric
 
 
 class Unconfirmed(GpuserveError):
@@ -162,61 +156,3 @@ def only_code_compared(changed: tuple[str, ...]) -> tuple[Reason, ...]:
         return ()
     text = f"only the code was compared: both sides now have {'; '.join(changed)}"
     return (Reason(ReasonKind.SHARED_CHANGES, text),)
-
-
-class PairedComparison:
-    """Judges loads of one test that are measured beside a base.
-
-    Args:
-        case: The test.
-    """
-
-    def __init__(self, case: ComparisonContext) -> None:
-        self._case = case
-
-    def settle(self, measurement: Measurement, metric: Metric) -> Judgement:
-        """Judge a metric against the base.
-
-        Raises:
-            BaseFailed: The base could not be started.
-            ServerFailed: The server could not be started.
-            LoadFailed: The load engine failed.
-        """
-        tolerance = self._case.tolerance_of(metric)
-        return self._settle(measurement, lambda paired: paired.judge(metric, tolerance))
-
-    def settle_ratio(self, measurement: Measurement, metric: Metric, limit: float) -> Judgement:
-        """Judge the ratio of a metric to the base's against a limit.
-
-        Raises:
-            BaseFailed: The base could not be started.
-            ServerFailed: The server could not be started.
-            LoadFailed: The load engine failed.
-        """
-        return self._settle(measurement, lambda paired: paired.judge_limit(metric, limit))
-
-    def _settle(self, measurement: Measurement, judge: Callable[[SideBySide], Judgement]) -> Judgement:
-        paired = measurement.paired
-        assert paired is not None
-
-        def judged() -> tuple[Judgement, bool]:
-            judgement = judge(paired)
-            # More rounds do not help a quantile that a single one has too few requests for.
-            in_vain = judgement.has(ReasonKind.TOO_FEW_REQUESTS)
-            return judgement, judgement.verdict is Verdict.INCONCLUSIVE and not in_vain
-
-        return self._case.settle(measurement, judge=judged, next_look=lambda: next_round(paired), take=measurement.look)
-
-
-def next_round(paired: SideBySide) -> NextLook:
-    """The next look at a comparison side by side."""
-    return NextLook(
-        "round",
-        number=paired.next_round,
-        most=LOOKS[-1][0],
-        taken=len(paired.rounds),
-        is_beyond=paired.exhausted,
-        seconds=paired.next_seconds,
-        is_kept=True,
-        wants_start=paired.wants_start,
-    )

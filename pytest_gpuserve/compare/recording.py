@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.compare.screen import not_measured
+from pytest_gpuserve.compare.screen import not_measured, shared_host, unsound_judgement, why_absent
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.measure.points import NotMeasured, mean_value, point
 from pytest_gpuserve.report.next_step import tightening_command
@@ -17,144 +17,134 @@ from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from pytest_gpuserve.compare.context import ComparisonContext
+    from pytest_gpuserve.compare.loads import TestLoads
     from pytest_gpuserve.compare.measurement import Measurement
-    from pytest_gpuserve.compare.screen import BaselineComparison
     from pytest_gpuserve.store.baseline import Stored
     from pytest_gpuserve.verdict.metric import Metric
 
 
-class Recorder:
-    """Decides what is recorded of a test, and writes it.
+def wants_recording(case: TestLoads, stored: Stored | None) -> bool:
+    """Whether this run records a load that has this baseline so far."""
+    return case.policy.record_all or (case.policy.record_new and stored is None)
+
+
+def may_record(case: TestLoads, judgement: Judgement) -> bool:
+    """Whether what was judged so may be recorded."""
+    if judgement.verdict is Verdict.INVALID or judgement.value is None:
+        return False
+    return bool(case.policy.reason) or judgement.verdict is not Verdict.REGRESSED
+
+
+def judge_recording(case: TestLoads, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
+    """Say what a recording would do to a metric; the numbers of both are compared as they are.
 
     Args:
-        case: The test.
-        baselines: Says what there is to compare with.
+        measurement: What was measured.
+        metric: What is compared.
+        stored: The entry that it would replace; None where there is none.
     """
+    unsound = unsound_judgement(case, measurement, metric)
+    if unsound is not None:
+        return unsound
+    value, tolerance = measurement.value(metric), case.tolerance_of(metric)
+    shared = shared_host(case, measurement)
+    if shared is not None:
+        reason = shared.with_text(f"{shared}; a baseline recorded now would hide a regression later")
+        return Judgement.invalid(metric, "baseline", reason, value=value)
+    try:
+        # What is recorded must be good enough to compare with tomorrow.
+        for session in measurement.run.sessions:
+            point(metric, session, tolerance)
+        value = mean_value(metric, measurement.run.sessions)
+    except NotMeasured as problem:
+        return not_measured(metric, problem)
+    recorded = Reason(ReasonKind.RECORDING, "recorded by this run, if the test passes")
+    absent = why_absent(case, measurement, stored)
+    if stored is None or absent:
+        # That there was nothing is why it is recorded; that there was another workload is worth saying.
+        return Judgement.missing(metric, "baseline", *(absent if stored else ()), recorded, value=value)
+    try:
+        reference = mean_value(metric, stored.sessions)
+    except NotMeasured:
+        return Judgement.missing(metric, "baseline", recorded, value=value)
+    grown = log_cost(metric, value) - log_cost(metric, reference)
+    is_looser = grown > math.log1p(metric.growth(tolerance))
+    needed = (_needs_reason(metric),) if is_looser and not case.policy.reason else ()
+    return Judgement(
+        metric,
+        Verdict.REGRESSED if is_looser else Verdict.PASS,
+        "baseline",
+        value=value,
+        reference=reference,
+        change=value / reference - 1,
+        tolerance=tolerance,
+        rounds=len(measurement.run.sessions),
+        reasons=needed or (recorded,),
+    )
 
-    def __init__(self, case: ComparisonContext, baselines: BaselineComparison) -> None:
-        self._case = case
-        self._baselines = baselines
-        self._baseline_store = case.baseline_store
-        self._policy = case.policy
 
-    def wants(self, stored: Stored | None) -> bool:
-        """Whether this run records a load that has this baseline so far."""
-        return self._policy.record_all or (self._policy.record_new and stored is None)
+def write_baselines(case: TestLoads, measurements: Iterable[Measurement]) -> list[str]:
+    """Write the baselines of what a test compared, if this is a recording; says what was written.
 
-    def may(self, judgement: Judgement) -> bool:
-        """Whether what was judged so may be recorded."""
-        if judgement.verdict is Verdict.INVALID or judgement.value is None:
-            return False
-        return bool(self._policy.reason) or judgement.verdict is not Verdict.REGRESSED
+    Every load is tried, also after one that could not be written; Ctrl-C ends it.
 
-    def judge(self, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
-        """Say what a recording would do to a metric; the numbers of both are compared as they are.
-
-        Args:
-            measurement: What was measured.
-            metric: What is compared.
-            stored: The entry that it would replace; None where there is none.
-        """
-        unsound = self._baselines.unsound(measurement, metric)
-        if unsound is not None:
-            return unsound
-        value, tolerance = measurement.value(metric), self._case.tolerance_of(metric)
-        shared = self._baselines.shared(measurement)
-        if shared is not None:
-            reason = shared.with_text(f"{shared}; a baseline recorded now would hide a regression later")
-            return Judgement.invalid(metric, "baseline", reason, value=value)
+    Raises:
+        BaselineUnusable: A file cannot be read or written; says what was written all the same.
+        KeyboardInterrupt: By Ctrl-C; says what could not be written before it.
+    """
+    lines: list[str] = []
+    problems: list[BaselineUnusable] = []
+    for measurement in measurements:
         try:
-            # What is recorded must be good enough to compare with tomorrow.
-            for session in measurement.run.sessions:
-                point(metric, session, tolerance)
-            value = mean_value(metric, measurement.run.sessions)
-        except NotMeasured as problem:
-            return not_measured(metric, problem)
-        recorded = Reason(ReasonKind.RECORDING, "recorded by this run, if the test passes")
-        absent = self._baselines.absent(measurement, stored)
-        if stored is None or absent:
-            # That there was nothing is why it is recorded; that there was another workload is worth saying.
-            return Judgement.missing(metric, "baseline", *(absent if stored else ()), recorded, value=value)
-        try:
-            reference = mean_value(metric, stored.sessions)
-        except NotMeasured:
-            return Judgement.missing(metric, "baseline", recorded, value=value)
-        grown = log_cost(metric, value) - log_cost(metric, reference)
-        is_looser = grown > math.log1p(metric.growth(tolerance))
-        needed = (_needs_reason(metric),) if is_looser and not self._policy.reason else ()
-        return Judgement(
-            metric,
-            Verdict.REGRESSED if is_looser else Verdict.PASS,
-            "baseline",
-            value=value,
-            reference=reference,
-            change=value / reference - 1,
-            tolerance=tolerance,
-            rounds=len(measurement.run.sessions),
-            reasons=needed or (recorded,),
-        )
+            lines += _write(case, measurement)
+        except BaselineUnusable as problem:
+            problems.append(problem)
+        except KeyboardInterrupt as interrupt:
+            said = (str(interrupt), *(problem.summary for problem in problems))
+            raise KeyboardInterrupt("; ".join(filter(None, said))) from None
+    if problems:
+        raise _together(problems, lines)
+    return lines
 
-    def write(self, measurements: Iterable[Measurement]) -> list[str]:
-        """Write the baselines of what a test compared, if this is a recording; says what was written.
 
-        Every load is tried, also after one that could not be written; Ctrl-C ends it.
+def _write(case: TestLoads, measurement: Measurement) -> list[str]:
+    """Write the baseline of one load, if this is a recording of it; see `write`."""
+    key = measurement.baseline_key
+    if not measurement.compared or measurement.run.invalid or not wants_recording(case, case.baseline_store.find(key)):
+        return []
+    done = case.baseline_store.record(
+        key,
+        measurement.workload,
+        measurement.run.sessions,
+        reason=case.policy.reason,
+    )
+    answers = [measurement.answers[metric.name, "baseline"] for metric in _compared(measurement)]
+    return [
+        f"{key.entry}: {done} in {key.path}{case.baseline_store.here.revision.counts(key.path)}",
+        *(f"{key.entry}: {_changed(answer)}" for answer in answers),
+    ]
 
-        Raises:
-            BaselineUnusable: A file cannot be read or written; says what was written all the same.
-            KeyboardInterrupt: By Ctrl-C; says what could not be written before it.
-        """
-        lines: list[str] = []
-        problems: list[BaselineUnusable] = []
-        for measurement in measurements:
-            try:
-                lines += self._write(measurement)
-            except BaselineUnusable as problem:
-                problems.append(problem)
-            except KeyboardInterrupt as interrupt:
-                said = (str(interrupt), *(problem.summary for problem in problems))
-                raise KeyboardInterrupt("; ".join(filter(None, said))) from None
-        if problems:
-            raise _together(problems, lines)
-        return lines
 
-    def _write(self, measurement: Measurement) -> list[str]:
-        """Write the baseline of one load, if this is a recording of it; see `write`."""
-        key = measurement.baseline_key
-        if not measurement.compared or measurement.run.invalid or not self.wants(self._baseline_store.find(key)):
-            return []
-        done = self._baseline_store.record(
-            key,
-            measurement.workload,
-            measurement.run.sessions,
-            reason=self._policy.reason,
-        )
-        answers = [measurement.answers[metric.name, "baseline"] for metric in _compared(measurement)]
-        return [
-            f"{key.entry}: {done} in {key.path}{self._baseline_store.here.revision.counts(key.path)}",
-            *(f"{key.entry}: {_changed(answer)}" for answer in answers),
+def proposals(case: TestLoads, measurements: Iterable[Measurement]) -> list[str]:
+    """Say of what got better, and is not recorded, how to hold on to it.
+
+    Args:
+        measurements: Of a test that passed, where they were compared with stored baselines of this host.
+    """
+    lines = []
+    for measurement in measurements:
+        if wants_recording(case, case.baseline_store.find(measurement.baseline_key)):
+            continue
+        better = [
+            answer
+            for metric in _compared(measurement)
+            if (answer := measurement.answers[metric.name, "baseline"]).verdict is Verdict.IMPROVED
         ]
-
-    def proposals(self, measurements: Iterable[Measurement]) -> list[str]:
-        """Say of what got better, and is not recorded, how to hold on to it.
-
-        Args:
-            measurements: Of a test that passed, where they were compared with stored baselines of this host.
-        """
-        lines = []
-        for measurement in measurements:
-            if self.wants(self._baseline_store.find(measurement.baseline_key)):
-                continue
-            better = [
-                answer
-                for metric in _compared(measurement)
-                if (answer := measurement.answers[metric.name, "baseline"]).verdict is Verdict.IMPROVED
-            ]
-            if better:
-                command = tightening_command(self._case.nodeid, self._baseline_store.here.device.name)
-                found = ", ".join(map(_improved, better))
-                lines.append(f"{measurement.baseline_key.entry}: {found}; to tighten its baseline: {command}")
-        return lines
+        if better:
+            command = tightening_command(case.nodeid, case.baseline_store.here.device.name)
+            found = ", ".join(map(_improved, better))
+            lines.append(f"{measurement.baseline_key.entry}: {found}; to tighten its baseline: {command}")
+    return lines
 
 
 def _together(problems: Sequence[BaselineUnusable], written: Sequence[str]) -> BaselineUnusable:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.compare.baseline_store import comparability, differences
-from pytest_gpuserve.compare.context import NextLook
 from pytest_gpuserve.compare.one_build import outside_git
 from pytest_gpuserve.compare.paired import (
     Unconfirmed,
@@ -35,9 +34,8 @@ from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.compare.context import ComparisonContext
+    from pytest_gpuserve.compare.loads import TestLoads
     from pytest_gpuserve.compare.measurement import Measurement
-    from pytest_gpuserve.compare.paired import PairedComparison
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.measure.streams import Streams
     from pytest_gpuserve.measure.window import Session
@@ -79,268 +77,271 @@ class Usable:
     why: Reason | None = None
 
 
-class BaselineComparison:
-    """Judges loads of one test by their baselines.
+def settle_baseline(case: TestLoads, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
+    """Judge by stored numbers or beside the base commit, measuring rounds until it is decided or must stop.
+
+    Raises:
+        ServerFailed: The server could not be started.
+        LoadFailed: The load engine failed.
+    """
+    absent = why_absent(case, measurement, stored)
+    if absent or stored is None:
+        return Judgement.missing(metric, "baseline", *absent, value=measurement.value(metric))
+    usable, screened = Usable(()), None
+    if metric.name in OF_ONE_SERVER and not case.policy.one_at_a_time:
+        measure_alone(case, measurement)
+    if not measurement.is_paired:
+        unsound = unsound_judgement(case, measurement, metric)
+        if unsound is not None:
+            return unsound
+        usable = usable_sessions(case, measurement, stored)
+        screened = _screened(case, measurement, metric, usable)
+        if screened is not None and screened.verdict in {Verdict.PASS, Verdict.INVALID}:
+            return _noted(screened, stored)
+    return _noted(_beside(case, measurement, metric, stored, usable=usable, screened=screened), stored)
+
+
+def unsound_judgement(case: TestLoads, measurement: Measurement, metric: Metric) -> Judgement | None:
+    """The judgement of what cannot be trusted, or is not known at all; None of a sound measurement."""
+    run = measurement.run
+    if run.invalid:
+        return Judgement.invalid(metric, "baseline", *run.invalid, value=measurement.value(metric))
+    try:
+        for session in run.sessions:
+            point(metric, session, case.tolerance_of(metric))
+    except TooFewRequests:
+        return None
+    except NotMeasured as problem:
+        return Judgement.invalid(metric, "baseline", problem.reason)
+    return None
+
+
+# -- by stored numbers
+
+
+def usable_sessions(case: TestLoads, measurement: Measurement, stored: Stored) -> Usable:
+    """What of a baseline is evidence for a load.
+
+    Of a server that somebody else runs the host is not this one, and nobody knows how fast it is.
+    """
+    if not may_screen(case.here.device):
+        return Usable((), _not_screened("on cpu stored numbers decide nothing: one host differs too much by the hour"))
+    entry = stored.entry
+    if measurement.is_own:
+        if entry.host.id != case.here.host.id:
+            was, is_ = entry.host.id, case.here.host.id
+            return Usable((), _not_screened(f"the baseline was recorded on the host {was!r}, this one is {is_!r}"))
+        differing = comparability(case.here, entry).warnings
+        if differing:
+            return Usable((), _not_screened("; ".join(differing)))
+    kept, found = [], dict[str, None]()
+    for record, session in zip(entry.sessions, stored.sessions, strict=True):
+        why = speed_text(record.host_reading, measurement.host_reading()) if measurement.is_own else ""
+        if why:
+            found[why] = None
+        else:
+            kept.append((record.occasion, session))
+    streams = _streams([session for _, session in kept])
+    if len(streams) < FEWEST_WINDOWS and any(each is not None and each.with_usage for each in streams):
+        found[f"{len(streams)} starts do not tell how long answers are: record two sessions or more"] = None
+        kept = []
+    return Usable(kept, _not_screened("; ".join(found)) if found else None)
+
+
+def _screened(case: TestLoads, measurement: Measurement, metric: Metric, usable: Usable) -> Judgement | None:
+    """What stored numbers say; None where they say nothing."""
+    if not usable.sessions:
+        return None
+    sessions, recorded = measurement.run.sessions, [session for _, session in usable.sessions]
+    streams = (_streams(recorded), _streams(sessions)) if metric.is_of_requests else ((), ())
+    unlike = unlike_work(*streams)
+    if unlike is not None:
+        return Judgement.invalid(metric, "baseline", unlike, value=measurement.value(metric))
+    judgement = stored_judgement(metric, usable, sessions, tolerance=case.tolerance_of(metric))
+    shared = shared_host(case, measurement)
+    # A server that is kept waiting batches better.
+    if shared is None or (judgement.verdict is Verdict.PASS and metric.name != "batching_ratio"):
+        return judgement.because(*unknown_work(*streams))
+    return replace(judgement, verdict=Verdict.INCONCLUSIVE, reasons=(shared,))
+
+
+# -- beside the base commit
+
+
+def _beside(
+    case: TestLoads,
+    measurement: Measurement,
+    metric: Metric,
+    stored: Stored,
+    *,
+    usable: Usable,
+    screened: Judgement | None,
+) -> Judgement:
+    impossible = _why_alone(case, measurement, metric)
+    paired = None if impossible else _paired_with_base(case, measurement, metric, stored)
+    if paired is not None:
+        decided = paired.verdict is Verdict.REGRESSED or paired.verdict.passes
+        told = Reason(
+            ReasonKind.SIDE_BY_SIDE,
+            f"{'settled' if decided else 'looked at'} side by side with the baseline's commit",
+        )
+        return paired.because(told, *only_code_compared(changes_since(stored, case.here)))
+    reason = impossible or measurement.absent
+    assert reason is not None
+    if screened is not None and screened.has(ReasonKind.HOST_SHARED):
+        return replace(screened, verdict=Verdict.INVALID).because(reason)
+    if screened is not None and screened.reference is not None:
+        if screened.verdict.is_claim and _is_base_build(case, measurement, stored):
+            return outside_git(screened, "this checkout is the build of the baseline").because(BY_STORED, reason)
+        return screened.because(BY_STORED, reason)
+    if screened is not None and screened.verdict is Verdict.MISSING:
+        return screened.because(reason)
+    value, why = measurement.value(metric), () if usable.why is None else (usable.why,)
+    reasons = (*(() if screened is None else screened.reasons), *why, reason)
+    return Judgement(
+        metric,
+        Verdict.INCONCLUSIVE,
+        "baseline",
+        value=value,
+        reference=_mean(metric, stored.sessions),
+        reasons=reasons,
+    )
+
+
+def _is_base_build(case: TestLoads, measurement: Measurement, stored: Stored) -> bool:
+    # The build of a server that somebody else runs is not known.
+    return measurement.is_own and is_base_build(case.paired_runner, stored, measurement.baseline_key)
+
+
+def _why_alone(case: TestLoads, measurement: Measurement, metric: Metric) -> Reason | None:
+    """Why no rounds are taken at all; None where they are tried."""
+    if case.policy.stored_only:
+        return NOT_ASKED
+    if not measurement.is_own:
+        return SOMEBODY_ELSES
+    # Of two servers on one GPU it is not known, so that to start them would be for nothing.
+    return SHARED_GPU if metric.name in OF_ONE_SERVER and not case.policy.one_at_a_time else None
+
+
+def _paired_with_base(case: TestLoads, measurement: Measurement, metric: Metric, stored: Stored) -> Judgement | None:
+    """The verdict beside the base commit; None where it cannot be asked, which the measurement notes."""
+    if measurement.absent:
+        return None
+    # What was measured alone stays the run: further metrics are judged by it, as the baseline was measured alone.
+    alone = list(measurement.run.sessions)
+    try:
+        if measurement.paired is None:
+            measurement.paired = make_confirmation(
+                case.paired_runner, spec_of(case, measurement, stored), stored, measurement.baseline_key
+            )
+        return case.settle_beside(measurement, lambda paired: paired.judge(metric, case.tolerance_of(metric)))
+    except Unconfirmed as problem:
+        measurement.absent = problem.reason
+        return None
+    except BaseFailed as problem:
+        # The comparison is kept for the time that it took.
+        measurement.absent = base_failed(problem)
+        return None
+    finally:
+        if not measurement.is_paired:
+            measurement.run.sessions[:] = alone
+
+
+def may_begin_paired(case: TestLoads, measurement: Measurement, stored: Stored) -> bool:
+    """Whether a load may be measured beside the base commit from its first look on."""
+    if case.policy.stored_only or not measurement.is_own or why_absent(case, measurement, stored):
+        return False
+    # Where the test says when a start ends, it may count what was measured by then.
+    return measurement.shape.requests is None and measurement.shape.until is None
+
+
+def measure_alone(case: TestLoads, measurement: Measurement) -> None:
+    """Measure a session of a load that has only been measured beside its baseline's commit.
+
+    A limit is about a server that has the machine for itself.
+
+    Raises:
+        ServerFailed: The server could not be started.
+        LoadFailed: The load engine failed.
+    """
+    if not measurement.is_paired:
+        return
+    case.close()
+    measurement.is_paired = False
+    measurement.run.sessions.clear()
+    case.announce("session", 1, 1)
+    measurement.take(case.requests_wanted, case.policy.foreign_cores)
+
+
+def spec_of(case: TestLoads, measurement: Measurement, stored: Stored | None) -> PairedSpec:
+    """Describe a load that is to be compared side by side.
 
     Args:
-        case: The test.
-        paired: Who settles a verdict side by side.
+        measurement: The load.
+        stored: Its baseline, which tells how far starts lie apart where it can be compared with.
     """
+    return PairedSpec(
+        nodeid=case.nodeid,
+        label=measurement.run.label,
+        candidate=measurement.target,
+        shape=measurement.shape,
+        workload=measurement.workload.must_match,
+        requests_wanted=case.requests_wanted,
+        tolerance=case.tolerance_of(METRICS["throughput"]),
+        by_turns=case.policy.one_at_a_time,
+        foreign_cores=case.policy.foreign_cores,
+        stored=None if why_absent(case, measurement, stored) or not may_screen(case.here.device) else stored,
+        goes_on=case.goes_on,
+    )
 
-    def __init__(self, case: ComparisonContext, paired: PairedComparison) -> None:
-        self._case = case
-        self._paired = paired
-        self._here = case.paired_runner.here
-        self._policy = case.policy
 
-    def settle(self, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
-        """Judge by stored numbers or beside the base commit, measuring rounds until it is decided or must stop.
+# -- what there is to compare with
 
-        Raises:
-            ServerFailed: The server could not be started.
-            LoadFailed: The load engine failed.
-        """
-        absent = self.absent(measurement, stored)
-        if absent or stored is None:
-            return Judgement.missing(metric, "baseline", *absent, value=measurement.value(metric))
-        usable, screened = Usable(()), None
-        if metric.name in OF_ONE_SERVER and not self._policy.one_at_a_time:
-            self.measure_alone(measurement)
-        if not measurement.is_paired:
-            unsound = self.unsound(measurement, metric)
-            if unsound is not None:
-                return unsound
-            usable = self.usable(measurement, stored)
-            screened = self._screened(measurement, metric, usable)
-            if screened is not None and screened.verdict in {Verdict.PASS, Verdict.INVALID}:
-                return self._noted(screened, stored)
-        return self._noted(self._beside(measurement, metric, stored, usable, screened), stored)
 
-    def unsound(self, measurement: Measurement, metric: Metric) -> Judgement | None:
-        """The judgement of what cannot be trusted, or is not known at all; None of a sound measurement."""
-        run = measurement.run
-        if run.invalid:
-            return Judgement.invalid(metric, "baseline", *run.invalid, value=measurement.value(metric))
-        try:
-            for session in run.sessions:
-                point(metric, session, self._case.tolerance_of(metric))
-        except TooFewRequests:
-            return None
-        except NotMeasured as problem:
-            return Judgement.invalid(metric, "baseline", problem.reason)
+def why_absent(case: TestLoads, measurement: Measurement, stored: Stored | None) -> tuple[Reason, ...]:
+    """Why there is nothing to compare with; empty if there is."""
+    key = measurement.baseline_key
+    if stored is None:
+        return (Reason(ReasonKind.NO_ENTRY, f"{key.path} has no entry {key.entry!r}", about=str(key.path)),)
+    recorded_on = stored.entry.device.name
+    if recorded_on != case.here.device.name:
+        return _not_comparable(f"{key.path} was recorded on {recorded_on}, this device is {case.here.device.name}")
+    incompatible = comparability(case.here, stored.entry).incompatible
+    if incompatible:
+        what = f"{key.path} was recorded on a device that cannot be compared with this one"
+        return _not_comparable(what, *incompatible)
+    different = differences(stored.entry.workload, measurement.workload.must_match)
+    if different:
+        what = f"{key.path} has another workload under {key.entry!r}"
+        return (Reason(ReasonKind.NOT_COMPARABLE, what, about=str(key.path)), *_not_comparable(*different))
+    return ()
+
+
+def recorded_clock_mhz(case: TestLoads, measurement: Measurement, stored: Stored | None) -> float | None:
+    """The mean SM clock that a comparable baseline was recorded with; None where there is none."""
+    if stored is None or why_absent(case, measurement, stored):
         return None
-
-    # -- by stored numbers
-
-    def usable(self, measurement: Measurement, stored: Stored) -> Usable:
-        """What of a baseline is evidence for a load.
-
-        Of a server that somebody else runs the host is not this one, and nobody knows how fast it is.
-        """
-        if not may_screen(self._here.device):
-            return Usable(
-                (), _not_screened("on cpu stored numbers decide nothing: one host differs too much by the hour")
-            )
-        entry = stored.entry
-        if measurement.is_own:
-            if entry.host.id != self._here.host.id:
-                was, is_ = entry.host.id, self._here.host.id
-                return Usable((), _not_screened(f"the baseline was recorded on the host {was!r}, this one is {is_!r}"))
-            differing = comparability(self._here, entry).warnings
-            if differing:
-                return Usable((), _not_screened("; ".join(differing)))
-        kept, found = [], dict[str, None]()
-        for record, session in zip(entry.sessions, stored.sessions, strict=True):
-            why = speed_text(record.host_reading, measurement.host_reading()) if measurement.is_own else ""
-            if why:
-                found[why] = None
-            else:
-                kept.append((record.occasion, session))
-        streams = _streams([session for _, session in kept])
-        if len(streams) < FEWEST_WINDOWS and any(each is not None and each.with_usage for each in streams):
-            found[f"{len(streams)} starts do not tell how long answers are: record two sessions or more"] = None
-            kept = []
-        return Usable(kept, _not_screened("; ".join(found)) if found else None)
-
-    def _screened(self, measurement: Measurement, metric: Metric, usable: Usable) -> Judgement | None:
-        """What stored numbers say; None where they say nothing."""
-        if not usable.sessions:
-            return None
-        sessions, recorded = measurement.run.sessions, [session for _, session in usable.sessions]
-        streams = (_streams(recorded), _streams(sessions)) if metric.is_of_requests else ((), ())
-        unlike = unlike_work(*streams)
-        if unlike is not None:
-            return Judgement.invalid(metric, "baseline", unlike, value=measurement.value(metric))
-        judgement = stored_judgement(metric, usable, sessions, tolerance=self._case.tolerance_of(metric))
-        shared = self.shared(measurement)
-        # A server that is kept waiting batches better.
-        if shared is None or (judgement.verdict is Verdict.PASS and metric.name != "batching_ratio"):
-            return judgement.because(*unknown_work(*streams))
-        return replace(judgement, verdict=Verdict.INCONCLUSIVE, reasons=(shared,))
-
-    # -- beside the base commit
-
-    def _beside(
-        self, measurement: Measurement, metric: Metric, stored: Stored, usable: Usable, screened: Judgement | None
-    ) -> Judgement:
-        impossible = self._why_alone(measurement, metric)
-        paired = None if impossible else self._paired_with_base(measurement, metric, stored)
-        if paired is not None:
-            decided = paired.verdict is Verdict.REGRESSED or paired.verdict.passes
-            told = Reason(
-                ReasonKind.SIDE_BY_SIDE,
-                f"{'settled' if decided else 'looked at'} side by side with the baseline's commit",
-            )
-            return paired.because(told, *only_code_compared(changes_since(stored, self._here)))
-        reason = impossible or measurement.absent
-        assert reason is not None
-        if screened is not None and screened.has(ReasonKind.HOST_SHARED):
-            return replace(screened, verdict=Verdict.INVALID).because(reason)
-        if screened is not None and screened.reference is not None:
-            if screened.verdict.is_claim and self._is_base_build(measurement, stored):
-                return outside_git(screened, "this checkout is the build of the baseline").because(BY_STORED, reason)
-            return screened.because(BY_STORED, reason)
-        if screened is not None and screened.verdict is Verdict.MISSING:
-            return screened.because(reason)
-        value, why = measurement.value(metric), () if usable.why is None else (usable.why,)
-        reasons = (*(() if screened is None else screened.reasons), *why, reason)
-        return Judgement(
-            metric,
-            Verdict.INCONCLUSIVE,
-            "baseline",
-            value=value,
-            reference=_mean(metric, stored.sessions),
-            reasons=reasons,
-        )
-
-    def _is_base_build(self, measurement: Measurement, stored: Stored) -> bool:
-        # The build of a server that somebody else runs is not known.
-        return measurement.is_own and is_base_build(self._case.paired_runner, stored, measurement.baseline_key)
-
-    def _why_alone(self, measurement: Measurement, metric: Metric) -> Reason | None:
-        """Why no rounds are taken at all; None where they are tried."""
-        if self._policy.stored_only:
-            return NOT_ASKED
-        if not measurement.is_own:
-            return SOMEBODY_ELSES
-        # Of two servers on one GPU it is not known, so that to start them would be for nothing.
-        return SHARED_GPU if metric.name in OF_ONE_SERVER and not self._policy.one_at_a_time else None
-
-    def _paired_with_base(self, measurement: Measurement, metric: Metric, stored: Stored) -> Judgement | None:
-        """The verdict beside the base commit; None where it cannot be asked, which the measurement notes."""
-        if measurement.absent:
-            return None
-        # What was measured alone stays the run: further metrics are judged by it, as the baseline was measured alone.
-        alone = list(measurement.run.sessions)
-        try:
-            if measurement.paired is None:
-                measurement.paired = make_confirmation(
-                    self._case.paired_runner, self.spec_of(measurement, stored), stored, measurement.baseline_key
-                )
-            return self._paired.settle(measurement, metric)
-        except Unconfirmed as problem:
-            measurement.absent = problem.reason
-            return None
-        except BaseFailed as problem:
-            # The comparison is kept for the time that it took.
-            measurement.absent = base_failed(problem)
-            return None
-        finally:
-            if not measurement.is_paired:
-                measurement.run.sessions[:] = alone
-
-    def may_begin_paired(self, measurement: Measurement, stored: Stored) -> bool:
-        """Whether a load may be measured beside the base commit from its first look on."""
-        if self._policy.stored_only or not measurement.is_own or self.absent(measurement, stored):
-            return False
-        # Where the test says when a start ends, it may count what was measured by then.
-        return measurement.shape.requests is None and measurement.shape.until is None
-
-    def measure_alone(self, measurement: Measurement) -> None:
-        """Measure a session of a load that has only been measured beside its baseline's commit.
-
-        A limit is about a server that has the machine for itself.
-
-        Raises:
-            ServerFailed: The server could not be started.
-            LoadFailed: The load engine failed.
-        """
-        if not measurement.is_paired:
-            return
-        self._case.loads.stop_loads()
-        measurement.is_paired = False
-        measurement.run.sessions.clear()
-        self._case.announce(FIRST_SESSION)
-        measurement.take(self._case.requests_wanted, self._policy.foreign_cores)
-
-    def spec_of(self, measurement: Measurement, stored: Stored | None) -> PairedSpec:
-        """Describe a load that is to be compared side by side.
-
-        Args:
-            measurement: The load.
-            stored: Its baseline, which tells how far starts lie apart where it can be compared with.
-        """
-        return PairedSpec(
-            nodeid=self._case.nodeid,
-            label=measurement.run.label,
-            candidate=measurement.target,
-            shape=measurement.shape,
-            workload=measurement.workload.must_match,
-            requests_wanted=self._case.requests_wanted,
-            tolerance=self._case.tolerance_of(METRICS["throughput"]),
-            by_turns=self._policy.one_at_a_time,
-            foreign_cores=self._policy.foreign_cores,
-            stored=None if self.absent(measurement, stored) or not may_screen(self._here.device) else stored,
-            goes_on=self._case.goes_on,
-        )
-
-    # -- what there is to compare with
-
-    def absent(self, measurement: Measurement, stored: Stored | None) -> tuple[Reason, ...]:
-        """Why there is nothing to compare with; empty if there is."""
-        key = measurement.baseline_key
-        if stored is None:
-            return (Reason(ReasonKind.NO_ENTRY, f"{key.path} has no entry {key.entry!r}", about=str(key.path)),)
-        recorded_on = stored.entry.device.name
-        if recorded_on != self._here.device.name:
-            return _not_comparable(f"{key.path} was recorded on {recorded_on}, this device is {self._here.device.name}")
-        incompatible = comparability(self._here, stored.entry).incompatible
-        if incompatible:
-            what = f"{key.path} was recorded on a device that cannot be compared with this one"
-            return _not_comparable(what, *incompatible)
-        different = differences(stored.entry.workload, measurement.workload.must_match)
-        if different:
-            what = f"{key.path} has another workload under {key.entry!r}"
-            return (Reason(ReasonKind.NOT_COMPARABLE, what, about=str(key.path)), *_not_comparable(*different))
-        return ()
-
-    def clock_mhz(self, measurement: Measurement, stored: Stored | None) -> float | None:
-        """The mean SM clock that a comparable baseline was recorded with; None where there is none."""
-        if stored is None or self.absent(measurement, stored):
-            return None
-        return mean_sm_clock_mhz(stored.sessions)
-
-    def shared(self, measurement: Measurement) -> Reason | None:
-        """Who else used the host while this was measured, if that was too much; else None."""
-        taken = measurement.foreign_cores
-        if taken <= self._policy.foreign_cores:
-            return None
-        return Reason(
-            ReasonKind.HOST_SHARED,
-            f"the host was shared: other processes took {taken:.2f} of its {self._here.host.cores} cores during a"
-            f" start, {self._policy.foreign_cores:.2f} are allowed (ini gpuserve_foreign_cores)",
-        )
-
-    def _noted(self, judgement: Judgement, stored: Stored) -> Judgement:
-        """The same with the reason for which the baseline was accepted."""
-        accepted = stored.entry.reason
-        if not accepted or judgement.verdict is Verdict.INVALID:
-            return judgement
-        return judgement.because(Reason(ReasonKind.REMARK, f"the baseline was recorded with the reason: {accepted}"))
+    return mean_sm_clock_mhz(stored.sessions)
 
 
-FIRST_SESSION: Final = NextLook("session", number=1, most=1, taken=0, is_beyond=False, seconds=0.0, is_kept=False)
-"""The look at a load that is measured alone: stored numbers screen once."""
+def shared_host(case: TestLoads, measurement: Measurement) -> Reason | None:
+    """Who else used the host while this was measured, if that was too much; else None."""
+    taken = measurement.foreign_cores
+    if taken <= case.policy.foreign_cores:
+        return None
+    return Reason(
+        ReasonKind.HOST_SHARED,
+        f"the host was shared: other processes took {taken:.2f} of its {case.here.host.cores} cores during a"
+        f" start, {case.policy.foreign_cores:.2f} are allowed (ini gpuserve_foreign_cores)",
+    )
+
+
+def _noted(judgement: Judgement, stored: Stored) -> Judgement:
+    """The same with the reason for which the baseline was accepted."""
+    accepted = stored.entry.reason
+    if not accepted or judgement.verdict is Verdict.INVALID:
+        return judgement
+    return judgement.because(Reason(ReasonKind.REMARK, f"the baseline was recorded with the reason: {accepted}"))
 
 
 def stored_judgement(metric: Metric, usable: Usable, sessions: Sequence[Session], *, tolerance: float) -> Judgement:

@@ -1,7 +1,6 @@
 """Whether two measurements may be compared: one table of what must match, what may differ, and what only informs.
 
-Facts come as they stand in a baseline: by the names of the fields of its records, None where something is unknown, and
-left out where it was recorded before there was such a field.
+Facts come by the names of the fields of a baseline's records. An unknown fact is None, or left out.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.compare.assertions import Baseline
-    from pytest_gpuserve.compare.judging import TestGate
+    from pytest_gpuserve.compare.comparison import TestComparison
     from pytest_gpuserve.device import Device
     from pytest_gpuserve.experiment.handle import ServerHandle
     from pytest_gpuserve.experiment.telemetry import TelemetrySource
@@ -75,7 +75,7 @@ def artifacts(_gpuserve_session: GateSession) -> Path:
 @pytest.fixture
 def _gpuserve_judge(
     request: pytest.FixtureRequest, _gpuserve_measuring: GateSession
-) -> Generator[TestGate, None, None]:
+) -> Generator[TestComparison, None, None]:
     """The judge of a test, which ``load`` and ``duel`` share; with the test its servers end."""
     judge = _gpuserve_measuring.begin_test(request.node)
     try:
@@ -100,7 +100,7 @@ def _gpuserve_engine(_gpuserve_measuring: GateSession) -> EngineSource:
 
 
 @pytest.fixture
-def load(_gpuserve_judge: TestGate, _gpuserve_telemetry: TelemetrySource, _gpuserve_engine: EngineSource) -> Load:
+def load(_gpuserve_judge: TestComparison, _gpuserve_telemetry: TelemetrySource, _gpuserve_engine: EngineSource) -> Load:
     """Load a server and return a run; see ``Load``."""
     from pytest_gpuserve.fixture_types import Load
 
@@ -108,7 +108,9 @@ def load(_gpuserve_judge: TestGate, _gpuserve_telemetry: TelemetrySource, _gpuse
 
 
 @pytest.fixture
-def duel(_gpuserve_judge: TestGate, _gpuserve_telemetry: TelemetrySource, _gpuserve_engine: EngineSource) -> MakeDuel:
+def duel(
+    _gpuserve_judge: TestComparison, _gpuserve_telemetry: TelemetrySource, _gpuserve_engine: EngineSource
+) -> MakeDuel:
     """Load two servers side by side; see ``MakeDuel``."""
     from pytest_gpuserve.fixture_types import MakeDuel
 

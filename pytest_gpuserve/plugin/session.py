@@ -10,9 +10,9 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.compare.assertions import Measured, Ratio, Reference
-from pytest_gpuserve.compare.context import Policy, WaitsForStart
-from pytest_gpuserve.compare.judging import TestGate, attributed, other_changes
+from pytest_gpuserve.compare.comparison import TestComparison, attributed, other_changes
 from pytest_gpuserve.compare.paired_runner import PairedRunner
+from pytest_gpuserve.compare.policy import Policy, WaitsForStart
 from pytest_gpuserve.compare.screen import may_screen
 from pytest_gpuserve.device.gpu import UNSUPPORTED
 from pytest_gpuserve.device.host_reading import NoReading, read_host
@@ -62,7 +62,7 @@ def explained(left: object, right: object, *, gpu: str, stored: bool, before: st
     if not isinstance(left, (Measured, Ratio)) or not isinstance(right, (Reference, int, float)):
         return None
     gate = left.run.judge
-    assert isinstance(gate, TestGate)
+    assert isinstance(gate, TestComparison)
     kind: ReferenceKind = "duel" if isinstance(left, Ratio) else "limit"
     if isinstance(right, Reference):
         kind = "baseline"
@@ -109,7 +109,7 @@ class GateSession:
         self._written = Written()
         self._goes_on = False
         self._notes = list(self._opened.notes)
-        self._gates: dict[str, TestGate] = {}
+        self._gates: dict[str, TestComparison] = {}
         self._told: set[tuple[str, str]] = set()
         self._progress = ProgressLines(session.config)
         self._starts = SharedStarts(self._outcomes.joined)
@@ -160,12 +160,12 @@ class GateSession:
 
     # -- for the fixtures
 
-    def begin_test(self, item: pytest.Item) -> TestGate:
+    def begin_test(self, item: pytest.Item) -> TestComparison:
         """Make the gate of a test; one that is run again goes on with the sessions that it has."""
         settings, device = self.settings, self.here.device
         self._progress.begin(item.nodeid)
         set_by_markers = tolerances(item, device.name)
-        gate = TestGate(
+        gate = TestComparison(
             item.nodeid,
             baseline_store=self._opened.baseline_store,
             paired_runner=self._paired_runner,
@@ -190,7 +190,7 @@ class GateSession:
         self._gates[item.nodeid] = gate
         return gate
 
-    def end_test(self, gate: TestGate) -> list[str]:
+    def end_test(self, gate: TestComparison) -> list[str]:
         """End the loads of a test, and its servers where the next test has no use for them.
 
         Returns:
@@ -218,7 +218,7 @@ class GateSession:
         if gate is not None:
             gate.waits = False
 
-    def _untold_problems(self, own: TestGate | None = None) -> list[str]:
+    def _untold_problems(self, own: TestComparison | None = None) -> list[str]:
         """Problems that no comparison has named, each once: of a test that ends, and late ones of those before it."""
         found = []
         for nodeid, gate in self._gates.items():
@@ -440,7 +440,7 @@ class GateSession:
                 stack.callback(gate.close)
 
 
-def _fail_unheld(gate: TestGate | None) -> None:
+def _fail_unheld(gate: TestComparison | None) -> None:
     unheld = [] if gate is None else [headline(judgement) for judgement in gate.unheld()]
     if unheld:
         pytest.fail("\n".join(["a comparison does not hold, but nothing asserted it", *unheld]), pytrace=False)

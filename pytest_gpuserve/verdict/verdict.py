@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Final, Literal
 
 from pytest_gpuserve.units import format_fraction
-from pytest_gpuserve.verdict.metric import Growth, Metric, check_growth, log_cost, log_cost
+from pytest_gpuserve.verdict.metric import Growth, Metric, check_growth, log_cost
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.student import t_quantile, t_upper_tail
 

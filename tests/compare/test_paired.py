@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.compare.assertions import Duel
-    from pytest_gpuserve.compare.judging import TestGate
+    from pytest_gpuserve.compare.comparison import TestComparison
 
 
 # -- budget
@@ -107,7 +107,7 @@ def test_a_prior_is_learned_from_the_baselines_starts(world: World) -> None:
 # -- duel
 
 
-def duel_of(judge: TestGate, name: str | None = None) -> Duel:
+def duel_of(judge: TestComparison, name: str | None = None) -> Duel:
     """Two servers in a test."""
     return judge.duel(target("one"), target("other"), SHAPE, name)
 

@@ -13,9 +13,9 @@ from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.builds.worktree import ReferenceBuild, ReferenceBuilds
 from pytest_gpuserve.compare import measurement, paired_runner, side_by_side
 from pytest_gpuserve.compare.baseline_store import BaselineStore
-from pytest_gpuserve.compare.context import Policy
-from pytest_gpuserve.compare.judging import TestGate
+from pytest_gpuserve.compare.comparison import TestComparison
 from pytest_gpuserve.compare.paired_runner import PairedRunner
+from pytest_gpuserve.compare.policy import Policy
 from pytest_gpuserve.errors import NotInRevision
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.experiment.shape import LoadShape
@@ -238,9 +238,9 @@ class World:
         self.pairings.append(made)
         return made
 
-    def judge(self, nodeid: str = "test_x.py::test_a", earlier: TestGate | None = None) -> TestGate:
+    def judge(self, nodeid: str = "test_x.py::test_a", earlier: TestComparison | None = None) -> TestComparison:
         """The judge of a test."""
-        return TestGate(
+        return TestComparison(
             nodeid,
             baseline_store=BaselineStore(self.folder / "baselines", self.here),
             paired_runner=self.paired_runner,

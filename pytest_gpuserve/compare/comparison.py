@@ -1,22 +1,15 @@
-"""The gate of one test: measures what it loads, answers its comparisons, and tells what changed with them."""
+"""The comparisons of one test: measures its loads, answers its assertions, and tells what changed with them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.compare.assertions import Comparison, Duel, Run
-from pytest_gpuserve.compare.context import (
-    ComparisonContext,
-    Look,
-    TestMeasurements,
-    ignore_look,
-    waits_for_nobody,
-)
-from pytest_gpuserve.compare.first_looks import FirstLooks
+from pytest_gpuserve.compare.first_looks import first_look, first_look_at_duel
+from pytest_gpuserve.compare.loads import TestLoads
 from pytest_gpuserve.compare.numbers import judge_limit
-from pytest_gpuserve.compare.paired import PairedComparison
-from pytest_gpuserve.compare.recording import Recorder
-from pytest_gpuserve.compare.screen import BaselineComparison
+from pytest_gpuserve.compare.recording import judge_recording, may_record, proposals, wants_recording, write_baselines
+from pytest_gpuserve.compare.screen import measure_alone, settle_baseline, usable_sessions
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.measure.breakdown import profile_of
@@ -29,90 +22,20 @@ from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
-    from pytest_gpuserve.compare.baseline_store import BaselineStore
-    from pytest_gpuserve.compare.context import Policy
     from pytest_gpuserve.compare.measurement import Measurement
-    from pytest_gpuserve.compare.paired_runner import PairedRunner
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.verdict.metric import Metric
 
 
-class TestGate:
-    """The judge of one test.
-
-    Args:
-        nodeid: The test.
-        baseline_store: The baselines of the device.
-        paired_runner: Where builds are compared side by side.
-        policy: What verdicts mean.
-        tolerance_of: The tolerance of each metric, as the test states it.
-        earlier: The judge of an earlier try of the same test, whose sessions are kept: a retry is more data under the
-            same question, never another chance.
-        on_look: Hears of every look before it is taken.
-        may_wait: As for `ComparisonContext`.
-
-    Attributes:
-        waits: Whether the test ended before it was decided, and is to run again on the next start of its servers.
-    """
+class TestComparison(TestLoads):
+    """The comparisons of one test: it measures loads, answers assertions, and tells what came of them."""
 
     # Not a test class, whatever its name looks like to pytest.
     __test__ = False
-
-    def __init__(
-        self,
-        nodeid: str,
-        *,
-        baseline_store: BaselineStore,
-        paired_runner: PairedRunner,
-        policy: Policy,
-        tolerance_of: Callable[[Metric], float],
-        on_look: Callable[[Look], None] = ignore_look,
-        earlier: TestGate | None = None,
-        may_wait: Callable[[], bool] = waits_for_nobody,
-    ) -> None:
-        self.nodeid = nodeid
-        self.waits = False
-        self._may_wait = may_wait
-        waited = None if earlier is None or not earlier.waits else earlier
-        self._loads: TestMeasurements = TestMeasurements(
-            always_paired=paired_runner.against is not None,
-            spent_before=0.0 if waited is None else waited._loads.spent_seconds(),  # noqa: SLF001 -- of the same class
-        )
-        self._case = ComparisonContext(
-            nodeid=nodeid,
-            baseline_store=baseline_store,
-            paired_runner=paired_runner,
-            policy=policy,
-            tolerance_of=tolerance_of,
-            on_look=on_look,
-            loads=self._loads,
-            may_wait=self._ask_to_wait,
-            goes_on=waited is not None,
-        )
-        self._paired = PairedComparison(self._case)
-        self._baselines = BaselineComparison(self._case, self._paired)
-        self._recorder = Recorder(self._case, self._baselines)
-        self._first_looks = FirstLooks(
-            self._case,
-            self,
-            self._baselines,
-            self._recorder,
-            earlier=None if earlier is None else earlier._loads,  # noqa: SLF001 -- of the same class
-        )
-        self._skips: list[str] = []
-        self._unheld: list[Judgement] = []
-
-    def _ask_to_wait(self) -> bool:
-        self.waits = self._may_wait()
-        return self.waits
-
-    def close(self) -> None:
-        """End the loads that a comparison side by side has left running for its next look."""
-        self._loads.stop_loads()
 
     # -- measuring
 
@@ -125,7 +48,7 @@ class TestGate:
             LoadFailed: The load engine failed.
             BaselineUnusable: The baseline file cannot be read or trusted; found before anything is measured.
         """
-        return self._first_looks.of_load(target, shape, name)
+        return first_look(self, self, target, shape, name)
 
     def duel(self, target: Target, opponent: Target, shape: LoadShape, name: str | None) -> Duel:
         """Take the first look at two servers side by side.
@@ -135,18 +58,13 @@ class TestGate:
             ServerFailed: A server could not be started.
             LoadFailed: The load engine failed.
         """
-        return Duel(self._first_looks.of_duel(target, opponent, shape, name), self)
-
-    @property
-    def measurements(self) -> list[Measurement]:
-        """The loads, in the order in which the test asked for them."""
-        return self._loads.measurements
+        return Duel(first_look_at_duel(self, self, target, opponent, shape, name=name), self)
 
     # -- comparing
 
     def against_baseline(self, run: Run, metric: Metric) -> Comparison:
         """See ``assertions.Judge``."""
-        if self._loads.is_duel(run):
+        if self.is_duel(run):
             raise UsageProblem(
                 "a duel has no baseline: its servers are compared with each other",
                 remedies=[
@@ -154,17 +72,17 @@ class TestGate:
                     "gate each server with load(...)",
                 ],
             )
-        measurement = self._loads.of(run)
+        measurement = self.of(run)
         measurement.compared = True
-        stored = self._case.baseline_store.find(measurement.baseline_key)
-        if self._case.paired_runner.against is not None:
+        stored = self.baseline_store.find(measurement.baseline_key)
+        if self.paired_runner.against is not None:
             judgement = self._against(measurement, metric)
-        elif self._recorder.wants(stored):
-            judgement = self._recorder.judge(measurement, metric, stored)
+        elif wants_recording(self, stored):
+            judgement = judge_recording(self, measurement, metric, stored)
             self._answer(measurement, judgement, "baseline")
-            return self._comparison(judgement, holds=self._recorder.may(judgement))
+            return self._comparison(judgement, holds=may_record(self, judgement))
         else:
-            judgement = self._baselines.settle(measurement, metric, stored)
+            judgement = settle_baseline(self, measurement, metric, stored)
         self._answer(measurement, judgement, "baseline")
         if self._is_skipped(judgement):
             return self._skipped(judgement)
@@ -174,31 +92,31 @@ class TestGate:
         # A base that could not be started once is not tried again for each metric.
         if measurement.absent is None:
             try:
-                return self._paired.settle(measurement, metric)
+                return self.settle_beside(measurement, lambda paired: paired.judge(metric, self.tolerance_of(metric)))
             except BaseFailed as problem:
                 measurement.absent = Reason(ReasonKind.NOT_SIDE_BY_SIDE, str(problem))
         return Judgement.missing(metric, "against", measurement.absent, value=measurement.value(metric))
 
     def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
-        measurement = self._loads.of(run)
-        self._baselines.measure_alone(measurement)
-        tolerance, rounds = self._case.tolerance_of(metric), self._loads.rounds_of(measurement)
+        measurement = self.of(run)
+        measure_alone(self, measurement)
+        tolerance, rounds = self.tolerance_of(metric), self.rounds_of(measurement)
         judgement = judge_limit(measurement, metric, limit, tolerance=tolerance, rounds=rounds)
         self._answer(measurement, judgement, "limit")
         return self._comparison(judgement, holds=judgement.verdict.passes)
 
     def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """See ``assertions.Judge``."""
-        measurement = self._loads.of(run)
-        judgement = self._paired.settle_ratio(measurement, metric, limit)
+        measurement = self.of(run)
+        judgement = self.settle_beside(measurement, lambda paired: paired.judge_limit(metric, limit))
         self._answer(measurement, judgement, "duel")
-        if judgement.verdict is Verdict.INCONCLUSIVE and self._case.policy.skip_inconclusive:
+        if judgement.verdict is Verdict.INCONCLUSIVE and self.policy.skip_inconclusive:
             return self._skipped(judgement)
         return self._comparison(judgement, holds=judgement.verdict.passes)
 
     def _is_skipped(self, judgement: Judgement) -> bool:
-        policy = self._case.policy
+        policy = self.policy
         if judgement.verdict is Verdict.INCONCLUSIVE:
             return policy.skip_inconclusive
         return judgement.verdict is Verdict.MISSING and policy.skip_missing
@@ -214,34 +132,41 @@ class TestGate:
         return Comparison(judgement, holds=holds)
 
     def _answer(self, measurement: Measurement, judgement: Judgement, asked: ReferenceKind) -> None:
-        """Keep an answer, and tell it."""
+        """Keep an answer, and what reports show; either takes the place of an earlier one of its metric and kind."""
         measurement.answers[judgement.metric.name, asked] = judgement
-        self._case.tell(measurement, judgement)
+        measurement.judgements[judgement.metric.name, judgement.reference_kind] = judgement
 
     # -- telling what came of it
 
     def judgement(self, run: Run, metric: Metric, kind: ReferenceKind) -> Judgement:
         """The last answer to a comparison with a baseline, a limit or a duel's opponent, for its explanation."""
-        return self._loads.of(run).answers[metric.name, kind]
+        return self.of(run).answers[metric.name, kind]
 
     def compared(self, run: Run, judgement: Judgement) -> tuple[Sequence[Session], Sequence[Session]]:
         """The sessions that a judgement compared: the reference's and the run's; none where nothing was compared."""
-        measurement = self._loads.of(run)
+        measurement = self.of(run)
         if judgement.reference_kind in {"against", "duel"} and measurement.paired is not None:
             return measurement.paired.sessions("base"), measurement.paired.sessions("candidate")
-        stored = self._case.baseline_store.find(measurement.baseline_key)
+        stored = self.baseline_store.find(measurement.baseline_key)
         if stored is None or measurement.run.invalid or judgement.reference_kind != "baseline":
             return (), ()
-        usable = self._baselines.usable(measurement, stored).sessions
+        usable = usable_sessions(self, measurement, stored).sessions
         # What a host of another speed did moved with the host.
         return ([session for _, session in usable], measurement.run.sessions) if usable else ((), ())
 
     def unjudged_problems(self) -> list[str]:
         """Problems of runs of which no comparison has spoken; a test must not pass over them.
 
-        Asked after ``close``, it knows of those too that showed only at the servers' end.
+        Asked after ``close``, it knows of those too that showed only at the servers' end. A run that Ctrl-C cut short
+        has none, because its test has no outcome.
         """
-        return self._loads.unjudged_problems()
+        return [
+            problem
+            for measurement in self.measurements
+            if not measurement.interrupted
+            and not any(judgement.verdict is Verdict.INVALID for judgement in measurement.judgements.values())
+            for problem in dict.fromkeys(map(str, _problems(measurement)))
+        ]
 
     def unheld(self) -> list[Judgement]:
         """Comparisons that did not hold; a test that went on all the same has forgotten an ``assert``."""
@@ -257,10 +182,15 @@ class TestGate:
         Raises:
             BaselineUnusable: A file cannot be read or written.
         """
-        written = self._recorder.write(self.measurements)
-        if self._case.paired_runner.against is not None:
+        written = write_baselines(self, self.measurements)
+        if self.paired_runner.against is not None:
             return written
-        return [*written, *self._recorder.proposals(self.measurements)]
+        return [*written, *proposals(self, self.measurements)]
+
+
+def _problems(measurement: Measurement) -> tuple[Reason, ...]:
+    paired = () if measurement.paired is None else measurement.paired.problems
+    return (*measurement.run.invalid, *paired)
 
 
 def other_changes(metric: Metric, before: Sequence[Session], after: Sequence[Session]) -> Mapping[str, float]:

@@ -1,0 +1,186 @@
+"""The loads of one test, its budget, and the loop of looks at a load beside its base."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pytest_gpuserve.compare.policy import Look, WaitsForStart, ignore_look, waits_for_nobody
+from pytest_gpuserve.load.validity import late_share_within
+from pytest_gpuserve.verdict.metric import METRICS, requests_needed
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
+from pytest_gpuserve.verdict.sequential import LOOKS
+from pytest_gpuserve.verdict.verdict import Judgement, Verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from pytest_gpuserve.compare.assertions import Run
+    from pytest_gpuserve.compare.baseline_store import BaselineStore
+    from pytest_gpuserve.compare.measurement import Measurement
+    from pytest_gpuserve.compare.paired_runner import PairedRunner
+    from pytest_gpuserve.compare.policy import Policy
+    from pytest_gpuserve.compare.side_by_side import SideBySide
+    from pytest_gpuserve.measure.rounds import Round
+    from pytest_gpuserve.verdict.metric import Metric
+
+
+class TestLoads:
+    """The loads of one test: how they are measured further, and for how long.
+
+    Args:
+        nodeid: The test.
+        baseline_store: The baselines of the device.
+        paired_runner: Where builds are compared side by side.
+        policy: What verdicts mean.
+        tolerance_of: The tolerance of each metric, as the test states it.
+        on_look: Hears of every look before it is taken.
+        earlier: That of an earlier try of the same test, whose sessions are kept: a retry is more data under the same
+            question, never another chance.
+        may_wait: Asked where a comparison wants a fresh start: whether the test ends here, and runs again on it.
+
+    Attributes:
+        measurements: The loads that the test asked for, in that order.
+        duels: Runs that are one server's against another's.
+        waits: Whether the test ended before it was decided, and is to run again on the next start of its servers.
+        goes_on: Whether the test has waited for a start, and runs again on it.
+    """
+
+    # Not a test class, whatever its name looks like to pytest.
+    __test__ = False
+
+    def __init__(
+        self,
+        nodeid: str,
+        *,
+        baseline_store: BaselineStore,
+        paired_runner: PairedRunner,
+        policy: Policy,
+        tolerance_of: Callable[[Metric], float],
+        on_look: Callable[[Look], None] = ignore_look,
+        earlier: TestLoads | None = None,
+        may_wait: Callable[[], bool] = waits_for_nobody,
+    ) -> None:
+        self.nodeid = nodeid
+        self.baseline_store = baseline_store
+        self.paired_runner = paired_runner
+        self.here = paired_runner.here
+        self.policy = policy
+        self.tolerance_of = tolerance_of
+        self.on_look = on_look
+        self.earlier = earlier
+        self.measurements: list[Measurement] = []
+        self.duels: list[Run] = []
+        self._skips: list[str] = []
+        self._unheld: list[Judgement] = []
+        self.waits = False
+        self.goes_on = earlier is not None and earlier.waits
+        self._may_wait = may_wait
+        self._spent_before = earlier.spent_seconds() if earlier is not None and earlier.waits else 0.0
+
+    def of(self, run: Run) -> Measurement:
+        """The load that the test holds as this run."""
+        return next(measurement for measurement in self.measurements if measurement.run is run)
+
+    def is_duel(self, run: Run) -> bool:
+        """Whether a run is one server's against another's."""
+        return any(run is one for one in self.duels)
+
+    def spent_seconds(self) -> float:
+        """What the test has measured so far."""
+        return self._spent_before + sum(measurement.all_seconds for measurement in self.measurements)
+
+    def stop_other_loads(self, measurement: Measurement) -> None:
+        """End all other loads, before more of one is measured."""
+        for other in self.measurements:
+            if other is not measurement:
+                self._stop(other)
+
+    def close(self) -> None:
+        """End the loads that a comparison side by side has left running for its next look."""
+        for measurement in self.measurements:
+            self._stop(measurement)
+
+    def _stop(self, measurement: Measurement) -> None:
+        if measurement.paired is not None:
+            measurement.paired.stop_load()
+        if self.rounds_of(measurement):
+            # Some trouble shows only at its end, or that of its servers.
+            measurement.show()
+
+    def rounds_of(self, measurement: Measurement) -> Sequence[Round]:
+        """The rounds that are the run; none where it was measured alone, whatever had to confirm it."""
+        beside = self.paired_runner.against is not None or measurement.is_paired or self.is_duel(measurement.run)
+        return measurement.paired.rounds if beside and measurement.paired is not None else ()
+
+    @property
+    def requests_wanted(self) -> tuple[int, ...]:
+        """Requests that each start should have for what the test may compare: a start has as many as it can of these.
+
+        What that is shows only when it does. So it is taken to be the usual metrics, and those that a marker names.
+        """
+        # How many gaps a request has is not known before it.
+        gated = (
+            metric
+            for name, metric in METRICS.items()
+            if (name in self.policy.named or not metric.on_request) and metric.times != "itl"
+        )
+        return tuple(sorted({requests_needed(metric, self.tolerance_of(metric)) for metric in gated}))
+
+    @property
+    def late_share(self) -> float:
+        """What the client may add to a load of the test: more where a marker names only wider tolerances."""
+        return late_share_within(min((self.tolerance_of(METRICS[name]) for name in self.policy.named), default=0.0))
+
+    @property
+    def left_seconds(self) -> float:
+        """Of the test's budget."""
+        return self.policy.budget_seconds - self.spent_seconds()
+
+    def settle_beside(self, measurement: Measurement, judge: Callable[[SideBySide], Judgement]) -> Judgement:
+        """Judge a load beside its base and measure to the next look, until it is decided or must stop.
+
+        Raises:
+            WaitsForStart: The look wants a fresh start, and the test is to wait for it.
+            BaseFailed: The base could not be started.
+            ServerFailed: The server could not be started.
+            LoadFailed: The load engine failed.
+        """
+        paired = measurement.paired
+        assert paired is not None
+        while True:
+            judgement = judge(paired)
+            # More rounds do not help a quantile that a single one has too few requests for.
+            if judgement.verdict is not Verdict.INCONCLUSIVE or judgement.has(ReasonKind.TOO_FEW_REQUESTS):
+                return judgement
+            stop = self._why_not(paired)
+            if stop is not None:
+                return judgement.because(stop)
+            if paired.wants_start:
+                self.waits = self._may_wait()
+                if self.waits:
+                    raise WaitsForStart
+            self.stop_other_loads(measurement)
+            self.announce("round", paired.next_round, LOOKS[-1][0], judgement)
+            measurement.look()
+
+    def _why_not(self, paired: SideBySide) -> Reason | None:
+        """Why the next look is not taken; None if it may be."""
+        if paired.exhausted:
+            return Reason(ReasonKind.LAST_LOOK, f"not decided after {LOOKS[-1][0]} rounds, which is the last look")
+        taken, seconds, budget = len(paired.rounds), paired.next_seconds, self.policy.budget_seconds
+        # The first look is always taken: without it nothing is known at all.
+        if not taken or seconds <= self.left_seconds:
+            return None
+        return Reason(
+            ReasonKind.BUDGET_SPENT,
+            f"not decided after {taken} round{'s' if taken != 1 else ''}, and another of about {seconds:.0f} s would"
+            f" exceed the test's budget of {budget:.0f} s; raise it with --gpuserve-budget=SECONDS, or run it again: it"
+            " goes on where this run ends",
+            seconds=budget,
+        )
+
+    def announce(
+        self, unit: Literal["session", "round"], number: int, most: int, judgement: Judgement | None = None
+    ) -> None:
+        """Tell that a look is about to be taken, with what the last one said."""
+        self.on_look(Look(unit, number, most, judgement, self.left_seconds))
