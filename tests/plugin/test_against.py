@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -152,20 +151,6 @@ def test_a_server_that_does_not_start(project: Project, checkout: Checkout) -> N
         assert bool(re.search(r"latency.p50 .*PASS", text)) is ("MISSING" in text) is (side == "base")
         assert says_no_traceback(result)
         assert checkout.left_behind() == []
-
-
-def test_what_cannot_be_trusted_is_invalid(project: Project, checkout: Checkout) -> None:
-    """A load that is lost in mid-round fails that test alone."""
-    project.test_file.with_name("test_second.py").write_text(project.test_file.read_text())
-    checkout.commit("another test")
-    project.script = Script(lost_turn=5)
-    result = project.run("--against=HEAD", JSON)
-    result.assert_outcomes(passed=1, failed=1)
-    tests = json.loads((project.path / "out.json").read_text())["tests"]
-    assert [verdict["verdict"] for test in tests for verdict in test["verdicts"]] == ["INVALID", "PASS"]
-    assert "lost in mid-load: the load engine died: exit status -9" in text_of(result)
-    assert says_no_traceback(result)
-    assert checkout.left_behind() == []
 
 
 def test_an_unknown_revision_is_exit_4(project: Project, checkout: Checkout) -> None:

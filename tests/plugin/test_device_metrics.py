@@ -49,11 +49,6 @@ def verdicts(project: Project) -> dict[str, str]:
     return {each["metric"]: each["verdict"] for each in project.result()["verdicts"]}
 
 
-def reasons(project: Project) -> str:
-    """Why they are so."""
-    return " ".join(reason for each in project.result()["verdicts"] for reason in each["reasons"])
-
-
 @pytest.fixture
 def gated(project: Project) -> Project:
     """A project with a test of energy and cold start, and a GPU."""
@@ -99,32 +94,6 @@ def test_a_build_that_starts_and_burns_half_more_is_found(recorded_on_gpu: Proje
     result = run(recorded_on_gpu)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert verdicts(recorded_on_gpu) == {"energy_per_inference": "REGRESSED", "cold_start": "REGRESSED"}
-
-
-def test_what_is_not_known_is_invalid_and_not_recorded(gated: Project) -> None:
-    """Neither a gate nor a recording takes an unknown for a number; the failure says what is missing and what helps."""
-    gpus(gated, joules=None, cold_start_seconds=None)
-    result = run(gated, "--baseline-update")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert verdicts(gated) == {"energy_per_inference": "INVALID", "cold_start": "INVALID"}
-    assert "a GPU did not tell its energy" in reasons(gated)
-    assert "a remote server has no cold start" in reasons(gated)
-    assert not gated.baseline.exists()
-
-
-def test_memory_is_not_settled_beside_a_second_server(project: Project, checkout: Checkout) -> None:
-    """A growth stays REGRESSED by its baseline, no server is started for it, and the reason names the marker."""
-    project.write(MEMORY)
-    gpus(project)
-    checkout.commit("a memory gate")
-    assert run(project, "--baseline-update").ret == pytest.ExitCode.OK
-    checkout.commit("a baseline")
-    gpus(project, memory_bytes=1.1 * 2**31)
-    build(project, WEIGHTS=1.1)
-    assert run(project).ret == pytest.ExitCode.TESTS_FAILED
-    assert verdicts(project) == {"gpu_memory": "REGRESSED"}
-    assert "gpuserve(one_at_a_time=True)" in reasons(project)
-    assert not checkout.servers()
 
 
 def test_side_by_side(project: Project, checkout: Checkout) -> None:

@@ -83,31 +83,6 @@ def test_equal_servers_are_not_faster(project: Project, checkout: Checkout) -> N
     assert checkout.left_behind() == []
 
 
-BESIDE = """run = load(b, concurrency=8, seconds=2, name="alone")
-    assert run.throughput >= baseline.throughput
-    assert d.throughput >= 1.05
-    assert run.latency.p99 <= baseline.latency.p99"""
-
-
-def test_a_duel_beside_a_load(project: Project, checkout: Checkout) -> None:
-    """Both live in one test: the load has its baseline, which a recording writes, and the duel has none."""
-    write(project, BESIDE, speed=1.1)
-    recorded = project.run("--baseline-update")
-    recorded.assert_outcomes(passed=1)
-    assert '"test_it alone":' in project.baseline.read_text()
-    assert '"test_it":' not in project.baseline.read_text()
-    gated = project.run(JSON)
-    gated.assert_outcomes(passed=1)
-    assert "unused" not in text_of(gated)
-    kinds = {(verdict["run"], verdict["reference_kind"]) for verdict in project.result()["verdicts"]}
-    assert {("", "duel"), ("alone", "baseline")} <= kinds
-    against = project.run("--against=HEAD", JSON, "--on-missing=skip")
-    against.assert_outcomes(passed=1)
-    kinds = {(verdict["run"], verdict["reference_kind"]) for verdict in project.result()["verdicts"]}
-    assert kinds == {("", "duel"), ("alone", "against")}
-    assert checkout.left_behind() == []
-
-
 def test_a_duel_that_breaks_off_leaves_nothing_running(project: Project, checkout: Checkout) -> None:
     """Neither side may be absent, so nothing skips where one does not start; Ctrl-C in a block ends both."""
     write(project, "assert d.throughput >= 1.05", speed=1.1)

@@ -141,31 +141,3 @@ def test_a_plain_limit_needs_no_baseline(project: Project) -> None:
         ]
     )
     assert says_no_traceback(wrong)
-
-
-OF_STREAMS = """claims = [
-        run.ttft.p50 <= baseline.ttft.p50,
-        run.itl.p99 <= baseline.itl.p99,
-        run.tpot.p90 <= baseline.tpot.p90,
-        run.output_tokens_per_second >= baseline.output_tokens_per_second,
-        run.goodput >= baseline.goodput,
-    ]
-    assert all(claims)"""
-
-
-def test_metrics_of_streams_are_gated_as_any_other(project: Project) -> None:
-    """Recorded, passed and regressed; where the baseline is of a load without streams nothing passes."""
-    names = ("ttft.p50", "itl.p99", "tpot.p90", "output_tokens_per_second", "goodput")
-    project.write(OF_STREAMS)
-    project.script = Script(tokens=10)
-    project.run("--baseline-update").assert_outcomes(passed=1)
-    project.run("--gpuserve-json=out.json").assert_outcomes(passed=1)
-    assert verdicts_of(project) == dict.fromkeys(names, "PASS")
-    project.script = Script(tokens=10, speed=0.7)
-    project.run("--gpuserve-json=out.json").assert_outcomes(failed=1)
-    assert verdicts_of(project) == dict.fromkeys(names, "REGRESSED")
-    project.script = Script()
-    unknown = project.run("--gpuserve-json=out.json")
-    unknown.assert_outcomes(failed=1)
-    assert verdicts_of(project) == dict.fromkeys(names, "INVALID")
-    unknown.stdout.fnmatch_lines(["*ttft.p50 is not known: no answer was a stream*"])

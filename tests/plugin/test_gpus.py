@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import replace
-
 import pytest
 
 from tests.fakes.nvml import gpus
-from tests.fakes.nvml.gpus import Error, second
+from tests.fakes.nvml.gpus import second
 from tests.plugin.conftest import Machine, says_no_traceback, text_of
 
 SECOND_T4 = second(gpus.T4)
@@ -33,24 +30,6 @@ def test_a_gpu_is_recorded_and_gated(recorded_on_t4: Machine) -> None:
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["gpuserve: T4 (Tesla T4)*gating against*baselines/T4*", "*throughput*PASS*"])
     assert "the baseline's is" not in text_of(result)
-
-
-def test_a_gpu_that_is_set_up_otherwise_has_no_baseline(recorded_on_t4: Machine) -> None:
-    """Another power limit, or one that NVML does not tell, is MISSING for that reason."""
-    project = recorded_on_t4.project
-    recorded_on_t4.script(replace(gpus.T4, power_limit_watts=35))
-    half = project.run("--gpu=T4")
-    half.assert_outcomes(failed=1)
-    half.stdout.fnmatch_lines(
-        ["*MISSING*cannot be compared with this one*", "*power limit: the baseline's is 70 W, this run's is 35 W*"]
-    )
-    recorded_on_t4.script(gpus.T4, errors=[Error("nvmlDeviceGetPowerManagementLimit", 999)])
-    unread = project.run("--gpu=T4", "--gpuserve-json=out.json")
-    unread.assert_outcomes(failed=1)
-    told = "*power limit: the baseline's is 70 W, this run's is unknown*"
-    unread.stdout.fnmatch_lines([told, "unknown of T4: power_limit_watts: NVML said: *"])
-    gpu = json.loads((project.path / "out.json").read_text())["gpu"]
-    assert (gpu["power_limit_watts"], "power_limit_watts" in gpu["unknown"]) == (None, True)
 
 
 # -- instances of a divided GPU

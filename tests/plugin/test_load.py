@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fakes.children.toolkit import eventually
-from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import WEB, busy_machine, says_no_traceback, text_of
 
 if TYPE_CHECKING:
@@ -181,17 +180,3 @@ def test_ctrl_c_tells_what_was_measured(real_project: Project) -> None:
     assert test["outcome"] == "interrupted"
     assert test["run"]["requests"] > 0
     assert any("not decided" in problem for problem in test["run"]["problems"])
-
-
-def test_ctrl_c_records_nothing(project: Project) -> None:
-    """Ctrl-C in the second session of a recording leaves no baseline, and tells of what both sessions measured."""
-    project.script = Script(interrupted_session=2)
-    result = project.run("--baseline-update", "--gpuserve-json=out.json")
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-    assert "::test_it: interrupted by Ctrl-C, not decided: throughput " in text_of(result)
-    assert says_no_traceback(result)
-    test = project.result()
-    assert test["outcome"] == "interrupted"
-    assert test["run"]["sessions"] == 2
-    assert test["run"]["starts"] == 3
-    assert not project.baseline.exists()

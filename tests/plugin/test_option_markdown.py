@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 from xml.etree import ElementTree as ET
 
@@ -18,30 +17,6 @@ if TYPE_CHECKING:
 SECRET = "hunter22-hunter22"
 
 NAMES = ["@octocat #1 | <img src=x>", "[x](http://example.org)\n\n# y", f"`{SECRET}`"]
-
-
-def test_a_red_run(project: Project, recorded: Path) -> None:
-    """The worst row first, why, and the command that accepts it; the row that passes is folded away."""
-    project.store(recorded)
-    project.write(
-        "assert run.batching_ratio >= baseline.batching_ratio\n    assert run.throughput >= baseline.throughput"
-    )
-    project.speed(0.5)
-    result = project.run("--stored-only", "--gpuserve-markdown=out.md")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    text = (project.path / "out.md").read_text()
-    marker, head, totals, *_ = text.split("\n")
-    assert marker == "<!-- pytest-gpuserve cpu stored -->"
-    assert head == "<h3>❌ 1 of 1 test did not pass on <code>cpu</code></h3>"
-    assert totals == "<p><code>comparisons: 1 passed, 1 regressed</code></p>"
-    assert f"gating against {project.path}/baselines/cpu" in text
-    above, below = text.split("<summary>Other rows</summary>")
-    assert re.search(r"<td><code>test_it</code></td><td>throughput</td>.*<strong>REGRESSED</strong>", above) is not None
-    assert "batching_ratio" not in above.partition("What the tests say")[0]
-    assert "<td>batching_ratio</td>" in below
-    command = "pytest suites/perf/test_perf.py::test_it --gpu=cpu --baseline-update --reason='why it is worth it'"
-    assert re.search(rf"<p><code>next: .*{re.escape(command)}</code></p>", above) is not None
-    assert "<code>test-host</code>" in below
 
 
 def test_what_pytest_cuts_for_a_terminal_reports_have(project: Project, recorded: Path) -> None:

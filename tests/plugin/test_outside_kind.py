@@ -128,7 +128,7 @@ def test_a_package_brings_a_kind_of_server(real_project: Project, tmp_path_facto
     result = real_project.run_anew("suites/test_kind.py")
     result.assert_outcomes(passed=3, failed=1)
     assert "test_kind.py:23: bento_server: there is no app file" in text_of(result)
-    assert 'there is bento_server("perf/app.py")' in text_of(result)
+    assert "name it relative to the file that calls" in text_of(result)
 
     recording = real_project.run(
         "-p", "gpuserve_bento.plugin", "suites/perf", "--baseline-update", "--gpuserve-json=out.json"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,8 +10,6 @@ from tests.fakes.scripted_sessions import Script
 from tests.plugin.conftest import text_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.plugin.conftest import Checkout, Project
 
 JSON = "--gpuserve-json=out.json"
@@ -58,30 +55,6 @@ def test_the_same_pair_measures_nothing_and_says_so(decided: Project, checkout: 
     result.assert_outcomes(failed=1)
     assert checkout.servers() != []
     assert "and kept" not in text_of(result)
-
-
-def test_another_question_is_measured_anew(decided: Project, checkout: Checkout, tmp_path: Path) -> None:
-    """Another app, load, host, commit or interpreter is another pair; with the old one the old answer is back."""
-
-    def anew(outcome: str, *arguments: str) -> bool:
-        decided.run(*(arguments or ("--against=HEAD",))).assert_outcomes(**{outcome: 1})
-        return checkout.servers() != []
-
-    decided.speed(1)
-    assert anew("passed")
-    decided.speed(0.8)
-    assert not anew("failed")
-    text = decided.test_file.read_text()
-    decided.test_file.write_text(text.replace("concurrency=8", "concurrency=9"))
-    assert anew("failed")
-    decided.test_file.write_text(text)
-    decided.environment["GPUSERVE_HOST"] = "another-host"
-    assert anew("failed")
-    checkout.commit("slower")
-    assert anew("passed")
-    link = tmp_path / "python-of-before"
-    link.symlink_to(sys.executable)
-    assert anew("passed", "--against=HEAD", f"--against-python={link}")
 
 
 def test_what_was_interrupted_goes_on(project: Project, checkout: Checkout) -> None:

@@ -7,7 +7,6 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-import pytest
 from msgspec.structs import replace
 
 from pytest_gpuserve.compare.policy import Look
@@ -22,7 +21,7 @@ from tests.support.builders import judgement
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.plugin.conftest import Checkout, Project
+    from tests.plugin.conftest import Project
 
 EAGER = """
 from pytest_gpuserve.plugin import progress
@@ -149,20 +148,6 @@ def test_what_comes_next_works(project: Project) -> None:
     assert "comparisons: 1 passed, 1 regressed\nnext: " in section
     verbose = project.run("--stored-only", "-v")
     verbose.stdout.fnmatch_lines(["test_slow *, REGRESSED: interval * from 1 session", "test_fine *, PASS: interval *"])
-
-
-def test_what_got_better_can_be_recorded(project: Project, checkout: Checkout) -> None:
-    """What the baseline's commit confirms is proposed with the command; on a machine that got faster nothing is."""
-    assert project.run("--baseline-update").ret == pytest.ExitCode.OK
-    checkout.commit("a baseline")
-    project.script = Script(speed=1.4)
-    assert "could be recorded" not in text_of(project.run())
-    project.script = Script()
-    project.speed(1.4)
-    better = project.run()
-    better.assert_outcomes(passed=1)
-    better.stdout.fnmatch_lines(["comparisons: 1 improved; could be recorded: test_it throughput +*.* %"])
-    better.stdout.fnmatch_lines(["next: record what got better, *: pytest *::test_it --gpu=cpu --baseline-update"])
 
 
 def test_colours_are_as_pytest_has_them(project: Project, recorded: Path) -> None:
