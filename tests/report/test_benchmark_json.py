@@ -159,18 +159,6 @@ def test_statistics_are_those_of_pytest_benchmark() -> None:
     assert ours["outliers"] == f"{ours['stddev_outliers']};{ours['iqr_outliers']}"
 
 
-@given(st.lists(st.floats(1e-6, 100), min_size=1, max_size=50))
-def test_statistics_are_in_order(latencies: list[float]) -> None:
-    """However few latencies there are, quantiles rise, and whiskers and outliers are of the latencies."""
-    ours: dict[str, Any] = {**statistics_of(summary(latencies))}
-    assert ours["min"] <= ours["q1"] <= ours["median"] <= ours["q3"] <= ours["max"]
-    assert ours["min"] <= ours["mean"] <= ours["max"] * (1 + 1e-9)
-    assert ours["min"] <= ours["ld15iqr"] <= ours["hd15iqr"] <= ours["max"]
-    assert ours["stddev"] >= 0
-    assert 0 <= ours["iqr_outliers"] < ours["rounds"]
-    assert 0 <= ours["stddev_outliers"] <= ours["rounds"] == len(latencies)
-
-
 def test_a_load_is_a_benchmark() -> None:
     """It has the test's name, its parameters, and beside its latencies what pytest-benchmark has no place for."""
     run = load_of(*stored_and_paired(), judgement(Verdict.MISSING, "batching_ratio"))
@@ -188,17 +176,6 @@ def test_a_load_is_a_benchmark() -> None:
     assert (missing["metric"], missing["verdict"]) == ("batching_ratio", "MISSING")
     assert "value" not in missing
     assert (info["load"], info["server"]) == ({"load": "closed loop", "concurrency": "8"}, {"server": "mosec"})
-
-
-def test_machine_and_commit_are_told_as_far_as_they_are_known() -> None:
-    """GPU, host and software are in the machine's facts; what is unknown is not there."""
-    file = read(document(result_of()))
-    assert file.machine_info["gpu"] == {"name": "T4", "product": "Tesla T4", "driver": "550.54", "ecc": True}
-    assert file.machine_info["cpu"] == {"brand_raw": "A CPU", "count": 2}
-    assert (file.machine_info["node"], file.machine_info["python_version"]) == ("host-a", "3.11.9")
-    assert file.commit_info == {"id": COMMIT, "dirty": False}
-    assert file.datetime == "2025-01-02T03:00:00+00:00"
-    assert read(document(result_of(commit=None))).commit_info == {"id": "unknown"}
 
 
 UNSOUND = session(problems=("3 requests failed",))

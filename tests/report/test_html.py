@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.report.html import MOST_BYTES, document
 from pytest_gpuserve.report.names import with_texts
 from pytest_gpuserve.report.next_step import next_step
-from pytest_gpuserve.report.plots import MOST_POINTS, plots_of
+from pytest_gpuserve.report.plots import plots_of
 from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
 from pytest_gpuserve.verdict.metric import Metric
@@ -27,8 +25,6 @@ from tests.support.html_page import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-ANY_CHARACTER = st.characters(exclude_categories=())
 
 SECRET = "hunter2secret"
 
@@ -92,11 +88,6 @@ def test_nothing_is_loaded_or_run() -> None:
     assert [name for _, attributes in page.elements for name in attributes if name.startswith("on")] == []
 
 
-def test_the_same_results_make_the_same_file() -> None:
-    """Nothing of the moment goes into a report, so that two can be compared."""
-    assert document(session_result(2)) == document(session_result(2))
-
-
 @pytest.mark.parametrize("stored", [True, False])
 def test_a_page_of_many_tests_is_small(*, stored: bool) -> None:
     """25 tests have all their plots; of 400 what is least bad is left out, and the page says so."""
@@ -136,14 +127,6 @@ def test_a_hostile_text_is_a_text(text: str) -> None:
     assert all(sign.isprintable() or sign in "\n\t" for sign in source)
 
 
-@settings(max_examples=50)
-@given(st.text(ANY_CHARACTER, max_size=40))
-def test_any_text_is_a_text(text: str) -> None:
-    """No text changes the elements of a page, or keeps it from being written as UTF-8."""
-    document(small_result(text)).encode()
-    assert skeleton(text) == skeleton("harmless")
-
-
 def test_no_text_escapes_the_mask() -> None:
     """`with_texts` finds every text of a run that a report shows, also one that is coloured in the middle."""
     result = small_result(SECRET)
@@ -156,16 +139,6 @@ def test_no_text_escapes_the_mask() -> None:
 
 
 # -- what it says
-
-
-def test_the_gravest_stands_first() -> None:
-    """Rows and tests are in the order of all reports, the worst first, and what does not pass has its reasons."""
-    fine, slow = judgement(Verdict.PASS), judgement(Verdict.REGRESSED, reasons=("the queue grew",))
-    passed = dataclasses.replace(result_of("a.py::fine", fine), outcome="passed")
-    text = page_of(passed, result_of("a.py::slow", slow)).text
-    assert text.index("REGRESSED throughput slow") < text.index("PASS throughput fine")
-    assert "the queue grew" in text
-    assert text.index("failed slow") < text.index("passed fine")
 
 
 def test_it_says_what_all_came_to_and_what_to_do_next() -> None:
@@ -230,19 +203,6 @@ def test_what_was_settled_side_by_side_shows_the_rounds_that_decided() -> None:
     run = RunResult("", (session(),), (), {}, {})
     assert plots_of(run)
     assert plots_of(dataclasses.replace(run, candidate_sessions=(silent,))) == ""
-
-
-def test_what_nobody_answered_has_no_plot() -> None:
-    """And no 0 in its place."""
-    assert plots_of(RunResult("", (), (), {}, {})) == ""
-
-
-def test_a_curve_has_few_points() -> None:
-    """However many latencies there are, a page stays small."""
-    latencies = tuple(0.001 * 1.002**place for place in range(3000))
-    svg = drawn(RunResult("", (session(start(window(latencies))),), (), {}, {}))
-    longest = max(each.get("d", "").count("L") for each in svg.iter("{http://www.w3.org/2000/svg}path"))
-    assert 10 < longest <= MOST_POINTS + 1
 
 
 def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.telemetry import GpuTelemetry, Telemetry
 from pytest_gpuserve.measure.window import Session
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import SessionResult, TestResult
-from pytest_gpuserve.verdict.verdict import Verdict
 from tests.support.builders import judgement, result_of, session, start, streamed, window
 from tests.support.reasons import because
 
@@ -66,15 +64,6 @@ def test_a_verdict_has_every_promised_field() -> None:
     ]
 
 
-@pytest.mark.parametrize("verdict", [Verdict.MISSING, Verdict.INVALID])
-def test_what_is_not_known_of_a_verdict_is_null(verdict: Verdict) -> None:
-    """No number is made up for a verdict without evidence."""
-    plain = read(result_of("t", judgement(verdict)))["tests"][0]["verdicts"][0]
-    unknown = ["value", "reference", "change", "interval", "tolerance", "detectable"]
-    assert [plain[name] for name in unknown] == [None] * len(unknown)
-    assert (plain["metric"], plain["verdict"], plain["reasons"]) == ("throughput", verdict.value, ["a reason"])
-
-
 def test_a_run_has_every_promised_field() -> None:
     """Totals over all windows of all sessions; latencies in seconds."""
     one = session(start(window((0.01,) * 90)), start(window((0.02,) * 10, items=None, batches=None)))
@@ -110,14 +99,6 @@ def test_a_run_of_streams_has_their_metrics() -> None:
     assert plain["itl"] == {"p90": None, "p95": None, "p99": None}
     plain = read(result_of("t", sessions=(session(),)))["tests"][0]["run"]
     assert [plain[name] for name in ("ttft", "itl", "tpot", "output_tokens_per_second", "goodput")] == [None] * 5
-
-
-def test_executions_that_a_server_does_not_count_are_null() -> None:
-    """Its requests are told all the same."""
-    starts = replace(start(window()), counters=Counters(0, 0, requests=9, counts_batches=False))
-    (test,) = read(result_of("t", sessions=(session(starts),)))["tests"]
-    counters = test["run"]["counters"]
-    assert (counters["items"], counters["executions"], counters["requests"]) == (None, None, 9)
 
 
 def test_without_energy_there_is_none_of_an_inference() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
@@ -16,13 +16,11 @@ from pytest_gpuserve.report.next_step import (
     UPDATE_NEW,
     closer_command,
     code_before,
-    command,
     command_for,
     next_step,
-    tightening_command,
 )
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
-from pytest_gpuserve.verdict.verdict import ReferenceKind, Verdict
+from pytest_gpuserve.verdict.verdict import Verdict
 from tests.support.builders import judgement, result_of, run_of
 
 if TYPE_CHECKING:
@@ -275,24 +273,6 @@ def test_nothing_of_the_run_becomes_a_command(name: str, device: str, reason: st
 # -- commands, whoever says them
 
 
-CASES = [
-    (Verdict.REGRESSED, Reason(ReasonKind.REMARK, ""), ["--baseline-update", "--reason=why it is worth it"]),
-    (Verdict.MISSING, NO_ENTRY, ["--baseline-update-new"]),
-    (Verdict.MISSING, OTHER_WORKLOAD, ["--baseline-update"]),
-    (Verdict.INCONCLUSIVE, spent(300), ["--gpuserve-budget=1200"]),
-    (Verdict.INCONCLUSIVE, spent(90), ["--gpuserve-budget=360"]),
-    (Verdict.INCONCLUSIVE, spent(0), ["--gpuserve-budget=4"]),
-]
-
-
-@pytest.mark.parametrize(("verdict", "reason", "options"), CASES)
-def test_the_command_can_be_pasted(verdict: Verdict, reason: Reason, options: list[str]) -> None:
-    """A shell splits it into the very test, the device and the options."""
-    nodeid = "t.py::test_z['a b' $HOME;ü]"
-    found = command_for(judgement(verdict, reasons=(reason,)), nodeid, "A100-SXM4-80GB", stored=True)
-    assert shlex.split(found) == ["pytest", nodeid, "--gpu=A100-SXM4-80GB", *options]
-
-
 @pytest.mark.parametrize(("clean", "before"), [(True, "HEAD~1"), (False, "HEAD")])
 def test_a_closer_look_is_the_same_in_both(before: str, *, clean: bool) -> None:
     """In git a regression that only a stored number shows is looked at first, by one command, whoever says it."""
@@ -303,21 +283,6 @@ def test_a_closer_look_is_the_same_in_both(before: str, *, clean: bool) -> None:
         f"look closer, beside the code before: pytest 't.py::test_z[50]' --gpu=T4 --against={shlex.quote(before)}"
     )
     assert next_step(run) == f"next: {found}"
-
-
-@pytest.mark.parametrize(
-    "judged",
-    [
-        judgement(kind="against"),
-        judgement(kind="limit"),
-        judgement(Verdict.INCONCLUSIVE),
-        judgement(Verdict.PASS),
-        judgement(reasons=(Reason(ReasonKind.SIDE_BY_SIDE, "it is PASS, but that cannot see: a driver"),)),
-    ],
-)
-def test_what_was_looked_at_side_by_side_is_not_again(judged: Judgement) -> None:
-    """Nor what is no regression by a stored number."""
-    assert closer_command(judged, "t", "cpu", before="HEAD~1") == ""
 
 
 def test_an_id_that_cannot_be_typed_makes_no_command() -> None:
@@ -333,19 +298,3 @@ def test_no_command_where_none_helps() -> None:
     for verdict in (Verdict.PASS, Verdict.IMPROVED, Verdict.INVALID):
         assert command_for(judgement(verdict, reasons=(spent(300),)), "t", "cpu", stored=True) == ""
     assert command_for(LAST_LOOK, "t", "cpu", stored=True) == ""
-
-
-def test_a_limit_is_not_recorded_away() -> None:
-    """Only where a stored baseline was asked can a number be accepted by recording, whoever decided."""
-    for kind in get_args(ReferenceKind):
-        assert command_for(judgement(kind=kind), "t", "cpu", stored=False) == ""
-        assert "--baseline-update" in command_for(judgement(kind=kind), "t", "cpu", stored=True)
-    # A baseline that is tightened needs no reason.
-    assert tightening_command("t.py::test_z[50]", "T4") == "pytest 't.py::test_z[50]' --gpu=T4 --baseline-update"
-
-
-@given(nodeid=st.text(min_size=1), value=st.text())
-def test_words_stay_words(nodeid: str, value: str) -> None:
-    """Whatever a test or a value is, a shell takes it for that one word."""
-    typed = command([nodeid], "T4", f"--against={value}", UPDATE)
-    assert shlex.split(typed) == ["pytest", nodeid, "--gpu=T4", f"--against={value}", UPDATE]

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from pytest_gpuserve.report.names import names_of, some_of
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.verdict import Verdict
@@ -61,26 +58,6 @@ def test_by_the_change_as_a_multiple_of_the_tolerance() -> None:
     ]
     found = [row.judgement.change for row in run_of(named("t", *rows)).rows]
     assert found == [0.12, -0.10, 0.30, None]
-
-
-def any_judgement(verdict: Verdict, change: float | None, metric: str) -> Judgement:
-    """A judgement with a change where its verdict has one."""
-    return judgement(verdict, metric) if verdict in NUMBERLESS else changed(change, verdict, metric)
-
-
-NUMBERLESS = {Verdict.MISSING, Verdict.INVALID}
-OUTCOMES = st.sampled_from(["passed", "failed", "skipped", "error", "interrupted"])
-JUDGEMENTS = st.builds(
-    any_judgement, st.sampled_from(Verdict), st.none() | st.floats(-1, 1e6), st.sampled_from(list(METRICS))
-)
-
-
-@given(st.lists(st.tuples(OUTCOMES, st.lists(JUDGEMENTS, max_size=4)), max_size=6))
-def test_every_row_is_there_once(tests: list[tuple[str, list[Judgement]]]) -> None:
-    """Nothing is lost or told twice, whatever was measured."""
-    made = [named(f"t{number}", *rows, outcome=outcome) for number, (outcome, rows) in enumerate(tests)]
-    rows = run_of(*made).rows
-    assert sorted(id(row.judgement) for row in rows) == sorted(id(each) for _, those in tests for each in those)
 
 
 def test_names() -> None:

@@ -6,8 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Client
@@ -15,7 +13,6 @@ from pytest_gpuserve.report.html import document as page
 from pytest_gpuserve.report.markdown import comment
 from pytest_gpuserve.report.next_step import UPDATE
 from pytest_gpuserve.report.remarks import (
-    PROBLEM_CHARACTERS,
     bases_lines,
     basis_lines,
     client_lines,
@@ -89,16 +86,6 @@ def test_a_quiet_run_says_why_tests_do_not_pass(outcome: str) -> None:
         assert reason_lines(row for row in run_of(test, passed).rows if row.is_bad) == told
 
 
-@given(reason=st.text(min_size=1), name=st.text(min_size=1), label=st.text())
-def test_no_reason_moves_anything(reason: str, name: str, label: str) -> None:
-    """Whatever a server wrote and a test is called, every line is printable and the first names the test."""
-    test = named(name, judgement(Verdict.INVALID, reasons=(reason,)))
-    test.runs[0] = replace(test.runs[0], label=label)
-    lines = reason_lines(run_of(test).rows)
-    assert all(line.isprintable() for line in lines)
-    assert lines[0].endswith(")")
-
-
 def test_an_error_before_any_verdict_has_a_line() -> None:
     """Its first line, with the outcome and the test; of many tests once."""
     problem = "\nmosec ended before it was ready\n  found: exit code 3"
@@ -113,12 +100,6 @@ def test_an_error_before_any_verdict_has_a_line() -> None:
     assert problem_lines(run_of(named("test_a", judgement(), problem="cannot end", outcome="error"))) == [
         "ERROR: cannot end (test_a)"
     ]
-
-
-def test_a_long_error_is_cut() -> None:
-    """It is shown in full by pytest."""
-    (line,) = problem_lines(run_of(named("test_a", problem="x" * 1000)))
-    assert line == f"FAILED: {'x' * PROBLEM_CHARACTERS} ... (test_a)"
 
 
 def test_a_verbose_run_says_what_verdicts_rest_on() -> None:

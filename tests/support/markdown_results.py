@@ -8,7 +8,6 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.util import find_spec
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
@@ -94,12 +93,6 @@ def gfm(text: str) -> str:
     """The page that GitHub Flavored Markdown makes of a text, by a renderer that lets HTML through."""
     linkify = find_spec("linkify_it") is not None
     return str(MarkdownIt("gfm-like", {"html": True, "linkify": linkify}).render(text))
-
-
-def github(text: str) -> str:
-    """The same by GitHub's own renderer, with all of its extensions."""
-    cmark = pytest.importorskip("cmarkgfm.cmark")
-    return str(cmark.github_flavored_markdown_to_html(text, options=cmark.Options.CMARK_OPT_UNSAFE))
 
 
 def hostile_result(text: str) -> SessionResult:
