@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -11,7 +11,6 @@ import pytest
 from pytest_gpuserve.builds.worktree import ReferenceBuilds
 from pytest_gpuserve.compare.baseline_store import BaselineKey
 from pytest_gpuserve.compare.paired import Unconfirmed, changes_since, make_confirmation
-from pytest_gpuserve.device import Gpu
 from pytest_gpuserve.errors import GpuserveError, NotInRevision, ServerFailed
 from pytest_gpuserve.store.baseline import Stored
 from tests.compare.world import FakeOpponents
@@ -46,21 +45,6 @@ def recorded(**changes: Any) -> Stored:  # noqa: ANN401 -- fields of an entry
 def test_changed_packages_are_named(software: Mapping[str, str], expected: tuple[str, ...]) -> None:
     """A package that is another, gone or new since the recording is a change."""
     assert changes_since(recorded(software=software), here()) == expected
-
-
-def test_a_changed_driver_is_named() -> None:
-    """So is the driver, its CUDA version and the power limit of the GPU."""
-    where = here()
-    gpu = Gpu(0, "NVIDIA X", "X", "GPU-1", "00000000:3B:00.0", None, "560.1", "12.6", 300.0, None, None)
-    where = replace(where, device=replace(where.device, gpu=gpu))
-    record = where.device_record()
-    assert changes_since(recorded(device=record), where) == ()
-    other = msgspec.structs.replace(record, driver="550.9", cuda="12.4", power_limit_watts=250.0)
-    assert changes_since(recorded(device=other), where) == (
-        "driver 550.9 -> 560.1",
-        "cuda 12.4 -> 12.6",
-        "power_limit_watts 250.0 -> 300.0",
-    )
 
 
 # -- why it cannot be had

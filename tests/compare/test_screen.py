@@ -279,11 +279,3 @@ def test_what_was_measured_alone_stays_the_run(world: World) -> None:
             assert run.sessions == alone
         assert judgement.reference_kind == ("baseline" if world.failures else "against")
         judge.close()
-
-
-def test_windows_of_a_pair_are_as_long_as_the_tolerance_of_the_throughput_needs(world: World) -> None:
-    """Whatever else is compared."""
-    world.tolerances = {"throughput": 0.3, "latency.p50": 0.01}
-    world.next_run(world.against)
-    world.judge().measure(target(), SHAPE, None)
-    assert world.pace_tolerances == [0.3]

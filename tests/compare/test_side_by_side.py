@@ -304,15 +304,6 @@ def test_a_kept_decision_is_told_without_measuring(history: KeptFolder, change: 
         assert not says(first_asked, "kept")
 
 
-def test_a_re_run_begins_a_new_round_where_the_first_was_cut_short(history: KeptFolder) -> None:
-    """Servers that are gone cannot be gone on with: the second round follows, and the look after two rounds is due."""
-    undecided(history).more()
-    paired = undecided(history)
-    assert place(paired) == (1, 3)
-    assert look(paired).rounds == 2
-    assert [len(measured.blocks) for measured in paired.rounds] == [3, 6]
-
-
 def re_run(seeds: Iterator[int], history: KeptFolder | None, build: Build) -> Verdict:
     """The outcome of a developer who runs a failing test again until it passes, five times at most."""
     for _ in range(6):

@@ -112,8 +112,6 @@ class World:
         history: What is remembered; None for nothing.
         clock_mhz: Of the GPU, in every window; None for no GPU.
         clocks_wanted: The baseline's clock that each session was told.
-        tolerances: Of metrics, by their name, where they are not the default.
-        pace_tolerances: By which each pair chooses how long its windows are.
         reading: How fast the host is; None where that cannot be measured.
         recorded_metrics: What a recording compares.
         leak: Why nothing may be concluded from the last round, which shows at its servers' end; "" for nothing.
@@ -139,8 +137,6 @@ class World:
     history: KeptFolder | None = None
     clock_mhz: float | None = None
     clocks_wanted: list[float | None] = field(default_factory=list)
-    tolerances: Mapping[str, float] = field(default_factory=dict)
-    pace_tolerances: list[float] = field(default_factory=list)
     reading: float | None = -3.5
     recorded_metrics: tuple[Metric, ...] = (THROUGHPUT,)
     leak: str = ""
@@ -226,7 +222,6 @@ class World:
                         self.rounds[-1], problems=because(world.leak, kind=ReasonKind.MEMORY_NOT_GIVEN_BACK)
                     )
 
-        self.pace_tolerances.append(terms.tolerance)
         made = Timed(
             self.paired,
             seed=self.seed,
@@ -245,7 +240,7 @@ class World:
             baseline_store=BaselineStore(self.folder / "baselines", self.here),
             paired_runner=self.paired_runner,
             policy=self.policy,
-            tolerance_of=lambda metric: self.tolerances.get(metric.name, metric.default_tolerance),
+            tolerance_of=lambda metric: metric.default_tolerance,
             earlier=earlier,
         )
 

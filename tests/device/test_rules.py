@@ -114,14 +114,8 @@ def test_reasons_are_for_people(records: dict[str, dict[str, Any]]) -> None:
     """A reason names the fact, both values with their units, and why it matters."""
     (reason,) = compare(records["T4"], records["T4 at half its power"]).incompatible
     assert reason == "power limit: the baseline's is 70 W, this run's is 35 W (under load it decides the clocks)"
-    (reason,) = compare(records["T4 without ECC"], records["T4"]).incompatible
-    assert reason.startswith("ECC: the baseline's is off, this run's is on (")
     reasons = "\n".join(compare(records["A100"], records["A100 1g"]).incompatible)
     assert "MIG profile: the baseline's is none, the whole GPU, this run's is 1g.10gb" in reasons
-    (driver, cuda) = compare(records["T4"], records["T4 with a new driver"]).warnings
-    assert "570.133.20" in driver
-    assert "580.1" in driver
-    assert "13.0" in cuda
 
 
 @pytest.mark.parametrize("rule", [rule for rule in DEVICE_RULES if rule.kind is Kind.MUST_MATCH])

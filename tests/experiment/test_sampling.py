@@ -84,7 +84,6 @@ def took(cores: float) -> str:
 @pytest.mark.parametrize(
     ("loads", "starts", "problems", "interrupted"),
     [
-        pytest.param([GOOD, GOOD], [(0.0,), (0.0,)], (), False, id="two starts"),
         pytest.param(
             [GOOD, None],
             [(0.0,)],
@@ -104,7 +103,6 @@ def took(cores: float) -> str:
             False,
             id="but not for ever: the rest stands for the verdict to refuse it",
         ),
-        pytest.param([Load(0.9, WRONG)], [(0.9,)], WRONG, False, id="trouble on a busy host is not dropped"),
         pytest.param(
             [DISTURBED, GOOD, DISTURBED, GOOD], [(0.0, LATE), (0.0, LATE)], (), False, id="a late client is waited for"
         ),

@@ -100,13 +100,6 @@ def test_wrong_arguments_are_named(arguments: dict[str, Any], words: str) -> Non
     assert words in str(caught.value)
 
 
-def test_windows_and_their_bounds() -> None:
-    """Half a second each: 4 s by default, four windows at least, three times as many at most, or fifteen."""
-    assert [LoadShape(Closed(1)).windows, LoadShape(Closed(1), seconds=0.1).windows] == [8, 4]
-    assert LoadShape(Closed(1)).most_windows == 24
-    assert LoadShape(Closed(1), requests=5).most_windows == 120
-
-
 def test_objectives_are_of_the_workload_and_those_of_streams_need_some() -> None:
     """To the last digit; a load without any has the workload that it always had."""
     one, other = (LoadShape(Closed(1), goodput=Objectives(ttft=ttft)) for ttft in (0.2, 0.2001))

@@ -216,17 +216,6 @@ def test_a_schedule_that_ends_by_itself_cannot_be_measured_again(server: Alone, 
     assert len(measured.windows) == (3 if hot else 4)
 
 
-@pytest.mark.parametrize(("baseline_mhz", "rejected"), [(None, 0), (1500.0, 0), (1600.0, 2)])
-def test_a_slower_clock_than_the_baselines_is_a_disturbance(
-    server: Alone, baseline_mhz: float | None, rejected: int
-) -> None:
-    """Where the baseline's is known; here for two windows."""
-    slow = server.since_load(0.3, 1.3, sm_clock_mhz=1510)
-    server.eyes.gpu = lambda at: slow(at) or {"sm_clock_mhz": 1600}
-    measured, problems = server.measure(baseline_mhz=baseline_mhz)
-    assert (len(measured.rejected), problems) == (rejected, [])
-
-
 # -- runs
 
 

@@ -97,23 +97,14 @@ def test_what_was_not_told_at_one_end_is_not_known() -> None:
 
 def test_only_known_differences_of_settings_are_told() -> None:
     """What was not asked for, or is not told, differs from nothing, and has not moved."""
-    known = {
-        "same": ServerSetting("8", "8"),
-        "wait": ServerSetting("10", "50"),
-        "free": ServerSetting("4"),
-        "silent": ServerSetting(None, "4"),
-    }
-    assert differences(known) == ["wait: asked for 50, the server uses 10"]
-    before = {
-        "limit": ServerSetting("32"),
-        "wait": ServerSetting("10"),
-        "silent": ServerSetting(None),
-        "gone": ServerSetting("1"),
-    }
-    now = {
-        "limit": ServerSetting("16"),
-        "wait": ServerSetting("10"),
-        "silent": ServerSetting("3"),
-        "new": ServerSetting("2"),
-    }
+    known = {"same": ("8", "8"), "wait": ("10", "50"), "free": ("4", None), "silent": (None, "4")}
+    found = differences({name: ServerSetting(*values) for name, values in known.items()})
+    assert found == ["wait: asked for 50, the server uses 10"]
+    before, now = (
+        {name: ServerSetting(value) for name, value in each.items()}
+        for each in (
+            {"limit": "32", "wait": "10", "silent": None, "gone": "1"},
+            {"limit": "16", "wait": "10", "silent": "3", "new": "2"},
+        )
+    )
     assert moved(before, now) == ["setting limit: 32 before, 16 now"]

@@ -182,16 +182,6 @@ def test_what_was_not_measured_is_no_number() -> None:
         round_point(METRICS["batching_ratio"], uncounted, 0.05)
 
 
-@ALL
-def test_a_value_is_of_all_rounds_together(metric: Metric) -> None:
-    """Each server's own value is that of its windows alone, pooled."""
-    rounds = [on_a_gpu(round_of([math.log(2)] * 2)), on_a_gpu(round_of([math.log(2)]))]
-    base, candidate = (paired_value(metric, rounds, arm) for arm in ("base", "candidate"))
-    assert candidate / base == pytest.approx(0.5 if metric.higher_is_better else 2.0, rel=0.002)
-    with pytest.raises(NotMeasured):
-        paired_value(metric, [], "base")
-
-
 # -- what GPUs and starts tell
 
 

@@ -68,16 +68,6 @@ def test_components_add_up_to_the_mean_latency() -> None:
     assert found.network == pytest.approx(0.050 - 0.001 - 0.002 - 0.010 - 0.002 - 0.020 - 0.003)
 
 
-def test_components_are_those_of_the_model_that_is_asked() -> None:
-    """Of an ensemble the whole request counts, not the model in it that batches."""
-    asked = counters(queue=0.1, input=0.02, infer=0.3, output=0.03, server=0.47)
-    batching = counters(queue=0.05, input=0.01, infer=0.2, output=0.01, server=0.28)
-    whole = counters(
-        {"ensemble": asked, "model": batching}, queue=0.05, input=0.01, infer=0.2, output=0.01, server=0.47
-    )
-    assert breakdown_of(summary_of([window((0.050,) * 10)]), whole, TIMED).compute_infer == pytest.approx(0.030)
-
-
 FULL = counters(queue=0.1, input=0.02, infer=0.2, output=0.03, server=0.36)
 OPEN_LOOP = Client(service=histogram((0.010,)), sending_seconds=0.0, receiving_seconds=0.0)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.work import cached_share, unknown_work, unlike_work, unsteady_cache
+from pytest_gpuserve.measure.work import unknown_work, unlike_work, unsteady_cache
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.support.builders import cached, histogram, streamed, window
 
@@ -99,9 +99,3 @@ def test_a_cache_that_learns_prompts_under_load_is_told(
         assert reason.kind is ReasonKind.UNLIKE_WORK
         assert "15 % of the prompt tokens" in reason.text
         assert "87.5 %" in reason.text
-
-
-def test_the_share_is_of_the_windows_that_tell_it() -> None:
-    """None where none does."""
-    assert cached_share([*cached(0.2, 0.4), window()]) == pytest.approx(0.3)
-    assert cached_share([window()]) is None

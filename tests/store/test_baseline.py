@@ -193,12 +193,3 @@ def test_what_cannot_be_read_is_said(tmp_path: Path, damage: str) -> None:
     found = stock_of(tmp_path)
     assert (found.entries, found.unreadable) == (1, 1)
     assert str(found).endswith(", 1 file that cannot be read")
-
-
-def test_a_moment_that_is_none_is_not_shown(tmp_path: Path) -> None:
-    """What stands in a file may be anything; only a moment is shown as one."""
-    write(tmp_path / "a.json", {"test_a": entry()})
-    plain = json.loads((tmp_path / "a.json").read_text())
-    plain["entries"]["test_a"]["sessions"][0]["at"] = "\x1b[31mtomorrow"
-    (tmp_path / "a.json").write_text(json.dumps(plain))
-    assert stock_of(tmp_path) == Stock(unreadable=1)

@@ -13,7 +13,7 @@ from pytest_gpuserve.measure.points import NotMeasured, value_of_starts
 from pytest_gpuserve.measure.window import GpuUse, Start, Window
 from pytest_gpuserve.store.schema import StartRecord, sessions_of, start_of, start_record
 from pytest_gpuserve.verdict.metric import METRICS, Metric
-from tests.support.builders import entry, here, session, start, streamed, window
+from tests.support.builders import entry, session, start, streamed, window
 
 OF_GPUS = replace(window(), gpus=GpuUse(joules=12.5, memory_bytes=1.2e9, utilisation=0.8, sm_clock_mhz=1350.0))
 SLOWER = window((0.01, 0.02, 0.03), seconds=0.7)
@@ -51,19 +51,6 @@ def test_how_a_server_was_set_up_is_read_back() -> None:
     """With each start."""
     (read,) = sessions_of(msgspec.structs.replace(entry(), settings={"max_batch": "8"}))
     assert [start.settings for start in read.starts] == [{"max_batch": ServerSetting("8")}] * 2
-
-
-def test_a_record_names_no_machine() -> None:
-    """Where it was measured is said by facts and a pseudonym alone."""
-    assert msgspec.to_builtins(here("0123456789ab").host_record()) == {
-        "id": "0123456789ab",
-        "cpu": "A CPU",
-        "cores": 2,
-        "memory_gib": 4.0,
-        "system": "Debian 12",
-        "kernel": "6.1",
-    }
-    assert msgspec.to_builtins(here().device_record()) == {"name": "cpu"}
 
 
 def test_what_is_not_known_is_left_out() -> None:
