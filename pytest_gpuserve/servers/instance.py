@@ -89,6 +89,11 @@ CAUSES: Final = (
         "likely cause: somebody else took its port in between; run again, and leave out fixed ports of your own",
     ),
     Cause(
+        re.compile(r"Too many open files|EMFILE|ENFILE"),
+        "likely cause: the server may have no more open files; raise the limit (`ulimit -n`), or load it with fewer"
+        " users",
+    ),
+    Cause(
         re.compile(r"get_config_from_handshake_server"),
         "likely cause: an instance of pytriton gives another one second to answer, and on a busy machine that is too"
         " short; run again, or bind one instance",

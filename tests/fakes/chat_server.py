@@ -1,6 +1,6 @@
 """A server of a language model that answers two words to everything, with llama.cpp's counters.
 
-Its arguments are PORT and how many answers there are for each wrong one, of other words; 0 for none.
+Its argument is PORT.
 
 It counts as tokens its good answers, and as executions how many of them were to questions that nobody had asked before.
 ``/v1/models`` says how it was asked first: the ``max_tokens`` of that as ``n_ctx``.
@@ -8,7 +8,6 @@ It counts as tokens its good answers, and as executions how many of them were to
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 import time
@@ -16,7 +15,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 bodies: list[bytes] = []
-numbers = itertools.count(1)
 
 THINKING_SECONDS = 0.02
 """Of each answer: beside it what a busy client adds is nothing."""
@@ -43,14 +41,10 @@ class ChatHandler(BaseHTTPRequestHandler):
         """Answer a chat."""
         body = self.rfile.read(int(self.headers["Content-Length"]))
         bodies.append(body)
-        # Others are answered meanwhile.
-        number = next(numbers)
         time.sleep(THINKING_SECONDS)
         usage = {"usage": {"completion_tokens": 2}}
         if json.loads(body)["stream"]:
-            wrong = int(sys.argv[2]) and number % int(sys.argv[2]) == 0
-            said = ({"content": "ill"}, *SAID[1:]) if wrong else SAID
-            chunks: list[dict[str, Any]] = [{"choices": [{"delta": delta}]} for delta in said]
+            chunks: list[dict[str, Any]] = [{"choices": [{"delta": delta}]} for delta in SAID]
             chunks += [{"choices": [{"delta": {}, "finish_reason": "stop"}]}, {"choices": [], **usage}]
             self._answer("".join(f"data: {json.dumps(each)}\n\n" for each in chunks))
         else:

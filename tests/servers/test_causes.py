@@ -22,6 +22,7 @@ from pytest_gpuserve.servers.triton import Triton
         ("terminate called after throwing an instance of 'std::bad_alloc'", "machine's memory"),
         ("OSError: [Errno 28] No space left on device", "/dev/shm"),
         ("OSError: [Errno 98] Address already in use", "port"),
+        ("OSError: [Errno 24] Too many open files", "ulimit -n"),
         ("E1122 failed to load model 'resnet': ...", "model's file"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'weights/resnet.pth'", "model's file"),
         ("RuntimeError: in get_config_from_handshake_server", "on a busy machine"),

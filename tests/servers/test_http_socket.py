@@ -172,19 +172,22 @@ def test_there_can_be_no_second_socket(tmp_path: Path) -> None:
         HttpSocket(tmp_path / ("x" * 108))
 
 
-def test_too_many_open_files_pass(tmp_path: Path) -> None:
-    """Who comes when there is no descriptor left is served once there is one."""
+def test_too_many_open_files_end_it(tmp_path: Path) -> None:
+    """Whoever comes when there is no descriptor left would wait for ever: that is an error, which ends the worker."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with listening(tmp_path / "socket") as path, connected(path) as link, socket.socket(socket.AF_UNIX) as late:
-        late.settimeout(GUARD_SECONDS)
-        link.sendall(post(b"early"))
-        assert read(link).body == b"early"
-        resource.setrlimit(resource.RLIMIT_NOFILE, (late.fileno() + 1, hard))
-        try:
-            late.connect(str(path))
-            late.sendall(post(b"late"))
-            link.sendall(post(b"fox"))
-            assert read(link).body == b"fox"
-        finally:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        assert read(late).body == b"late"
+    with (
+        HttpSocket(tmp_path / "socket") as listener,
+        socket.socket(socket.AF_UNIX) as late,
+        ThreadPoolExecutor() as pool,
+    ):
+        serving = pool.submit(listener.serve, echo)
+        with connected(tmp_path / "socket") as link:
+            link.sendall(post(b"early"))
+            assert read(link).body == b"early"
+            resource.setrlimit(resource.RLIMIT_NOFILE, (late.fileno() + 1, hard))
+            try:
+                late.connect(str(tmp_path / "socket"))
+                with pytest.raises(OSError, match="Too many open files"):
+                    serving.result(GUARD_SECONDS)
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

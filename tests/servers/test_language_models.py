@@ -109,7 +109,7 @@ def test_a_server_that_does_not_list_its_models_in_time_is_told() -> None:
 
 def test_a_load_of_prompts(tmp_path: Path) -> None:
     """It begins when one token has come; models are read back, tokens are counted, and no prompt comes twice."""
-    kind = FACTORY.command(["{python}", chat_server.__file__, "{port}", "0"], counters="llama.cpp").kind
+    kind = FACTORY.command(["{python}", chat_server.__file__, "{port}"], counters="llama.cpp").kind
     assert isinstance(kind, CommandServer)
     target = Starts(tmp_path / "log").handle(kind).chat(prompts(3, output_tokens=5))
     start, problems, instance = loaded(target, seconds=1.0)

@@ -12,9 +12,7 @@ import http
 import select
 import socket
 import struct
-import sys
 import threading
-import time
 from typing import TYPE_CHECKING, Final, final
 
 from pytest_gpuserve.errors import UsageProblem
@@ -31,10 +29,7 @@ ANSWER_SECONDS: Final = 5
 """How long a client may not read its answer: meanwhile nobody else is answered by that thread."""
 
 FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Why no more connections can be accepted until one has ended."""
-
-FULL_SECONDS: Final = 0.1
-"""After which it is tried again."""
+"""Why no more connections can be accepted: whoever waits for one would wait for ever, so the worker ends."""
 
 KNOWN_HEADS: Final = 1024
 """Request heads whose length of body is remembered: those of a load are few, and parsing one takes long."""
@@ -182,8 +177,6 @@ class HttpSocket:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._closed = False
-        self._full_until: float | None = None
-        self._has_told = False
         self._connections: dict[int, ClientConnection] = {}
         self._heads: dict[bytes, int] = {}
         self._listener = socket.socket(socket.AF_UNIX)
@@ -217,33 +210,34 @@ class HttpSocket:
         Args:
             handle: Gets the client to answer and the body. As long as it runs nothing more is read, so that the
                 clients' sockets fill.
+
+        Raises:
+            OSError: There can be no more connections than there are.
         """
-        with select.epoll() as poll:
+        with select.epoll() as poll, contextlib.closing(self._listener):
             listener = self._listener.fileno()
             poll.register(listener, select.EPOLLIN)
-            while not self._closed:
-                events = poll.poll(None if self._full_until is None else FULL_SECONDS)
-                if self._full_until is not None and time.monotonic() >= self._full_until:
-                    self._full_until = None
-                    poll.register(listener, select.EPOLLIN)
-                for descriptor, _ in events:
-                    if descriptor == listener:
-                        self._accept(poll)
-                        continue
-                    connection = self._connections[descriptor]
-                    try:
-                        body = connection.receive()
-                    except BlockingIOError:
-                        continue
-                    except (OSError, ValueError, MemoryError):
-                        poll.unregister(descriptor)
-                        self._connections.pop(descriptor).close()
-                        continue
-                    if body is not None:
-                        handle(connection, body)
-        for connection in self._connections.values():
-            connection.close()
-        self._listener.close()
+            try:
+                while not self._closed:
+                    for descriptor, _ in poll.poll():
+                        if descriptor == listener:
+                            self._accept(poll)
+                        elif (body := self._received(poll, descriptor)) is not None:
+                            handle(self._connections[descriptor], body)
+            finally:
+                for connection in self._connections.values():
+                    connection.close()
+
+    def _received(self, poll: select.epoll, descriptor: int) -> bytes | bytearray | None:
+        """Take in what has come on a connection; the body of a request that is whole. One that has ended goes."""
+        try:
+            return self._connections[descriptor].receive()
+        except BlockingIOError:
+            return None
+        except (OSError, ValueError, MemoryError):
+            poll.unregister(descriptor)
+            self._connections.pop(descriptor).close()
+            return None
 
     def close(self) -> None:
         """End `serve`, hang up, and remove the socket."""
@@ -262,16 +256,5 @@ class HttpSocket:
         except BlockingIOError:
             return
         except OSError as problem:
-            if problem.errno not in FULL or self._closed:
-                return
-            # Asked on and on, it would hold up those that are connected.
-            self._full_until = time.monotonic() + FULL_SECONDS
-            poll.unregister(self._listener.fileno())
-            if not self._has_told:
-                self._has_told = True
-                print(  # noqa: T201 -- the worker's log
-                    f"no more than {len(self._connections)} connections: {problem}; the rest waits until one ends."
-                    " Raise the limit of open files (ulimit -n), or load it with fewer users",
-                    file=sys.stderr,
-                    flush=True,
-                )
+            if problem.errno in FULL and not self._closed:
+                raise
