@@ -73,7 +73,7 @@ def check_server_kind(target: Target, executed: Path | None = None, *, users: in
     if not start.windows:
         pytest.skip(f"the machine is too busy: {load.problems}")
     if executed is None:
-        assert start.counters is None, "it counts, and nobody says what its model executed"
+        assert start.counters is None, "it counts, but the model's own notes are missing"
     else:
         readings = [(before, after) for before, after in load.readings(start) if before and after]
         assert start.counters is not None, "read_counters() returns None"

@@ -94,7 +94,7 @@ def find_python(name: str, folder: Path, option: str = "--against-python") -> st
                 return path
             found = f"it calls itself version {version}"
     raise UsageProblem(
-        f"{option}={name}: this is no Python that servers could be run with",
+        f"{option}={name}: this is not a Python that can run servers",
         found=found,
         looked=looked,
         remedies=[f"give the interpreter of a virtual environment, such as {option}=/path/to/.venv/bin/python"],

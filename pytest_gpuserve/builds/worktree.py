@@ -287,7 +287,7 @@ def _near(top: Path, rev: str) -> list[str]:
 def _ways_to(top: Path, rev: str) -> list[str]:
     """What makes an unknown revision known."""
     if git_text(top, "rev-parse", "--verify", "--quiet", "HEAD") is None:
-        return ["there is no commit yet: commit what is to be compared with"]
+        return ["there is no commit yet: commit the build to compare with"]
     ways = []
     if git_text(top, "rev-parse", "--is-shallow-repository") == "true":
         ways.append(FULL_HISTORY)

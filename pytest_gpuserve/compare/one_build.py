@@ -63,7 +63,9 @@ class OneBuild:
         if not judgement.verdict.is_claim or judgement.change is None:
             return judgement
         found = [*([f"the base does not have {_some(self.left_out)}"] if self.left_out else []), *self._found]
-        return outside_git(judgement, "both builds are the same in git", *(found or ["what it is could not be seen"]))
+        return outside_git(
+            judgement, "both builds are the same in git", *(found or ["the difference could not be seen"])
+        )
 
     def _said(self, text: str) -> str:
         """A text without what differs between any two starts."""

@@ -197,7 +197,7 @@ class Reader:
     def said(self, error: Exception) -> str:
         """What NVML said, in the library's words."""
         if isinstance(error, UnicodeDecodeError):
-            return "NVML gave bytes that are no text"
+            return "NVML gave bytes that are not text"
         code = getattr(error, "value", self.pynvml.NVML_ERROR_UNKNOWN)
         # The binding's own table words some errors differently from the library, and people search for the library's.
         try:
@@ -421,7 +421,7 @@ def _read_instance(pynvml: ModuleType, handle: object, number: int, gpu: Gpu) ->
     product, uuid = _read_identity(reader, own)
     profile = _INSTANCE_NAME.search(product)
     if profile is None:
-        raise Unreadable(f"NVML gave the name {product!r}, in which there is no profile")
+        raise Unreadable(f"NVML gave the name {product!r}, which names no profile")
     memory = _read_memory(reader, own)
     return replace(
         gpu,

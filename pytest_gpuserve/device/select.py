@@ -163,7 +163,11 @@ def _refusal(
         f"--gpu={asked} asks for a GPU that is not on this machine.",
         found=found,
         looked=_looked(visible),
-        remedies=(*([f"did you mean --gpu={meant}?"] if meant else []), *_offers(gpus), "--gpu=auto (what is there)"),
+        remedies=(
+            *([f"did you mean --gpu={meant}?"] if meant else []),
+            *_offers(gpus),
+            "--gpu=auto (the GPU of this machine)",
+        ),
     )
 
 

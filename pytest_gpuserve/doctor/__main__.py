@@ -123,7 +123,7 @@ def main(arguments: Sequence[str]) -> int:
     """Read, print, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m pytest_gpuserve.doctor",
-        description="Prints what this machine is, which servers work on it, and what would disturb a measurement.",
+        description="Prints this machine, the servers that work on it, and everything that disturbs a measurement.",
         epilog="Exit status: 0 if something can be measured, 1 if nothing can, 2 for a wrong argument.",
     )
     parser.add_argument("--python", default=sys.executable, help="the interpreter whose servers are looked for")

@@ -102,7 +102,10 @@ HELP: Final = {
     "governor": ("the first requests after a pause are late", "sudo cpupower frequency-set -g performance"),
     "cores": ("engine and server share cores: p99 has the client's waiting", f"measure with {LEAST_CORES} or more"),
     "time quota": ("a process over its quota is paused, up to 100 ms in p99", "docker run --cpuset-cpus, not --cpus"),
-    "other processes": ("what others take looks like a regression", "wait until they have ended, or end them"),
+    "other processes": (
+        "CPU time of other processes looks like a regression",
+        "wait until they have ended, or end them",
+    ),
     "stolen time": ("the server pauses while another guest has its core", "measure on dedicated cores"),
     "shared memory": ("Triton's Python models fail", "docker run --shm-size=2g, or mount -o remount,size=2g /dev/shm"),
     "temporary files": ("logs and models have no room", "set TMPDIR to a folder with room"),

@@ -147,7 +147,7 @@ class Observed:
         known = [(start.seconds, start.cpu_share) for start in self._starts if start.cpu_share is not None]
         seconds = math.fsum(each for each, _ in known)
         if not seconds:
-            raise NotMeasured("the share of busy cores is not known: nobody looks side by side, or without a load")
+            raise NotMeasured("the share of busy cores is unknown: it is not sampled side by side, or without a load")
         return math.fsum(each * share for each, share in known) / seconds
 
     @property

@@ -308,6 +308,6 @@ def _overload(totals: Tick, shape: LoadShape) -> list[Reason]:
         return []
     text = (
         f"overloaded: only {totals.requests} of {totals.due} requests were answered in the time in which they were due,"
-        " so the rate is over what the server can, and latencies only say for how long: lower the rate"
+        " so the rate is too high for the server, and latencies depend on the duration: lower the rate"
     )
     return [Reason(ReasonKind.OVERLOADED, text)]

@@ -47,7 +47,7 @@ def make_parser() -> argparse.ArgumentParser:
     """Make the parser; what it returns has numbers in their ranges, and says nothing of how they fit together."""
     parser = _Parser(
         prog="python -m pytest_gpuserve.load",
-        description="Load a server and say what it did, and whether the measurement can be believed.",
+        description="Load a server, and print the measurement and whether it is valid.",
         allow_abbrev=False,
     )
     add = parser.add_argument

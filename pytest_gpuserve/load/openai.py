@@ -75,7 +75,7 @@ class ApiCall:
             )
         for name in sorted(_ARGUMENTS.intersection(self.extra)):
             raise UsageProblem(
-                f"{self.method}(extra=...): {name!r} is no further field",
+                f"{self.method}(extra=...): {name!r} is not another field",
                 remedies=[f"leave it out there: an argument of server.{self.method}(...) sets it"],
             )
 
@@ -93,7 +93,7 @@ class ApiCall:
         try:
             body = json.dumps({**fields, **named, **self.extra}, allow_nan=False).encode("ascii")
         except (TypeError, ValueError) as problem:
-            raise UsageProblem(f"{self.method}(...): this is no JSON", found=str(problem)) from None
+            raise UsageProblem(f"{self.method}(...): this is not JSON", found=str(problem)) from None
         begin = b"" if prefix is None else json.dumps(prefix)[:-1].encode("ascii")
         given = any(name.lower() == "content-type" for name in self.headers)
         return Request(

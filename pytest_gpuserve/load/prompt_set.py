@@ -293,7 +293,7 @@ def _conversations_of(path: Path) -> list[_Conversation]:
         return _read_conversations(path.read_bytes())
     except (OSError, ValueError) as problem:
         raise UsageProblem(
-            f"conversations({str(path)!r}): this is no file of conversations in ShareGPT's JSON", found=str(problem)
+            f"conversations({str(path)!r}): this is not a file of conversations in ShareGPT's JSON", found=str(problem)
         ) from None
 
 

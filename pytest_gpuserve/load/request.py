@@ -108,7 +108,7 @@ def _check_header(name: str, value: object) -> None:
     if not isinstance(value, str):
         raise UsageProblem(f"header {name!r} has a text as its value, not {value!r}")
     if not name or not set(name) <= _TOKEN or not value.isprintable() or not value.isascii():
-        raise UsageProblem(f"header {name!r}: {value!r} cannot stand in an HTTP request")
+        raise UsageProblem(f"header {name!r}: {value!r} is not allowed in an HTTP request")
     lowered = name.lower()
     if lowered in {"host", "content-length", "transfer-encoding"} or (
         lowered == "connection" and value.lower() != "close"

@@ -84,7 +84,7 @@ def _check_server(url: str, parts: SplitResult) -> None:
     if not _is_host(parts.hostname or "", in_brackets="[" in parts.netloc):
         raise UsageProblem(f"{url!r} names no host", found=repr(parts.hostname))
     if parts.port == 0:
-        raise UsageProblem(f"{url!r}: nobody listens on port 0")
+        raise UsageProblem(f"{url!r}: nothing listens on port 0")
 
 
 def _is_host(name: str, *, in_brackets: bool) -> bool:

@@ -164,7 +164,7 @@ class Histogram:
             counts[bucket] = count
         sum_seconds, max_seconds = float(found[1]), float(found[2])
         if not max(sum_seconds, max_seconds) < LONGEST_SECONDS:
-            raise ValueError(f"{sum_seconds:g} s is no time that was measured")
+            raise ValueError(f"{sum_seconds:g} s is not a measured time")
         return cls(counts, sum_seconds, max_seconds)
 
 

@@ -77,7 +77,7 @@ def demand_own_gpu(metric: Metric, rounds: Sequence[Round]) -> None:
     if metric.name in OF_ONE_SERVER and not all(measured.by_turns for measured in rounds):
         raise NotMeasured(
             f"{metric.name} is not known of either server: both were on the GPU at the same time",
-            remedies=["let them run by turns: @pytest.mark.gpuserve(one_at_a_time=True)"],
+            remedies=["start them alternately: @pytest.mark.gpuserve(one_at_a_time=True)"],
         )
 
 

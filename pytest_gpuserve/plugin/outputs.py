@@ -216,7 +216,7 @@ def _unwritable(path: Path) -> str:
         return "this is a folder, not a file"
     # To be replaced as a whole is nothing for /dev/stdout or a pipe, and of a link one expects what it leads to.
     if os.path.islink(path) or (os.path.lexists(path) and not os.path.isfile(path)):  # noqa: PTH113, PTH114
-        return "this is no plain file: name one that can be replaced"
+        return "this is not a plain file: name one that can be replaced"
     if not os.access(path.parent, os.W_OK | os.X_OK):
         return f"nothing may be written into the folder {path.parent}"
     return ""

@@ -242,12 +242,12 @@ class ServerFactory:
         file, _, name = model.rpartition(":")
         if not file or not name:
             raise UsageProblem(
-                f"torch_worker({model!r}): a file and what in it returns the model",
+                f"torch_worker({model!r}): name a file and a callable in it that returns the model",
                 remedies=['torch_worker("apps/resnet.py:resnet18")'],
             )
         if args is not None and not isinstance(args, Mapping):
             raise UsageProblem(
-                "torch_worker(args=...) takes keyword arguments of what returns the model, by name",
+                "torch_worker(args=...) takes keyword arguments of the callable, by name",
                 remedies=['args={"width": 64}'],
             )
         kind = TorchWorker(

@@ -86,7 +86,7 @@ FOREIGN_SHARE: Final = 0.05
 
 _MODES: Final = {
     Update.NOTHING: "gating against",
-    Update.MISSING: "recording what is missing in",
+    Update.MISSING: "recording missing entries in",
     Update.ALL: "recording into",
 }
 

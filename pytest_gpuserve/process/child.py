@@ -318,7 +318,7 @@ class Process:
             left = [f"and {folder} could not be removed" for folder in self._reports.left]
             lines = self._shown("\n".join([*self._reports.unfinished, *left])).splitlines()
             raise ServerFailed(
-                f"{self.command} has ended, but what it started elsewhere may still run",
+                f"{self.command} has ended, but its processes elsewhere may still run",
                 found="\n".join(map(printable, lines)),
                 remedies=[f"fix the cause, then run by hand: {shlex.join(argv)}" for argv in self._after],
             )

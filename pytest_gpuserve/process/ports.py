@@ -50,7 +50,7 @@ def claimed_ports(count: int) -> Iterator[list[int]]:
                 raise ServerFailed(
                     f"a server needs free ports of 127.0.0.1: {count}",
                     found=f"{len(ports)} of the ports from {_LOWEST} on are free",
-                    remedies=["end what listens there: `ss -ltnp` lists it"],
+                    remedies=["end the program that listens there: `ss -ltnp` lists it"],
                 )
             claim = held.enter_context(socket.socket(socket.AF_UNIX))
             try:

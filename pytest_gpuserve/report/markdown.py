@@ -162,7 +162,7 @@ def _document(result: SessionResult, most_bytes: int) -> str:
     parts = (
         CommentPart(_TABLE, bad, "</table>", "rows that do not pass, the least bad ones"),
         CommentPart("<ul>", _reasons([row for row in rows if row.is_bad]), "</ul>", "reasons"),
-        CommentPart("<p>What the tests say:</p>", _problems(result.tests), "", "tests that did not pass"),
+        CommentPart("<p>Messages of the tests:</p>", _problems(result.tests), "", "tests that did not pass"),
         _folded("Other rows", _TABLE, others, "</table>", "other rows"),
         _folded("Notes", "<ul>", _notes(result, rows), "</ul>", "notes"),
         _folded("Device, host, software", "<table>", _facts(result), "</table>", "facts"),

@@ -45,7 +45,7 @@ _NEXT: Final = "next: "
 
 _OR: Final = "  or: "
 
-_UNKNOWN: Final = "fix what its reason says"
+_UNKNOWN: Final = "fix the problem that its reason names"
 
 
 def command(selection: Iterable[str], device: object, *options: str) -> str:
@@ -144,7 +144,7 @@ MENDED_BY: Final[Mapping[ReasonKind, str]] = {
     ReasonKind.HOST_SHARED: _QUIET,
     ReasonKind.COMMIT_UNKNOWN: "fetch the missing history",
     ReasonKind.NOT_COMMITTED: "commit the baseline, with the code that it belongs to",
-    ReasonKind.OUTSIDE_GIT: "give both builds what its reason names",
+    ReasonKind.OUTSIDE_GIT: "give both builds the difference that its reason names",
     ReasonKind.FOREIGN_PROCESS: "end other processes on the GPU",
     ReasonKind.GPU_UNUSED: "let the server use the GPU",
     ReasonKind.THROTTLED: "cool the GPU, or lower its clocks",
@@ -156,14 +156,14 @@ MENDED_BY: Final[Mapping[ReasonKind, str]] = {
 
 
 def next_step(result: SessionResult) -> str:
-    """What to do next: ``next: record what is missing: pytest ... --baseline-update-new``; empty where nothing is."""
+    """The next step: ``next: record the missing entries: pytest ... --baseline-update-new``; empty if there is none."""
     bad = [row for row in result.rows if row.is_bad]
     for verdict, step in _STEPS.items():
         line = step(result, [row for row in bad if row.judgement.verdict is verdict])
         if line:
             return line
     better = [] if result.update else improvements(result)
-    return _line("record what got better, so that it stays", result, better, UPDATE)
+    return _line("record the better numbers, so that they stay", result, better, UPDATE)
 
 
 def _regressed(result: SessionResult, rows: Sequence[Row]) -> str:
@@ -189,7 +189,7 @@ def _invalid(result: SessionResult, rows: Sequence[Row]) -> str:
 
 def _missing(result: SessionResult, rows: Sequence[Row]) -> str:
     stored = [row for row in rows if _is_stored(result, row)]
-    return _line("record what is missing", result, stored, *_options(stored))
+    return _line("record the missing entries", result, stored, *_options(stored))
 
 
 def _inconclusive(result: SessionResult, rows: Sequence[Row]) -> str:

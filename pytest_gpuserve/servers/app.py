@@ -83,7 +83,7 @@ def variables(fixture: str, env: object) -> dict[str, str]:
     for name, value in (env or {}).items():
         if not isinstance(value, str) or "\0" in value:
             raise UsageProblem(
-                f"{fixture}(env=...): the value of {name!r} is no text",
+                f"{fixture}(env=...): the value of {name!r} is not text",
                 found=f"a {type(value).__name__}",
                 remedies=[f'env={{{name!r}: "..."}}', "leave out a variable that is not to be set"],
             )
@@ -230,7 +230,7 @@ class App:
                 found=f"its app is {self.file}, its interpreter {self.python}",
                 remedies=[
                     "--against-python=EXE replaces only the interpreter that runs pytest: leave out python=...",
-                    "--against=REV moves only what lies in the checkout: keep the app in it",
+                    "--against=REV moves only files of the checkout: keep the app in it",
                 ],
             )
         return replace(moved, environment=environment, moved_from=self)

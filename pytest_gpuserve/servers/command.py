@@ -138,7 +138,7 @@ class CommandServer(TellsNothing):
                 f"nothing of command_server({' '.join(without_secret_values(self.argv))}) would be another on the other"
                 " side",
                 remedies=[
-                    "--against=REV moves what lies in the checkout: keep the server's program or its files in it",
+                    "--against=REV moves files of the checkout: keep the server's program or its files in it",
                     '--against-python=EXE replaces {python}, where python=... is left out: ["{python}", "-m", ...]',
                 ],
             )
@@ -157,7 +157,7 @@ class CommandServer(TellsNothing):
         except NotInRevision as problem:
             problem.remedies = (
                 *problem.remedies,
-                "what is built would be the same on both sides: name a tracked script that builds and runs it",
+                "a built file would be the same on both sides: name a tracked script that builds and runs it",
             )
             raise
 

@@ -86,7 +86,7 @@ CAUSES: Final = (
     ),
     Cause(
         re.compile(r"[Aa]ddress already in use|EADDRINUSE|failed to bind|Errno 98"),
-        "likely cause: somebody else took its port in between; run again, and leave out fixed ports of your own",
+        "likely cause: another program took its port in between; run again, and leave out fixed ports of your own",
     ),
     Cause(
         re.compile(r"Too many open files|EMFILE|ENFILE"),

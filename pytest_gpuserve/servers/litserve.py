@@ -208,7 +208,7 @@ def _counters_of(path: str, writers: Sequence[_Writer]) -> Counters:
     requests = sum(reading.values["executions"] for reading in answers)
     if requests and not executions:
         raise ServerFailed(
-            f"litserve answers {path}, but none of its workers counts what it executes",
+            f"litserve answers {path}, but none of its workers counts its batches",
             remedies=["leave litserve.LitServer's `callbacks` and the worker's processes as they are"],
         )
     sizes: dict[int, int] = {}

@@ -48,7 +48,7 @@ def scrape(site: Site, path: str = "/metrics") -> str:
     return reply.body.decode(errors="replace")
 
 
-_HELP: Final = ("say where and what they are: counters=MetricNames(..., path=...)", "or leave out counters=...")
+_HELP: Final = ("name their path and their names: counters=MetricNames(..., path=...)", "or leave out counters=...")
 
 _NAME: Final = re.compile(r'\s*\{?\s*"?([^\s{"]+)')
 """The metric that a line is of: ``name 1``, ``name{label="x"} 1``, ``{"name",label="x"} 1``."""

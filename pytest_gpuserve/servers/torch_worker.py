@@ -80,7 +80,8 @@ class TorchWorker(AppServer):
             )
         if not all(part.isidentifier() for part in self.callable.split(".")):
             raise UsageProblem(
-                f"torch_worker: {self.callable!r} is no name of a callable", remedies=["torch_worker('file.py:build')"]
+                f"torch_worker: {self.callable!r} is not the name of a callable",
+                remedies=["torch_worker('file.py:build')"],
             )
         if not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
             raise UsageProblem(f"torch_worker(device=...) is 'cpu', 'cuda' or 'cuda:N', not {self.device!r}")

@@ -235,7 +235,7 @@ class Triton(TellsNothing):
                 found=f"its model repository is {self.repository}, its interpreter {self.python}",
                 remedies=[
                     "--against-python=EXE replaces only the interpreter that runs pytest: leave out python=...",
-                    "--against=REV moves only what git tracks: the model repository, or a package its models import",
+                    "--against=REV moves only tracked files: the model repository, or a package its models import",
                 ],
             )
         return replace(moved, environment=environment, cwd=relocation.path(folder), moved_from=self)

@@ -71,7 +71,9 @@ def ask_triton(site: Site, path: str, *, method: str = "GET", headers: Mapping[s
     try:
         return json.loads(reply.body)
     except ValueError:
-        raise ServerFailed(f"Triton's answer to {asked} is no JSON", found=excerpt(repr(reply.body), secrets)) from None
+        raise ServerFailed(
+            f"Triton's answer to {asked} is not JSON", found=excerpt(repr(reply.body), secrets)
+        ) from None
 
 
 def read_configs(site: Site) -> dict[str, Config]:
@@ -239,7 +241,7 @@ def _models(answer: object) -> dict[str, Counters]:
         model = _object(entry)
         name = model["name"]
         if not isinstance(name, str):
-            raise TypeError(f"{name!r} is no name")
+            raise TypeError(f"{name!r} is not a name")
         versions.setdefault(name, []).append(_version(model))
     return {name: whole for name, found in versions.items() if (whole := added(found)) is not None}
 
@@ -284,11 +286,11 @@ def _whole(entry: Mapping[str, Any], key: str) -> int:
 
 def _object(value: object) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise TypeError(f"{str(value)[:80]!r} is no object")
+        raise TypeError(f"{str(value)[:80]!r} is not an object")
     return value
 
 
 def _list(value: object) -> list[object]:
     if not isinstance(value, list):
-        raise TypeError(f"{str(value)[:80]!r} is no list")
+        raise TypeError(f"{str(value)[:80]!r} is not a list")
     return value

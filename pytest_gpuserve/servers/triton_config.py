@@ -239,17 +239,17 @@ def _group_text(count: int, kind: str, gpus: Iterable[int]) -> str:
 def _whole(value: object) -> int:
     # Protobuf writes 64-bit numbers as strings in JSON.
     if isinstance(value, bool) or not isinstance(value, (int, str)):
-        raise TypeError(f"{value!r} is no whole number")
+        raise TypeError(f"{value!r} is not a whole number")
     return int(value)
 
 
 def _mapping(value: object) -> Mapping[str, object]:
     if not isinstance(value, Mapping):
-        raise TypeError(f"{value!r} is no object")
+        raise TypeError(f"{value!r} is not an object")
     return value
 
 
 def _list(value: object) -> list[object]:
     if not isinstance(value, list):
-        raise TypeError(f"{value!r} is no list")
+        raise TypeError(f"{value!r} is not a list")
     return value

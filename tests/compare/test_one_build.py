@@ -54,7 +54,7 @@ def test_what_was_left_out_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("base", "candidate", "words"),
     [
-        (([], {}), ([], {}), ["what it is could not be seen"]),
+        (([], {}), ([], {}), ["the difference could not be seen"]),
         ((["base/both.txt"], {"X": "{base}/a"}), (["checkout/both.txt"], {"X": "{checkout}/a"}), ["could not be seen"]),
         (([], {}), (["checkout/own.txt"], {}), ["only the candidate has", "checkout/own.txt open"]),
         ((["base/own.txt"], {}), ([], {}), ["only the base has", "checkout/own.txt open"]),

@@ -23,7 +23,7 @@ RUN_FIELDS = (
 
 def refuse(constant: str) -> None:
     """Python's JSON would read NaN; nobody else's does."""
-    raise AssertionError(f"{constant} is no JSON")
+    raise AssertionError(f"{constant} is not JSON")
 
 
 def read(*tests: TestResult) -> Any:  # noqa: ANN401 -- plain JSON

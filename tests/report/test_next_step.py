@@ -112,7 +112,7 @@ STEPS: dict[str, tuple[SessionResult, str]] = {
     "so does that of the base": (one(because(UNSTEADY.of("the base"))), STEADIER),
     "a reason without a command is fixed by hand": (
         one(because(Reason(ReasonKind.GPU_ERROR, "XID 79 on GPU-1"))),
-        f"fix what its reason says, {AGAIN}",
+        f"fix the problem that its reason names, {AGAIN}",
     ),
     # There HEAD~1 cannot be looked beside either.
     "a shallow clone lacks the commit": (
@@ -121,12 +121,12 @@ STEPS: dict[str, tuple[SessionResult, str]] = {
     ),
     "what is missing is recorded, and what is there stays": (
         one(because(NO_ENTRY, verdict=Verdict.MISSING), outcome="skipped"),
-        f"record what is missing: {RECORD}-new",
+        f"record the missing entries: {RECORD}-new",
     ),
     # An update of what is new would not touch it.
     "an entry of another workload is replaced": (
         one(because(OTHER_WORKLOAD, replace(OTHER_WORKLOAD, text="concurrency: 8"), verdict=Verdict.MISSING)),
-        f"record what is missing: {RECORD}",
+        f"record the missing entries: {RECORD}",
     ),
     "what the other revision has not cannot be recorded": (
         one(judgement(Verdict.MISSING, kind="against"), stored=False),
@@ -143,7 +143,7 @@ STEPS: dict[str, tuple[SessionResult, str]] = {
     ),
     "what got better is recorded where all is well otherwise": (
         one(judgement(Verdict.IMPROVED), outcome="passed"),
-        f"record what got better, so that it stays: {RECORD}",
+        f"record the better numbers, so that they stay: {RECORD}",
     ),
     "a recording has done it": (one(judgement(Verdict.IMPROVED), outcome="passed", update=UPDATE), ""),
 }

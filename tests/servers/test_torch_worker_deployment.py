@@ -53,7 +53,7 @@ def site(tmp_path: Path) -> Site:
         ({"max_wait_ms": float("nan")}, "torch_worker(max_wait_ms=...)"),
         ({"seed": -1}, "torch_worker(seed=...)"),
         ({"device": "gpu"}, "torch_worker(device=...) is 'cpu', 'cuda' or 'cuda:N', not 'gpu'"),
-        ({"callable": "build()"}, "'build()' is no name of a callable"),
+        ({"callable": "build()"}, "'build()' is not the name of a callable"),
         ({"weights": Path("nowhere.pth")}, "there are no weights nowhere.pth"),
     ],
 )

@@ -111,7 +111,7 @@ SHARED = [{"name": "y", "parameters": {"shared_memory_region": "r"}}]
         ({"inputs": []}, b"", "a request has a list of inputs, one at least"),
         (ONE, b"123", "the inputs announce 4 bytes, 3 follow the JSON"),
         (ONE, b"12345", "the inputs announce 4 bytes, 5 follow the JSON"),
-        ({"inputs": [7]}, b"", "an input is no object: 7"),
+        ({"inputs": [7]}, b"", "an input is not an object: 7"),
         ({"inputs": [described(parameters={}, data=[1])]}, b"", "input 'x' has no binary_data_size: a torch worker"),
         ({"inputs": [described(size=True)]}, b"1", "input 'x' announces True bytes"),
         ({"inputs": [described(-4)]}, b"", "input 'x' announces -4 bytes"),
@@ -125,10 +125,10 @@ SHARED = [{"name": "y", "parameters": {"shared_memory_region": "r"}}]
         ({"inputs": [described(0, shape=[0])]}, b"", "a batch of nothing"),
         ({"inputs": [described(), described()]}, b"12341234", "two inputs have the same name"),
         ({"inputs": [described(), described(name="y", shape=[2, 2])]}, b"12341234", "for all inputs: 'x' [1, 4], 'y'"),
-        ({**ONE, "outputs": ["y"]}, b"1234", "an output that is asked for has no name of its own"),
-        ({**ONE, "outputs": {}}, b"1234", "outputs are no list"),
+        ({**ONE, "outputs": ["y"]}, b"1234", "a requested output has no name of its own"),
+        ({**ONE, "outputs": {}}, b"1234", "outputs are not a list"),
         ({**ONE, "outputs": SHARED}, b"1234", "output 'y': a torch worker has no shared memory"),
-        ({**ONE, "id": 7}, b"1234", "the request's id is no text: 7"),
+        ({**ONE, "id": 7}, b"1234", "the request's id is not text: 7"),
     ],
 )
 def test_what_is_wrong_is_said(header: dict[str, object], data: bytes, words: str) -> None:

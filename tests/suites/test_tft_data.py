@@ -78,7 +78,7 @@ def test_every_form_of_perf_analyzer_is_read(tmp_path: Path, entry: object) -> N
     [
         ("\x00", "no JSON"),
         ({"data": []}, 'no list "data"'),
-        ({"data": [GOOD, 3]}, r"data\[1\] is no object"),
+        ({"data": [GOOD, 3]}, r"data\[1\] is not an object"),
         ({"data": [{"a": [1, 2]}]}, "has no b"),
         ({"data": [{**GOOD, "c": [1]}]}, "has 'c', which the model does not take"),
         ({"data": [{**GOOD, "a": {"content": [1, 2], "shape": [1, 2]}}]}, r"shape \[1, 2\], the model's is \[2, 1\]"),

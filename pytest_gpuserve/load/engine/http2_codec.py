@@ -300,7 +300,7 @@ def _what_is_wrong(head: Fields, body: bytes | bytearray) -> str:
     if head.status != b"200":
         return f"gRPC status OK with HTTP status {head.status!r}"
     if len(body) < PREFIX_BYTES:
-        return f"gRPC status OK with {len(body)} bytes, which is no message"
+        return f"gRPC status OK with {len(body)} bytes, which is not a message"
     if body[0]:
         return "the answer is compressed, which was not offered"
     length = PREFIX.unpack_from(body)[1]

@@ -45,7 +45,7 @@ def load_callable(file: Path, name: str) -> Callable[..., Any]:
         raise ServerFailed(
             f"torch_worker: {file} has no callable {name}",
             found=", ".join(public) or "no callable at all",
-            remedies=["name what returns the model: torch_worker('file.py:callable')"],
+            remedies=["name the callable that returns the model: torch_worker('file.py:callable')"],
         )
     return found  # type: ignore[no-any-return]
 

@@ -101,7 +101,7 @@ def read_request(body: bytes | bytearray) -> InferenceRequest:
         raise BadRequest(f"the first dimension is the batch, and must be the same for all inputs: {shapes}")
     request_id = header.get("id", "")
     if not isinstance(request_id, str):
-        raise BadRequest(f"the request's id is no text: {_shown(request_id)}")
+        raise BadRequest(f"the request's id is not text: {_shown(request_id)}")
     return InferenceRequest(tuple(inputs), _outputs(header.get("outputs", [])), request_id)
 
 
@@ -152,7 +152,7 @@ def _header(body: bytes | bytearray) -> tuple[dict[str, object], int]:
 def _binary_size(described: object) -> int:
     """Bytes of an input after the JSON."""
     if not isinstance(described, dict):
-        raise BadRequest(f"an input is no object: {_shown(described)}")
+        raise BadRequest(f"an input is not an object: {_shown(described)}")
     name = described.get("name")
     parameters = described.get("parameters")
     size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
@@ -190,12 +190,12 @@ def _input(described: dict[str, object], data: memoryview) -> Tensor:
 def _outputs(described: object) -> tuple[str, ...]:
     """Names of the outputs that are asked for; in shared memory there are none."""
     if not isinstance(described, list):
-        raise BadRequest(f"outputs are no list: {_shown(described)}")
+        raise BadRequest(f"outputs are not a list: {_shown(described)}")
     names = []
     for each in described:
         name = each.get("name") if isinstance(each, dict) else None
         if not isinstance(name, str) or not name or name in names:
-            raise BadRequest(f"an output that is asked for has no name of its own: {_shown(each)}")
+            raise BadRequest(f"a requested output has no name of its own: {_shown(each)}")
         parameters = each.get("parameters", {})
         if isinstance(parameters, dict) and any(str(key).startswith("shared_memory") for key in parameters):
             raise BadRequest(f"output {_shown(name)}: a torch worker has no shared memory")

@@ -87,7 +87,7 @@ def _example(where: str, entry: object, specs: Sequence[TensorSpec]) -> dict[str
     if isinstance(entry, list):
         raise BadData(f"{where} is a list: sequences of requests are for models that keep state, which these do not")
     if not isinstance(entry, dict):
-        raise BadData(f"{where} is no object")
+        raise BadData(f"{where} is not an object")
     names = {spec.name for spec in specs}
     wrong = [f"has no {name}" for name in sorted(names - entry.keys())]
     wrong += [f"has {name!r}, which the model does not take" for name in sorted(entry.keys() - names)]
@@ -124,7 +124,7 @@ def _tensor(where: str, value: object, spec: TensorSpec) -> NDArray[np.generic]:
 
 def _from_bytes(where: str, text: object, spec: TensorSpec) -> NDArray[np.generic]:
     if not isinstance(text, str):
-        raise BadData(f"{where}.b64 is no text")
+        raise BadData(f"{where}.b64 is not text")
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
