@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
@@ -75,11 +75,7 @@ class Alone:
     lost_after_ticks: int | None = None
 
     def __post_init__(self) -> None:
-        self.telemetry_source = self.telemeter_of(UUID)
-
-    def telemeter_of(self, *uuids: str, **options: Any) -> TelemetrySource:  # noqa: ANN401 -- whatever it takes
-        """A session's."""
-        return TelemetrySource(uuids, lambda: self.eyes, self.notes.append, clock=self.eyes.clock, **options)
+        self.telemetry_source = TelemetrySource([UUID], lambda: self.eyes, self.notes.append, clock=self.eyes.clock)
 
     def engines(self, plan: Plan, _processes: int, _source: EngineSource) -> ScriptedEngines:
         """Stand for `Engines`."""
@@ -107,9 +103,9 @@ class Alone:
         return scripted_instance(process=process, members=lambda: [MEMBER_PID], counters=self.counters)
 
     @contextmanager
-    def start(self, telemetry_source: TelemetrySource | None = None) -> Iterator[TelemetryMonitor]:
+    def start(self) -> Iterator[TelemetryMonitor]:
         """A start of the server that is up."""
-        with (telemetry_source or self.telemetry_source).monitor() as monitor:
+        with self.telemetry_source.monitor() as monitor:
             monitor.up(self.instance())
             yield monitor
 

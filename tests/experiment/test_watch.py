@@ -43,17 +43,15 @@ TOKEN = "hf_abcdefghijkl"
 
 @dataclass
 class _Server:
-    """A server that has counted so many requests, and whose counters take a while to be read."""
+    """A server that has counted so many requests."""
 
     requests: int | None = 0
     batches: int = 0
-    takes_seconds: float = 0.0
     clock: list[float] = field(default_factory=lambda: [100.0])
     dying: bool = False
     looked_seconds: list[float] = field(default_factory=list)
 
     def counters(self) -> Counters:
-        self.clock[0] += self.takes_seconds
         return Counters(items=self.requests or 0, batches=self.batches, requests=self.requests)
 
     def death(self, *, grace_seconds: float = 0.0) -> str | None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.observed import Observed
@@ -32,20 +30,11 @@ def test_a_summary_pools_windows() -> None:
             summary_of(nothing)
 
 
-@given(
-    st.lists(st.floats(min_value=1e-4, max_value=10.0), min_size=1, max_size=50), st.integers(min_value=1, max_value=20)
-)
-def test_a_histogram_counts_every_latency_once(latencies: list[float], bins: int) -> None:
-    """Whatever the latencies, the bins' counts add up to them and their edges rise evenly, as hey prints it."""
-    found = summary_of([window(latencies)]).histogram(bins)
-    assert len(found) == bins
-    assert sum(count for _, count in found) == len(latencies)
-    edges = [edge for edge, _ in found]
-    assert edges == sorted(edges)
-    assert edges[-1] == pytest.approx(max(latencies), rel=2e-3)
-    by_hand = summary_of([window((0.010, 0.010, 0.019, 0.030))]).histogram(2)
-    assert [count for _, count in by_hand] == [3, 1]
-    assert by_hand[0][0] == pytest.approx(0.020, rel=1e-3)
+def test_a_histogram_counts_every_latency_once() -> None:
+    """Its bins' edges rise evenly up to the largest latency, as hey prints it."""
+    edges, counts = zip(*summary_of([window((0.010, 0.010, 0.019, 0.030))]).histogram(2), strict=True)
+    assert edges == pytest.approx((0.020, 0.030), rel=1e-3)
+    assert counts == (3, 1)
 
 
 def counters(parts: dict[str, Counters] | None = None, **stages: float) -> Counters:

@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_gpuserve.device.sample import GpuSample, TelemetrySample
 from pytest_gpuserve.experiment.telemetry import gpu_use
@@ -21,7 +19,6 @@ from pytest_gpuserve.measure.telemetry import (
     Telemetry,
     as_plain,
     between,
-    covers,
     merged,
     rise_between,
     telemetry_between,
@@ -43,29 +40,6 @@ def gpu_samples(make: Callable[[float], GpuSample], times_ns: Sequence[int]) -> 
 def steady_times(seconds: float) -> list[int]:
     """Ten moments a second."""
     return [tick * TICK_NS for tick in range(round(seconds * 10) + 1)]
-
-
-irregular_times = st.lists(st.integers(1, FAST_GAP_NS), min_size=4, max_size=40).map(
-    lambda gaps: [sum(gaps[:count]) for count in range(len(gaps) + 1)]
-)
-
-
-@st.composite
-def stretches(draw: st.DrawFn) -> tuple[list[int], int, int, int]:
-    """Times of samples, and three moments in order among them."""
-    times = draw(irregular_times)
-    return times, *sorted(draw(st.tuples(*[st.integers(times[0], times[-1])] * 3)))
-
-
-@given(stretches(), st.floats(0.1, 1000))
-def test_the_energy_of_a_constant_power_is_exact(stretch: tuple[list[int], int, int, int], watts: float) -> None:
-    """However the samples lie, the counter gives power times time."""
-    times, begin, _, end = stretch
-    samples = gpu_samples(lambda at: GpuSample(UUID, energy_joules=watts * at), times)
-    # A stretch may lie between two samples: then it is known by its neighbours, as far as a GPU is in it at all.
-    if between(samples, begin, end):
-        true = pytest.approx(watts * (end - begin) / NS, rel=1e-6, abs=1e-6)
-        assert telemetry_between(samples, begin, end).gpus[UUID].joules == true
 
 
 @pytest.mark.parametrize(("begin", "end"), [(-1, 5), (5, 41), (-2, 50)])
@@ -104,22 +78,6 @@ def test_a_counter_that_was_reset_tells_nothing(reset_tick: int) -> None:
 
     found = telemetry_between(gpu_samples(seen, steady_times(5)), round(1.45 * NS), round(2.95 * NS))
     assert found.gpus[UUID].joules == (pytest.approx(75.0) if reset_tick in {5, 40} else None)
-
-
-@given(irregular_times, st.data())
-def test_covered_is_between_samples_that_are_close(times: list[int], data: st.DataObject) -> None:
-    """Coverage is that of every moment: its neighbours exist and are at most a gap apart."""
-    gap = data.draw(st.integers(1, FAST_GAP_NS))
-    begin, end = sorted(data.draw(st.lists(st.integers(-10, times[-1] + 10), min_size=2, max_size=2, unique=True)))
-
-    def close(twice: int) -> bool:
-        # In halves of a nanosecond, for between two moments of integers there is always one.
-        earlier = [2 * at for at in times if 2 * at <= twice]
-        later = [2 * at for at in times if 2 * at >= twice]
-        return bool(earlier) and bool(later) and min(later) - max(earlier) <= 2 * gap
-
-    moments = {2 * begin, 2 * end, *(2 * at + 1 for at in times if begin <= at < end), 2 * begin + 1}
-    assert covers(times, begin, end, gap) == all(map(close, moments))
 
 
 def full_samples(seconds: float) -> list[TelemetrySample]:
