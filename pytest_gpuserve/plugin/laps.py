@@ -121,6 +121,10 @@ class Laps:
         )
 
     def _run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
+        """Run a test once, as pytest's own loop does.
+
+        All uses of pytest's private names are here. CI runs the tests of laps with pytest 8.0, 8.4 and the newest 9.
+        """
         hook = item.ihook
         if not getattr(item, "_request", True):
             # It runs again: what its last run has left on it would be reported twice.
