@@ -114,11 +114,11 @@ def test_what_comes_next_works(project: Project) -> None:
     missing = eager(project, TWO).run()
     missing.assert_outcomes(failed=2)
     missing.stdout.fnmatch_lines(["MISSING: * has no entry '...' (2 tests: test_fine, test_slow)"])
-    (step,) = re.findall(r"^next: record what is missing: pytest (.*)$", text_of(missing), re.MULTILINE)
+    (step,) = re.findall(r"^next: record the missing entries: pytest (.*)$", text_of(missing), re.MULTILINE)
     recorded = project.run(*shlex.split(step))
     recorded.assert_outcomes(passed=2)
     recorded.stdout.fnmatch_lines(
-        ["gpuserve: cpu (*), recording what is missing in */baselines/cpu (no entries), *", "comparisons: * recorded"]
+        ["gpuserve: cpu (*), recording missing entries in */baselines/cpu (no entries), *", "comparisons: * recorded"]
     )
     told = TOLD.findall(text_of(recorded))
     assert {look for _, look, _ in told} == {"session 1 of 2", "session 2 of 2"}
