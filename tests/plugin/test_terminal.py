@@ -19,8 +19,6 @@ from tests.plugin.conftest import text_of
 from tests.support.builders import judgement
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tests.plugin.conftest import Project
 
 EAGER = """
@@ -148,12 +146,3 @@ def test_what_comes_next_works(project: Project) -> None:
     assert "comparisons: 1 passed, 1 regressed\nnext: " in section
     verbose = project.run("--stored-only", "-v")
     verbose.stdout.fnmatch_lines(["test_slow *, REGRESSED: interval * from 1 session", "test_fine *, PASS: interval *"])
-
-
-def test_colours_are_as_pytest_has_them(project: Project, recorded: Path) -> None:
-    """With colours the verdict and the totals are red."""
-    project.store(recorded)
-    project.script = Script(speed=0.7)
-    output = text_of(project.run("--stored-only", "--color=yes"))
-    assert re.search(r"\x1b\[31mREGRESSED *\x1b\[0m", output)
-    assert "\x1b[31mcomparisons: 1 regressed\x1b[0m" in output

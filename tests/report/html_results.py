@@ -3,37 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from statistics import NormalDist
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
-from pytest_gpuserve.measure.histogram import LOG_BASE, Histogram, bucket_of, seconds_of
+from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.telemetry import GpuTelemetry, Spread, Telemetry
 from pytest_gpuserve.measure.window import COMPUTE, PER_REQUEST, QUEUE, SERVER, Client, GpuUse, Session, Start, Window
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
-from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
+from tests.support.builders import COMMIT, judgement, window
+from tests.support.builders import OCCASION as AT
 from tests.support.reasons import because
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-HOSTILE: Final = (
-    "</script><script>globalThis.hacked = 1</script>",
-    '"><img src=x onerror="globalThis.hacked = 2">',
-    "{{7*7}} {% raw %} ${7*7} %{7*7} %{customdata[0]}",
-    "javascript:globalThis.hacked=3",
-    "<a href='javascript:globalThis.hacked=4'>a</a> <b>bold</b>",
-    "nul \x00 half \ud800 turned \u202e round \u2028 line \x1b[31m",
-    "<!-- --> <![CDATA[ ]]> &lt;b&gt; &amp;amp;",
-    "long " + "x" * 10_000,
-)
-"""What a page must show as it is, and never run."""
-
-WINDOW_SECONDS: Final = 0.5
 REQUESTS: Final = 800
 """In a window."""
 
@@ -41,21 +28,14 @@ USERS: Final = (1, 2, 4, 8, 16, 32, 64, 128)
 
 UUID: Final = "GPU-11111111-2222-3333-4444-555555555555"
 
-_MEDIAN_NS: Final = 5e6
-_SPREAD: Final = 0.25
-
-
-@dataclass(frozen=True)
-class Speeds:
-    """How fast a server answers.
-
-    Args:
-        median: Factor on the latencies.
-        tail: Factor on those above the 98th percentile.
-    """
-
-    median: float = 1.0
-    tail: float = 1.0
+VERDICTS: Final = (
+    Verdict.REGRESSED,
+    Verdict.MISSING,
+    Verdict.PASS,
+    Verdict.INCONCLUSIVE,
+    Verdict.IMPROVED,
+    Verdict.INVALID,
+)
 
 
 def session_result(tests: int, *, stored: bool = True) -> SessionResult:
@@ -81,8 +61,8 @@ def session_result(tests: int, *, stored: bool = True) -> SessionResult:
         notes=("recorded 2 new baselines",),
         places=("baselines: /project/baselines/A100-SXM4-80GB", "server logs: /tmp/gpuserve-logs"),
         header="A100-SXM4-80GB (NVIDIA A100-SXM4-80GB), gating against baselines/A100-SXM4-80GB",
-        at="2025-01-02T03:04:05+00:00",
-        commit="0123456789abcdef0123456789abcdef01234567",
+        at=AT,
+        commit=COMMIT,
         clean=True,
         software={"python": "3.11.9", "mosec": "0.9.5"},
         stored=stored,
@@ -92,23 +72,28 @@ def session_result(tests: int, *, stored: bool = True) -> SessionResult:
 def result_of_test(number: int, *, side_by_side: bool) -> TestResult:
     """A test of a session: the loads of eight neighbours differ by their users."""
     users = USERS[number % len(USERS)]
-    speeds = Speeds(0.4 + users / 20, 1 + (number % 3) / 2)
-    base = Speeds(speeds.median, 1.0)
     kind: ReferenceKind = "against" if side_by_side else "baseline"
-    judgements = judgements_of(number, kind)
-    failed = any(not judgement.verdict.passes for judgement in judgements)
+    special = judgement_of(VERDICTS[number % len(VERDICTS)], kind, number)
+    passing = (
+        replace(
+            judgement(Verdict.PASS, name, kind=kind), value=value, reference=value, change=0.0, interval=(-0.02, 0.02)
+        )
+        for name, value in (("latency.p50", 0.0051), ("batching_ratio", 15.8))
+    )
+    judgements = (special, *passing)
+    failed = not special.verdict.passes
     return TestResult(
         f"suites/part_{number // 8}/test_serving.py::test_load_{number // 8}[{users}-float16]",
         "failed" if failed else "passed",
         [
             RunResult(
                 "",
-                (session(speeds, users),),
+                (session(users, 1 + (number % 3) / 2),),
                 judgements,
                 {"load": "closed loop", "concurrency": str(users), "method": "POST", "path": "/inference"},
                 {"server": "mosec", "app": "app.py", "app_sha256": "ab" * 32},
                 base="HEAD~1" if side_by_side else None,
-                base_sessions=(session(base, users),) if side_by_side else (),
+                base_sessions=(session(users, 1.0),) if side_by_side else (),
             )
         ],
         "assert throughput >= baseline.throughput\nREGRESSED: throughput is 1432/s" if failed else "",
@@ -117,88 +102,38 @@ def result_of_test(number: int, *, side_by_side: bool) -> TestResult:
 
 
 def _log_lines() -> Iterable[str]:
-    return (f"2025-01-02T03:04:{line:02d} INFO worker {line % 4}: batch of {line} in 4.1 ms" for line in range(40))
+    return (f"{AT} INFO worker {line % 4}: batch of {line} in 4.1 ms" for line in range(40))
 
 
-_VERDICTS: Final = (
-    Verdict.PASS,
-    Verdict.REGRESSED,
-    Verdict.PASS,
-    Verdict.INCONCLUSIVE,
-    Verdict.IMPROVED,
-    Verdict.PASS,
-    Verdict.MISSING,
-    Verdict.PASS,
-    Verdict.INVALID,
-)
+def judgement_of(verdict: Verdict, kind: ReferenceKind, number: int) -> Judgement:
+    """A judgement of the throughput, each as large as it is of no other test."""
+    reasons = {
+        Verdict.MISSING: because("there is no baseline of this test: record one", kind=ReasonKind.NO_ENTRY),
+        Verdict.INVALID: because("throttled: 3 of 8 windows, thermal slowdown", kind=ReasonKind.THROTTLED),
+        Verdict.INCONCLUSIVE: because("this evidence decides a tolerance of 14 %", kind=ReasonKind.UNDECIDED),
+    }.get(verdict, ())
+    made = judgement(verdict, kind=kind, reasons=reasons)
+    return made if made.change is None else replace(made, change=made.change - 0.003 * (number % 7), windows=32)
 
 
-_ABSENT = because("there is no baseline of this test: record one", kind=ReasonKind.NO_ENTRY)
-_THROTTLED = because("throttled: 3 of 8 windows, thermal slowdown", kind=ReasonKind.THROTTLED)
-_UNDECIDED = because("this evidence decides a tolerance of 14 %, not of 5 %", kind=ReasonKind.UNDECIDED)
-
-
-def judgements_of(number: int, kind: ReferenceKind) -> tuple[Judgement, ...]:
-    """Judgements of four metrics, of which one is by no means as the others."""
-    names = ("throughput", "latency.p50", "latency.p99", "batching_ratio")
-    special = _VERDICTS[number % len(_VERDICTS)]
-    return tuple(
-        judgement_of(name, special if place == number % len(names) else Verdict.PASS, kind, number)
-        for place, name in enumerate(names)
-    )
-
-
-def judgement_of(name: str, verdict: Verdict, kind: ReferenceKind, number: int) -> Judgement:
-    """A judgement with numbers that fit its verdict."""
-    metric = METRICS[name]
-    if verdict is Verdict.MISSING:
-        return Judgement.missing(metric, kind, *_ABSENT)
-    if verdict is Verdict.INVALID:
-        return Judgement.invalid(metric, kind, *_THROTTLED)
-    worse = {Verdict.REGRESSED: 0.22, Verdict.IMPROVED: -0.12, Verdict.INCONCLUSIVE: 0.05}.get(verdict, 0.002)
-    worse += 0.003 * (number % 7)
-    reference = {"throughput": 2047.0, "latency.p50": 0.0051, "latency.p99": 0.0093}.get(name, 15.8)
-    sign = -1 if metric.higher_is_better else 1
-    reach = 0.09 if verdict is Verdict.INCONCLUSIVE else 0.02
-    change = sign * worse
-    return Judgement(
-        metric,
-        verdict,
-        kind,
-        value=reference * (1 + change),
-        reference=reference,
-        change=change,
-        interval=(change - reach, change + reach),
-        tolerance=metric.default_tolerance,
-        detectable=0.04 if verdict is Verdict.INCONCLUSIVE else None,
-        rounds=2,
-        windows=32,
-        reasons=_UNDECIDED if verdict is Verdict.INCONCLUSIVE else (),
-    )
-
-
-def session(speeds: Speeds, users: int, *, starts: int = 2, windows: int = 8) -> Session:
-    """A session of a server of that speed on one GPU."""
+@cache
+def session(users: int, slower: float) -> Session:
+    """A session of two starts of a server on one GPU, whose slowest answers take so many times as long."""
+    begins = (10**12, 2 * 10**12)
     return Session(
-        tuple(_start(speeds, users, number, windows) for number in range(starts)),
-        "2025-01-02T03:04:05+00:00",
+        tuple(_start(users, slower, begin_ns) for begin_ns in begins),
+        AT,
         batch_sizes={"1": 3, "2": 5, "4": 20, "8": 60, "16": 240},
-        answers=REQUESTS * windows * starts,
-        answers_checked=REQUESTS * windows * starts,
+        answers=REQUESTS * 16,
+        answers_checked=REQUESTS * 16,
     )
 
 
-def _start(speeds: Speeds, users: int, number: int, count: int) -> Start:
-    windows = []
-    begin_ns = 10**12 * (number + 1)
-    for place in range(count):
-        # Two windows were thrown away after the third.
-        begin_ns += 10**9 if place == 3 else 0
-        window = _window(replace(speeds, median=speeds.median * (1 + 0.01 * ((place * 7 + number) % 5))), begin_ns)
-        begin_ns = window.end_ns
-        windows.append(window)
+def _start(users: int, slower: float, begin_ns: int) -> Start:
+    # Two windows were thrown away after the third.
+    places = [0, 1, 2, 5, 6, 7, 8, 9]
+    windows = [_window(users, slower, begin_ns + 500_000_000 * place, place) for place in places]
     requests = sum(window.requests for window in windows)
-    seconds = math.fsum(window.seconds for window in windows)
     mean = math.fsum(window.latency.sum_seconds for window in windows) / requests
     return Start(
         tuple(windows),
@@ -217,42 +152,20 @@ def _start(speeds: Speeds, users: int, number: int, count: int) -> Start:
             "num": ServerSetting(None),
         },
         counters=_counters(mean, requests),
-        telemetry=_telemetry(seconds, users),
+        telemetry=_telemetry(sum(window.seconds for window in windows)),
         rejected=("SM clock fell to 900 MHz: thermal slowdown",) * 2,
     )
 
 
-def _window(speeds: Speeds, begin_ns: int) -> Window:
-    counts: dict[int, int] = {}
-    shift = round(math.log(speeds.median) / LOG_BASE)
-    further = round(math.log(speeds.tail) / LOG_BASE)
-    for place, bucket in enumerate(_buckets()):
-        moved = bucket + shift + (further if place > 0.98 * REQUESTS else 0)
-        counts[moved] = counts.get(moved, 0) + 1
-    seconds = WINDOW_SECONDS * speeds.median
-    return Window(
-        seconds,
-        REQUESTS,
-        {"status 503": 1},
-        Histogram(
-            counts,
-            math.fsum(seconds_of(bucket) * count for bucket, count in counts.items()),
-            seconds_of(max(counts)),
-        ),
-        items=REQUESTS,
-        batches=REQUESTS // 12,
-        client_cpu_seconds=0.1 * seconds,
-        gpus=GpuUse(120.0, 12e9, 0.83, 1410.0 - 30 * (begin_ns % 4)),
+def _window(users: int, slower: float, begin_ns: int, place: int) -> Window:
+    middle = 0.002 * (1 + users / 20) * (1 + 0.01 * (place % 5))
+    latencies = [middle * 1.002**rank * (slower if rank > 0.98 * REQUESTS else 1) for rank in range(REQUESTS)]
+    return replace(
+        window(latencies, items=REQUESTS, batches=REQUESTS // 12, errors={"status 503": 1}),
+        gpus=GpuUse(120.0, 12e9, 0.83, 1410.0 - 30 * (place % 4)),
         begin_ns=begin_ns,
-        end_ns=begin_ns + round(seconds * 1e9),
+        end_ns=begin_ns + 500_000_000,
     )
-
-
-@cache
-def _buckets() -> tuple[int, ...]:
-    """Of the latencies of a window, from the least on: the quantiles of a lognormal distribution."""
-    normal = NormalDist(math.log(_MEDIAN_NS), _SPREAD)
-    return tuple(bucket_of(round(math.exp(normal.inv_cdf((place + 0.5) / REQUESTS)))) for place in range(REQUESTS))
 
 
 def _counters(mean: float, requests: int) -> Counters:
@@ -263,11 +176,10 @@ def _counters(mean: float, requests: int) -> Counters:
     return Counters(requests, requests // 12, {"16": requests // 16}, stages, requests)
 
 
-def _telemetry(seconds: float, users: int) -> Telemetry:
-    busy = min(0.97, 0.2 + users / 100)
+def _telemetry(seconds: float) -> Telemetry:
     gpu = GpuTelemetry(
         UUID,
-        gpu_utilisation=Spread(busy, min(1.0, busy + 0.05), 40),
+        gpu_utilisation=Spread(0.6, 0.65, 40),
         memory_used_bytes=Spread(12e9, 12.2e9, 40),
         joules=280.0 * seconds,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,7 +11,6 @@ from random import Random
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,6 +21,7 @@ from pytest_gpuserve.report.benchmark_json import LONGEST_NAME_BYTES, document, 
 from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 from tests.support.builders import COMMIT, judgement, session, start, window
+from tests.support.markdown_results import HOSTILE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,24 +32,7 @@ if TYPE_CHECKING:
 
 NODEID = "suites/perf/test_perf.py::test_it[8]"
 
-HOSTILE = (
-    'test_z[a"b\\]',
-    "test_z[a\nb\r\tc]",
-    "test_z[{a},=b}]",
-    "test_z[</script><b>]",
-    "test_z[`@everyone`|x|]",
-    "test_z[\x1b[31mred\x00]",
-    "test_z[\u202eabc\u2028]",
-    "test_z[\ud800]",
-    "test_z[漢字]",
-    "=cmd|' /C calc'!A0",
-    "test_z[a; =1+1]",
-    "# HELP x y",
-    " ",
-    "test_" + "ü" * 1000,
-)
-
-NAMES = st.lists(st.sampled_from(HOSTILE) | st.text(min_size=1, max_size=30), min_size=1, max_size=4)
+NAMES = st.lists(st.sampled_from([*filter(None, HOSTILE), "ü" * 1000]) | st.text(min_size=1), min_size=1, max_size=4)
 """Names of tests; two of them may be the same."""
 
 GPU = {"name": "T4", "product": "Tesla T4", "driver": "550.54", "cuda": None, "ecc": True}
@@ -104,32 +88,13 @@ STATISTICS = {*Stats.fields, "iterations"}
 """What pytest-benchmark writes of a benchmark, all of it needed by one of its readers."""
 
 
-class Benchmark(msgspec.Struct, forbid_unknown_fields=True):
-    """A benchmark of its files."""
-
-    group: str | None
-    name: str
-    fullname: str
-    params: dict[str, Any] | None
-    param: str | None
-    extra_info: dict[str, Any]
-    options: dict[str, Any]
-    stats: dict[str, float | str]
-
-
-class File(msgspec.Struct, forbid_unknown_fields=True):
-    """A file of pytest-benchmark's; Bencher and github-action-benchmark read a part of it."""
-
-    machine_info: dict[str, Any]
-    commit_info: dict[str, Any]
-    benchmarks: list[Benchmark]
-    version: str
-    datetime: str = ""
-
-
-def read(text: str) -> File:
-    """Read a document as strictly as it is written by pytest-benchmark."""
-    return msgspec.json.decode(text, type=File)
+def read(text: str) -> dict[str, Any]:
+    """The document; its fields are those that pytest-benchmark writes."""
+    file: dict[str, Any] = json.loads(text)
+    assert set(file) <= {"machine_info", "commit_info", "benchmarks", "version", "datetime"}
+    for benchmark in file["benchmarks"]:
+        assert set(benchmark) == {"group", "name", "fullname", "params", "param", "extra_info", "options", "stats"}
+    return file
 
 
 def summary(latencies: list[float]) -> Summary:
@@ -162,11 +127,11 @@ def test_statistics_are_those_of_pytest_benchmark() -> None:
 def test_a_load_is_a_benchmark() -> None:
     """It has the test's name, its parameters, and beside its latencies what pytest-benchmark has no place for."""
     run = load_of(*stored_and_paired(), judgement(Verdict.MISSING, "batching_ratio"))
-    (benchmark,) = read(document(one_test(run, outcome="failed"))).benchmarks
-    assert (benchmark.fullname, benchmark.name, benchmark.param) == (NODEID, "test_it[8]", "8")
-    assert set(benchmark.stats) == STATISTICS
-    assert benchmark.stats["rounds"] == 80
-    info = benchmark.extra_info
+    (benchmark,) = read(document(one_test(run, outcome="failed")))["benchmarks"]
+    assert (benchmark["fullname"], benchmark["name"], benchmark["param"]) == (NODEID, "test_it[8]", "8")
+    assert set(benchmark["stats"]) == STATISTICS
+    assert benchmark["stats"]["rounds"] == 80
+    info = benchmark["extra_info"]
     assert info["outcome"] == "failed"
     assert (info["metrics"]["throughput"], info["metrics"]["cold_start"]) == (20, 1.5)
     assert "gpu_memory" not in info["metrics"]
@@ -197,8 +162,8 @@ SILENT = session(start(window((), items=None, batches=None)))
 def test_what_is_not_sound_is_no_benchmark(judgements: tuple[Judgement, ...], sessions: tuple[Session, ...]) -> None:
     """What cannot be trusted or was not answered is not there; another load of the test is."""
     bad, fine = load_of(*judgements, sessions=sessions), load_of(judgement(Verdict.PASS), label="load 2")
-    (benchmark,) = read(document(one_test(bad, fine))).benchmarks
-    assert benchmark.fullname == f"{NODEID} load 2"
+    (benchmark,) = read(document(one_test(bad, fine)))["benchmarks"]
+    assert benchmark["fullname"] == f"{NODEID} load 2"
 
 
 def test_names_that_masking_makes_alike_are_told_apart() -> None:
@@ -208,7 +173,7 @@ def test_names_that_masking_makes_alike_are_told_apart() -> None:
         TestResult("t::a[<X>]", "passed", [load_of()]),
         TestResult("t::a[<X>]", "passed", [load_of()]),
     )
-    names = [benchmark.fullname for benchmark in read(document(result)).benchmarks]
+    names = [benchmark["fullname"] for benchmark in read(document(result))["benchmarks"]]
     assert names == ["t::a[<X>] <X>", "t::a[<X>] <X> #2", "t::a[<X>]", "t::a[<X>] #2"]
 
 
@@ -217,7 +182,7 @@ def test_no_name_breaks_the_file(nodeids: list[str]) -> None:
     """Each load is a benchmark of its own in ASCII, with one printable line as a name that Bencher takes."""
     text = document(named(*nodeids))
     assert text.isascii()
-    names = {benchmark.fullname for benchmark in read(text).benchmarks}
+    names = {benchmark["fullname"] for benchmark in read(text)["benchmarks"]}
     assert len(names) == len(nodeids)
     assert all(name.isprintable() and 0 < len(name.encode()) <= LONGEST_NAME_BYTES for name in names)
 

@@ -19,9 +19,10 @@ from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
 from pytest_gpuserve.verdict.metric import Metric
 from pytest_gpuserve.verdict.verdict import Verdict
-from tests.report.html_results import HOSTILE, session_result
+from tests.report.html_results import session_result
 from tests.support.builders import judgement, result_of, session, start, window
 from tests.support.html_page import Page
+from tests.support.markdown_results import HOSTILE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,13 +89,12 @@ def test_nothing_is_loaded_or_run() -> None:
     assert [name for _, attributes in page.elements for name in attributes if name.startswith("on")] == []
 
 
-@pytest.mark.parametrize("stored", [True, False])
-def test_a_page_of_many_tests_is_small(*, stored: bool) -> None:
+def test_a_page_of_many_tests_is_small() -> None:
     """25 tests have all their plots; of 400 what is least bad is left out, and the page says so."""
-    text = document(session_result(25, stored=stored))
+    text = document(session_result(25))
     assert len(text.encode()) < MOST_BYTES
     assert text.count("<svg") == 25
-    many = document(session_result(400, stored=stored))
+    many = document(session_result(400))
     assert MOST_BYTES / 2 < len(many.encode()) < MOST_BYTES
     assert "There is no room here for more tests: --gpuserve-json has them." in many
     assert many.index(">REGRESSED<") < many.index(">PASS<")

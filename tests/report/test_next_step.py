@@ -235,14 +235,6 @@ def test_what_only_measures_again_takes_those_that_failed_last() -> None:
     assert words(next_step(run_of(*stored)))[1:] == ["--lf", "--lfnf=none", "--gpu=T4", "--against=HEAD~1"]
 
 
-def test_what_was_skipped_did_not_fail_last() -> None:
-    """So that ``--lf`` would not run it."""
-    undecided = judgement(Verdict.INCONCLUSIVE, reasons=(SPENT,))
-    line = next_step(run_of(*(named(f"test_{n}", undecided, outcome="skipped") for n in range(5))))
-    assert "(the first 3 of 5 tests)" in line
-    assert words(line)[1:] == [*(f"{FILE}::test_{n}" for n in range(3)), "--gpu=T4", "--gpuserve-budget=1200"]
-
-
 def test_a_name_that_cannot_be_typed_is_not_named() -> None:
     """Where no other names it either, the line says so; what only measures again takes those that failed last."""
     untypable = named("test_a[\x1b]", SETTLED)

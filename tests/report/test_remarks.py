@@ -9,12 +9,8 @@ import pytest
 
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.window import Client
-from pytest_gpuserve.report.html import document as page
-from pytest_gpuserve.report.markdown import comment
 from pytest_gpuserve.report.next_step import UPDATE
 from pytest_gpuserve.report.remarks import (
-    bases_lines,
-    basis_lines,
     client_lines,
     language_model_lines,
     measured_again_lines,
@@ -66,15 +62,6 @@ def test_a_reason_of_many_tests_is_said_once() -> None:
     ]
 
 
-def test_a_regression_within_the_tolerance_says_why_it_is_one() -> None:
-    """In terminal, comment and page alike."""
-    small = replace(judgement(), change=-0.216, interval=(-0.35, -0.11), tolerance=0.3)
-    test = named("test_a", small, outcome="failed")
-    assert sum("within the tolerance of 30 % by its estimate" in line for line in reason_lines(run_of(test).rows)) == 1
-    for written in (comment, page):
-        assert "within the tolerance of 30 % by its estimate" in written(run_of(test))
-
-
 @pytest.mark.parametrize("outcome", ["failed", "skipped", "error", "interrupted"])
 def test_a_quiet_run_says_why_tests_do_not_pass(outcome: str) -> None:
     """Every reason that is of no pass, whichever verdict it is and however the test ended, and nothing else."""
@@ -99,23 +86,6 @@ def test_an_error_before_any_verdict_has_a_line() -> None:
     ]
     assert problem_lines(run_of(named("test_a", judgement(), problem="cannot end", outcome="error"))) == [
         "ERROR: cannot end (test_a)"
-    ]
-
-
-def test_a_verbose_run_says_what_verdicts_rest_on() -> None:
-    """Interval and evidence of each row; nothing of a row without numbers."""
-    test = named("test_a", judgement(), judgement(Verdict.MISSING, "latency.p50"))
-    assert basis_lines(run_of(test).rows) == [
-        "test_a throughput, REGRESSED: interval -34.1 % to -26.2 %, from 2 sessions"
-    ]
-
-
-def test_bases_are_told_once() -> None:
-    """Whom loads were measured beside, if they were."""
-    paired = named("test_a", judgement(kind="against"))
-    paired.runs[0] = replace(paired.runs[0], base="main (0123456789ab)")
-    assert bases_lines(run_of(paired, paired, named("test_b", judgement())).rows) == [
-        "side by side: the candidate and main (0123456789ab)"
     ]
 
 

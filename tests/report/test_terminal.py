@@ -14,19 +14,8 @@ from pytest_gpuserve.report.terminal import LEFT_OUT_FIRST, NARROWEST, table
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.support.builders import judgement, result_of, run_of
+from tests.support.markdown_results import HOSTILE
 
-HOSTILE = [
-    "test_z[[red]]",
-    "test_z[[/]]",
-    "test_z[:smile:]",
-    "test_z[漢字かな交じり文]",
-    "test_z[ü\u0301]",
-    "test_z[\x1b[31mred]",
-    "test_z[a\nb\tc\rd]",
-    "test_z[\u202eabc]",
-    "test_z[\ud800]",
-    "test_" + "very_" * 60 + "long",
-]
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 
 
