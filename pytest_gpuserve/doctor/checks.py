@@ -31,13 +31,7 @@ MACHINE: Final = "machine"  # the subject of a check that holds for every device
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that can disturb a measurement, with the command that helps, if any.
-
-    Args:
-        found: The value, or why it is unknown.
-        effect: What it does to a measurement; empty if the level is OK.
-        subject: ``machine``, ``cpu`` for that device alone, or the UUID of a GPU.
-    """
+    """One thing that can disturb a measurement; its subject is the machine, ``cpu`` or the UUID of a GPU."""
 
     what: str
     level: Level
@@ -70,12 +64,7 @@ class HostState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """A GPU, or a MIG instance, now.
-
-    Args:
-        samples: Two, about a second apart; fewer if NVML did not answer, which ``problem`` then says.
-        sees_all: Whether this process sees the whole machine's processes, not only a container's.
-    """
+    """A GPU or MIG instance now: samples a second apart, fewer with a problem; whether processes of others are seen."""
 
     gpu: Gpu
     samples: tuple[GpuSample, ...] = ()
@@ -102,18 +91,12 @@ HELP: Final = {
     "governor": ("the first requests after a pause are late", "sudo cpupower frequency-set -g performance"),
     "cores": ("engine and server share cores: p99 has the client's waiting", f"measure with {LEAST_CORES} or more"),
     "time quota": ("a process over its quota is paused, up to 100 ms in p99", "docker run --cpuset-cpus, not --cpus"),
-    "other processes": (
-        "CPU time of other processes looks like a regression",
-        "wait until they have ended, or end them",
-    ),
+    "other processes": ("their CPU time looks like a regression", "wait until they have ended, or end them"),
     "stolen time": ("the server pauses while another guest has its core", "measure on dedicated cores"),
     "shared memory": ("Triton's Python models fail", "docker run --shm-size=2g, or mount -o remount,size=2g /dev/shm"),
     "temporary files": ("logs and models have no room", "set TMPDIR to a folder with room"),
     "lock": ("pytest waits until the other session has ended (ini gpuserve_lock_wait)", ""),
-    "processes": (
-        "it computes beside the server: INVALID",
-        "end them: {smi} --query-compute-apps=pid,name --format=csv",
-    ),
+    "processes": ("it computes beside the server: INVALID", "{smi} --query-compute-apps=pid,name --format=csv; end it"),
     "throttling": ("windows under a slowdown are measured again", "{smi} -q -d PERFORMANCE,TEMPERATURE,POWER"),
     "clocks": ("two runs of one build differ", "sudo {smi} --lock-gpu-clocks={clock} (undo: --reset-gpu-clocks)"),
     "power limit": ("another limit's numbers are not compared with it", "sudo {smi} --power-limit={power:g}"),

@@ -101,7 +101,7 @@ def _cpu_use(before: tuple[CpuReading, dict[int, Stat]], after: tuple[CpuReading
         # Never its arguments: they may hold a token.
         name = _attempt(psutil.Process(pid).name) if psutil.pid_exists(pid) else None
         if cores >= LEAST_CORES:
-            named.append(f"{printable(name or 'a process that has ended')} (pid {pid}) {cores:.2f}")
+            named.append(f"{printable(name or 'an ended process')} (pid {pid}) {cores:.2f}")
     return CpuUse(max(0.0, cores_taken_by_others(first, last) - stolen), stolen, tuple(named))
 
 

@@ -132,19 +132,12 @@ class Written:
     asked: bool = False
     failed: bool = False
 
-    def plus(self, other: Written) -> Written:
-        """Both together."""
-        return Written(
-            (*self.lines, *other.lines),
-            (*self.missing, *other.missing),
-            self.asked or other.asked,
-            self.failed or other.failed,
-        )
-
 
 def write_outputs(outputs: Iterable[Output], result: SessionResult) -> Written:
     """Write every file in one step, so that a reader sees all of it or none; one that fails takes no other with it."""
-    written = Written()
+    lines: list[str] = []
+    missing: list[str] = []
+    asked = failed = False
     for output in outputs:
         try:
             text = _renderer(output.form)(result)
@@ -160,12 +153,14 @@ def write_outputs(outputs: Iterable[Output], result: SessionResult) -> Written:
             what = f"a fault of pytest-gpuserve: {type(problem).__name__} at {where}: {problem}"
         else:
             name = _NAMES.get(output.form, output.flag.partition("=")[0])
-            written = written.plus(Written((f"{name}: {output.path}",), asked=output.ours))
+            lines.append(f"{name}: {output.path}")
+            asked = asked or output.ours
             continue
         # A container often inherits the variable, and not the file that it names.
-        line = f"{'ERROR' if output.ours else 'not written'}: {output.flag}: {what}"
-        written = written.plus(Written((line,), (line,), failed=output.ours))
-    return written
+        missing.append(f"{'ERROR' if output.ours else 'not written'}: {output.flag}: {what}")
+        lines.append(missing[-1])
+        failed = failed or output.ours
+    return Written(tuple(lines), tuple(missing), asked=asked, failed=failed)
 
 
 def _write(output: Output, text: str) -> None:

@@ -83,7 +83,7 @@ def test_a_runner_asks_for_a_summary(pytester: pytest.Pytester, read: Read, tmp_
     [
         (["--gpuserve-json=no/such/out.json"], "there is no folder"),
         (["--gpuserve-markdown=."], "this is a folder"),
-        (["--gpuserve-json=nowhere"], "no plain file"),
+        (["--gpuserve-json=nowhere"], "not a plain file"),
         (["--gpuserve-json=a", "--gpuserve-report=sub/../a"], "name two files"),
     ],
 )
