@@ -9,10 +9,14 @@ import pytest
 from pytest_gpuserve.load.tensors import equal_to
 from suites.distilbert.payload import FOX, HEADER_LENGTH, INFER_PATH, kserve_body
 from suites.distilbert.settings import AS_PUBLISHED, EQUALISED
+from suites.tolerances import CPU_TOLERANCES
 
 if TYPE_CHECKING:
     from pytest_gpuserve.fixture_types import MakeDuel
     from suites.distilbert.conftest import MakeMosec, MakePyTriton
+
+# The ratio is far from its limit on a CPU, so that short windows will do.
+pytestmark = CPU_TOLERANCES
 
 
 @pytest.mark.parametrize(

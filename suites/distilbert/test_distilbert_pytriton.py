@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from pytest_gpuserve.fixture_types import Load
     from suites.distilbert.conftest import Keep, MakePyTriton
 
-pytestmark = CPU_TOLERANCES
+# Triton and pytriton's own processes are more than half of a request's time here: a batch that takes 50 % longer costs
+# 19 % of the throughput.
+pytestmark = [pytest.mark.gpuserve(gpu="cpu", throughput=0.15), CPU_TOLERANCES]
 
 
 @pytest.mark.parametrize(
