@@ -258,56 +258,59 @@ def test_each_function_may_be_unsupported(library: Path, tmp_path: Path, code: i
 
 
 @pytest.mark.parametrize(
-    ("products", "errors", "problem"),
+    ("script", "problem"),
     [
-        (["Tesla T4"], {"init_error": 18}, "NVML said: Driver/library version mismatch"),
-        (["Tesla T4"], {"init_error": 9}, "NVML said: Driver Not Loaded"),
-        ([], {}, "NVML found no NVIDIA GPU on this machine"),
+        (Script((gpus.T4,), (Error("nvmlInitWithFlags", 18),)), "NVML said: Driver/library version mismatch"),
+        (Script((gpus.T4,), (Error("nvmlInitWithFlags", 9),)), "NVML said: Driver Not Loaded"),
+        (Script(()), "NVML found no NVIDIA GPU on this machine"),
     ],
 )
 def test_a_library_that_does_not_start_is_no_machine_without_a_gpu(
-    library: Path, products: list[str], errors: dict[str, int], problem: str
+    library: Path, tmp_path: Path, script: Script, problem: str
 ) -> None:
     """An error of nvmlInit gives no GPUs and NVML's own words; only no device at all is of the harmless kind."""
-    answer = read_gpus(fake_environment(library, products, **errors))
-    assert answer == {"gpus": [], "problem": problem, "absent": not products}
+    answer = read_gpus(gpus.write(script, tmp_path, library=library))
+    assert answer == {"gpus": [], "problem": problem, "absent": not script.gpus}
 
 
 @pytest.mark.skipif(has_real_library(), reason="this machine has NVIDIA's library")
 def test_a_machine_without_the_library_says_so(tmp_path: Path) -> None:
     """Where the library is not installed that is the problem, of the harmless kind."""
-    answer = read_gpus(fake_environment(tmp_path, []))
+    answer = read_gpus(fake_environment(tmp_path))
     assert answer == {"gpus": [], "problem": "libnvidia-ml.so.1 is not on this machine", "absent": True}
 
 
 def test_a_damaged_library_is_not_a_missing_one(tmp_path: Path) -> None:
     """A library file that does not load may hide a GPU, so it is a problem of the serious kind."""
     (tmp_path / LIBRARY).write_bytes(b"\x7fELF")
-    answer = read_gpus(fake_environment(tmp_path, []))
+    answer = read_gpus(fake_environment(tmp_path))
     assert answer["gpus"] == []
     assert answer["absent"] is False
     assert "cannot be loaded" in answer["problem"]
     assert "file too short" in answer["problem"]
 
 
-def test_a_gpu_that_cannot_be_named_is_a_problem(library: Path) -> None:
+def test_a_gpu_that_cannot_be_named_is_a_problem(library: Path, tmp_path: Path) -> None:
     """A lost second GPU leaves the first, with its index and NVML's words; a GPU without a name gets none made up."""
-    answer = read_gpus(fake_environment(library, ["Tesla T4", "NVIDIA H200"], name_error="15@1"))
+    lost = Script((gpus.T4, gpus.H200), (Error("nvmlDeviceGetName", gpus.GPU_IS_LOST, 1),))
+    nameless = Script((replace(gpus.T4, product=""), gpus.second(gpus.T4)))
+    environment, paths = gpus.write_each((lost, nameless), tmp_path, library=library)
+    answer, other = read_each(environment, *paths)
     assert [gpu["name"] for gpu in answer["gpus"]] == ["T4"]
     assert answer["absent"] is False
     assert answer["problem"].startswith("GPU 1: ")
     assert "GPU is lost" in answer["problem"]
-    answer = read_gpus(fake_environment(library, ["", "Tesla T4"]))
-    assert [gpu["name"] for gpu in answer["gpus"]] == ["T4"]
-    assert answer["problem"] == "GPU 0: NVML gave an empty name"
+    assert [gpu["name"] for gpu in other["gpus"]] == ["T4"]
+    assert other["problem"] == "GPU 0: NVML gave an empty name"
 
 
-@pytest.mark.parametrize("error", [{}, {"name_error": 15}], ids=["well", "gpu"])
-def test_nvml_is_open_once_for_a_process(library: Path, tmp_path: Path, error: dict[str, int]) -> None:
+@pytest.mark.parametrize("errors", [(), (Error("nvmlDeviceGetName", gpus.GPU_IS_LOST),)], ids=["well", "gpu"])
+def test_nvml_is_open_once_for_a_process(library: Path, tmp_path: Path, errors: tuple[Error, ...]) -> None:
     """From its first look to its end, also when reading fails: each opening may take the driver seconds."""
     calls = tmp_path / "calls"
     looks = "from pytest_gpuserve.device import list_gpus; list_gpus(); list_gpus()"
-    printed(looks, env=fake_environment(library, ["Tesla T4"], calls=str(calls), **error))
+    environment = gpus.write(Script((gpus.T4,), errors), tmp_path, library=library)
+    printed(looks, env={**environment, "FAKE_NVML_CALLS": str(calls)})
     assert calls.read_text().split() == ["init", "shutdown"]
 
 

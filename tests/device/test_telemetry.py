@@ -100,7 +100,6 @@ class Story:
             H200,
             power_watts=Course(100, (Step(700, Moment(from_ms=1000)),)),
             utilization=80,
-            memory_utilization=25,
             clock_reasons=SW_POWER_CAP,
             processes=(Process(os.getpid(), 7 << 20),),
         )

@@ -18,7 +18,7 @@ from pytest_gpuserve.doctor.look import lock_check, look
 from tests.fakes.children.toolkit import busy
 from tests.fakes.nvml import gpus
 from tests.fakes.nvml.build import fake_environment
-from tests.fakes.nvml.gpus import Process, Script, second
+from tests.fakes.nvml.gpus import Error, Process, Script, second
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -95,12 +95,13 @@ def test_the_device_that_is_asked_for_decides(library: Path, tmp_path: Path, nam
     assert text.splitlines()[-1].startswith("can be" if status == 0 else "nothing ")
 
 
-def test_a_driver_that_does_not_start_is_not_a_machine_without_a_gpu(library: Path) -> None:
+def test_a_driver_that_does_not_start_is_not_a_machine_without_a_gpu(library: Path, tmp_path: Path) -> None:
     """The report has NVML's own words, and `cpu` can still be measured."""
-    _, text = doctor("--json", **fake_environment(library, ["Tesla T4"], init_error=18))
+    script = Script((gpus.T4,), (Error("nvmlInitWithFlags", 18),))
+    _, text = doctor("--json", **gpus.write(script, tmp_path, library=library))
     (check,) = [each for each in json.loads(text)["checks"] if each["subject"] == "driver"]
     assert (check["level"], check["found"]) == ("prevents", "NVML said: Driver/library version mismatch")
-    _, text = doctor("--json", **fake_environment(library, []))
+    _, text = doctor("--json", **fake_environment(library))
     assert not [each for each in json.loads(text)["checks"] if each["subject"] == "driver"]
 
 

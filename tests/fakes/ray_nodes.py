@@ -1,13 +1,11 @@
-"""A Ray cluster of several nodes on this machine, for a test: nodes come and go as it says, and end with it.
+"""A Ray cluster of several nodes on this machine, for a test, of which the last one can be lost.
 
-Run as a program (arguments: HOST, the address that the nodes have) it takes one JSON list a line from its standard
-input, ``["add", CPUS]``, ``["add", CPUS, HOST]`` or ``["remove", NUMBER]``, answers each with a line, the cluster's
-address, and ends all nodes when its standard input is closed; ``ray_nodes`` does that for a test.
+Run as a program (arguments: the addresses that the nodes have) it writes the cluster's address, kills the last node
+when a line comes on its standard input, and ends all nodes when that is closed; ``ray_nodes`` runs it for a test.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import shutil
@@ -16,7 +14,7 @@ import sys
 import tempfile
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import psutil
 
@@ -27,63 +25,42 @@ if TYPE_CHECKING:
 
 ROOT: Final = Path(__file__).parents[2]
 
-ANSWER_SECONDS: Final = 90.0
-"""How long a node may take to come or to go on a busy machine."""
-
-OBJECT_STORE_BYTES: Final = 80 << 20
+ANSWER_SECONDS: Final = 180.0
+"""How long nodes may take to come or to go on a busy machine."""
 
 
 class RayNodes:
     """The nodes, as their test sees them.
 
     Args:
-        process: Has started them.
+        process: Starts them.
+
+    Attributes:
+        address: Of the cluster.
     """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
-        self._added = 0
-        self.address = ""
+        self.address = self._answer()
 
-    @property
-    def pid(self) -> int:
-        """The process that has started them, and is above all of theirs."""
-        return self._process.pid
-
-    def add(self, cpus: int = 1, host: str = "") -> int:
-        """Start a node, the first one as the head; returns its number.
-
-        Args:
-            cpus: Logical ones.
-            host: Its address, where that is not the one of the head.
-        """
-        self._say("add", cpus, *([host] if host else []))
-        self._added += 1
-        return self._added - 1
-
-    def remove(self, number: int) -> None:
-        """Kill a node, with all that runs on it."""
-        self._say("remove", number)
-
-    def _say(self, *order: object) -> None:
+    def lose_the_last(self) -> None:
+        """Kill the last node, with all that runs on it."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order).encode() + b"\n")
+        self._process.stdin.write(b"\n")
         self._process.stdin.flush()
-        assert select.select([self._process.stdout], [], [], ANSWER_SECONDS)[0], f"no answer to {order}"
+        self._answer()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        assert select.select([self._process.stdout], [], [], ANSWER_SECONDS)[0], "no answer of the nodes"
         line = self._process.stdout.readline()
-        assert line, f"the nodes ended instead of {order}"
-        self.address = line.decode().strip()
+        assert line, "the nodes ended"
+        return line.decode().strip()
 
 
 @contextmanager
-def ray_nodes(*cpus: int, host: str = "127.0.0.1") -> Iterator[RayNodes]:
-    """Run a cluster for a test.
-
-    Args:
-        cpus: Of each node; more can be added.
-        host: The address of its head, on which it listens.
-    """
+def ray_nodes(*hosts: str) -> Iterator[RayNodes]:
+    """Run a cluster of nodes with these addresses for a test; the first one is its head."""
     # Below it are Unix sockets, whose paths may not be long.
     folder = Path(tempfile.mkdtemp(prefix="nodes-", dir="/tmp"))
     environment = {
@@ -94,29 +71,20 @@ def ray_nodes(*cpus: int, host: str = "127.0.0.1") -> Iterator[RayNodes]:
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_memory_monitor_refresh_ms": "0",
     }
-    process = subprocess.Popen(
-        [sys.executable, str(Path(__file__)), host],
-        env=environment,
-        cwd="/",
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-    )
-    nodes = RayNodes(process)
+    command, pipe = [sys.executable, str(Path(__file__)), *hosts], subprocess.PIPE
     try:
-        for count in cpus:
-            nodes.add(count)
-        yield nodes
+        with subprocess.Popen(
+            command, env=environment, cwd="/", stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL
+        ) as process:
+            try:
+                yield RayNodes(process)
+            finally:
+                assert process.stdin is not None
+                process.stdin.close()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(ANSWER_SECONDS)
+                process.kill()
     finally:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.close()
-        try:
-            process.wait(ANSWER_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        process.stdout.close()
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -149,37 +117,24 @@ def _described(process: psutil.Process) -> str:
     return str(process.pid)
 
 
-def main(host: str) -> None:
-    """Do what is said, until nothing more is."""
+def main(*hosts: str) -> None:
+    """Run the nodes."""
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     from ray.cluster_utils import Cluster
 
     cluster = Cluster()
-    nodes: list[Any] = []
+    quiet = {"include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
     try:
-        for line in sys.stdin:
-            order, *arguments = json.loads(line)
-            if order == "add":
-                cpus, *own_host = arguments
-                nodes.append(
-                    cluster.add_node(
-                        num_cpus=cpus,
-                        num_gpus=0,
-                        object_store_memory=OBJECT_STORE_BYTES,
-                        node_ip_address=(own_host or [host])[0],
-                        include_dashboard=False,
-                        include_log_monitor=False,
-                        no_monitor=True,
-                    )
-                )
-            else:
-                cluster.remove_node(nodes[arguments[0]], allow_graceful=False)
-            answers.write(f"{cluster.address}\n")
-            answers.flush()
+        for host in hosts:
+            last = cluster.add_node(num_cpus=1, num_gpus=0, object_store_memory=80 << 20, node_ip_address=host, **quiet)
+        print(cluster.address, file=answers, flush=True)
+        for _ in sys.stdin:
+            cluster.remove_node(last, allow_graceful=False)
+            print("lost", file=answers, flush=True)
     finally:
         cluster.shutdown()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.fakes.nvml.build import fake_environment
+from tests.fakes.nvml.gpus import Error, FakeGpu, Script, write
 from tests.plugin.conftest import says_no_traceback, text_of
 
 if TYPE_CHECKING:
@@ -21,9 +21,10 @@ def test_device(device, gpuserve_servers):
 """
 
 
-def with_gpus(project: Project, library: Path, *products: str) -> None:
+def with_gpus(project: Project, library: Path, *products: str, errors: tuple[Error, ...] = ()) -> None:
     """Let the project's machine have these GPUs."""
-    project.environment.update(fake_environment(library, list(products)))
+    own = (FakeGpu(product, f"GPU-{number}", f"00000000:{number:02}:00.0") for number, product in enumerate(products))
+    project.environment.update(write(Script(tuple(own), errors), project.path, library=library))
     project.test_file.write_text(DEVICE_TEST)
 
 
@@ -48,7 +49,7 @@ def test_absent_gpu_is_exit_4(project: Project, library: Path) -> None:
     project.ini(gpu="T4")
     assert "--gpu=H200" in told()
     project.ini()
-    project.environment["FAKE_NVML_INIT_ERROR"] = "18"
+    with_gpus(project, library, "NVIDIA H200", errors=(Error("nvmlInitWithFlags", 18),))
     assert "mismatch" in told()
 
 

@@ -25,8 +25,8 @@ from pytest_gpuserve.load.tick import shares
 from pytest_gpuserve.process.ports import free_port
 from tests.fakes.children.toolkit import alive, eventually, segments_of
 from tests.fakes.http_server import Serving, Totals, plan, serving
-from tests.fakes.load_processes import ACTOR, COORDINATOR, ENGINE, below
 from tests.fakes.ray_nodes import folder_of_ray, ray_nodes
+from tests.servers.processes import command_lines, descendants, running
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 pytest.importorskip("ray")
 
 OPTION = "--load-engine"
+ENGINE = "pytest_gpuserve.load.engine"
+COORDINATOR = "pytest_gpuserve.load.ray"
+ACTOR = "ray::RayWorker"
 ROOT = Path(__file__).parents[2]
 LOOPBACK = {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
 
@@ -45,6 +48,12 @@ def server() -> Iterator[Serving]:
     """A server of its own for each test."""
     with serving() as running:
         yield running
+
+
+def below(pid: int, *names: str) -> list[psutil.Process]:
+    """Live processes below this one in whose command one of the names is, the oldest first."""
+    named = [each for each in running(descendants(pid)) if any(name in command_lines([each]) for name in names)]
+    return sorted(named, key=psutil.Process.create_time)
 
 
 def lost(engines: Engines) -> str:
@@ -115,8 +124,7 @@ def test_it_ends_with_who_started_it(tmp_path: Path) -> None:
 def test_one_engine_runs_on_each_of_two_nodes_until_one_is_lost(server: Serving) -> None:
     """By the cluster's address, and by Ray's client; the loss of a node in mid-load is told by its name."""
     load = plan(server.port, schedule=Constant(100), requests=100)
-    with ray_nodes(1, host="127.0.0.2") as nodes:
-        second = nodes.add(1, host="127.0.0.3")
+    with ray_nodes("127.0.0.2", "127.0.0.3") as nodes:
         engine = RayEngine(nodes.address, OPTION)
         engine.check()
         assert run_load(load, processes=2, source=engine.source(Path(os.devnull))).totals.requests == 100
@@ -131,7 +139,7 @@ def test_one_engine_runs_on_each_of_two_nodes_until_one_is_lost(server: Serving)
         with Engines(plan(server.port, schedule=Closed(4)), 2, engine.source(Path(os.devnull))) as engines:
             names = set(shares([engines.next_tick()]))
             assert {name.partition("/")[0] for name in names} == {"127.0.0.2", "127.0.0.3"}
-            thread = threading.Thread(target=nodes.remove, args=(second,))
+            thread = threading.Thread(target=nodes.lose_the_last)
             thread.start()
             try:
                 assert lost(engines).startswith("127.0.0.3/worker-")

@@ -5,10 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 LIBRARY = "libnvidia-ml.so.1"
 
@@ -48,14 +44,8 @@ def build_fake_nvml(folder: Path) -> Path:
     return library
 
 
-def fake_environment(folder: Path, products: Sequence[str], **errors: int | str) -> dict[str, str]:
-    """Make an environment for a child process whose NVML is the fake.
-
-    Args:
-        folder: Where ``build_fake_nvml`` has put it.
-        products: Product names of the GPUs, by index.
-        errors: ``init_error=18`` becomes ``FAKE_NVML_INIT_ERROR=18``: see the head of ``fake_nvml.c``. An error of one
-            GPU only is written as in ``name_error="15@1"``.
+def fake_environment(folder: Path) -> dict[str, str]:
+    """Make the environment of a child process whose NVML is the library in a folder: a machine without a GPU.
 
     Returns:
         The whole environment: this process's own without CUDA_VISIBLE_DEVICES, and with the fake's variables.
@@ -66,9 +56,4 @@ def fake_environment(folder: Path, products: Sequence[str], **errors: int | str)
         if key != "CUDA_VISIBLE_DEVICES" and not key.startswith("FAKE_NVML_")
     }
     searched = [str(folder), *([own["LD_LIBRARY_PATH"]] if own.get("LD_LIBRARY_PATH") else [])]
-    return {
-        **own,
-        "LD_LIBRARY_PATH": os.pathsep.join(searched),
-        "FAKE_NVML_PRODUCTS": ";".join(products),
-        **{f"FAKE_NVML_{name.upper()}": str(value) for name, value in errors.items()},
-    }
+    return {**own, "LD_LIBRARY_PATH": os.pathsep.join(searched)}

@@ -16,14 +16,7 @@
  * `only:N`, in that call alone; or `ms:N`, from N milliseconds on. Of several facts of one key the last one that holds
  * is the answer. A fact that is not there is unsupported.
  *
- * Without a script the answers come from these variables:
- *   FAKE_NVML_PRODUCTS      product names separated by ';' (none by default)
- *   FAKE_NVML_INIT_ERROR    nvmlReturn_t of nvmlInit
- *   FAKE_NVML_HANDLE_ERROR, FAKE_NVML_NAME_ERROR, FAKE_NVML_UUID_ERROR, FAKE_NVML_MEMORY_ERROR,
- *   FAKE_NVML_PCI_ERROR, FAKE_NVML_POWER_ERROR, FAKE_NVML_CLOCK_ERROR, FAKE_NVML_MIG_ERROR, FAKE_NVML_DRIVER_ERROR
- *                           "CODE" for every gpu, or "CODE@INDEX" for one of them
- *   FAKE_NVML_MIG           1: MIG mode is enabled; 0 (default): it is disabled
- * In both cases:
+ * Without a script there is no gpu. These variables may be set, too:
  *   FAKE_NVML_CALLS         a file that gets one line for every nvmlInit and nvmlShutdown
  *   FAKE_NVML_TRACE         a file that gets the name of every function that is called
  */
@@ -152,56 +145,6 @@ static void read_script(const char *path) {
     fclose(file);
 }
 
-/* -- the variables that are enough for simple gpus */
-
-static void add_text(const char *key, const char *format, int number) {
-    char text[80];
-    snprintf(text, sizeof text, format, number);
-    add_fact(key, (When){ALWAYS, 0}, text);
-}
-
-static void add_error_variable(const char *variable, const char *function) {
-    const char *text = getenv(variable);
-    if (!text) return;
-    const char *at = strchr(text, '@');
-    add_error(function, at ? atoi(at + 1) : -1, atoi(text), (When){ALWAYS, 0});
-}
-
-static void read_variables(void) {
-    const char *product = getenv("FAKE_NVML_PRODUCTS");
-    const char *mode = getenv("FAKE_NVML_MIG");
-    while (product && (*product || gpus)) {
-        char name[256];
-        size_t size = strcspn(product, ";");
-        snprintf(name, sizeof name, "%.*s", (int)size, product);
-        add_gpu(-1);
-        add_fact("product", (When){ALWAYS, 0}, name);
-        add_text("uuid", "GPU-%08d-0000-0000-0000-000000000000", gpus - 1);
-        add_text("pci", "00000000:%02X:00.0", gpus);
-        add_fact("memory_total", (When){ALWAYS, 0}, "17179869184");
-        add_fact("memory_used", (When){ALWAYS, 0}, "1073741824");
-        add_fact("power_limit_mw", (When){ALWAYS, 0}, "70000");
-        /* Each clock another number, so that asking for the wrong one shows. */
-        add_fact("max_graphics_clock", (When){ALWAYS, 0}, "1500");
-        add_fact("max_sm_clock", (When){ALWAYS, 0}, "1590");
-        add_fact("max_memory_clock", (When){ALWAYS, 0}, "5001");
-        add_fact("max_video_clock", (When){ALWAYS, 0}, "1470");
-        add_fact("mig_mode", (When){ALWAYS, 0}, mode ? mode : "0");
-        if (!product[size]) break;
-        product += size + 1;
-    }
-    add_error_variable("FAKE_NVML_INIT_ERROR", "nvmlInitWithFlags");
-    add_error_variable("FAKE_NVML_HANDLE_ERROR", "nvmlDeviceGetHandleByIndex_v2");
-    add_error_variable("FAKE_NVML_NAME_ERROR", "nvmlDeviceGetName");
-    add_error_variable("FAKE_NVML_UUID_ERROR", "nvmlDeviceGetUUID");
-    add_error_variable("FAKE_NVML_MEMORY_ERROR", "nvmlDeviceGetMemoryInfo");
-    add_error_variable("FAKE_NVML_PCI_ERROR", "nvmlDeviceGetPciInfo_v3");
-    add_error_variable("FAKE_NVML_POWER_ERROR", "nvmlDeviceGetPowerManagementLimit");
-    add_error_variable("FAKE_NVML_CLOCK_ERROR", "nvmlDeviceGetMaxClockInfo");
-    add_error_variable("FAKE_NVML_MIG_ERROR", "nvmlDeviceGetMigMode");
-    add_error_variable("FAKE_NVML_DRIVER_ERROR", "nvmlSystemGetDriverVersion");
-}
-
 /* -- answering */
 
 static long long clock_ns(void) {
@@ -253,7 +196,6 @@ static void begin_anew(const char *path) {
     memset(calls, 0, sizeof calls);
     snprintf(script, sizeof script, "%s", path ? path : "");
     if (path) read_script(path);
-    else read_variables();
 }
 
 /* What every function begins with: it is counted, and the script may have it fail. */
@@ -444,12 +386,6 @@ int nvmlDeviceGetMigDeviceHandleByIndex(void *device, unsigned index, void **sli
     return SUCCESS;
 }
 
-int nvmlDeviceIsMigDeviceHandle(void *device, unsigned *is_slice) {
-    int code = enter_device(__func__, device);
-    if (!code) *is_slice = parents[index_of(device)] >= 0;
-    return code;
-}
-
 int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *slice, void **device) {
     int code = enter_device(__func__, slice);
     if (code) return code;
@@ -497,15 +433,14 @@ int nvmlDeviceGetEccMode(void *device, unsigned *current, unsigned *pending) {
 
 int nvmlDeviceGetPowerManagementLimitConstraints(void *device, unsigned *least, unsigned *most) {
     int code = enter_device(__func__, device);
-    if (code || (code = small_number(device, "power_min_mw", least))) return code;
+    if (code) return code;
+    *least = 0;
     return small_number(device, "power_max_mw", most);
 }
 
 ANSWERS(nvmlDeviceGetPersistenceMode, "persistence", unsigned)
 ANSWERS(nvmlDeviceGetPowerManagementLimit, "power_limit_mw", unsigned)
-ANSWERS(nvmlDeviceGetEnforcedPowerLimit, "power_limit_mw", unsigned)
 ANSWERS(nvmlDeviceGetPowerManagementDefaultLimit, "power_default_mw", unsigned)
-ANSWERS(nvmlDeviceGetNumaNodeId, "numa_node", int)
 ANSWERS_BY_CLOCK(nvmlDeviceGetMaxClockInfo, "max_")
 ANSWERS_BY_CLOCK(nvmlDeviceGetApplicationsClock, "application_")
 ANSWERS_BY_CLOCK(nvmlDeviceGetDefaultApplicationsClock, "default_application_")
@@ -513,11 +448,8 @@ ANSWERS_BY_CLOCK(nvmlDeviceGetDefaultApplicationsClock, "default_application_")
 /* -- what a gpu does */
 
 ANSWERS_BY_CLOCK(nvmlDeviceGetClockInfo, "")
-ANSWERS(nvmlDeviceGetPowerUsage, "power_mw", unsigned)
 ANSWERS(nvmlDeviceGetCurrentClocksEventReasons, "clock_reasons", unsigned long long)
 ANSWERS(nvmlDeviceGetCurrentClocksThrottleReasons, "clock_reasons", unsigned long long)
-ANSWERS(nvmlDeviceGetSupportedClocksEventReasons, "supported_clock_reasons", unsigned long long)
-ANSWERS(nvmlDeviceGetSupportedEventTypes, "supported_events", unsigned long long)
 
 int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) {
     int code = enter_device(__func__, device);
@@ -539,7 +471,8 @@ int nvmlDeviceGetMemoryInfo_v2(void *device, MemoryV2 *memory) {
 int nvmlDeviceGetUtilizationRates(void *device, Utilization *rates) {
     int code = enter_device(__func__, device);
     if (code || (code = small_number(device, "utilization", &rates->gpu))) return code;
-    return small_number(device, "memory_utilization", &rates->memory);
+    rates->memory = 0;
+    return SUCCESS;
 }
 
 int nvmlDeviceGetTotalEccErrors(void *device, unsigned type, unsigned counter, unsigned long long *count) {
@@ -596,10 +529,6 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, Proce
     return processes(__func__, "processes", device, count, found);
 }
 
-int nvmlDeviceGetGraphicsRunningProcesses_v3(void *device, unsigned *count, Process *found) {
-    return processes(__func__, "graphics_processes", device, count, found);
-}
-
 /* -- events */
 
 int nvmlEventSetCreate(void **set) {
@@ -622,10 +551,8 @@ int nvmlEventSetFree(void *set) {
 }
 
 int nvmlDeviceRegisterEvents(void *device, unsigned long long types, void *set) {
-    unsigned long long supported;
     int code = enter_device(__func__, device);
-    if (code || (code = number(device, "supported_events", &supported))) return code;
-    if (types & ~supported) return NOT_SUPPORTED;
+    if (code) return code;
     ((EventSet *)set)->types[index_of(device)] |= types;
     return SUCCESS;
 }

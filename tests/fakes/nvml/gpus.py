@@ -149,7 +149,6 @@ class FakeGpu:
     compute_capability: str | None = "7.5"
     power_limit_watts: Fact = 70
     power_default_watts: Fact = 70
-    power_least_watts: Fact = 60
     power_most_watts: Fact = 70
     max_graphics_clock: Fact = 1590
     max_sm_clock: Fact = 1590
@@ -167,20 +166,14 @@ class FakeGpu:
     most_slices: Fact = None
 
     sm_clock: Fact = 1500
-    memory_clock: Fact = 5000
     utilization: Fact = 0
-    memory_utilization: Fact = 0
     memory_used_bytes: Fact = 450 * MIB
     power_watts: Fact = 30
     energy_millijoules: Fact | str = "integral"
     energy_began_millijoules: int = 1_000_000
     clock_reasons: Fact = 0
-    supported_clock_reasons: Fact = 0x1FF
-    ecc_corrected: Fact = 0
     ecc_uncorrected: Fact = 0
     processes: ProcessFact = ()
-    graphics_processes: ProcessFact = ()
-    supported_events: Fact = 0x1F
     events: tuple[Event, ...] = ()
 
 
@@ -212,7 +205,6 @@ A100: Final = FakeGpu(
     compute_capability="8.0",
     power_limit_watts=400,
     power_default_watts=400,
-    power_least_watts=100,
     power_most_watts=400,
     max_graphics_clock=1410,
     max_sm_clock=1410,
@@ -233,7 +225,6 @@ H100_PCIE: Final = FakeGpu(
     compute_capability="9.0",
     power_limit_watts=350,
     power_default_watts=350,
-    power_least_watts=200,
     power_most_watts=350,
     max_graphics_clock=1755,
     max_sm_clock=1755,
@@ -306,9 +297,7 @@ def write(script: Script, folder: Path, *, library: Path | None = None) -> dict[
         library = build_fake_nvml(folder).parent
     path = folder / "nvml.script"
     path.write_text("\n".join([*_lines(script), ""]))
-    environment = fake_environment(library, [])
-    del environment["FAKE_NVML_PRODUCTS"]
-    return {**environment, "FAKE_NVML_SCRIPT": os.fspath(path)}
+    return {**fake_environment(library), "FAKE_NVML_SCRIPT": os.fspath(path)}
 
 
 def write_each(scripts: Iterable[Script], folder: Path, *, library: Path) -> tuple[dict[str, str], list[str]]:
@@ -332,7 +321,6 @@ _KEYS: Final = {
     "memory_used_bytes": ("memory_used", 1),
     "power_limit_watts": ("power_limit_mw", 1000),
     "power_default_watts": ("power_default_mw", 1000),
-    "power_least_watts": ("power_min_mw", 1000),
     "power_most_watts": ("power_max_mw", 1000),
     "power_watts": ("power_mw", 1000),
     "mig": ("mig_mode", 1),
