@@ -17,7 +17,7 @@ from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import ServerSetting, differences
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site
-from pytest_gpuserve.servers.inside.torch_tally import WorkerCounters
+from pytest_gpuserve.servers.inside.torch_tally import open_counters
 from pytest_gpuserve.servers.inside.torch_worker import FACTS_FILE, TALLY_FILE
 from pytest_gpuserve.servers.torch_worker import TorchWorker
 
@@ -128,9 +128,9 @@ def test_whether_it_is_compiled_is_counted_not_believed(
 ) -> None:
     """What dynamo counted stands beside what was asked for, and a difference shows; before an execution it is open."""
     (site.folder / FACTS_FILE).write_text('{"cold_start": {"import torch": 1.5}, "settings": {"device": "cpu"}}')
-    tally = WorkerCounters(site.folder / TALLY_FILE)
+    tally = open_counters(site.folder / TALLY_FILE)
     for _ in range(executions):
-        tally.executed(1, [], 1, (frames, frames, 0))
+        tally.add(1, executions=1, items=1, frames=frames)
     kind = TorchWorker(app, "build", compile=asked)
     found = kind.read_settings(site)
     assert differences(found) == told

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from pytest_gpuserve.servers.inside.http_socket import ClientConnection, HttpSocket
-    from pytest_gpuserve.servers.inside.torch_tally import WorkerCounters
+    from pytest_gpuserve.servers.inside.tally import Tally
 
 
 MOST_WAITING: Final = 4096
@@ -215,7 +215,7 @@ class Service:
     def __init__(
         self,
         listener: HttpSocket,
-        tally: WorkerCounters,
+        tally: Tally,
         name: str,
         executions: Sequence[Execution],
         *,
@@ -228,12 +228,13 @@ class Service:
         self._tally = tally
         self._name = name
         self._executions = executions
-        self._queue = RequestQueue(max_batch_size, round(max_wait_seconds * 1e9), tally.taken)
+        self._queue = RequestQueue(max_batch_size, round(max_wait_seconds * 1e9), lambda count: tally.add(taken=count))
         self._done: queue.SimpleQueue[list[_Executed] | None] = queue.SimpleQueue()
         self._on_first: Callable[[float], None] | None = on_first
         self._graphs = graphs
         self._lock = threading.Lock()
         self._tracebacks = 0
+        self._compiled = (0, 0, 0)
 
     def run(self) -> None:
         """Serve until `close`; what was asked and not executed by then is not answered."""
@@ -257,11 +258,11 @@ class Service:
         except BadRequest as problem:
             self._refuse(client, problem)
             return
-        self._tally.arrived()
+        self._tally.add(arrived=1)
         self._queue.put(Waiting(client, asked, arrived_ns))
 
     def _refuse(self, client: ClientConnection, problem: BadRequest) -> None:
-        self._tally.failed(1)
+        self._tally.add(failed=1)
         client.answer(HTTPStatus.BAD_REQUEST, str(problem).encode(errors="replace"))
 
     def _execute_all(self, execution: Execution) -> None:
@@ -282,13 +283,34 @@ class Service:
             execution.check_device()
             return
         end_ns = time.perf_counter_ns()
-        rows = sum(asked.rows for asked in requests)
-        recording = self._graphs is not None and self._graphs.is_new(requests)
-        waits_ns = [begin_ns - waiting.arrived_ns for waiting in batch]
-        self._tally.executed(rows, waits_ns, end_ns - begin_ns, compiled(), recording=recording)
+        self._count(batch, begin_ns, end_ns)
         # Another thread answers, so that the model goes on: with 8 to 32 clients that is a fifth to a half more answers
         # a second, with a single one a tenth fewer.
         self._done.put([_Executed(waiting, each) for waiting, each in zip(batch, outputs, strict=True)])
+
+    def _count(self, batch: list[Waiting], begin_ns: int, end_ns: int) -> None:
+        """Count an execution; it compiled if it made a frame, or came before the first that replays a CUDA graph."""
+        requests = [waiting.asked for waiting in batch]
+        rows = sum(asked.rows for asked in requests)
+        recording = self._graphs is not None and self._graphs.is_new(requests)
+        with self._lock:
+            now = compiled()
+            frames, graphs, breaks = (after - before for after, before in zip(now, self._compiled, strict=True))
+            self._compiled = now
+        compiling = frames > 0 or recording
+        self._tally.add(
+            rows,
+            queue_ns=sum(begin_ns - waiting.arrived_ns for waiting in batch),
+            executed=len(batch),
+            compute_ns=end_ns - begin_ns,
+            executions=1,
+            items=rows,
+            compiling_ns=(end_ns - begin_ns) * compiling,
+            compiling=int(compiling),
+            frames=frames,
+            graphs=graphs,
+            breaks=breaks,
+        )
 
     def _respond_all(self) -> None:
         while (batch := self._done.get()) is not None:
@@ -306,7 +328,7 @@ class Service:
         if self._on_first is not None:
             self._tell_first(latency_ns)
         # Counted before it goes out: whoever has the answer finds it counted.
-        self._tally.answered(latency_ns)
+        self._tally.add(answered=1, server_ns=latency_ns)
         waiting.client.answer(HTTPStatus.OK, body)
 
     def _tell_first(self, latency_ns: int) -> None:
@@ -322,7 +344,7 @@ class Service:
         if shown:
             traceback.print_exception(problem)
         first_line = next(iter(str(problem).splitlines()), "")
-        self._tally.failed(len(batch))
+        self._tally.add(failed=len(batch))
         # A request that does not fit the model has not made it raise anything.
         fits = not isinstance(problem, BadRequest)
         said = f"the model raised {type(problem).__name__}: {first_line}" if fits else str(problem)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
 from pytest_gpuserve.servers.inside.facts import write_facts
 from pytest_gpuserve.servers.inside.http_socket import HttpSocket
-from pytest_gpuserve.servers.inside.torch_tally import WorkerCounters
+from pytest_gpuserve.servers.inside.torch_tally import open_counters
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -93,7 +93,7 @@ def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> 
     records = options.compile and uses_cuda_graphs(device.type, options.compile_backend, options.compile_mode)
     batching = options.max_batch_size > 1
     executions = [Execution(model, names, device, batching=batching) for _ in range(options.workers)]
-    tally = WorkerCounters(options.folder / TALLY_FILE)
+    tally = open_counters(options.folder / TALLY_FILE)
 
     facts = {"cold_start": parts, "settings": settings}
 
