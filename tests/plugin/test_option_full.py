@@ -12,20 +12,11 @@ if TYPE_CHECKING:
     from tests.plugin.conftest import Project
 
 
-SIZES = """
-import pytest
-
-@pytest.mark.gpuserve_full
-def test_marked(device):
-    pass
-
-def test_size(full_size):
-    assert full_size is {wanted}
-
-def test_file(artifacts):
+FILE = """
+def test_file(artifacts, full_size):
+    assert not full_size
     (artifacts / "table.csv").write_text("a,b")
 """
-
 
 LINE = "gpuserve: {} of the published sizes left out: --gpuserve-full measures {}"
 ONE = LINE.format("1 test", "it")
@@ -83,17 +74,9 @@ def test_its_baselines_are_not_unused(project: Project) -> None:
     assert "test_it[16]: unused" not in text
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_tests_know_the_size_that_is_wanted(project: Project, *, asked: bool) -> None:
-    """``full_size`` says whether the option was given, and the marker holds for tests that only ask for the device."""
-    project.test_file.write_text(SIZES.format(wanted=asked))
-    result = project.run(*(["--gpuserve-full"] if asked else []))
-    result.assert_outcomes(passed=3 if asked else 2, deselected=0 if asked else 1)
-
-
 def test_artifacts_lie_where_they_are_wanted(project: Project) -> None:
     """In pytest's cache, or relative to where the command is typed; a file in the folder's place is a usage error."""
-    project.test_file.write_text(SIZES.format(wanted=False))
+    project.test_file.write_text(FILE)
     project.run("--gpuserve-artifacts=made/here")
     assert (project.path / "made" / "here" / "table.csv").read_text() == "a,b"
     project.run()
