@@ -71,7 +71,6 @@ SCRIPTS = {
     "another A100 1g": Script((replace(SLICES, slices=SLICES.slices[1:2]),)),
     "A100 3g": Script((replace(SLICES, slices=SLICES.slices[2:]),)),
     "H100 PCIe": Script((gpus.H100_PCIE,)),
-    "H100 NVL": Script((gpus.H100_NVL,)),
     "H200": Script((gpus.H200,)),
 }
 

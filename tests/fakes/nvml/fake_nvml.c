@@ -16,9 +16,7 @@
  * `only:N`, in that call alone; or `ms:N`, from N milliseconds on. Of several facts of one key the last one that holds
  * is the answer. A fact that is not there is unsupported.
  *
- * Without a script there is no gpu. These variables may be set, too:
- *   FAKE_NVML_CALLS         a file that gets one line for every nvmlInit and nvmlShutdown
- *   FAKE_NVML_TRACE         a file that gets the name of every function that is called
+ * Without a script there is no gpu. FAKE_NVML_TRACE may name a file that gets the name of every function that is called.
  */
 
 #define _GNU_SOURCE
@@ -32,7 +30,6 @@
 
 typedef struct { char bus_id_legacy[16]; unsigned domain, bus, device, pci_device, pci_subsystem; char bus_id[32]; } PciInfo;
 typedef struct { unsigned long long total, free, used; } Memory;
-typedef struct { unsigned version; unsigned long long total, reserved, free, used; } MemoryV2;
 typedef struct { unsigned gpu, memory; } Utilization;
 typedef struct { unsigned pid; unsigned long long memory; unsigned gpu_instance, compute_instance; } Process;
 typedef struct { void *device; unsigned long long type, data; unsigned gpu_instance, compute_instance; } EventData;
@@ -282,7 +279,6 @@ int nvmlInitWithFlags(unsigned flags) {
     if (code) return code;
     if (!epoch_ns) epoch_ns = clock_ns();
     initialized++;
-    append("FAKE_NVML_CALLS", "init");
     return SUCCESS;
 }
 
@@ -291,7 +287,6 @@ int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
 int nvmlShutdown(void) {
     int code = enter(__func__, NULL);
     if (!initialized) return UNINITIALIZED;
-    append("FAKE_NVML_CALLS", "shutdown");
     initialized--;
     return code;
 }
@@ -459,15 +454,6 @@ int nvmlDeviceGetMemoryInfo(void *device, Memory *memory) {
     return SUCCESS;
 }
 
-int nvmlDeviceGetMemoryInfo_v2(void *device, MemoryV2 *memory) {
-    int code = enter_device(__func__, device);
-    if (code || (code = number(device, "memory_total", &memory->total))) return code;
-    if ((code = number(device, "memory_used", &memory->used))) return code;
-    memory->reserved = 0;
-    memory->free = memory->total - memory->used;
-    return SUCCESS;
-}
-
 int nvmlDeviceGetUtilizationRates(void *device, Utilization *rates) {
     int code = enter_device(__func__, device);
     if (code || (code = small_number(device, "utilization", &rates->gpu))) return code;
@@ -478,7 +464,7 @@ int nvmlDeviceGetUtilizationRates(void *device, Utilization *rates) {
 int nvmlDeviceGetTotalEccErrors(void *device, unsigned type, unsigned counter, unsigned long long *count) {
     (void)counter;
     int code = enter_device(__func__, device);
-    return code ? code : number(device, type ? "ecc_uncorrected" : "ecc_corrected", count);
+    return code ? code : type ? number(device, "ecc_uncorrected", count) : NOT_SUPPORTED;
 }
 
 /* Millijoules since the epoch at the powers of the script, which must be in the order of their times. */
@@ -498,19 +484,16 @@ static unsigned long long power_integral(const void *device) {
 
 int nvmlDeviceGetTotalEnergyConsumption(void *device, unsigned long long *millijoules) {
     int code = enter_device(__func__, device);
-    if (code) return code;
-    const char *text = text_of(device, "energy_mj");
-    if (!text) return NOT_SUPPORTED;
-    if (strncmp(text, "integral:", 9)) return number(device, "energy_mj", millijoules);
-    *millijoules = strtoull(text + 9, NULL, 10) + power_integral(device);
+    if (code || !text_of(device, "power_mw")) return code ? code : NOT_SUPPORTED;
+    *millijoules = 1000000 + power_integral(device);
     return SUCCESS;
 }
 
 /* The binding asks twice, for the number and then for the processes; that counts as one call. */
-static int processes(const char *function, const char *key, void *device, unsigned *count, Process *found) {
-    int code = found ? SUCCESS : enter_device(function, device);
+int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, Process *found) {
+    int code = found ? SUCCESS : enter_device(__func__, device);
     if (code) return code;
-    const char *text = text_of(device, key);
+    const char *text = text_of(device, "processes");
     if (!text) return NOT_SUPPORTED;
     unsigned room = found ? *count : 0, n = 0;
     for (; *text && strcmp(text, "none"); n++) {
@@ -523,10 +506,6 @@ static int processes(const char *function, const char *key, void *device, unsign
     }
     *count = n;
     return n > room ? INSUFFICIENT_SIZE : SUCCESS;
-}
-
-int nvmlDeviceGetComputeRunningProcesses_v3(void *device, unsigned *count, Process *found) {
-    return processes(__func__, "processes", device, count, found);
 }
 
 /* -- events */

@@ -137,8 +137,7 @@ class FakeGpu:
     """One GPU: what it is, and what it does. Any fact but ``product``, ``uuid`` and ``pci`` may be a ``Course``.
 
     Args:
-        energy_millijoules: The counter; None: not supported. By default the integral of the power over time from
-            ``energy_began_millijoules`` on, for which the power's steps are milliseconds in their order.
+        power_watts: Its integral over time is the energy counter, for which its steps are milliseconds in their order.
         mig: 1: divided, into ``slices``.
     """
 
@@ -150,14 +149,11 @@ class FakeGpu:
     power_limit_watts: Fact = 70
     power_default_watts: Fact = 70
     power_most_watts: Fact = 70
-    max_graphics_clock: Fact = 1590
     max_sm_clock: Fact = 1590
     max_memory_clock: Fact = 5001
     application_graphics_clock: Fact = 585
-    application_sm_clock: Fact = 585
     application_memory_clock: Fact = 5001
     default_application_graphics_clock: Fact = 585
-    default_application_sm_clock: Fact = 585
     default_application_memory_clock: Fact = 5001
     ecc: Fact = 1
     persistence: Fact = 1
@@ -169,8 +165,6 @@ class FakeGpu:
     utilization: Fact = 0
     memory_used_bytes: Fact = 450 * MIB
     power_watts: Fact = 30
-    energy_millijoules: Fact | str = "integral"
-    energy_began_millijoules: int = 1_000_000
     clock_reasons: Fact = 0
     ecc_uncorrected: Fact = 0
     processes: ProcessFact = ()
@@ -206,14 +200,11 @@ A100: Final = FakeGpu(
     power_limit_watts=400,
     power_default_watts=400,
     power_most_watts=400,
-    max_graphics_clock=1410,
     max_sm_clock=1410,
     max_memory_clock=1593,
     application_graphics_clock=1275,
-    application_sm_clock=1275,
     application_memory_clock=1593,
     default_application_graphics_clock=1275,
-    default_application_sm_clock=1275,
     default_application_memory_clock=1593,
     mig=0,
     most_slices=7,
@@ -226,30 +217,15 @@ H100_PCIE: Final = FakeGpu(
     power_limit_watts=350,
     power_default_watts=350,
     power_most_watts=350,
-    max_graphics_clock=1755,
     max_sm_clock=1755,
     max_memory_clock=1593,
     # Drivers of newer GPUs have given up application clocks.
     application_graphics_clock=None,
-    application_sm_clock=None,
     application_memory_clock=None,
     default_application_graphics_clock=None,
-    default_application_sm_clock=None,
     default_application_memory_clock=None,
     mig=0,
     most_slices=7,
-)
-H100_NVL: Final = replace(
-    H100_PCIE,
-    product="NVIDIA H100 NVL",
-    uuid="GPU-11000441-1111-2222-3333-444444444444",
-    memory_bytes=95830 * MIB,
-    power_limit_watts=400,
-    power_default_watts=400,
-    power_most_watts=400,
-    max_graphics_clock=1785,
-    max_sm_clock=1785,
-    max_memory_clock=2619,
 )
 H200: Final = replace(
     H100_PCIE,
@@ -259,7 +235,6 @@ H200: Final = replace(
     power_limit_watts=700,
     power_default_watts=700,
     power_most_watts=700,
-    max_graphics_clock=1980,
     max_sm_clock=1980,
     max_memory_clock=3201,
 )
@@ -328,7 +303,7 @@ _KEYS: Final = {
 }
 """Fields whose fact has another name in the script, and how many of its units are one of the field's."""
 
-_OTHERWISE: Final = frozenset({"slices", "events", "energy_millijoules", "energy_began_millijoules"})
+_OTHERWISE: Final = frozenset({"slices", "events"})
 
 
 def _lines(script: Script) -> Iterator[str]:
@@ -357,10 +332,6 @@ def _gpu_lines(gpu: FakeGpu) -> Iterator[str]:
         if field.name not in _OTHERWISE:
             key, scale = _KEYS.get(field.name, (field.name, 1))
             yield from _fact_lines(key, getattr(gpu, field.name), scale)
-    if gpu.energy_millijoules == "integral":
-        yield f"fact energy_mj always integral:{gpu.energy_began_millijoules}"
-    else:
-        yield from _fact_lines("energy_mj", gpu.energy_millijoules, 1)
     for event in gpu.events:
         yield f"event {event.type} {event.data} {event.moment}"
 
