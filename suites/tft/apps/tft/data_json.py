@@ -78,7 +78,7 @@ def read_data(path: Path, specs: Sequence[TensorSpec] = INPUTS) -> dict[str, NDA
         raise BadData(f"{path}: no JSON: {' '.join(str(problem).split())}") from None
     entries = found.get("data") if isinstance(found, dict) else None
     if not isinstance(entries, list) or not entries:
-        raise BadData(f'{path}: there is not a list "data" with one example at least')
+        raise BadData(f'{path}: there is no list "data" with one example at least')
     rows = [_example(f"{path}: data[{number}]", entry, specs) for number, entry in enumerate(entries)]
     return {spec.name: np.stack([row[spec.name] for row in rows]) for spec in specs}
 
