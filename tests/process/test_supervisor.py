@@ -181,7 +181,7 @@ def test_a_command_that_fails_is_not_silent_and_does_not_keep_the_next(superviso
     process = Process.start(program("sleep", "600", folder=tmp_path), owned_folders=[owned], after=after)
     if supervisor == "lost":
         os.kill(process._supervisor.pid, signal.SIGKILL)
-    with pytest.raises(ServerFailed, match="what it started elsewhere may still run") as failure:
+    with pytest.raises(ServerFailed, match="its processes elsewhere may still run") as failure:
         process.stop()
     assert "exit status 4\n" in failure.value.found
     assert failure.value.found.splitlines()[1] == "no\N{REPLACEMENT CHARACTER}[1m daemon"
