@@ -159,7 +159,7 @@ class Watch:
             seconds=totals.seconds,
             requests=totals.requests,
             errors=dict(totals.errors),
-            latency=totals.latency.in_seconds(),
+            latency=totals.latency,
             items=None if executed is None else executed.items,
             batches=None if executed is None else executed.batches,
             client_cpu_seconds=totals.cpu_seconds,
@@ -328,9 +328,9 @@ def _streams_of(totals: Tick) -> Streams | None:
     if not totals.chunks and not totals.ttft.total:
         return None
     return Streams(
-        ttft=totals.ttft.in_seconds(),
-        itl=totals.itl.in_seconds(),
-        tpot=totals.tpot.in_seconds(),
+        ttft=totals.ttft,
+        itl=totals.itl,
+        tpot=totals.tpot,
         tokens=totals.chunks + totals.tokens_beyond_chunks,
         with_usage=totals.with_usage,
         usage_tokens=totals.usage_tokens,
@@ -340,8 +340,8 @@ def _streams_of(totals: Tick) -> Streams | None:
 def client_of(totals: Tick) -> Client:
     """What the load engine saw beside the latencies."""
     return Client(
-        lag=totals.lag.histogram,
-        service=totals.service.histogram,
+        lag=totals.lag,
+        service=totals.service,
         resent=totals.resent,
         sending_seconds=None if totals.sending_ns is None else totals.sending_ns / 1e9,
         receiving_seconds=None if totals.receiving_ns is None else totals.receiving_ns / 1e9,

@@ -30,9 +30,9 @@ from pytest_gpuserve.units import format_rate, format_seconds
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.load.durations import Durations
     from pytest_gpuserve.load.run import LoadOutcome
     from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.measure.histogram import Histogram
 
 
 class _Parser(argparse.ArgumentParser):
@@ -194,7 +194,7 @@ def main(argv: Sequence[str]) -> int:
 def values_of(outcome: LoadOutcome, schedule: Schedule) -> dict[str, object]:
     """What a load came to, ready for JSON: durations in seconds, and null for whatever is not known.
 
-    A quantile is null where there are fewer than ``durations.requests_to_know`` of what it is taken of.
+    A quantile is null where there are fewer than ``histogram.requests_to_know`` of what it is taken of.
     ``service`` is null for a closed loop, in which it is the latency.
     """
     totals = outcome.totals
@@ -208,8 +208,8 @@ def values_of(outcome: LoadOutcome, schedule: Schedule) -> dict[str, object]:
         "throughput": totals.throughput,
         "latency": _times(totals.latency),
         "service": _times(totals.service) if is_open(schedule) else None,
-        "send_lag_p50": totals.lag.quantile(0.50),
-        "send_lag_p99": totals.lag.quantile(0.99),
+        "send_lag_p50": totals.lag.known_quantile(0.50),
+        "send_lag_p99": totals.lag.known_quantile(0.99),
         "ttft": _times(totals.ttft) if streams else None,
         "itl": _times(totals.itl, gaps=True) if streams else None,
         "tpot": _times(totals.tpot, gaps=True) if streams else None,
@@ -220,11 +220,13 @@ def values_of(outcome: LoadOutcome, schedule: Schedule) -> dict[str, object]:
     }
 
 
-def _times(durations: Durations, *, gaps: bool = False) -> dict[str, float | None]:
+def _times(durations: Histogram, *, gaps: bool = False) -> dict[str, float | None]:
     """Mean, quantiles and maximum; gaps between chunks within one read of the client are not known."""
-    known = {q: not gaps or is_quantile_known(durations.histogram, q) for q in (0.50, 0.90, 0.95, 0.99)}
-    quantiles = {f"p{round(100 * q)}": durations.quantile(q) if is_known else None for q, is_known in known.items()}
-    return {"mean": durations.mean, **quantiles, "max": durations.maximum}
+    known = {q: not gaps or is_quantile_known(durations, q) for q in (0.50, 0.90, 0.95, 0.99)}
+    quantiles = {
+        f"p{round(100 * q)}": durations.known_quantile(q) if is_known else None for q, is_known in known.items()
+    }
+    return {"mean": durations.mean, **quantiles, "max": durations.max_seconds if durations.total else None}
 
 
 def summary(outcome: LoadOutcome) -> str:

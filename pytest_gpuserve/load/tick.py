@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from pytest_gpuserve.load.durations import Durations
+from pytest_gpuserve.measure.histogram import Histogram, merge
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -96,12 +96,12 @@ class Tick(msgspec.Struct, tag=True):
     end_ns: int = 0
     gaps_ns: int = 0
     requests: int = 0
-    latency: Durations = Durations()
-    service: Durations = Durations()
-    lag: Durations = Durations()
-    ttft: Durations = Durations()
-    itl: Durations = Durations()
-    tpot: Durations = Durations()
+    latency: Histogram = Histogram()
+    service: Histogram = Histogram()
+    lag: Histogram = Histogram()
+    ttft: Histogram = Histogram()
+    itl: Histogram = Histogram()
+    tpot: Histogram = Histogram()
     chunks: int = 0
     tokens_beyond_chunks: int = 0
     with_usage: int = 0
@@ -188,7 +188,7 @@ class Tick(msgspec.Struct, tag=True):
 
 COURSE_LENGTH: Final = 256
 
-HISTOGRAMS: Final = tuple(name for name, kind in Tick.__annotations__.items() if kind == "Durations")
+HISTOGRAMS: Final = tuple(name for name, kind in Tick.__annotations__.items() if kind == "Histogram")
 
 _AT_THE_END: Final = ("under_way", "opening", "oldest_opening_ns", "oldest_ns", "users")
 """Said of the end of a tick: over engines they add up, of several ticks the last one's counts."""
@@ -312,7 +312,7 @@ def _added(parts: Sequence[Tick]) -> dict[str, Any]:
         samples = {**part.error_samples, **samples}
     return {
         **{name: sum(getattr(part, name) for part in parts) for name in _SUMS},
-        **{name: Durations.pooled(getattr(part, name) for part in parts) for name in HISTOGRAMS},
+        **{name: merge(getattr(part, name) for part in parts) for name in HISTOGRAMS},
         **{name: _sum_if_known([getattr(part, name) for part in parts]) for name in ("sending_ns", "receiving_ns")},
         "errors": errors,
         "error_samples": samples,

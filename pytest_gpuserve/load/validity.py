@@ -17,9 +17,9 @@ from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from pytest_gpuserve.load.durations import Durations
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.tick import Tick
+    from pytest_gpuserve.measure.histogram import Histogram
 
 SATURATED_SHARE: Final = 0.9
 """Above this share of a core for each process the client measures itself."""
@@ -197,7 +197,7 @@ def _errors(totals: Tick, allowed: float) -> Iterator[Reason]:
     )
 
 
-def _unknown(totals: Tick, service: Durations) -> Iterator[Reason]:
+def _unknown(totals: Tick, service: Histogram) -> Iterator[Reason]:
     for name, durations in (("latency", totals.latency), ("service time", service)):
         if durations.total != totals.requests:
             yield Reason(
@@ -277,7 +277,10 @@ def _late_tail(totals: Tick, late_share: float) -> Iterator[Reason]:
 
     It can be only where a hundredth of them was. Of too few requests for a p99 there is none to move.
     """
-    lag, latency = totals.lag.quantile(0.99), (totals.ttft if totals.ttft.total else totals.latency).quantile(0.99)
+    lag, latency = (
+        totals.lag.known_quantile(0.99),
+        (totals.ttft if totals.ttft.total else totals.latency).known_quantile(0.99),
+    )
     if lag is None or latency is None or lag <= max(TAIL_SECONDS, late_share * latency):
         return
     yield Reason(
@@ -305,7 +308,7 @@ def _rate(totals: Tick) -> Iterator[Reason]:
     )
 
 
-def _in_flight(totals: Tick, service: Durations) -> Iterator[Reason]:
+def _in_flight(totals: Tick, service: Histogram) -> Iterator[Reason]:
     """Little's law: the number under way is the rate times the time that each is.
 
     J. D. C. Little, "A proof for the queuing formula L = lambda W", Operations Research 9 (1961).

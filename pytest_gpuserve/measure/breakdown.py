@@ -194,6 +194,7 @@ def profile_of(windows: Iterable[Window], client: Client) -> Profile:
         raise ValueError("without a request there is no latency to explain")
     latency = merge(window.latency for window in known)
     mean = latency.mean
+    assert mean is not None
     stages = _means(known)
     other = {
         name.removeprefix(OTHER_COMPUTE): seconds for name, seconds in stages.items() if name.startswith(OTHER_COMPUTE)

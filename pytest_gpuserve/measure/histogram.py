@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -49,16 +49,16 @@ class Histogram:
 
     Args:
         counts: Bucket to number of latencies, every number at least one.
-        sum_seconds: Sum of the latencies; 0 where there are none, or where nobody has added them up.
-        max_seconds: The greatest of them; 0 as above.
+        sum_ns: Sum of the latencies in nanoseconds; 0 if there are none, or if their sum is not known.
+        max_ns: The greatest of them in nanoseconds; 0 as above.
 
     Raises:
         ValueError: A count is below one, or a bucket is none.
     """
 
-    counts: Mapping[int, int]
-    sum_seconds: float = 0.0
-    max_seconds: float = 0.0
+    counts: Mapping[int, int] = field(default_factory=dict)
+    sum_ns: int = 0
+    max_ns: int = 0
 
     def __post_init__(self) -> None:
         if not self.counts:
@@ -74,19 +74,26 @@ class Histogram:
         return sum(self.counts.values())
 
     @property
-    def mean(self) -> float:
-        """Mean of the latencies in seconds.
+    def sum_seconds(self) -> float:
+        """Sum of the latencies in seconds."""
+        return self.sum_ns / 1e9
 
-        Raises:
-            ZeroDivisionError: The histogram is empty.
-        """
-        return self.sum_seconds / self.total
+    @property
+    def max_seconds(self) -> float:
+        """The greatest of the latencies in seconds."""
+        return self.max_ns / 1e9
+
+    @property
+    def mean(self) -> float | None:
+        """Mean of the latencies in seconds; None if there are none."""
+        total = self.total
+        return self.sum_ns / total / 1e9 if total else None
 
     @property
     def mean_of_buckets(self) -> float | None:
         """Mean in seconds within 0.05 %, also where nobody has added them up; None where there are none."""
         total = self.total
-        if total and self.sum_seconds:
+        if total and self.sum_ns:
             return self.mean
         return math.fsum(seconds_of(bucket) * count for bucket, count in self.counts.items()) / total if total else None
 
@@ -110,6 +117,16 @@ class Histogram:
                 return seconds_of(bucket)
         raise AssertionError("unreachable: the last bucket reaches every rank")
 
+    def known_quantile(self, q: float) -> float | None:
+        """Return the nearest-rank quantile in seconds, never above the maximum.
+
+        None if there are fewer than ``requests_to_know(q)``.
+
+        Raises:
+            ValueError: ``q`` is outside of (0, 1).
+        """
+        return None if self.total < requests_to_know(q) else min(self.quantile(q), self.max_seconds)
+
     def thinned(self) -> Histogram:
         """The same at the ranks that are kept, for a file: quantiles at them, total, sum and maximum are unchanged.
 
@@ -126,7 +143,7 @@ class Histogram:
                 counts[bucket] = end - kept
                 kept = end
         mean = self.mean_of_buckets
-        return Histogram(counts, self.sum_seconds or (mean or 0.0) * total, self.max_seconds)
+        return Histogram(counts, self.sum_ns or round((mean or 0.0) * total * 1e9), self.max_ns)
 
     def to_text(self) -> str:
         """Write it as ``SUM MAX first+count gap+count ...``, one token a bucket, seconds to six digits; empty of none.
@@ -165,16 +182,32 @@ class Histogram:
         sum_seconds, max_seconds = float(found[1]), float(found[2])
         if not max(sum_seconds, max_seconds) < LONGEST_SECONDS:
             raise ValueError(f"{sum_seconds:g} s is not a measured time")
-        return cls(counts, sum_seconds, max_seconds)
+        return cls(counts, round(sum_seconds * 1e9), round(max_seconds * 1e9))
 
 
 def merge(histograms: Iterable[Histogram]) -> Histogram:
     """Add histograms exactly: every quantile of the result is that of the pooled latencies."""
-    counts: dict[int, int] = {}
-    sum_seconds = max_seconds = 0.0
-    for histogram in histograms:
+    known = [histogram for histogram in histograms if histogram.counts]
+    if len(known) < 2:
+        return known[0] if known else Histogram()
+    # A load's sum is much longer than the tick that is added to it: it is copied, not counted again.
+    known.sort(key=lambda histogram: len(histogram.counts), reverse=True)
+    counts = dict(known[0].counts)
+    for histogram in known[1:]:
         for bucket, count in histogram.counts.items():
             counts[bucket] = counts.get(bucket, 0) + count
-        sum_seconds += histogram.sum_seconds
-        max_seconds = max(max_seconds, histogram.max_seconds)
-    return Histogram(counts, sum_seconds, max_seconds)
+    return Histogram(counts, sum(each.sum_ns for each in known), max(each.max_ns for each in known))
+
+
+def requests_to_know(q: float) -> int:
+    """Return from how many requests on a quantile is known: so many that one of them at least lies above it.
+
+    With fewer the nearest rank is the last one, and the quantile the maximum under another name: 100 for p99.
+
+    Raises:
+        ValueError: ``q`` is outside of (0, 1).
+    """
+    if not 0 < q < 1:
+        raise ValueError(f"a quantile that can be unknown lies in (0, 1), not at {q}")
+    # Rounded first: 1 - 0.9 is not quite 0.1.
+    return math.ceil(round(1 / (1 - q), 6))

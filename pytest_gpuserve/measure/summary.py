@@ -189,6 +189,7 @@ def summary_of(windows: Iterable[Window]) -> Summary:
     if not requests or seconds <= 0:
         raise NotMeasured("no request was answered in the measured time")
     latency = merge(window.latency for window in known)
+    assert latency.mean is not None
     return Summary(
         requests=requests,
         errors=sum(sum(window.errors.values()) for window in known),

@@ -76,7 +76,7 @@ def progress_line(test: str, look: Look | None, so_far: Tick, left_seconds: floa
         so_far: Of the load; its rate is ``-`` before the first answer, its p99 below 100 requests.
         left_seconds: Of the test's budget; None where it has none.
     """
-    rate, p99 = so_far.throughput, so_far.latency.quantile(0.99)
+    rate, p99 = so_far.throughput, so_far.latency.known_quantile(0.99)
     judged = None if look is None else look.judgement
     parts = [
         test,

@@ -123,7 +123,8 @@ def is_stable(windows: Sequence[tuple[float, float]], *, tolerance: float = STAB
 
 def until_stable(windows: Sequence[Window]) -> bool:
     """Tell `load(until=...)` when perf_analyzer would have ended the measurement; a window without answers is not."""
-    known = [(window.throughput, window.latency.mean) for window in windows if window.requests]
+    means = [(window.throughput, window.latency.mean) for window in windows]
+    known = [(throughput, mean) for throughput, mean in means if mean is not None]
     return len(known) == len(windows) and is_stable(known)
 
 

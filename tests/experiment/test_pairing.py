@@ -16,9 +16,9 @@ from pytest_gpuserve.experiment.server_arm import (
     _overload,
 )
 from pytest_gpuserve.experiment.shape import TICKS_A_WINDOW, LoadShape
-from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson
 from pytest_gpuserve.load.tick import Tick, total
+from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.sequential import BLOCKS
@@ -47,7 +47,7 @@ LATE_TEXT = "client held up"
 def ticks(count: int, requests: int, latency_seconds: float) -> list[Tick]:
     """Ticks of so many requests each."""
     taken_ns = round(latency_seconds * 1e9)
-    latency = Durations({1: requests}, taken_ns * requests, taken_ns) if requests else Durations()
+    latency = Histogram({1: requests}, taken_ns * requests, taken_ns) if requests else Histogram()
     return [Tick(n, n * TICK_NS, (n + 1) * TICK_NS, requests=requests, latency=latency) for n in range(count)]
 
 

@@ -15,12 +15,11 @@ from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.experiment.watch import CounterReading, Watch
 from pytest_gpuserve.load.answers import AnswerCheck
-from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant, Steps
 from pytest_gpuserve.load.tick import Tick, together
 from pytest_gpuserve.measure.counters import Counters
-from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.objectives import Objectives
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
@@ -91,14 +90,13 @@ def watch_of(server: _Server, shape: LoadShape = USERS) -> Watch:
 
 def test_a_window_knows_what_came_of_streams(server: _Server) -> None:
     """Tokens as the answers that ended correct the chunks; good answers only of a load with objectives."""
-    times = Durations({bucket_of(10**6): 2}, 2 * 10**6, 10**6)
+    times = Histogram({bucket_of(10**6): 2}, 2 * 10**6, 10**6)
     of_streams: dict[str, Any] = {"ttft": times, "itl": times, "tpot": times, "chunks": 9, "tokens_beyond_chunks": -2}
     tick = Tick(0, 0, SECOND_NS, requests=2, latency=times, with_usage=2, good=1, unjudged=1, **of_streams)
     asked = LoadShape(Closed(4), goodput=Objectives(ttft=1.0))
     found = watch_of(server, asked).window([tick], None)
-    each = times.in_seconds()
     assert found is not None
-    assert found.streams == Streams(each, each, each, tokens=7, with_usage=2)
+    assert found.streams == Streams(times, times, times, tokens=7, with_usage=2)
     assert (found.good, found.unjudged) == (1, 1)
     plain = watch_of(server).window([Tick(0, 0, SECOND_NS, requests=2, latency=times)], None)
     assert plain is not None
@@ -118,8 +116,8 @@ def test_we_are_late_where_the_machine_stalls(server: _Server) -> None:
 def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: _Server) -> None:
     """Of two workers the late one is named by the ticks that are judged; what is cut off is in nobody's share."""
     watch = watch_of(server, LoadShape(Constant(50), processes=2))
-    good = Durations({bucket_of(1000): 50}, 50_000, 1000)
-    late = Durations({bucket_of(SECOND_NS): 50}, 50 * SECOND_NS, SECOND_NS)
+    good = Histogram({bucket_of(1000): 50}, 50_000, 1000)
+    late = Histogram({bucket_of(SECOND_NS): 50}, 50 * SECOND_NS, SECOND_NS)
     told = []
     for number, lag in enumerate([late, good]):
         each = Tick(number, number * SECOND_NS, (number + 1) * SECOND_NS, requests=50, sent=50, due=50, cpu_ns=9)
@@ -182,7 +180,7 @@ def kinds(reasons: Iterable[Reason]) -> list[ReasonKind]:
 def load_tick(number: int, *, late_beats: int = 0, cpu_share: float = 0.1) -> Tick:
     """A tenth of a second of four users with answers after 20 ms; late beats are late by 100 ms each."""
     tick_ns = SECOND_NS // 10
-    latency = Durations({bucket_of(20_000_000): 20}, 20 * 20_000_000, 20_000_000)
+    latency = Histogram({bucket_of(20_000_000): 20}, 20 * 20_000_000, 20_000_000)
     return Tick(
         number,
         number * tick_ns,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.schedule import Steps
 from pytest_gpuserve.load.tick import Tick
-from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,7 +100,7 @@ class ScriptedEngines:
 def tick_of(number: int, begin_ns: int, requests: int = TICK_REQUESTS, *, last: bool = False) -> Tick:
     """A tick in which four users had so many answers, each as soon as that takes."""
     latency_ns = USERS * TICK_NS // requests
-    latency = Durations({bucket_of(latency_ns): requests}, requests * latency_ns, latency_ns)
+    latency = Histogram({bucket_of(latency_ns): requests}, requests * latency_ns, latency_ns)
     return Tick(
         number,
         begin_ns,
@@ -109,7 +108,7 @@ def tick_of(number: int, begin_ns: int, requests: int = TICK_REQUESTS, *, last: 
         requests=requests,
         latency=latency,
         service=latency,
-        lag=Durations({bucket_of(1000): requests}, requests * 1000, 1000),
+        lag=Histogram({bucket_of(1000): requests}, requests * 1000, 1000),
         cpu_ns=1_000_000,
         sent=requests,
         due=requests,

@@ -133,7 +133,11 @@ def window_at(cost: float, *, requests: int = 1000) -> Window:
         seconds=WINDOW_SECONDS * math.exp(cost),
         requests=requests,
         errors={},
-        latency=Histogram({bucket_of(round(latency * 1e9)): requests} if requests else {}, latency * requests, latency),
+        latency=Histogram(
+            {bucket_of(round(latency * 1e9)): requests} if requests else {},
+            round(latency * 1e9) * requests,
+            round(latency * 1e9),
+        ),
         items=BATCH * requests,
         batches=round(requests * math.exp(cost)),
     )

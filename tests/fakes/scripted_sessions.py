@@ -31,7 +31,6 @@ import msgspec
 import pytest
 
 from pytest_gpuserve import units
-from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.streams import Streams
@@ -261,7 +260,7 @@ def window_of(script: Script, speed: float, batch_factor: float, gpus: GpuUse | 
         seconds=WINDOW_SECONDS / speed,
         requests=script.requests,
         errors={},
-        latency=Histogram(counts, sum(latencies_ns) / 1e9, max(latencies_ns) / 1e9),
+        latency=Histogram(counts, sum(latencies_ns), max(latencies_ns)),
         items=script.requests,
         batches=max(1, round(script.requests / (script.batch * batch_factor))),
         client_cpu_seconds=0.05 / speed,
@@ -298,7 +297,7 @@ def show(windows: tuple[Window, ...], progress: Progress) -> None:
     now_ns = 0
     for number, window in enumerate(windows):
         end_ns = now_ns + round(window.seconds * 1e9)
-        latency = Durations(
+        latency = Histogram(
             dict(window.latency.counts),
             round(window.latency.sum_seconds * 1e9),
             round(window.latency.max_seconds * 1e9),

@@ -36,11 +36,11 @@ from tests.fakes.http_server import SAFETY_SECONDS, Serving, Totals, plan
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuserve.load.durations import Durations
     from pytest_gpuserve.load.schedule import Schedule
+    from pytest_gpuserve.measure.histogram import Histogram
 
 
-def above(durations: Durations, seconds: float) -> int:
+def above(durations: Histogram, seconds: float) -> int:
     """Return how many are surely longer."""
     return sum(count for bucket, count in durations.counts.items() if bucket > bucket_of(round(seconds * 1e9)))
 

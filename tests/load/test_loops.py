@@ -13,11 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.engine.loop import OPENING_AT_ONCE, RECONNECT_NS
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Steps, Trace
 from pytest_gpuserve.load.wire import Endpoint, Plan
-from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.objectives import Objectives
 from tests.fakes.simulated_load import HOUR_NS, MS, Reply, Sent, Simulation
 
@@ -74,7 +73,7 @@ def latencies(*durations_ns: int) -> tuple[Counter[int], int, int]:
     return Counter(map(bucket_of, durations_ns)), sum(durations_ns), max(durations_ns, default=0)
 
 
-def counted(reported: Durations) -> tuple[Counter[int], int, int]:
+def counted(reported: Histogram) -> tuple[Counter[int], int, int]:
     """Return what a tick says of durations."""
     return Counter(reported.counts), reported.sum_ns, reported.max_ns
 
@@ -327,7 +326,7 @@ def test_the_short_way_counts_like_the_long_one() -> None:
         simulation.serve = lambda sent, replies=replies: replies[sent.number]  # type: ignore[misc]  # mypy cannot infer lambdas with defaults
         check_account(simulation.run())
         assert len({sent.place for sent in simulation.sent}) == 5
-        figures.append([msgspec.structs.replace(tick, answers=[], lag=Durations()) for tick in simulation.ticks])
+        figures.append([msgspec.structs.replace(tick, answers=[], lag=Histogram()) for tick in simulation.ticks])
     assert figures[0] == figures[1]
     assert sum(tick.requests for tick in figures[0]) > 500
 

@@ -14,8 +14,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuserve.load.durations import Durations, requests_to_know
 from pytest_gpuserve.load.tick import COURSE_LENGTH, AnswerCount, Tick, together, total
+from pytest_gpuserve.measure.histogram import Histogram, requests_to_know
 from tests.load.ticks import taken
 
 UNHURRIED = settings(deadline=None, max_examples=40)  # a busy machine may stall any example
@@ -63,7 +63,7 @@ def ticks_of_engines(draw: st.DrawFn) -> list[list[Tick]]:
     return rows
 
 
-def pooled(parts: list[Durations]) -> tuple[Counter[int], int, int]:
+def pooled(parts: list[Histogram]) -> tuple[Counter[int], int, int]:
     """Counts, sum and maximum of all parts."""
     counts: Counter[int] = Counter()
     for part in parts:
@@ -134,7 +134,7 @@ def test_a_stretch_is_the_sum_of_its_ticks(rows: list[list[Tick]]) -> None:
     for name in HISTOGRAMS:
         found = getattr(totals, name)
         parts = [getattr(part, name) for part in ticks]
-        assert (Counter(found.histogram.counts), found.sum_ns, found.max_ns) == pooled(parts)
+        assert (Counter(found.counts), found.sum_ns, found.max_ns) == pooled(parts)
     assert Counter(totals.errors) == sum((Counter(part.errors) for part in ticks), Counter())
     assert totals.error_count == sum(totals.errors.values())
     assert (totals.users, totals.oldest_ns) == (ticks[-1].users, ticks[-1].oldest_ns)
@@ -195,8 +195,7 @@ def test_rates_are_by_hand() -> None:
     empty = Tick()
     derived = ("throughput", "output_tokens_per_second", "in_flight")
     assert [getattr(empty, name) for name in derived] == [None] * len(derived)
-    durations = Durations()
-    assert (durations.mean, durations.maximum, durations.quantile(0.5)) == (None,) * 3
+    assert (Histogram().mean, Histogram().known_quantile(0.5)) == (None, None)
     assert total([]) == empty
 
 
@@ -217,11 +216,11 @@ def test_the_course_of_requests_under_way_is_even_and_bounded() -> None:
 def test_mean_and_maximum_are_exact_and_bound_the_rest(values: list[int]) -> None:
     """Mean and maximum are not the histogram's; quantiles are within 0.05 % and never beyond them."""
     durations = taken(values)
-    mean, maximum = durations.mean or 0, durations.maximum or 0
+    mean, maximum = durations.mean, durations.max_seconds
     assert mean == pytest.approx(sum(values) / len(values) / 1e9, rel=1e-12)
     assert maximum == max(values) / 1e9
     for q in (0.5, 0.9, 0.99):
-        found = durations.quantile(q)
+        found = durations.known_quantile(q)
         if found is not None:
             assert found <= maximum
             exact = sorted(values)[math.ceil(Fraction(str(q)) * len(values)) - 1]
@@ -234,15 +233,15 @@ def test_a_quantile_is_known_once_something_lies_above_it(q: float, needed: int)
     assert requests_to_know(q) == needed
     assert math.ceil(Fraction(str(q)) * needed) < needed
     assert math.ceil(Fraction(str(q)) * (needed - 1)) == needed - 1
-    assert Durations({5: needed - 1}, needed, 1).quantile(q) is None
-    assert Durations({5: needed}, needed, 1).quantile(q) is not None
+    assert Histogram({5: needed - 1}, needed, 1).known_quantile(q) is None
+    assert Histogram({5: needed}, needed, 1).known_quantile(q) is not None
 
 
 @pytest.mark.parametrize("q", [0, 1, -0.5, 1.5, math.nan])
 def test_a_quantile_lies_within(q: float) -> None:
     """Minimum and maximum are no quantiles here, and nothing is outside of them."""
     with pytest.raises(ValueError, match="quantile"):
-        Durations().quantile(q)
+        Histogram().known_quantile(q)
 
 
 def test_size_does_not_grow_with_time() -> None:

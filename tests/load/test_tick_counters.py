@@ -10,7 +10,6 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.engine.tick_counters import (
     ALL_ANSWER_BYTES,
     DISTINCT_ANSWER_BYTES,
@@ -22,7 +21,7 @@ from pytest_gpuserve.load.engine.tick_counters import (
 )
 from pytest_gpuserve.load.tick import AnswerCount
 from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, frame
-from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.tick import Tick
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 SECRET, OTHER = "hf_abcdefghijkl", "sk-ABCDEFGHIJKL"
 
 EDGES = st.integers(1, 35_000).map(lambda around: int(1.001**around))
-"""Durations at a bucket's very edge, which a rounding would put into the next."""
+"""Histogram at a bucket's very edge, which a rounding would put into the next."""
 DURATIONS = st.integers(0, 10**13) | st.integers(0, 3000) | EDGES | EDGES.map(lambda edge: max(0, edge - 1))
 FAILED = st.tuples(st.sampled_from(["timeout", "protocol", "status 503"]), st.text(max_size=3))
 KEEPING: list[Literal["all", "some", "none"]] = ["all", "some", "none"]
@@ -63,8 +62,8 @@ def test_a_histogram_is_that_of_its_durations_whenever_it_is_settled(pieces: lis
         durations.settle()
     noted = [duration_ns for piece in pieces for duration_ns in piece]
     buckets = dict(Counter(map(bucket_of, noted)))
-    assert durations.close() == Durations(buckets, sum(noted), max(noted, default=0))
-    assert durations.close() == Durations()
+    assert durations.close() == Histogram(buckets, sum(noted), max(noted, default=0))
+    assert durations.close() == Histogram()
 
 
 @given(failed=st.lists(FAILED))
@@ -93,12 +92,12 @@ def test_a_tick_begins_where_the_last_one_ended_and_knows_nothing_of_it() -> Non
     first = counters.close(100, 40, open_loop=True, users=6)
     assert (first.number, first.begin_ns, first.end_ns, first.cpu_ns) == (0, 10, 100, 33)
     assert (first.due, first.with_usage, first.users, first.last) == (4, 5, 6, False)
-    five = Durations({bucket_of(5): 1}, 5, 5)
+    five = Histogram({bucket_of(5): 1}, 5, 5)
     assert (first.latency, first.service, first.lag, first.ttft, first.itl, first.tpot) == (five,) * 6
     second = counters.close(300, 45, open_loop=True, last=True)
     assert (second.number, second.begin_ns, second.end_ns, second.cpu_ns, second.last) == (1, 100, 300, 5, True)
     assert (second.requests, second.due, second.sent, second.with_usage) == (0, 0, 0, 0)
-    none = Durations()
+    none = Histogram()
     assert (second.latency, second.service, second.lag, second.ttft, second.itl, second.tpot) == (none,) * 6
     assert (second.errors, second.error_samples, second.answers, second.unchecked) == ({}, {}, [], 0)
 

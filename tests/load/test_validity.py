@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
 from pytest_gpuserve.load.tick import Tick, total
 from pytest_gpuserve.load.validity import (
@@ -22,6 +21,7 @@ from pytest_gpuserve.load.validity import (
     reasons,
 )
 from pytest_gpuserve.load.wire import BEAT_NS
+from pytest_gpuserve.measure.histogram import Histogram, merge
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.load.ticks import alike
 
@@ -85,7 +85,7 @@ def with_late(count: int, lag_ns: int, requests: int, latency_ns: int) -> Tick:
         requests=requests,
         sent=requests,
         due=requests,
-        lag=Durations.pooled([alike(requests - count, 1000), alike(count, lag_ns)]),
+        lag=merge([alike(requests - count, 1000), alike(count, lag_ns)]),
         latency=alike(requests, latency_ns),
         service=alike(requests, latency_ns),
         in_flight_ns=requests * latency_ns,
@@ -130,7 +130,7 @@ CASES: dict[str, tuple[Tick, Schedule, list[ReasonKind]]] = {
     "two late by under 1 %": (with_late(2, 3_900_000, 100, 400_000_000), OPEN, []),
     # What made a newcomer's first run red: two lags of 4 ms among the few of a closed loop of 60 ms.
     "two hiccups of few": (
-        closed(**MANY, lag=Durations.pooled([alike(60, 1000), alike(2, 3_990_000)])),
+        closed(**MANY, lag=merge([alike(60, 1000), alike(2, 3_990_000)])),
         Closed(32),
         [],
     ),
@@ -150,7 +150,7 @@ CASES: dict[str, tuple[Tick, Schedule, list[ReasonKind]]] = {
     "a queue of few ticks": (opened(course=GROWING[:19]), OPEN, []),
     "a queue that grows little": (opened(course=tuple(number // 2 for number in range(50))), OPEN, []),
     "a moment for a connection": (closed(opening=3, oldest_opening_ns=900_000_000), CLOSED, []),
-    "lag of no request known": (opened(lag=Durations()), OPEN, [UNKNOWN]),
+    "lag of no request known": (opened(lag=Histogram()), OPEN, [UNKNOWN]),
     "lag of one request not known": (opened(lag=alike(999, 1000)), OPEN, [UNKNOWN]),
     "no lag where the load wished to wait": (opened(lag=alike(10, 1000), held=990), Poisson(1000.0, 10), []),
     # Due with the end of the stretch and sent just after it; two are more than the edge.
@@ -161,7 +161,7 @@ CASES: dict[str, tuple[Tick, Schedule, list[ReasonKind]]] = {
     "little's law of service times": (opened(latency=alike(1000, 400_000_000)), OPEN, []),
     "nothing counted under way": (closed(in_flight_ns=0), Closed(USERS, 0.1), [IN_FLIGHT]),
     "nothing under way, no latency": (
-        closed(in_flight_ns=0, latency=Durations(alike(1000, 1).counts, 0, 1)),
+        closed(in_flight_ns=0, latency=Histogram(alike(1000, 1).counts, 0, 1)),
         Closed(USERS, 0.1),
         [IN_FLIGHT],
     ),

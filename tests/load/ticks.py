@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.tick import Tick
-from pytest_gpuserve.measure.histogram import bucket_of
+from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,15 +16,15 @@ if TYPE_CHECKING:
 TICK_NS = 100_000_000
 
 
-def taken(durations_ns: Iterable[int]) -> Durations:
+def taken(durations_ns: Iterable[int]) -> Histogram:
     """What an engine counts of these durations."""
     durations = list(durations_ns)
-    return Durations(dict(Counter(map(bucket_of, durations))), sum(durations), max(durations, default=0))
+    return Histogram(dict(Counter(map(bucket_of, durations))), sum(durations), max(durations, default=0))
 
 
-def alike(count: int, nanoseconds: int) -> Durations:
+def alike(count: int, nanoseconds: int) -> Histogram:
     """What an engine counts of so many durations of one length."""
-    return Durations({bucket_of(nanoseconds): count}, count * nanoseconds, nanoseconds) if count else Durations()
+    return Histogram({bucket_of(nanoseconds): count}, count * nanoseconds, nanoseconds) if count else Histogram()
 
 
 def tick_of(number: int, requests: int, latency_ns: int, **more: Any) -> Tick:  # noqa: ANN401 -- of the tick

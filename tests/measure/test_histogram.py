@@ -76,7 +76,7 @@ def test_counts_that_cannot_be_are_refused(counts: dict[int, int]) -> None:
 def test_text_reads_back_as_the_histogram(histogram: Histogram) -> None:
     """Sum and maximum to six digits, the first bucket, then gaps, each with its count."""
     assert Histogram.from_text(histogram.to_text()) == histogram
-    assert Histogram({7: 1, 10: 25, 11: 1}, 1 / 3, 0.25).to_text() == "0.333333 0.25 7+1 3+25 1+1"
+    assert Histogram({7: 1, 10: 25, 11: 1}, 333_333_333, 250_000_000).to_text() == "0.333333 0.25 7+1 3+25 1+1"
     assert Histogram({}).to_text() == ""
 
 
@@ -88,7 +88,7 @@ def test_a_thin_histogram_has_the_quantiles_of_metrics(counts: dict[int, int]) -
     for q in (0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0):
         assert thin.quantile(q) == whole.quantile(q)
     assert (thin.total, thin.counts.get(0)) == (whole.total, whole.counts.get(0))
-    assert thin.mean_of_buckets == pytest.approx(whole.mean_of_buckets)
+    assert thin.mean_of_buckets == pytest.approx(whole.mean_of_buckets, abs=1e-9)
     assert len(thin.counts) <= 8
     assert thin.thinned() == thin
 

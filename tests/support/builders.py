@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -30,9 +29,8 @@ OTHER_COMMIT = "fedcba9876543210fedcba9876543210fedcba98"
 
 def histogram(latencies_seconds: Iterable[float]) -> Histogram:
     """The histogram of latencies in seconds."""
-    latencies = list(latencies_seconds)
-    counts = Counter(bucket_of(round(latency * 1e9)) for latency in latencies)
-    return Histogram(dict(counts), math.fsum(latencies), max(latencies, default=0.0))
+    nanoseconds = [round(latency * 1e9) for latency in latencies_seconds]
+    return Histogram(dict(Counter(map(bucket_of, nanoseconds))), sum(nanoseconds), max(nanoseconds, default=0))
 
 
 def window(

@@ -13,10 +13,9 @@ from math import floor, log2
 from operator import truediv
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.load.durations import Durations
 from pytest_gpuserve.load.engine.transport import Repeat, text_of
 from pytest_gpuserve.load.tick import HISTOGRAMS, AnswerCount, Tick
-from pytest_gpuserve.measure.histogram import LOG2_BASE
+from pytest_gpuserve.measure.histogram import LOG2_BASE, Histogram
 from pytest_gpuserve.process.logs import excerpt
 
 if TYPE_CHECKING:
@@ -66,10 +65,10 @@ class DurationRecorder:
         self._counts.update(map(floor, map(truediv, map(log2, noted), repeat(LOG2_BASE))))
         self._noted.clear()
 
-    def close(self) -> Durations:
+    def close(self) -> Histogram:
         """Hand out what was noted, and begin anew."""
         self.settle()
-        durations = Durations(self._counts, self._sum_ns, self._max_ns)
+        durations = Histogram(self._counts, self._sum_ns, self._max_ns)
         self._counts = Counter()
         self._sum_ns = 0
         self._max_ns = 0
