@@ -16,7 +16,7 @@ from pytest_gpuserve.experiment.server_arm import (
     _overload,
 )
 from pytest_gpuserve.experiment.shape import TICKS_A_WINDOW, LoadShape
-from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Poisson
+from pytest_gpuserve.load.schedule import Closed, Poisson
 from pytest_gpuserve.load.tick import Tick, total
 from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
@@ -64,7 +64,6 @@ FAST = ticks(10, 100, 0.001)
         pytest.param(ticks(10, 1, 60.0), None, 1, Pace(MOST_TICKS, MOST_TICKS), id="but not for ever"),
         pytest.param(ticks(10, 0, 0.0), None, 10**6, Pace(SETTLE_TICKS, TICKS_A_WINDOW), id="nothing known"),
         pytest.param(ticks(5, 10, 30.0) + FAST[5:], None, 1, Pace(SETTLE_TICKS, TICKS_A_WINDOW), id="its later half"),
-        pytest.param(FAST, 4.0, 1, Pace(SETTLE_TICKS, TICKS_A_WINDOW), id="eight windows in a start"),
         pytest.param(FAST, 40.0, 1, Pace(SETTLE_TICKS, 50), id="a longer load has longer windows"),
     ],
 )
@@ -89,14 +88,11 @@ def test_windows_are_as_long_as_the_tolerance_needs(tolerance: float, fast: int,
 @pytest.mark.parametrize(
     ("schedule", "requests", "due", "expected"),
     [
-        (Constant(1.0), 10_000, 10_000, False),
         (Poisson(1.0), 9300, 10_000, False),
         (Poisson(1.0), 9100, 10_000, True),
         (Poisson(1.0), 64, 100, True),
         (Poisson(1.0), 65, 100, False),
-        (Constant(1.0), 0, 3, False),
         (Closed(4), 0, 10_000, False),
-        (Burst(9), 0, 10_000, False),
     ],
 )
 def test_an_open_loop_whose_requests_are_not_answered_is_overloaded(
@@ -225,20 +221,6 @@ def test_both_servers_end_at_the_same_time(stage: Stage) -> None:
     """The second is asked to before the first is waited for: a server takes seconds to end."""
     stage.round()
     assert sorted(stage.ending) == sorted(ARMS)
-
-
-def test_a_start_costs_each_of_its_loads_its_part(stage: Stage) -> None:
-    """And the warm-up of both servers, as a multiple of the time in which a block is measured."""
-    both = stage.pair(LoadShape(Closed(4), warmup_seconds=1.5))
-    both.measure(3)
-    opened = both._open
-    assert opened is not None
-    opened.pair.start_seconds = 4.0
-    window_seconds = TICKS_A_WINDOW * TICK_NS / 1e9
-    assert both.start_in_blocks == pytest.approx((4.0 + 2 * 1.5) / (4 * window_seconds))
-    opened.pair.loads["another"] = lambda _: None
-    assert both.start_in_blocks == pytest.approx((2.0 + 2 * 1.5) / (4 * window_seconds))
-    both.close()
 
 
 @either_way

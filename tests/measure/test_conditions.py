@@ -27,6 +27,7 @@ from pytest_gpuserve.measure.conditions import (
 )
 from pytest_gpuserve.measure.telemetry import GpuTelemetry, Spread, Telemetry
 from pytest_gpuserve.verdict.reason import ReasonKind
+from tests.compare.vocabulary import cases
 from tests.support.reasons import because, said
 
 UUID = "GPU-1"
@@ -179,32 +180,20 @@ FOREIGN = f"foreign process on {UUID}: process "
 NOT_SEEN = f"{UUID}: its processes"
 
 
-@pytest.mark.parametrize(
-    ("looks", "server_began", "invalid", "unknown"),
-    [
+@cases(
+    "looks, server_began, invalid, unknown",
+    {
         # Once, however often it was seen; and one look is enough.
-        (((), (OURS, THEIRS), (OURS, THEIRS)), 1, FOREIGN + "20 (blender, 2048 MiB); ", ""),
-        (((OURS,), (OURS, NAMELESS), (OURS,)), 1, FOREIGN + "30 (of unknown name, unknown memory)", ""),
-        (((OURS,), (ORPHAN,)), 0, "", ""),
+        "foreign": (((), (OURS, THEIRS), (OURS, THEIRS)), 1, FOREIGN + "20 (blender, 2048 MiB); ", ""),
+        "came and went": (((OURS,), (OURS, NAMELESS)), 1, FOREIGN + "30 (of unknown name, unknown memory)", ""),
+        "was ours once": (((OURS,), (ORPHAN,)), 0, "", ""),
         # Before the start nobody can be ours, also where pids are of another namespace; after it nobody knows.
-        (((NAMELESS,), (NAMELESS,)), 1, FOREIGN + "30", ""),
-        (((NAMELESS,), (NAMELESS,)), 0, "", "process 30"),
-        (((), (NAMELESS,), (NAMELESS,)), 1, "", "--pid=host"),
-        (((), None), 1, "", ""),
-        ((None, None), 1, "", NOT_SEEN),
-        ((), 1, "", NOT_SEEN),
-    ],
-    ids=[
-        "foreign",
-        "came and went",
-        "was ours once",
-        "there before the server",
-        "came with the server",
-        "of another namespace",
-        "seen in one sample",
-        "never seen",
-        "no sample",
-    ],
+        "there before the server": (((NAMELESS,), (NAMELESS,)), 1, FOREIGN + "30", ""),
+        "came with the server": (((NAMELESS,), (NAMELESS,)), 0, "", "process 30"),
+        "of another namespace": (((), (NAMELESS,), (NAMELESS,)), 1, "", "--pid=host"),
+        "seen in one sample": (((), None), 1, "", ""),
+        "never seen": ((None, None), 1, "", NOT_SEEN),
+    },
 )
 def test_processes_of_others_are_named(
     looks: tuple[tuple[DeviceProcess, ...] | None, ...], server_began: int, invalid: str, unknown: str
@@ -242,28 +231,17 @@ def test_use_without_a_process_is_foreign(
 BUSY, IDLE = {"gpu_utilisation": 0.01}, {"gpu_utilisation": 0.0}
 
 
-@pytest.mark.parametrize(
-    ("looks", "invalid", "unknown"),
-    [
-        ([{**IDLE, "processes": ()}], True, False),
-        ([IDLE, {**IDLE, "processes": (THEIRS,)}], True, False),
-        ([{"memory_used_bytes": 514 * MIB}], True, False),
-        ([IDLE, BUSY], False, False),
-        ([IDLE, {**IDLE, "processes": (OURS,)}], False, False),
-        ([IDLE, {**IDLE, "memory_used_bytes": 515 * MIB}], False, False),
-        ([{**IDLE, "memory_used_bytes": None}], False, True),
-        ([], False, False),
-    ],
-    ids=[
-        "nothing of it",
-        "only another's process",
-        "no utilisation and no processes known",
-        "busy once",
-        "a process of ours",
-        "a light load in a container without processes",
-        "memory unknown",
-        "no load yet",
-    ],
+@cases(
+    "looks, invalid, unknown",
+    {
+        "only another's process": ([IDLE, {**IDLE, "processes": (THEIRS,)}], True, False),
+        "no utilisation and no processes known": ([{"memory_used_bytes": 514 * MIB}], True, False),
+        "busy once": ([IDLE, BUSY], False, False),
+        "a process of ours": ([IDLE, {**IDLE, "processes": (OURS,)}], False, False),
+        "a light load in a container": ([IDLE, {**IDLE, "memory_used_bytes": 515 * MIB}], False, False),
+        "memory unknown": ([{**IDLE, "memory_used_bytes": None}], False, True),
+        "no load yet": ([], False, False),
+    },
 )
 def test_a_server_that_does_not_use_the_gpu(looks: list[dict[str, Any]], *, invalid: bool, unknown: bool) -> None:
     """Nothing may tell of use: no process of its own, no utilisation, and no more memory than before its start."""
