@@ -51,29 +51,13 @@ class Meeting(torch.nn.Module):
         return torch.full((x.shape[0], 1), count)
 
 
-class Small(torch.nn.Module):
-    """A convolution, a normalisation with buffers, a linear layer and a buffer that no state dict has."""
-
-    def __init__(self, classes: int = 5) -> None:
-        super().__init__()
-        self.convolution = torch.nn.Conv2d(3, 4, 3)
-        self.normalisation = torch.nn.BatchNorm2d(4)
-        self.linear = torch.nn.Linear(4, classes)
-        self.register_buffer("scale", torch.arange(1.0, classes + 1), persistent=False)
-
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Scores of ``[N, 3, H, W]`` images, ``[N, classes]``."""
-        scores: torch.Tensor = self.linear(self.normalisation(self.convolution(images)).relu().mean((2, 3)))
-        return scores * self.scale
-
-
 def doubling(seconds: float = 0.0) -> torch.nn.Module:
     """See ``Doubling``."""
     return Doubling(seconds)
 
 
-def scores(classes: int) -> torch.nn.Module:
-    """Like ``Small``, of torch's own modules alone."""
+def scores(classes: int = 5) -> torch.nn.Module:
+    """Scores of ``[N, 3, H, W]`` images, ``[N, classes]``: with weights and buffers, of torch's own modules alone."""
     return torch.nn.Sequential(
         torch.nn.Conv2d(3, 4, 3),
         torch.nn.BatchNorm2d(4),

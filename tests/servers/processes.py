@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -88,25 +90,30 @@ def end_and_look(
 def owner_killed(test: str, folder: Path, **arguments: object) -> list[int]:
     """Kill a process that runs a test module's ``Project``; what the server's processes were.
 
-    Neither they, nor their shared memory, nor the folder of the start may be left.
+    Neither they, nor their shared memory, nor anything in their folder for temporary files may be left.
     """
     program = f"""
 import sys, time
 from pathlib import Path
 from {test} import Project
 with Project(Path(sys.argv[1])).running(**{arguments!r}) as instance:
-    print(instance.site.folder, *[member.pid for member in instance.process.tree()], flush=True)
+    print(*[member.pid for member in instance.process.tree()], flush=True)
     time.sleep(600)
 """
     command = [sys.executable, "-c", program, str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPOSITORY) as owner:
-        try:
-            assert owner.stdout is not None
-            place, *pids = owner.stdout.readline().decode().split()
-            family = [psutil.Process(int(pid)) for pid in pids]
-            memory = segments_of(family)
-        finally:
-            owner.send_signal(signal.SIGKILL)
-    check_all_end(family)
-    eventually(lambda: not any(each.exists() for each in (Path(place), *memory)), "nothing of its start is left")
-    return [int(pid) for pid in pids]
+    # Short enough for Unix sockets in it, and nobody else's.
+    with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as place:
+        environment = {**os.environ, "TMPDIR": place}
+        with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=REPOSITORY, env=environment) as owner:
+            try:
+                assert owner.stdout is not None
+                pids = [int(pid) for pid in owner.stdout.readline().split()]
+                assert list(Path(place).iterdir())
+                family = [psutil.Process(pid) for pid in pids]
+                memory = segments_of(family)
+            finally:
+                owner.send_signal(signal.SIGKILL)
+        check_all_end(family)
+        eventually(lambda: not any(each.exists() for each in memory), "no shared memory is left")
+        eventually(lambda: not list(Path(place).iterdir()), "nothing of its start is left")
+    return pids

@@ -163,8 +163,10 @@ def test_an_app_that_cannot_start_says_why(project: Project, arguments: dict[str
 
 def test_nothing_is_left_when_its_owner_is_killed(project: Project) -> None:
     """No process, no folder of the start or of Triton's own, no shared memory."""
+    # Triton itself heeds no TMPDIR.
+    models = set(Path("/tmp").glob("folder*/1/pytriton*"))
     app, *others = owner_killed("tests.servers.test_pytriton_server", project.folder)
     assert len(others) >= 2
     # pytriton names its regions so.
     assert not list(Path("/dev/shm").glob(f"pytrtion{app}-*"))
-    assert not list(Path("/tmp").glob("folder*/1/pytriton*"))
+    assert set(Path("/tmp").glob("folder*/1/pytriton*")) <= models

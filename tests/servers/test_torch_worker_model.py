@@ -30,8 +30,8 @@ CPU = torch.device("cpu")
 
 @pytest.fixture(scope="module")
 def small() -> Callable[..., Any]:
-    """A model with weights, buffers and a buffer that no state dict has."""
-    return torch_model.load_callable(MODELS, "Small")
+    """A model with weights and buffers."""
+    return torch_model.load_callable(MODELS, "scores")
 
 
 def executed(module: Torch, *requests: InferenceRequest, batching: bool = True) -> list[list[Tensor]]:
@@ -66,7 +66,7 @@ def test_weights_from_a_file_make_the_same_model(small: Callable[..., Any], tmp_
 
 def test_a_seed_makes_the_weights(small: Callable[..., Any]) -> None:
     """The same seed gives the same model, another one another."""
-    first, again, other = (torch_model.built_model(small, {}, seed).linear.weight for seed in (1, 1, 2))
+    first, again, other = (torch_model.built_model(small, {}, seed)[5].weight for seed in (1, 1, 2))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -74,17 +74,17 @@ def test_a_seed_makes_the_weights(small: Callable[..., Any]) -> None:
 def test_weights_of_another_model_are_refused_by_name(small: Callable[..., Any], tmp_path: Path) -> None:
     """What is missing, what is too much and what has another shape is named, buffers too."""
     state = torch_model.built_model(small, {}, seed=0).state_dict()
-    del state["normalisation.running_mean"], state["convolution.bias"]
+    del state["1.running_mean"], state["0.bias"]
     state["head.weight"] = torch.zeros(1)
     torch.save(state, tmp_path / "w.pth")
     model = torch_model.built_model(small, {"classes": 2}, seed=0)
     with pytest.raises(ServerFailed) as problem:
         torch_model.fill(model, tmp_path / "w.pth", CPU)
     for words in (
-        'Missing key(s) in state_dict: "convolution.bias", "normalisation.running_mean"',
+        'Missing key(s) in state_dict: "0.bias", "1.running_mean"',
         'Unexpected key(s) in state_dict: "head.weight"',
-        "size mismatch for linear.bias",
-        "size mismatch for linear.weight",
+        "size mismatch for 5.bias",
+        "size mismatch for 5.weight",
     ):
         assert words in problem.value.found
 
@@ -106,7 +106,7 @@ def test_what_is_no_state_dict_is_refused(small: Callable[..., Any], tmp_path: P
     if content in {"garbage", "empty"}:
         path.write_bytes(b"garbage" * 100 * (content == "garbage"))
     elif content.startswith("code"):
-        torch.save({"linear.weight": Mischief(ran)}, path, _use_new_zipfile_serialization=content == "code")
+        torch.save({"5.weight": Mischief(ran)}, path, _use_new_zipfile_serialization=content == "code")
     else:
         torch.save([1, 2] if content == "list" else torch.nn.Linear(2, 2), path)
     with pytest.raises(ServerFailed, match=r"w\.pth cannot be read as a state dict"):
@@ -120,7 +120,7 @@ def test_weights_in_torchs_old_format_are_read(small: Callable[..., Any], tmp_pa
     torch.save(state, tmp_path / "w.pth", _use_new_zipfile_serialization=False)
     model = torch_model.built_model(small, {}, seed=0)
     torch_model.fill(model, tmp_path / "w.pth", CPU)
-    assert torch.equal(model.linear.weight, state["linear.weight"])
+    assert torch.equal(model[5].weight, state["5.weight"])
 
 
 def test_what_makes_no_module_is_named() -> None:

@@ -11,7 +11,7 @@ import pytest
 from pytest_gpuserve.asking import Refused
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.handle import ServerHandle
-from pytest_gpuserve.load.schedule import Burst, Constant, Steps
+from pytest_gpuserve.load.schedule import Burst, Steps
 from pytest_gpuserve.load.shared_memory import FOLDER, PREFIX
 from pytest_gpuserve.load.tensors import equal_to
 from pytest_gpuserve.servers.base import Site
@@ -101,5 +101,3 @@ def test_what_cannot_go_through_shared_memory_is_refused(handle: ServerHandle) -
         handle.rotate([echo(handle), echo(handle, shared_memory=PLACES)])
     with pytest.raises(UsageProblem, match="have the same outputs"):
         handle.rotate([echo(handle, shared_memory=PLACES), echo(handle, shared_memory={"Y": 8})])
-    with pytest.raises(UsageProblem, match="needs a ceiling"):
-        echo(handle, shared_memory=PLACES).check_schedule(Constant(5.0))
