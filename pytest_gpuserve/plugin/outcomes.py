@@ -11,7 +11,7 @@ from pytest_gpuserve.process.secrets import SECRET_NAME, without_secrets
 from pytest_gpuserve.report.results import LogTail, RunResult, TestResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     import pytest
@@ -137,19 +137,15 @@ class Outcomes:
         return text
 
 
-def uncut(text: str, explanations: Iterable[Sequence[str]]) -> str:
-    """Put explanations back that pytest has cut for a terminal.
+def uncut(text: str, explanations: Sequence[Sequence[str]]) -> str:
+    """Put the explanation back that pytest has cut for a terminal: the last one that it shows of an assertion.
 
     Args:
         explanations: Those of a test, each headline first.
     """
-    for lines in explanations:
+    for lines in reversed(explanations):
         start = text.find(lines[0])
         cut = _CUT.search(text, start) if start >= 0 else None
-        if cut is None:
-            continue
-        left = "\n".join(line.strip() for line in text[start : cut.start()].splitlines()).removesuffix("...")
-        # Else it is another explanation of the same assertion that was cut.
-        if "\n".join(line.strip() for line in lines).startswith(left):
-            text = text[:start] + f"\n{cut['indent']}".join(lines) + text[cut.end() :]
+        if cut is not None:
+            return text[:start] + f"\n{cut['indent']}".join(lines) + text[cut.end() :]
     return text

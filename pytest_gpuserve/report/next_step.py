@@ -92,7 +92,7 @@ def closer_command(judgement: Judgement, nodeid: str, gpu: str, *, before: str) 
         before: As `code_before` says.
     """
     alone = judgement.verdict is Verdict.REGRESSED and judgement.reference_kind == "baseline"
-    if not alone or not nodeid.isprintable() or judgement.has(ReasonKind.SIDE_BY_SIDE):
+    if not alone or not nodeid.isprintable():
         return ""
     return f"{CLOSER}: {command([nodeid], gpu, f'--against={before}')}" if before else ""
 
@@ -168,7 +168,7 @@ def next_step(result: SessionResult) -> str:
 
 def _regressed(result: SessionResult, rows: Sequence[Row]) -> str:
     stored = [row for row in rows if _is_stored(result, row)]
-    alone = [row for row in stored if not _is_side_by_side(row)]
+    alone = [row for row in stored if row.judgement.reference_kind == "baseline"]
     # A recording was asked to accept it already, and only lacks the reason.
     closer = "" if result.update else _closer(result, alone)
     if closer:
@@ -199,7 +199,7 @@ def _inconclusive(result: SessionResult, rows: Sequence[Row]) -> str:
     advised = [row for row in rows if _advice(row) != _UNKNOWN]
     if advised:
         return _advised(result, advised)
-    alone = [row for row in rows if _is_stored(result, row) and not _is_side_by_side(row)]
+    alone = [row for row in rows if _is_stored(result, row) and row.judgement.reference_kind == "baseline"]
     return _closer(result, alone)
 
 
@@ -268,11 +268,6 @@ def _selection(result: SessionResult, wanted: Sequence[str], *, only_these: bool
 def _is_stored(result: SessionResult, row: Row) -> bool:
     """Whether a stored baseline was asked, whoever decided."""
     return result.stored and row.judgement.reference_kind in RECORDABLE
-
-
-def _is_side_by_side(row: Row) -> bool:
-    metric = row.judgement.metric
-    return any(judged.reference_kind == "against" and judged.metric == metric for judged in row.run.judgements)
 
 
 def _advice(row: Row) -> str:

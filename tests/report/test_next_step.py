@@ -89,10 +89,10 @@ STEADIER = f"give the server a longer warm-up, load(..., warmup_seconds=...), {A
 
 STEPS: dict[str, tuple[SessionResult, str]] = {
     "what moved is looked at beside the same base, and then it is accepted": (
-        one(judgement(), SETTLED, base=("--against=0123456789ab",)),
+        one(SETTLED, base=("--against=0123456789ab",)),
         f"see what moved: {TYPED} --against=0123456789ab --gpuserve-report=report.html\n  or: {ACCEPTING}",
     ),
-    "where that base is not known it can be accepted": (one(judgement(), SETTLED), ACCEPTING),
+    "where that base is not known it can be accepted": (one(SETTLED), ACCEPTING),
     # The run was asked to accept it, so that nothing has to be looked at closer.
     "a recording that would loosen lacks a reason": (
         one(judgement(reasons=(LOOSENS,)), update=UPDATE),
@@ -136,7 +136,7 @@ STEPS: dict[str, tuple[SessionResult, str]] = {
         one(LAST_LOOK),
         f"look closer, beside the code before: {TYPED} --against='HEAD~1'",
     ),
-    "which it was": (one(LAST_LOOK, replace(LAST_LOOK, reference_kind="against")), ""),
+    "which it was": (one(replace(LAST_LOOK, reference_kind="against")), ""),
     "few requests need a longer load, not more sessions": (
         one(because(FEW, verdict=Verdict.INCONCLUSIVE, metric="latency.p99")),
         f"measure longer, load(..., seconds=...), or widen the tolerance, {AGAIN}",
