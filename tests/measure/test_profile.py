@@ -36,9 +36,6 @@ def profile(stages: dict[str, StageTime]) -> Profile:
         # Without a counter of the queue it is what computation leaves of the server's time; the rest is outside.
         pytest.param(STAGES, 0.003, QueueFrom.SERVER, 0.002, id="rest of the server's time"),
         pytest.param(
-            {QUEUE: StageTime(0.02, 10), COMPUTE: StageTime(0.05, 10)}, 0.002, QueueFrom.COUNTER, 0.003, id="counted"
-        ),
-        pytest.param(
             {QUEUE: StageTime(0.02, 10), COMPUTE: StageTime(0.05, 10), SERVER: StageTime(0.09, 10)},
             0.002,
             QueueFrom.COUNTER,

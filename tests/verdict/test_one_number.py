@@ -18,7 +18,6 @@ from pytest_gpuserve.verdict.sequential import LEVELS, LOOKS, first_look
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.fakes.scripted_pairing import ScriptedPairing, a_comparison, round_of
 from tests.support.counting import short_and_long
-from tests.support.reasons import said
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,12 +122,3 @@ def test_one_round_decides_nothing() -> None:
     assert found[:2] == [Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE]
     assert found[-1] is Verdict.PASS
     assert 2 <= len(comparison.rounds) <= 3
-
-
-def test_memory_of_servers_that_shared_the_gpu_is_invalid_and_says_what_helps() -> None:
-    """Side by side it is neither passed nor measured on."""
-    comparison = a_comparison(ScriptedPairing())
-    comparison.more()
-    judged = comparison.judge(METRICS["gpu_memory"], 0.02)
-    assert judged.verdict is Verdict.INVALID
-    assert "gpuserve(one_at_a_time=True)" in " ".join(said(judged.reasons))

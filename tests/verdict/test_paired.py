@@ -208,25 +208,16 @@ asked = partial(paired_evidence, most_growth=Growth(0.05), levels=LEVEL)
     ("call", "said"),
     [
         # Nothing measured is never a difference of 0, and damaged history never becomes a belief.
-        *(
-            (partial(RoundPoint, differences), "block difference")
-            for differences in ((), (math.nan,), (0.1, math.inf), (-math.inf, 0.0))
-        ),
+        *((partial(RoundPoint, differences), "block difference") for differences in ((), (math.nan,), (0.1, math.inf))),
         *((partial(learn_prior, THROUGHPUT, [[1.0, cost]], []), "log costs") for cost in (math.nan, math.inf)),
         # A prior that knows everything, or nothing.
         *(
             (partial(Prior, spread, dof), "prior")
-            for spread, dof in ((0.0, 3), (-1.0, 3), (math.nan, 3), (1e-4, 0), (1e-4, math.inf))
+            for spread, dof in ((0.0, 3), (math.nan, 3), (1e-4, 0), (1e-4, math.inf))
         ),
-        (
-            partial(paired_evidence, THROUGHPUT, [], DEFAULT, most_growth=Growth(0.05), levels=LEVEL),
-            "at least one round",
-        ),
+        (partial(asked, THROUGHPUT, [], DEFAULT), "at least one round"),
         (partial(asked, THROUGHPUT, ONE, DEFAULT, most_growth=Growth(0)), "growth"),
-        (
-            partial(paired_evidence, THROUGHPUT, ONE, DEFAULT, most_growth=Growth(0.05), levels=Levels(0.5, 0.1)),
-            "level",
-        ),
+        (partial(asked, THROUGHPUT, ONE, DEFAULT, levels=Levels(0.5, 0.1)), "level"),
         *(
             (partial(paired_limit, THROUGHPUT, ONE, LEARNED, limit_log_cost=limit, levels=LEVEL), "limit")
             for limit in (math.nan, math.inf, -math.inf)

@@ -157,16 +157,6 @@ def test_a_first_round_that_ends_early_saves_time_and_costs_no_power(
     assert saved <= (1.02 if start_windows == 20 else 0.85 if noise is QUIET else 0.95) + 0.02
 
 
-@short_and_long(300, 20_000)
-@of_each_noise()
-def test_a_wrong_claim_on_the_line_is_rare(noise: Noise, count: int) -> None:
-    """A build that is worse by exactly what is nothing to talk about is called REGRESSED in at most 5 of 100 runs."""
-    ends = [outcome(pair.slowed(0.05 * INDIFFERENT_SHARE)) for pair in comparisons(noise, count)]
-    rate = share([end.verdict is Verdict.REGRESSED for end in ends])
-    LOG.info("rate %.4f of %d", rate, count)
-    assert rate <= 0.05
-
-
 @short_and_long(400, 20_000)
 @pytest.mark.parametrize(
     ("noise", "most"), [(QUIET, 0.01), (TYPICAL, 0.01), (NOISY, 0.02)], ids=[noise.name for noise in NOISES]
