@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from itertools import takewhile
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,18 +13,16 @@ import pytest
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.schedule import Burst, Poisson, Steps, Trace
+from pytest_gpuserve.load.schedule import Burst, Steps, Trace
 from pytest_gpuserve.load.source import LocalEngines
 from tests.fakes.http_server import Serving, Totals, plan
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.schedule import Arrival, Schedule
+    from pytest_gpuserve.load.schedule import Schedule
 
 RESTARTS = 12
 
 SLOW_MS = 400
-
-EARLY_SECONDS = 0.2
 
 
 def connections(engines: Engines) -> int:
@@ -70,48 +67,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(server: Serving) -> Non
         assert Totals(engines).take_waiting(2).ticks[0].number == 0
 
 
-def test_a_load_begun_anew_counts_from_nothing(server: Serving) -> None:
-    """Its ticks have numbers from 0 on, its clock begins after the halt, its connections are new, none is lacking."""
-    with Engines(plan(server.port, "/ok?ms=1", connections=4)) as engines:
-        first = loaded(engines)
-        # Reports that nobody reads before the halt are thrown away.
-        time.sleep(0.3)
-        engines.halt(seed=0)
-        halted_ns = time.perf_counter_ns()
-        engines.begin()
-        second = loaded(engines)
-        assert connections(engines) == 4
-    assert [tick.number for tick in second.ticks] == list(range(len(second.ticks)))
-    assert first.ticks[-1].end_ns < halted_ns < second.ticks[0].begin_ns
-    # Nothing of the first load is counted: at the begin no request was under way, and each was sent in the second.
-    assert all(tick.requests <= second.sent for tick in second.ticks)
-    assert second.sent <= second.requests + 4
-    assert second.errors == {}
-
-
 # -- the seed
-
-
-def test_the_seed_of_the_halt_counts(server: Serving) -> None:
-    """An open loop has the arrivals of its seed: of the plan's at first, then of the last halt's, over all engines."""
-    schedule = Poisson(400.0)
-    expected = {seed: sum(1 for _ in takewhile(early, schedule.arrivals(seed))) for seed in (3, 4, 5)}
-    assert len(set(expected.values())) == 3
-    whole = msgspec.structs.replace(plan(server.port, schedule=schedule, seconds=EARLY_SECONDS), seed=3)
-    with Engines(whole, 2) as engines:
-        assert Totals(engines).take_to_end().due == expected[3]
-        # Also of a load that was not begun, however often it was halted.
-        for seeds in ((3,), (5, 4), (4, 3, 5)):
-            for seed in seeds:
-                engines.halt(seed=seed)
-            engines.begin()
-            totals = Totals(engines).take_to_end()
-            assert totals.due == totals.requests == expected[seeds[-1]]
-
-
-def early(arrival: Arrival) -> bool:
-    """Whether it is due within the load."""
-    return arrival.at_ns < EARLY_SECONDS * 1e9
 
 
 # -- when a load is halted

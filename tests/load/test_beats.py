@@ -7,7 +7,6 @@ import subprocess
 import sys
 import time
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,17 +46,6 @@ def test_what_is_late_was_due_within_the_standstill(still_ns: int, after_ns: int
     assert all(due_ns + by_ns == end_ns and due_ns >= BEAT_NS for due_ns, by_ns in late)
     assert [due_ns for due_ns, _ in late] == [BEAT_NS * (1 + number) for number in range(len(late))]
     assert end_ns - BEAT_NS * (1 + len(late)) <= ON_TIME_NS
-
-
-@pytest.mark.parametrize("still_ms", [2, 5, 7, 20, 300])
-def test_late_beats_tell_on_average_what_answers_wait(still_ms: int) -> None:
-    """Over all times at which a standstill of d may begin: d of time, d**2 / 2 of waiting, but for what is on time."""
-    phases = range(0, BEAT_NS, BEAT_NS // 500)
-    found = [looked(still_ms * MS, after_ns) for after_ns in phases]
-    still = sum(len(late) for late in found) * BEAT_NS / len(phases)
-    waited = sum(by_ns for late in found for _, by_ns in late) * BEAT_NS / len(phases)
-    assert still == pytest.approx(still_ms * MS - ON_TIME_NS, rel=0.02)
-    assert waited == pytest.approx(((still_ms * MS) ** 2 - ON_TIME_NS**2) / 2, rel=0.02)
 
 
 @given(st.integers(BEAT_NS, 400 * MS))

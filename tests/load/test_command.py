@@ -14,13 +14,11 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import psutil
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load import command
 from pytest_gpuserve.load import run as load
-from pytest_gpuserve.load.command import main, make_parser
+from pytest_gpuserve.load.command import main
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson, Schedule
 from tests.fakes.children.toolkit import ROOT, alive, eventually
 from tests.fakes.http_server import SAFETY_SECONDS, serving
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
 HTTP = "http://127.0.0.1:1/"
 GRPC = "grpc://127.0.0.1:1/service/method"
 SECRET = "hf_abcdefghijkl"
-OPTIONS = [name for action in make_parser()._actions for name in action.option_strings if action.dest != "help"]
-WORDS = st.one_of(st.sampled_from([*OPTIONS, HTTP, GRPC, "-1", "5", "0.5"]), st.text(max_size=9))
 
 
 @pytest.fixture(autouse=True)
@@ -164,18 +160,6 @@ def test_options_say_what_is_sent(run: Command, plans: list[Plan], tmp_path: Pat
 def test_a_wrong_argument_is_told(run: Command, argv: str, said: str) -> None:
     """Before anything is sent, in one paragraph, with exit status 2."""
     assert said in run.refused(*argv.split())
-
-
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(
-    argv=st.lists(st.one_of(st.sampled_from([*OPTIONS, HTTP, GRPC, "-1", "5", "0.5"]), st.text(max_size=9)), max_size=6)
-)
-def test_whatever_is_typed_there_is_no_traceback(run: Command, plans: list[Plan], argv: list[str]) -> None:
-    """It is loaded, or refused in words; ``--help`` is not asked for."""
-    if {"-h", "--help"}.isdisjoint(argv):
-        status, out, err = run.text(*argv)
-        assert (status in {1, 2}, out) == (True, "")
-        assert err
 
 
 # -- what is said of a load

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-import shutil
 import signal
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING
@@ -23,7 +21,6 @@ from pytest_gpuserve.load.schedule import Burst, Closed, Poisson, Steps
 from pytest_gpuserve.load.source import LocalEngines
 from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.load.wire import Outputs, Ready, frame
-from tests.fakes.children.toolkit import ROOT
 from tests.fakes.http_server import Serving, Totals, plan
 
 if TYPE_CHECKING:
@@ -105,29 +102,6 @@ def test_modules_of_the_working_folder_are_not_the_engines(
         assert Totals(engines).take_to_end().requests == 3
         # Whoever looks at the processes of a machine sees whose it is.
         assert "pytest_gpuserve.load.engine" in psutil.Process(engines.pids[0]).cmdline()
-
-
-def test_a_bare_checkout_runs_its_own_modules(tmp_path: Path) -> None:
-    """Found by its owner's sys.path alone, not installed: it is what runs, after the standard library."""
-    checkout = tmp_path / "checkout"
-    shutil.copytree(ROOT / "pytest_gpuserve", checkout / "pytest_gpuserve", ignore=shutil.ignore_patterns("*.pyc"))
-    fail_to_import(checkout, "select", "socket", "runpy")
-    module = "import sys, select, pytest_gpuserve.units\nprint(__file__, pytest_gpuserve.units.__file__, *sys.argv)"
-    (checkout / "pytest_gpuserve" / "load" / "numbers.py").write_text(module)
-    program = f"""
-import subprocess, sys
-from pathlib import Path
-sys.modules.pop("pytest_gpuserve", None)
-sys.meta_path[:] = [finder for finder in sys.meta_path if "editable" not in repr(finder)]
-sys.path[:] = [entry for entry in sys.path if not Path(entry, "pytest_gpuserve").exists()] + [{str(checkout)!r}]
-from pytest_gpuserve.process.command_line import module_command
-sys.exit(subprocess.run(module_command("pytest_gpuserve.load.numbers", "a", "b")).returncode)
-"""
-    argv = [sys.executable, "-c", program]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (0, "")
-    path = str(checkout / "pytest_gpuserve" / "load" / "numbers.py")
-    assert done.stdout.split() == [path, str(checkout / "pytest_gpuserve" / "units.py"), path, "a", "b"]
 
 
 def test_an_engine_that_reads_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,25 +197,6 @@ def test_a_silent_engine_is_given_up(server: Serving, monkeypatch: pytest.Monkey
     assert process.returncode == -signal.SIGKILL
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"\xff\xff\xff\xff much",
-        b"\x03\x00\x00\x00{}\n",
-        b"\x00\x00\x00\x00",
-        frame(Tick(0, 0, 1))[:4] + b"\x00" * (len(frame(Tick(0, 0, 1))) - 4),
-        frame(Tick(0, 0, 1)),
-    ],
-    ids=["length", "not msgpack", "empty", "zeros", "tick before ready"],
-)
-def test_garbage_instead_of_readiness_is_refused(fake_engine: Path, said: bytes) -> None:
-    """Neither an absurd length nor a message that is none is waited for or taken for the truth; its log is shown."""
-    (fake_engine / "says-0").write_bytes(said)
-    with pytest.raises(LoadFailed, match="garbled") as caught:
-        Engines(plan(1))
-    assert caught.value.log_tail == "why\n"
-
-
 @pytest.mark.parametrize("said", [b"\xff\xff\xff\xff much", b"\x01\x00\x00\x00\x90", frame(Ready())])
 def test_garbage_instead_of_a_tick_is_refused(fake_engine: Path, said: bytes) -> None:
     """Also from an engine that began well, whose reports came in pieces."""
@@ -310,16 +265,3 @@ def test_fewer_slots_than_requests_under_way_are_refused(schedule: Schedule, slo
         assert caught.value.found == f"slots={slots}"
         assert caught.value.remedies[0] == "share(..., slots=4)"
     not_refused(with_slots(4, schedule, outputs=outputs), 4)
-
-
-@pytest.mark.usefixtures("no_engine")
-def test_the_payload_with_the_fewest_slots_counts() -> None:
-    """One without slots needs none, unless answers lie in shared memory; an open loop then needs a ceiling."""
-    whole = msgspec.structs.replace(plan(1, connections=3), payloads=((b"x",) * 5, (b"y",) * 2, (b"z",)))
-    with pytest.raises(UsageProblem) as caught:
-        Engines(whole)
-    assert caught.value.found == "slots=2"
-    not_refused(msgspec.structs.replace(whole, payloads=((b"x",) * 3, (b"z",))))
-    with pytest.raises(UsageProblem, match="needs a ceiling") as caught:
-        Engines(with_slots(3, Poisson(1.0), outputs=True))
-    assert caught.value.remedies == ("max_in_flight=3",)

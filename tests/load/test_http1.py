@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import example, given, settings
@@ -15,9 +15,7 @@ from pytest_gpuserve.load.engine.http1 import (
     KNOWN_ANSWERS,
     STALE_NS,
     UNTIMED_BYTES,
-    HttpConnection,
     KnownAnswers,
-    ResponseParser,
 )
 from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE, WRITABLE
 from pytest_gpuserve.load.engine.transport import Transfer
@@ -287,25 +285,6 @@ def test_a_server_that_ends_connections_after_their_first_answer_is_asked_once_o
         assert user.receive(ok()) == [*user.events[:-1], ("answered", BODY, answers > 1)]
 
 
-def test_a_request_that_waits_to_be_sent_again_expires_and_closes() -> None:
-    """Its new connection is given up with it; where there is none, it fails as it did at first, with both causes."""
-    for close in (False, True):
-        user = User()
-        user.receive(ok(), end=True)
-        attempt = cast("FakeOpening", user.slot._opening)
-        if close:
-            user.slot.close()
-        else:
-            user.slot.expire(0.25)
-        assert attempt.cancelled
-        assert user.events[2:] == [] if close else [("lost", "timeout")]
-    refused = User()
-    refused.receive(ok(), end=True)
-    cast("FakeOpening", refused.slot._opening).failed("connection refused", "[Errno 111]")
-    assert refused.events[2:] == [("lost", "connection closed")]
-    assert refused.samples == ["before any answer; on a new connection: [Errno 111]"]
-
-
 @pytest.mark.parametrize("recognised", [False, True])
 @pytest.mark.parametrize("answers", [1, 2, 3])
 def test_a_connection_that_the_server_has_closed_is_not_used_again(*, recognised: bool, answers: int) -> None:
@@ -454,36 +433,3 @@ def test_a_request_that_cannot_be_written_is_told_by_the_next_event(
     user.socket.incoming.append(end)
     user.event(READABLE | WRITABLE)
     assert user.events == [("lost", kind)]
-
-
-def test_a_request_expires_once() -> None:
-    """Nothing to read is nothing; too long a wait is one timeout; one that is closed, also twice, is not told."""
-    user = User()
-    for mask in (READABLE, WRITABLE, READABLE | WRITABLE):
-        user.event(mask)
-    assert (user.events, user.socket.closed) == ([], False)
-    user.slot.expire(0.25)
-    assert user.socket.closed
-    assert user.receive(ok()) == [("lost", "timeout")]
-    closed = User()
-    closed.slot.close()
-    closed.slot.close()
-    assert (closed.receive(ok()), closed.socket.closed) == ([], True)
-    opening = cast("HttpConnection", closed.transport.open(1))
-    attempt = cast("FakeOpening", opening._opening)
-    opening.close()
-    assert attempt.cancelled
-
-
-def test_an_exception_of_our_own_is_not_the_servers_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fails inside a callback is raised, for the engine to end with, instead of being counted."""
-
-    def fail(*_: object) -> None:
-        raise ArithmeticError
-
-    monkeypatch.setattr(ResponseParser, "on_body", fail)
-    user = User()
-    with pytest.raises(Exception, match="callback") as caught:
-        user.receive(ok())
-    assert isinstance(caught.value.__context__, ArithmeticError)
-    assert user.events == []

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import struct
-from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.engine import http2
 from pytest_gpuserve.load.engine import http2_codec as codec
 from pytest_gpuserve.load.engine.http2_codec import (
     ACK,
@@ -211,28 +209,6 @@ def test_wrong_answers_are_no_answers(name: str) -> None:
     [(_, kind, sample, keep)] = bench.issuer.failures
     assert (kind, keep, "compressed" in sample) == ("protocol", True, name == "compressed")
     assert bench.issuer.answers == [(1, b"right", True)]
-
-
-def test_an_endless_answer_is_given_up() -> None:
-    """Beyond the bound the stream is reset and what is kept let go; its slot, if kept, and its neighbour go on."""
-    bench, ending = Bench(2), Bench()
-    bench.send()
-    ending.send()
-    bench.sent_frames()
-    piece = frame(DATA, 0, 1, bytes(codec.FRAME_BYTES))
-    with mock.patch.object(http2, "MAX_ANSWER_BYTES", 1 << 20):
-        bench.receive(head(1), *[piece] * 64)
-        assert bench.issuer.failures == []
-        bench.receive(piece)
-        ending.receive(frame(GOAWAY, 0, 0, number(1) + number(0)), *[piece] * 65)
-    assert bench.issuer.failures == [(0, "protocol", "an answer of more than 1 MB", True)]
-    assert bench.sent_frames() == [(RST_STREAM, 0, 1, number(codec.CANCEL))]
-    assert not bench.slots[0].body  # type: ignore[attr-defined]
-    bench.send(0)
-    bench.receive(piece + end(1) + right(3) + right(5, b"next"))
-    assert bench.issuer.answers == [(1, b"right", True), (0, b"next", True)]
-    assert ending.issuer.failures == [(0, "protocol", "an answer of more than 1 MB", False)]
-    assert ending.reactor.closed == 1
 
 
 @pytest.mark.parametrize("name", BREAKING)

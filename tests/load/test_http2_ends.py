@@ -7,7 +7,6 @@ import socket
 import struct
 import weakref
 from typing import TYPE_CHECKING
-from unittest import mock
 
 import pytest
 
@@ -16,7 +15,7 @@ from pytest_gpuserve.load.engine.http2 import Http2
 from pytest_gpuserve.load.engine.http2_codec import GOAWAY, frame
 from pytest_gpuserve.load.engine.reactor import Reactor
 from pytest_gpuserve.load.wire import Endpoint
-from tests.fakes.http2_peer import Bench, Recorder, head, number, right
+from tests.fakes.http2_peer import Recorder, head, number, right
 from tests.load.loading import run_until
 
 if TYPE_CHECKING:
@@ -26,25 +25,6 @@ if TYPE_CHECKING:
 
 SECOND_NS = 1_000_000_000
 GOODBYE = frame(GOAWAY, 0, 0, number(3) + number(codec.NO_ERROR))
-
-
-@pytest.mark.parametrize(
-    ("ending", "kind"),
-    [(GOODBYE, "connection closed"), (b"", "connection closed"), (ConnectionResetError("reset"), "connection reset")],
-    ids=["goodbye", "hung up", "reset"],
-)
-def test_a_slot_that_waits_for_its_welcome_is_lost_with_a_reason(ending: bytes | OSError, kind: str) -> None:
-    """A slot on an open connection that ends before its issuer heard of the slot was not idle: it never opened."""
-    bench = Bench()
-    bench.open(1)
-    with mock.patch.object(bench.issuer, "lost", wraps=bench.issuer.lost) as lost:
-        bench.receive(ending)
-    told = {call.args[0].place: call.args[1:] for call in lost.call_args_list}
-    assert (told[0] == ("", "")) == (kind == "connection closed")
-    assert told[1][0] == kind
-    assert told[1][1], "and the words"
-    bench.reactor.pass_time()
-    assert [slot.place for slot in bench.issuer.slots] == [0]
 
 
 class Real:
@@ -121,18 +101,3 @@ def test_a_connection_that_has_ended_is_let_go(real: Real, ending: str) -> None:
     for known in (real.issuer.slots, real.issuer.busy, real.issuer.gone):
         known.clear()
     assert (connection(), sender()) == (None, None)
-
-
-@pytest.mark.parametrize("refused", [True, False], ids=["refused", "closed"])
-def test_a_connection_that_never_opened_is_let_go(real: Real, *, refused: bool) -> None:
-    """One that was refused, and one that was closed before the server said a word, leave nothing either."""
-    if refused:
-        real.listener.close()
-    connection = weakref.ref(real.transport.open(0)._connection)  # type: ignore[attr-defined]
-    if refused:
-        run_until(real.reactor, lambda: bool(real.issuer.gone))
-        assert real.issuer.lost_idle == [(0, "connection refused")]
-        real.issuer.gone.clear()
-    else:
-        real.transport.close()
-    assert connection() is None

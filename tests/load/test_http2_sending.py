@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 import hpack
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -60,38 +59,6 @@ def test_requests_are_what_grpc_says() -> None:
     assert [body for _, body, _ in bench.issuer.answers] == [b"right"] * 2
 
 
-def test_the_window_of_the_connection_is_used_up_and_a_long_request_goes_on_by_itself() -> None:
-    """Exactly what fits is sent, HEADERS and first DATA together; the rest follows as soon as the kernel has room."""
-    bench = Bench(6, settings=((codec.INITIAL_WINDOW_SIZE, 1 << 20),))
-    bench.sent_frames()
-    bench.send(payload=bytes(16_000))
-    assert sum(len(content) for kind, _, _, content in bench.sent_frames() if kind == DATA) == codec.FIRST_WINDOW
-    long = Bench(settings=((codec.INITIAL_WINDOW_SIZE, 1 << 30),))
-    long.receive(frame(WINDOW_UPDATE, 0, 0, number(1 << 30)))
-    long.sent_frames()
-    long.socket.room = 20_000
-    long.send(payload=bytes(1_000_000))
-    assert len(long.socket.sends) == 1
-    while long.reactor.events[99] & WRITABLE:
-        long.socket.room = 50_000
-        long.reactor.handler(WRITABLE)
-    frames = long.sent_frames()
-    assert frames[0][0] == HEADERS
-    assert sum(len(content) for kind, _, _, content in frames if kind == DATA) == 1_000_005
-
-
-def test_requests_that_follow_answers_go_out_together() -> None:
-    """Answers that came in one piece are all told before the next requests leave, in one send and with one time."""
-    bench = Bench(3, again=3)
-    bench.send()
-    bench.sent_frames()
-    bench.receive(right(1) + frame(PING, 0, 0, b"12345678") + right(3) + right(5))
-    assert len(bench.socket.sends) == 1
-    sent = bench.sent_frames()
-    assert [kind for kind, _, _, _ in sent] == [HEADERS, DATA, PING, HEADERS, DATA, HEADERS, DATA]
-    assert sent[2] == (PING, ACK, 0, b"12345678")
-
-
 def test_settings_are_acknowledged_and_windows_seldom_filled() -> None:
     """SETTINGS get an ACK, ACKs get none; the server's window is filled up by what was received, in bulk."""
     bench = Bench(again=10)
@@ -103,20 +70,6 @@ def test_settings_are_acknowledged_and_windows_seldom_filled() -> None:
         )
     rest = [entry for entry in bench.sent_frames() if entry[0] not in {HEADERS, DATA}]
     assert rest == [(WINDOW_UPDATE, 0, 0, number(30))]
-
-
-@pytest.mark.parametrize(
-    ("size", "widened"), [(len(PAYLOAD), 0), (100_000, 0), (100_000, codec.MAX_WINDOW)], ids=["sent", "none", "much"]
-)
-def test_an_impossible_window_of_a_stream_is_noticed(size: int, widened: int) -> None:
-    """A window that is widened by nothing, or beyond the greatest while a body waits for it, breaks the rules."""
-    bench = Bench(settings=((codec.INITIAL_WINDOW_SIZE, 50_000),))
-    bench.send(payload=bytes(size))
-    bench.receive(frame(WINDOW_UPDATE, 0, 1, number(1)))
-    assert bench.issuer.busy
-    bench.receive(*[frame(WINDOW_UPDATE, 0, 1, number(widened))] * 2)
-    assert bench.issuer.kinds == ["protocol"]
-    assert "a window is widened" in bench.issuer.failures[0][2]
 
 
 class WindowedServer:

@@ -172,22 +172,6 @@ def test_a_user_thinks_between_an_answer_and_the_next_request(payloads: tuple[tu
     assert (tick.lag.sum_ns, tick.in_flight_ns, len(simulation.opened)) == (0, 10 * 10 * MS, 2)
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        Reply(10 * MS, keep=False),
-        Reply(10 * MS, "status 503", keep=False),
-        Reply(10 * MS, "reset", keep=False, lost=True),
-    ],
-)
-def test_a_user_thinks_also_without_a_connection(reply: Reply) -> None:
-    """Where the server closes after each answer, refuses, resets or hangs up meanwhile, no request comes sooner."""
-    simulation = Simulation(plan(Closed(1, think_seconds=0.1), ms=300), lambda _: reply).run()
-    assert simulation.sends == [0, 110 * MS, 220 * MS]
-    hung_up = hanging_up(plan(Closed(1, think_seconds=0.1), ms=300), 50)
-    assert (hung_up.sends, hung_up.errors, len(hung_up.opened)) == (simulation.sends, {}, 3)
-
-
 def test_users_come_and_leave_in_steps() -> None:
     """Steps of 2, 5 and 1 users at their absolute times, reported in ticks; who is taken away leaves when answered."""
     schedule = Steps(((2, 1.0), (5, 0.5), (1, 1.1)))
@@ -294,23 +278,6 @@ def test_payloads_rotate_in_an_order_of_the_seed() -> None:
         orders.append(order)
     assert orders[0] == orders[1] != orders[2]
     assert orders[0] != sorted(orders[0])
-
-
-@pytest.mark.parametrize(("count", "processes"), [(2, 2), (6, 4), (3, 2)])
-def test_each_process_sends_all_payloads_in_turn(count: int, processes: int) -> None:
-    """Of a closed loop, also where both numbers have a common divisor.
-
-    Of one process request n has payload n, in its place's form.
-    """
-    payloads = tuple((b"%d" % index,) for index in range(count))
-    schedule = Closed(2 * processes)
-    whole = plan(schedule, requests=10 * count * processes, payloads=payloads)
-    for part in share(whole, processes):
-        sent = Simulation(part).run().sent
-        assert Counter(each.payload for each in sent) == {b"%d" % index: 10 for index in range(count)}
-    forms = tuple(tuple(b"%d in %d" % (index, place) for place in range(3)) for index in range(count))
-    sent = Simulation(plan(Closed(3), requests=30, payloads=forms), lambda _: Reply(keep=False)).run().sent
-    assert [each.payload for each in sent] == [b"%d in %d" % (each.number % count, each.place) for each in sent]
 
 
 def test_the_short_way_counts_like_the_long_one() -> None:
@@ -439,19 +406,6 @@ def test_the_ceiling_is_never_exceeded_and_always_used(processes: int) -> None:
     assert sum(tick.held for tick in ticks) == late > 150
     limited = Simulation(plan(Burst(30)), most_slots=10).run()
     assert (limited.most_slots_at_once, limited.ticks[0].held, limited.requests) == (10, 20, 30)
-
-
-def test_what_could_not_be_sent_ends_like_what_was() -> None:
-    """All 10 of a burst, through a ceiling, time out on a deaf server and fail by their own number on a dead one."""
-    whole = plan(Burst(10, max_in_flight=2), timeout_ms=100, tick_ns=30 * MS)
-    deaf = Simulation(whole, lambda _: Reply(None)).run()
-    assert (deaf.errors, sum(tick.due for tick in deaf.ticks)) == ({"timeout": 10}, 10)
-    assert deaf.ended_ns == deaf.begin_ns + 120 * MS
-    check_account(deaf)
-    dead = Simulation(plan(Burst(10, max_in_flight=3)), opens=lambda _: (MS, "connection refused")).run()
-    assert (dead.errors, dead.requests, dead.sent) == ({"connection refused": 10}, 0, [])
-    assert dead.ticks[0].error_samples == {"connection refused": "request 0: not opened"}
-    assert dead.ended_ns is not None
 
 
 @pytest.mark.parametrize("schedule", [Closed(1), Constant(10.0)])

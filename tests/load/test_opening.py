@@ -194,27 +194,6 @@ def test_the_limit_on_open_files_is_named(stack: ExitStack) -> None:
     assert "the limit on open files is too low, see `ulimit -n`" in sample
 
 
-@pytest.mark.parametrize("when", ["at once", "opening", "after a refusal", "after a failure at once"])
-def test_a_cancelled_opening_says_nothing(stack: ExitStack, when: str) -> None:
-    """Given up before anything happened, or when something has but was not told yet; twice is harmless."""
-    listener, address = listen(stack)
-    others = {
-        "after a refusal": refusing(),
-        "after a failure at once": ResolvedAddress(socket.AF_UNIX, "/nowhere/socket", None, ""),
-    }
-    attempt = Attempt(stack, others.get(when, address), SHORT_NS)
-    sock = attempt.opening._socket
-    assert sock is not None
-    if when == "opening":
-        # The handshake is over, but the reactor has not run.
-        stack.enter_context(listener.accept()[0])
-    attempt.opening.cancel()
-    attempt.opening.cancel()
-    attempt.run_for(2 * SHORT_NS)
-    attempt.reactor.run()
-    assert (attempt.said, sock.fileno()) == ([], -1)
-
-
 def context() -> ssl.SSLContext:
     """Make a client's context that checks nothing."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import statistics
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load import LogNormal, Uniform, conversations, prompts
@@ -134,22 +131,3 @@ def test_of_conversations_the_first_turns_are_taken(tmp_path: Path) -> None:
     assert prompt.output_tokens == 9
     with pytest.raises(UsageProblem, match=r"found: 2 conversations[\s\S]*n=2"):
         conversations(file, 3)
-
-
-@given(
-    st.binary(max_size=50)
-    | st.recursive(
-        st.none() | st.booleans() | st.floats() | st.text(max_size=5) | st.sampled_from(["human", "gpt"]),
-        lambda inner: (
-            st.lists(inner, max_size=3)
-            | st.dictionaries(st.sampled_from(["conversations", "from", "value"]), inner, max_size=3)
-        ),
-        max_leaves=12,
-    ).map(lambda value: json.dumps(value).encode())
-)
-def test_any_other_file_is_told(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    """Whatever is in it: prompts, or a usage problem, and no other error."""
-    file = tmp_path_factory.getbasetemp() / "any.json"
-    file.write_bytes(data)
-    with suppress(UsageProblem):
-        assert len(conversations(file, 1).each) == 1

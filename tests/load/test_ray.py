@@ -17,7 +17,7 @@ from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load import ray as on_ray
 from pytest_gpuserve.load import ray_worker
 from pytest_gpuserve.load.driver import EngineProcess
-from pytest_gpuserve.load.ray import Coordinator, RayEngine, check_engine, plain
+from pytest_gpuserve.load.ray import Coordinator, RayEngine, check_engine
 from pytest_gpuserve.load.ray_worker import WorkerAnswer, files_of_this_host
 from pytest_gpuserve.load.schedule import Constant, Poisson
 from pytest_gpuserve.load.tick import Tick, shares
@@ -247,20 +247,6 @@ def test_an_old_ray_has_no_cluster_of_ours(monkeypatch: pytest.MonkeyPatch) -> N
                 RayEngine("ray", OPTION).check()
         else:
             RayEngine("ray", OPTION).check()
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("The actor died.\n\tclass_name: RayWorker\n\tactor_id: 1\nIt went.", "The actor died. It went."),
-        ("Traceback (most recent call last):\n  File x\nValueError: no", "ValueError: no"),
-        ("", "RuntimeError"),
-        ("x" * 999, f"{'x' * 400}…"),
-    ],
-)
-def test_a_loss_is_told_in_one_line(text: str, told: str) -> None:
-    """As Ray says it, without what it repeats."""
-    assert plain(RuntimeError(text)) == told
 
 
 def test_an_answer_travels_whole() -> None:

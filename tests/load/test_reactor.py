@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import select
 import socket
 import time
 import weakref
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_gpuserve.load.engine.reactor import FEW_TIMERS, READABLE, WRITABLE, Reactor
+from pytest_gpuserve.load.engine.reactor import FEW_TIMERS, READABLE, Reactor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -79,26 +78,6 @@ def test_timers_are_called_in_order_and_never_early(delays: list[int]) -> None:
             reactor.at(base_ns + delay_ns, partial(note, number))
         reactor.run()
     assert called == sorted((delay_ns, number) for number, delay_ns in enumerate(delays))
-
-
-def test_a_timer_set_by_a_timer_is_called_in_its_turn(reactor: Reactor) -> None:
-    """Before, after and at the time of one that is waiting: each gets the place of its time, unless it is cancelled."""
-    called: list[str] = []
-    now_ns = time.perf_counter_ns()
-
-    def first() -> None:
-        called.append("first")
-        reactor.cancel(second)
-        reactor.at(now_ns + 30 * MILLISECOND_NS, reactor.stop)
-        reactor.at(now_ns + 10 * MILLISECOND_NS, partial(called.append, "earlier"))
-        reactor.at(now_ns + 20 * MILLISECOND_NS, partial(called.append, "same"))
-        reactor.at(0, partial(called.append, "past"))
-
-    reactor.at(now_ns + 20 * MILLISECOND_NS, partial(called.append, "waiting"))
-    reactor.at(now_ns, first)
-    second = reactor.at(now_ns + 1, lambda: pytest.fail("called though cancelled"))
-    reactor.run()
-    assert called == ["first", "past", "earlier", "waiting", "same"]
 
 
 def test_what_is_due_does_not_wait_for_a_crowd_of_answers(reactor: Reactor, pair: Pairs) -> None:
@@ -171,48 +150,6 @@ def test_a_socket_closed_in_a_batch_gets_none_of_its_events(reactor: Reactor, pa
     reactor.run()
     assert len(called) == 1
     assert [ours.fileno() for number, (ours, _) in enumerate(olds) if number != called[0]] == [-1] * (batch - 1)
-
-
-def test_events_can_be_changed_and_forgotten(reactor: Reactor, pair: Pairs) -> None:
-    """A socket is heard of for the events that were asked for last, by the handler given last, and of a hang-up."""
-    ours, theirs = pair()
-    masks: list[int] = []
-
-    def first(mask: int) -> None:
-        masks.append(mask)
-        reactor.change(ours.fileno(), second, READABLE)
-        theirs.send(b"go")
-
-    def second(mask: int) -> None:
-        masks.append(mask)
-        ours.recv(10)
-        reactor.change(ours.fileno(), hung_up, READABLE)
-        theirs.close()
-
-    def hung_up(mask: int) -> None:
-        masks.append(mask)
-        reactor.forget(ours.fileno())
-        reactor.forget(ours.fileno())
-        reactor.at(time.perf_counter_ns() + MILLISECOND_NS, reactor.stop)
-
-    reactor.watch(ours.fileno(), first, WRITABLE)
-    reactor.run()
-    assert masks == [WRITABLE, READABLE, READABLE | select.EPOLLHUP]
-
-
-@pytest.mark.parametrize("by", ["timer", "late timer", "handler"])
-def test_stop_ends_the_run_though_nothing_else_happens(reactor: Reactor, pair: Pairs, by: str) -> None:
-    """Whoever calls it, the reactor does not wait for another event first: none comes for an hour."""
-    ours, theirs = pair()
-    reactor.watch(ours.fileno(), lambda _mask: reactor.stop(), READABLE)
-    if by == "handler":
-        theirs.send(b"go")
-    else:
-        reactor.at(time.perf_counter_ns() + 2 * MILLISECOND_NS if by == "late timer" else 0, reactor.stop)
-    reactor.run()
-    # It can be run again, and what was not read is still there.
-    reactor.at(time.perf_counter_ns() + MILLISECOND_NS, reactor.stop)
-    reactor.run()
 
 
 def test_a_socket_that_is_to_be_closed_later_is_closed_after_the_batch(reactor: Reactor, pair: Pairs) -> None:

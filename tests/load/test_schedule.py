@@ -25,7 +25,6 @@ from pytest_gpuserve.load.schedule import (
     Steps,
     Trace,
 )
-from pytest_gpuserve.load.wire import Endpoint, Plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -33,25 +32,6 @@ if TYPE_CHECKING:
 SEEDS = (0, 1, 2**63)
 MANY = 20_000
 
-POSITIVE = st.floats(1e-6, 1e6)
-RATES = st.one_of(POSITIVE, st.integers(1, 10**6))
-SOME = st.integers(1, 10**6)
-CEILINGS = st.none() | SOME
-SCHEDULES: st.SearchStrategy[Schedule] = st.one_of(
-    st.builds(Closed, SOME, st.just(0) | POSITIVE),
-    st.builds(Steps, st.lists(st.tuples(SOME, RATES), min_size=1, max_size=5).map(tuple), st.just(0.0) | POSITIVE),
-    st.builds(Constant, RATES, CEILINGS),
-    st.builds(Poisson, RATES, CEILINGS),
-    st.builds(Gamma, RATES, POSITIVE, CEILINGS),
-    st.builds(
-        Trace,
-        st.lists(st.tuples(st.just(0) | POSITIVE, st.integers(0, 9)), min_size=1, max_size=5).map(
-            lambda pairs: tuple(sorted(pairs))
-        ),
-        CEILINGS,
-    ),
-    st.builds(Burst, SOME, CEILINGS),
-)
 OPEN: tuple[OpenSchedule, ...] = (
     Constant(700.0),
     Poisson(700.0),
@@ -127,17 +107,6 @@ def test_a_schedule_is_absolute(schedule: OpenSchedule) -> None:
     slow, other = schedule.arrivals(5), again.arrivals(5)
     assert all(next(slow) == next(other) == arrival for arrival in arrivals[:100])
     assert (first(schedule, 1, 50) != first(schedule, 2, 50)) is isinstance(schedule, (Poisson, Gamma))
-
-
-@settings(deadline=None)  # a busy machine may stall any example
-@given(schedule=SCHEDULES)
-def test_a_schedule_survives_the_way_to_the_engine(schedule: Schedule) -> None:
-    """The engine reads, out of a plan, the schedule that was written, type and all."""
-    plan = Plan(Endpoint("http", "127.0.0.1", 80), ((b"x",),), schedule, tick_ns=1, timeout_ns=1)
-    read = msgspec.msgpack.decode(msgspec.msgpack.encode(plan), type=Plan)
-    assert read == plan
-    assert type(read.schedule) is type(schedule)
-    assert read.schedule.workload() == schedule.workload()
 
 
 def test_a_trace_and_a_burst_have_their_requests_and_no_more() -> None:

@@ -80,28 +80,6 @@ def test_failures_are_counted_by_kind_with_the_first_sight_of_each(failed: list[
     assert (tick.sent, tick.in_flight_ns) == (0, 0)
 
 
-def test_a_tick_begins_where_the_last_one_ended_and_knows_nothing_of_it() -> None:
-    """After close everything is counted from nought, times included; only the ticks' number goes on."""
-    counters = TickCounters()
-    counters.begin(10, 7)
-    for kind in (counters.service, counters.lag, counters.ttft, counters.itl, counters.tpot):
-        kind.note(5)
-    answer(counters, b"a")
-    counters.fail("timeout", "first")
-    counters.tick.due, counters.tick.with_usage = 4, 5
-    first = counters.close(100, 40, open_loop=True, users=6)
-    assert (first.number, first.begin_ns, first.end_ns, first.cpu_ns) == (0, 10, 100, 33)
-    assert (first.due, first.with_usage, first.users, first.last) == (4, 5, 6, False)
-    five = Histogram({bucket_of(5): 1}, 5, 5)
-    assert (first.latency, first.service, first.lag, first.ttft, first.itl, first.tpot) == (five,) * 6
-    second = counters.close(300, 45, open_loop=True, last=True)
-    assert (second.number, second.begin_ns, second.end_ns, second.cpu_ns, second.last) == (1, 100, 300, 5, True)
-    assert (second.requests, second.due, second.sent, second.with_usage) == (0, 0, 0, 0)
-    none = Histogram()
-    assert (second.latency, second.service, second.lag, second.ttft, second.itl, second.tpot) == (none,) * 6
-    assert (second.errors, second.error_samples, second.answers, second.unchecked) == ({}, {}, [], 0)
-
-
 # -- answers
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.request import Request
@@ -12,16 +10,6 @@ from pytest_gpuserve.load.url import authority_of, endpoint_of
 from pytest_gpuserve.load.wire import Endpoint, Tls
 
 RPC = "/inference.GRPCInferenceService/ModelInfer"
-
-# Rich in what has a meaning in a URL, and in what has none there.
-PIECES = st.sampled_from(
-    [
-        *("http", "https", "grpc", "grpcs", "worker", "://", ":", "/", "//", "[", "]", "@", "?", "#", "%25"),
-        *("::1", "127.0.0.1", "localhost", "xn--", "a.b", "0", "80", "65535", "65536", "-1"),
-        *("%", "é", "\u2100", " ", "\t", "\r\n", "\0"),
-    ]
-)
-URLS = st.one_of(st.text(max_size=30), st.lists(st.one_of(PIECES, st.text(max_size=3)), max_size=10).map("".join))
 
 
 @pytest.mark.parametrize(
@@ -66,24 +54,6 @@ def test_what_cannot_be_loaded_is_refused(url: str) -> None:
     with pytest.raises(UsageProblem) as raised:
         endpoint_of(url)
     assert repr(url) in str(raised.value)
-
-
-@given(url=URLS, stream=st.booleans())
-@example(url="http://\u2100/", stream=False)
-@example(url="http://[1::2::3]/", stream=False)
-def test_any_text_is_refused_or_leads_to_a_server(url: str, stream: bool) -> None:  # noqa: FBT001 -- by hypothesis
-    """Nothing but a ``UsageProblem`` is ever raised, and what is accepted can be sent."""
-    try:
-        endpoint, path = endpoint_of(url, stream=stream)
-    except UsageProblem:
-        return
-    assert 1 <= endpoint.port <= 65535
-    assert endpoint.host
-    if endpoint.protocol == "grpc":
-        assert endpoint.rpc == path
-        assert endpoint.authority.encode("ascii")
-    else:
-        assert Request("GET", path).to_bytes(endpoint.host, endpoint.port)
 
 
 @pytest.mark.parametrize(
