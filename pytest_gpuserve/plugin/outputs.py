@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import pkgutil
 import traceback
 from dataclasses import dataclass
 from enum import Enum
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
@@ -190,7 +190,8 @@ def _append(path: Path, data: bytes) -> None:
 
 
 def _renderer(form: Form) -> Renderer:
-    return cast("Renderer", pkgutil.resolve_name(form.value))
+    module, _, name = form.value.partition(":")
+    return cast("Renderer", getattr(import_module(module), name))
 
 
 def _output(config: pytest.Config, flag: str, form: Form, file: str, *, typed: bool) -> Output:

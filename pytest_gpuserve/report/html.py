@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.report.names import printable
+from pytest_gpuserve.report.names import flat_facts, printable
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.plots import plots_of
 from pytest_gpuserve.report.remarks import totals_line
@@ -145,18 +145,8 @@ def _badge(word: str) -> str:
 
 
 def _facts(name: str, facts: Mapping[str, Any]) -> list[str]:
-    lines = [f"{key}: {_fact(value)}" for key, value in facts.items()]
+    lines = [f"{key}: {value}" for key, value in flat_facts(facts)]
     return [f"<h3>{name}</h3><p>{'<br>'.join(map(_line, lines))}</p>"] if lines else []
-
-
-def _fact(value: Any) -> str:  # noqa: ANN401 -- facts are whatever was found out
-    if value is None:
-        return UNKNOWN
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, dict):
-        return "; ".join(f"{name}: {_fact(each)}" for name, each in value.items()) or "none"
-    return str(value)
 
 
 def _commit(result: SessionResult) -> str:

@@ -11,15 +11,15 @@ import html
 import re
 from collections import Counter
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.report.names import printable
+from pytest_gpuserve.report.names import flat_facts, printable
 from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.results import HEADINGS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pytest_gpuserve.report.results import Row, SessionResult, TestResult
 
@@ -245,21 +245,8 @@ def _facts(result: SessionResult) -> list[str]:
     return [
         f"<tr><td>{title}</td><td>{code(name)}</td><td>{code(value)}</td></tr>"
         for title, facts in (("device", result.gpu), ("host", result.host), ("software", result.software))
-        for name, value in _flat(facts)
+        for name, value in flat_facts(facts)
     ]
-
-
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Facts by name, those within others too."""
-    for name, value in facts.items():
-        if isinstance(value, dict):
-            yield from _flat(value, f"{prefix}{name}.")
-        elif isinstance(value, bool):
-            yield f"{prefix}{name}", "yes" if value else "no"
-        elif isinstance(value, (list, tuple)):
-            yield f"{prefix}{name}", ", ".join(map(str, value))
-        elif value is not None:
-            yield f"{prefix}{name}", str(value)
 
 
 def _folded(title: str, opening: str, rows: Sequence[str], closing: str, what: str) -> CommentPart:

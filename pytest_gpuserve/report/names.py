@@ -12,7 +12,7 @@ from pytest_gpuserve.measure.histogram import Histogram
 from pytest_gpuserve.verdict.metric import Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Sequence
+    from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 
 NAMED: Final = 3
 """Of many things that have something in common so many are named, and the others counted."""
@@ -76,3 +76,16 @@ def some_of(names: Sequence[str]) -> str:
     others = len(names) - NAMED
     text = ", ".join(names[:NAMED])
     return f"{text} and {others} other{'s' if others > 1 else ''}" if others > 0 else text
+
+
+def flat_facts(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Known facts by name as texts, those within others too: ``unknown.power``."""
+    for name, value in facts.items():
+        if isinstance(value, dict):
+            yield from flat_facts(value, f"{prefix}{name}.")
+        elif isinstance(value, bool):
+            yield f"{prefix}{name}", "yes" if value else "no"
+        elif isinstance(value, (list, tuple)):
+            yield f"{prefix}{name}", ", ".join(map(str, value))
+        elif value is not None:
+            yield f"{prefix}{name}", str(value)
