@@ -91,6 +91,13 @@ def test_busy_share_is_of_all_cores_and_whoever_used_them(monkeypatch: pytest.Mo
 FIELDS = ("user", "nice", "system", "idle", "iowait", "irq", "softirq", "steal", "guest", "guest_nice")
 
 
+def test_an_idle_host_has_not_worked() -> None:
+    """Two readings of a real host that only idled in between, which a sum less its idle time had step back."""
+    worked = {"user": 77012.97, "nice": 1361.75, "system": 15212.58, "iowait": 675.26, "irq": 0.0}
+    worked |= {"softirq": 1215.92, "steal": 3354.46, "guest": 0.0, "guest_nice": 0.0}
+    assert busy_seconds({**worked, "idle": 75057.75}) == busy_seconds({**worked, "idle": 75057.73})
+
+
 def test_only_work_is_counted() -> None:
     """User, nice, system and both kinds of interrupts count; idle, waiting, stolen and guests' time do not."""
     assert busy_seconds({name: float(2**power) for power, name in enumerate(FIELDS)}) == 1 + 2 + 4 + 32 + 64

@@ -35,6 +35,7 @@ def test_a_histogram_counts_every_latency_once() -> None:
     edges, counts = zip(*summary_of([window((0.010, 0.010, 0.019, 0.030))]).histogram(2), strict=True)
     assert edges == pytest.approx((0.020, 0.030), rel=1e-3)
     assert counts == (3, 1)
+    assert [count for _, count in summary_of([window((0.010,) * 3)]).histogram(2)] == [3, 0]
 
 
 def counters(parts: dict[str, Counters] | None = None, **stages: float) -> Counters:
