@@ -13,7 +13,7 @@ COMPARES: Final = frozenset({"baseline", "duel"})
 """Fixtures of a test that compares."""
 
 WORTH_KEEPING_SECONDS: Final = 0.1
-"""A test that is over sooner is not remembered."""
+"""A test that is over sooner and compares nothing is not remembered."""
 
 UNKNOWN_SECONDS: Final = 30.0
 """A test that compares takes so long on two cores, with its share of the others, where no earlier run tells."""
@@ -34,6 +34,7 @@ class Durations:
         kept = {} if self._cache is None else self._cache.get(self._key, {})
         self._kept: dict[str, float] = kept if isinstance(kept, dict) else {}
         self._now: dict[str, float] = {}
+        self._comparing: set[str] = set()
 
     def add(self, report: pytest.TestReport) -> None:
         """Add a phase of a test."""
@@ -44,20 +45,24 @@ class Durations:
         if self._cache is not None and self._now:
             now = {nodeid: round(seconds, 1) for nodeid, seconds in self._now.items()}
             known = {**self._kept, **now}
-            self._cache.set(self._key, {name: took for name, took in known.items() if took >= WORTH_KEEPING_SECONDS})
+            worth = {
+                name: took for name, took in known.items() if took >= WORTH_KEEPING_SECONDS or name in self._comparing
+            }
+            self._cache.set(self._key, worth)
 
     def line(self, items: Iterable[pytest.Item]) -> str:
         """``comparisons of 11 tests, about 4 min``; empty if no test compares."""
-        known = compare = 0
-        seconds = 0.0
+        known, seconds = 0, 0.0
         for item in items:
             compares = bool(COMPARES.intersection(getattr(item, "fixturenames", ())))
-            compare += compares
+            if compares:
+                self._comparing.add(item.nodeid)
             if item.nodeid in self._kept:
                 seconds += self._kept[item.nodeid]
                 known += compares
             elif compares:
                 seconds += UNKNOWN_SECONDS
+        compare = len(self._comparing)
         if not compare:
             return ""
         about = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
