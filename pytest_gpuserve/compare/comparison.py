@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 from pytest_gpuserve.compare.assertions import Comparison, Duel, Run
 from pytest_gpuserve.compare.first_looks import first_look, first_look_at_duel
 from pytest_gpuserve.compare.loads import TestLoads
-from pytest_gpuserve.compare.numbers import judge_limit
 from pytest_gpuserve.compare.recording import judge_recording, may_record, proposals, wants_recording, write_baselines
 from pytest_gpuserve.compare.screen import measure_alone, settle_baseline, usable_sessions
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.measure.breakdown import profile_of
 from pytest_gpuserve.measure.counters import moved
-from pytest_gpuserve.measure.points import NotMeasured, mean_value
+from pytest_gpuserve.measure.points import NotMeasured, mean_value, pooled_value, too_few_requests
+from pytest_gpuserve.measure.rounds import demand_own_gpu
 from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.attribution import attribution
 from pytest_gpuserve.verdict.metric import METRICS
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.compare.measurement import Measurement
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.verdict.metric import Metric
 
@@ -191,6 +192,43 @@ class TestComparison(TestLoads):
 def _problems(measurement: Measurement) -> tuple[Reason, ...]:
     paired = () if measurement.paired is None else measurement.paired.problems
     return (*measurement.run.invalid, *paired)
+
+
+def judge_limit(
+    measurement: Measurement, metric: Metric, limit: float, *, tolerance: float, rounds: Sequence[Round] = ()
+) -> Judgement:
+    """Compare all that was measured, pooled, with a number in the metric's unit, without statistics.
+
+    Args:
+        measurement: What was measured.
+        metric: What is compared.
+        limit: The number.
+        tolerance: Of the metric, by which a quantile has to have its requests.
+        rounds: In which it was measured, where that was beside another server.
+    """
+    run = measurement.run
+    if run.invalid:
+        return Judgement.invalid(metric, "limit", *run.invalid, reference=limit)
+    try:
+        demand_own_gpu(metric, rounds)
+        value = pooled_value(metric, run.sessions)
+    except NotMeasured as problem:
+        return Judgement.invalid(metric, "limit", problem.reason, reference=limit)
+    too_few = too_few_requests(metric, run.sessions, tolerance)
+    if too_few:
+        more = "give the schedule more" if measurement.shape.finite else "give it longer: load(..., seconds=...)"
+        reason = Reason(ReasonKind.TOO_FEW_REQUESTS, f"{too_few}; {more}")
+        return Judgement(metric, Verdict.INCONCLUSIVE, "limit", value=value, reference=limit, reasons=(reason,))
+    good = value >= limit if metric.higher_is_better else value <= limit
+    return Judgement(
+        metric,
+        Verdict.PASS if good else Verdict.REGRESSED,
+        "limit",
+        value=value,
+        reference=limit,
+        change=value / limit - 1,
+        rounds=len(run.sessions),
+    )
 
 
 def other_changes(metric: Metric, before: Sequence[Session], after: Sequence[Session]) -> Mapping[str, float]:

@@ -9,16 +9,13 @@ The seven components of `Breakdown` are those of perf_analyzer's tables ("Client
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.measure.counters import StageTime
-from pytest_gpuserve.measure.histogram import merge
 from pytest_gpuserve.measure.points import NotMeasured
 from pytest_gpuserve.measure.streams import Streams
-from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, PER_REQUEST, QUEUE, SERVER
+from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, PER_REQUEST, QUEUE, SERVER, Window
 from pytest_gpuserve.measure.work import cached_share, preemptions_of_thousand
 from pytest_gpuserve.units import format_seconds
 
@@ -27,7 +24,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.measure.counters import Counters
     from pytest_gpuserve.measure.summary import Summary
-    from pytest_gpuserve.measure.window import Client, Window
+    from pytest_gpuserve.measure.window import Client
 
 
 EXCESS_SHARE: Final = 0.10
@@ -189,24 +186,21 @@ def profile_of(windows: Iterable[Window], client: Client) -> Profile:
         ValueError: No request was answered in them.
     """
     known = list(windows)
-    requests = sum(window.requests for window in known)
-    if not requests:
+    total = Window.total(known)
+    mean = total.latency.mean
+    if mean is None:
         raise ValueError("without a request there is no latency to explain")
-    latency = merge(window.latency for window in known)
-    mean = latency.mean
-    assert mean is not None
-    stages = _means(known)
+    stages = {name: time.mean for name, time in sorted(total.stages.items()) if time.count}
     other = {
         name.removeprefix(OTHER_COMPUTE): seconds for name, seconds in stages.items() if name.startswith(OTHER_COMPUTE)
     }
     queue, queue_from, outside = _rest(mean, stages, math.fsum(other.values()))
     batches = sum(window.batches or 0 for window in known)
-    streams = Streams.pooled(window.streams for window in known) or Streams()
+    streams = total.streams or Streams()
     return Profile(
         mean_seconds=mean,
-        p99_seconds=latency.quantile(0.99),
-        client_cores=math.fsum(window.client_cpu_seconds for window in known)
-        / math.fsum(window.seconds for window in known),
+        p99_seconds=total.latency.quantile(0.99),
+        client_cores=total.client_cpu_seconds / total.seconds,
         client_lag_seconds=client.lag.quantile(0.99) if client.lag.total else None,
         items_per_batch=sum(window.items or 0 for window in known) / batches if batches else None,
         formation_seconds=stages.get(FORMATION),
@@ -217,21 +211,10 @@ def profile_of(windows: Iterable[Window], client: Client) -> Profile:
         outside_seconds=outside,
         ttft_seconds=streams.ttft.mean_of_buckets,
         tpot_seconds=streams.tpot.mean_of_buckets if streams.has_usage else None,
-        tokens=streams.usage_tokens / requests if streams.has_usage else None,
+        tokens=streams.usage_tokens / total.requests if streams.has_usage else None,
         cached_share=cached_share(known),
         preemptions=preemptions_of_thousand(known),
     )
-
-
-def _means(windows: list[Window]) -> dict[str, float]:
-    """Seconds of one request or batch in each stage."""
-    seconds: dict[str, float] = {}
-    counts: Counter[str] = Counter()
-    for window in windows:
-        for name, time in window.stages.items():
-            seconds[name] = seconds.get(name, 0.0) + time.seconds
-            counts[name] += time.count
-    return {name: StageTime(seconds[name], counts[name]).mean for name in sorted(seconds) if counts[name]}
 
 
 def _rest(

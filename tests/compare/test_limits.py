@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from pytest_gpuserve.compare.assertions import Run
-from pytest_gpuserve.compare.numbers import judge_limit
+from pytest_gpuserve.compare.comparison import judge_limit
 from pytest_gpuserve.verdict.metric import METRICS, Metric
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 from tests.compare.vocabulary import Listener
