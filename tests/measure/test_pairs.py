@@ -163,6 +163,10 @@ def test_too_few_requests_say_what_would_help() -> None:
     )
     with pytest.raises(TooFewRequests):
         round_point(P99, round_of([0.1] * 3, requests=200), 0.2)
+    # Either server has to have them.
+    thin = Block(ABBA, (CALM, a_window([15_000], 0.5, 1, 1), a_window([], 0.5, 1, 1), CALM))
+    with pytest.raises(TooFewRequests):
+        round_point(P99, a_round(thin, thin), 0.2)
     by_turns = round_point(P99, round_of([0.1], requests=500, by_turns=True), 0.2)
     assert by_turns.differences == pytest.approx([0.1], abs=0.002)
     assert by_turns.dof == 0
