@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.load.schedule import Poisson, Steps
 from pytest_gpuserve.measure.rounds import ARMS
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.sequential import BLOCKS
-from tests.experiment.stage import LOG, LOST, USERS, Stage, either_arm, either_way, told
+from tests.experiment.stage import LOST, USERS, Stage, either_arm, either_way, told
 from tests.support.reasons import said
 
 if TYPE_CHECKING:
@@ -55,25 +54,3 @@ def test_a_load_that_is_lost_makes_its_round_invalid(
     both.measure(BLOCKS)
     assert both.rounds[1].problems == ()
     assert len(both.rounds[1].blocks) == (1 if alone else BLOCKS)
-
-
-@either_way
-@pytest.mark.parametrize(
-    ("shape", "what", "number"),
-    [
-        pytest.param(USERS, "ready", 0, id="not started"),
-        pytest.param(USERS, "tick", 0, id="before its first tick"),
-        pytest.param(STEPS, "ready", 1, id="not started after another warm-up"),
-    ],
-)
-@either_arm
-def test_a_load_that_never_began_is_an_error(
-    stage: Stage, arm: Arm, shape: LoadShape, what: str, number: int, *, alone: bool
-) -> None:
-    """There is nothing to keep, and its log says more than a line."""
-    stage.lost = (arm, what, number)
-    both = stage.pair(shape, alone=alone)
-    with pytest.raises(LoadFailed) as caught:
-        both.measure(BLOCKS)
-    assert caught.value.log_tail == LOG
-    assert (both.rounds, stage.running) == ([], [])

@@ -7,13 +7,12 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
 import psutil
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.schedule import Burst, Steps, Trace
+from pytest_gpuserve.load.schedule import Burst, Steps
 from pytest_gpuserve.load.source import LocalEngines
 from tests.fakes.http_server import Serving, Totals, plan
 
@@ -89,21 +88,6 @@ def test_a_load_that_has_ended_by_itself_begins_anew(
             assert totals.errors == {}
             assert totals.requests == totals.sent
             assert requests in (None, totals.requests)
-            engines.halt(seed=0)
-            engines.begin()
-
-
-def test_a_load_may_be_halted_when_only_some_of_its_engines_have_ended(server: Serving) -> None:
-    """One of two has sent its last request, the other waits for an answer: they begin anew together."""
-    whole = plan(server.port, schedule=Trace(((0.0, 0), (0.001, 1))))
-    payloads = (*whole.payloads, *plan(server.port, f"/ok?ms={3 * SLOW_MS}").payloads)
-    with Engines(msgspec.structs.replace(whole, payloads=payloads), 2) as engines:
-        for _ in range(2):
-            totals = Totals(engines).take_until(
-                lambda totals, tick: totals.requests == tick.under_way == 1 and engines._engines[0].ended, "one left"
-            )
-            assert not engines._engines[1].ended
-            assert totals.ticks[0].number == 0
             engines.halt(seed=0)
             engines.begin()
 

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
 
-from pytest_gpuserve.load import answers as module
 from pytest_gpuserve.load.answers import AnswerCheck, Complaint
 from pytest_gpuserve.load.tick import AnswerCount, Tick
-
-if TYPE_CHECKING:
-    import pytest
 
 
 def tick(*answers: AnswerCount, requests: int | None = None) -> Tick:
@@ -89,22 +84,3 @@ def test_a_repeated_answer_is_checked_once_for_each_expectation() -> None:
     assert (check.answers, check.wrong) == (9, 3)
     (complaint,) = check.check(tick(AnswerCount(4, b"right", 1, 3)))
     assert complaint.mixed_up, "what is right for one expectation is not so for another"
-
-
-def test_memory_of_checks_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In number, after which answers are checked anew, and in bytes; one that is larger than all is still checked."""
-    calls = Calls(b"")
-    check = AnswerCheck([calls])
-    for number in range(3 * module.REMEMBERED_ANSWERS):
-        check.check(tick(AnswerCount(0, b"%d" % number, 1, number)))
-        assert len(check._known) <= module.REMEMBERED_ANSWERS
-    check.check(tick(AnswerCount(0, b"0", 1, 0)))
-    assert (check.wrong, calls.bodies[b"0"]) == (3 * module.REMEMBERED_ANSWERS + 1, 2)
-    monkeypatch.setattr(module, "REMEMBERED_BYTES", 1000)
-    large = AnswerCheck([b"right"])
-    for number in range(50):
-        large.check(tick(AnswerCount(0, bytes([number]) * 300, 1, number)))
-        assert sum(len(body) for _, body in large._known) <= 1000
-    large.check(tick(AnswerCount(0, bytes(5000), 1, 50)))
-    large.check(tick(AnswerCount(0, b"right", 1, 51)))
-    assert (large.wrong, large.checked, len(large._known)) == (51, 52, 1)

@@ -106,19 +106,6 @@ def test_a_stopped_engine_is_late_and_says_so(server: Serving) -> None:
     assert sum(tick.late_beats_ns for tick in totals.ticks) >= still_ns * (missed - 1) / 2.5
 
 
-@given(st.data())
-def test_late_beats_belong_to_the_time_in_which_they_were_due(data: st.DataObject) -> None:
-    """However a tick is cut: none is lost, none counted twice, and each is in the part that holds it."""
-    ends_ns = data.draw(st.lists(st.integers(101, 999), unique=True, max_size=5).map(sorted))
-    due_ns = data.draw(st.lists(st.integers(100, 1000), unique=True).map(sorted))
-    tick = Tick(7, 100, 1000, late_beats=99)
-    late = [(due, 1 << place) for place, due in enumerate(due_ns)]
-    parts = engine_main.spread(tick, ends_ns, 0, 0, late)
-    for part in parts:
-        within = [late_ns for due, late_ns in late if part.begin_ns <= due < part.end_ns or due == part.end_ns == 1000]
-        assert (part.late_beats, part.late_beats_ns) == (len(within), sum(within))
-
-
 @given(
     st.integers(0, 10**12),
     st.lists(st.integers(0, 10**10), max_size=6, unique=True).map(sorted),

@@ -80,26 +80,6 @@ def test_timers_are_called_in_order_and_never_early(delays: list[int]) -> None:
     assert called == sorted((delay_ns, number) for number, delay_ns in enumerate(delays))
 
 
-def test_what_is_due_does_not_wait_for_a_crowd_of_answers(reactor: Reactor, pair: Pairs) -> None:
-    """Between two events of one batch a timer that has become due is called."""
-    order: list[str] = []
-    for _ in range(3):
-        ours, theirs = pair()
-
-        def readable(_mask: int, ours: socket.socket = ours) -> None:
-            ours.recv(10)
-            order.append("answer")
-            if len(order) == 1:
-                reactor.at(time.perf_counter_ns(), lambda: order.append("timer"))
-            if order.count("answer") == 3:
-                reactor.stop()
-
-        reactor.watch(ours.fileno(), readable, READABLE)
-        theirs.send(b"go")
-    reactor.run()
-    assert order == ["answer", "timer", "answer", "answer"]
-
-
 def test_cancelled_timers_are_not_called_and_leave_nothing_behind(reactor: Reactor) -> None:
     """Of many thousand time-outs an hour away, cancelled as connections open, neither callbacks nor places stay."""
 

@@ -75,15 +75,6 @@ def test_gaps_are_exponential_or_gamma(shape: int, seed: int) -> None:
     assert kolmogorov(gaps_of(schedule, seed), erlang_cdf(shape, shape * 700.0)) < 1.95
 
 
-@pytest.mark.parametrize("schedule", OPEN[:4], ids=str)
-@pytest.mark.parametrize("seed", SEEDS)
-def test_the_mean_rate_is_the_asked_one(schedule: OpenSchedule, seed: int) -> None:
-    """The last of many arrivals is where their number and the rate put it, within four standard errors."""
-    squared_cv = {Constant: 0.0, Poisson: 1.0}.get(type(schedule), 1 / getattr(schedule, "shape", 1.0))
-    end = first(schedule, seed)[-1].at_ns / 1e9
-    assert end * 700 / MANY == pytest.approx(1, abs=4 * math.sqrt(squared_cv / MANY) + 1.5 / MANY)
-
-
 @pytest.mark.parametrize("rate", [3.0, 7_777.7, 1e5 / 3])
 def test_constant_does_not_drift(rate: float) -> None:
     """A million arrivals on, each is where exact arithmetic puts it, to half a nanosecond and the float's grain."""
@@ -118,21 +109,6 @@ def test_a_trace_and_a_burst_have_their_requests_and_no_more() -> None:
     assert Steps(steps) == Steps(((2, 1.5), (4, 3)))  # type: ignore[arg-type]  # on purpose
     assert hash(Trace(pairs)) == hash(trace)  # type: ignore[arg-type]  # on purpose
     assert Steps(((2, 1.5), (4, 3))).seconds == 4.5
-
-
-def test_workloads_differ_in_what_differs() -> None:
-    """Two loads of which one says nothing about the other are not compared with each other."""
-    different: list[Schedule] = [
-        *(Closed(1), Closed(2), Closed(1, 0.1)),
-        *(Steps(((1, 1.0),)), Steps(((2, 1.0),)), Steps(((1, 2.0),)), Steps(((1, 1.0),), 0.1)),
-        *(Constant(1.0), Constant(2.0), Constant(1.0, 4)),
-        *(Poisson(1.0), Poisson(1.0, 4)),
-        *(Gamma(1.0, 1.0), Gamma(2.0, 1.0), Gamma(1.0, 2.0), Gamma(1.0, 1.0, 4)),
-        *(Trace(((0.0, 0),)), Trace(((0.0, 1),)), Trace(((0.5, 0),)), Trace(((0.0, 0),), 4)),
-        *(Burst(1), Burst(2), Burst(1, 4)),
-    ]
-    workloads = {tuple(sorted(schedule.workload().items())) for schedule in different}
-    assert len(workloads) == len(different)
 
 
 @pytest.mark.parametrize(

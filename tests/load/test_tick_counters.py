@@ -98,21 +98,6 @@ def test_distinct_bodies_are_kept_up_to_a_number(payloads: int) -> None:
     assert close(counters).unchecked == 0
 
 
-def test_bodies_are_kept_up_to_a_number_of_bytes() -> None:
-    """Those that exactly fill the bound; the first of a tick whatever its size, or large answers were never checked."""
-    half, large = DISTINCT_ANSWER_BYTES // 2, 10 * DISTINCT_ANSWER_BYTES
-    for bodies, kept in (
-        ((b"a" * half, b"b" * half, b"c"), [(half, 1), (half, 1)]),
-        ((*[b"x" * large] * 3, b"y" * large), [(large, 3)]),
-    ):
-        counters = TickCounters()
-        for body in bodies:
-            answer(counters, body)
-        tick = close(counters)
-        assert [(len(answers.body), answers.count) for answers in tick.answers] == kept
-        assert tick.unchecked == 1
-
-
 @pytest.mark.parametrize("keep", KEEPING)
 def test_a_body_that_no_report_has_room_for_is_unchecked(keep: Literal["all", "some", "none"]) -> None:
     """Also as the first of a tick, and where all answers are asked for: it is counted, not kept and not lost."""

@@ -113,26 +113,6 @@ def test_names_that_tell_nothing_are_told(given: dict[str, Any]) -> None:
         MetricNames(**given)
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "# TYPE x_bytes untyped\nx_bytes NaN",
-        "itemss_total oops",
-        "<b>1</b>",
-        '{"käse.total",a="b"} -3',
-        "{",
-        "# HELP items_total \\x\n# TYPE 7x counter",
-        'x_bytes{a="\x85items_total -1"} 1',
-    ],
-)
-@pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_lines_of_other_metrics_may_hold_anything(line: str, end: str) -> None:
-    """Negative, not a number or not Prometheus text at all: what is named is read as without them."""
-    names = MetricNames(batch_size="size", requests="items_total", labels={"model": "a"})
-    page = f"{line}\n{PAGE}{line}\n".replace("\n", end)
-    assert names.read(page) == names.read(PAGE)
-
-
 def test_the_same_metric_of_another_model_may_hold_anything() -> None:
     """Labels choose what is judged."""
     names = MetricNames(items="items", batches="runs", labels={"model": "a"})

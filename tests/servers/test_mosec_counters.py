@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
-
 import pytest
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SERVER
-from pytest_gpuserve.servers.app import App
-from pytest_gpuserve.servers.base import Site
-from pytest_gpuserve.servers.mosec import Mosec, batch_counters, mosec_samples
-from tests.fakes.threads import in_a_thread
-from tests.servers.pages import Pages
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
+from pytest_gpuserve.servers.mosec import batch_counters, mosec_samples
 
 NAME = "mosec_service_batch_size"
 
@@ -65,13 +54,6 @@ mosec_service_batch_duration_second_sum{stage="Inference_2",connection="1"} 0.00
 mosec_service_batch_duration_second_count{stage="Inference_2",connection="1"} 12
 mosec_service_remaining_task 3
 """
-
-
-@pytest.fixture
-def web() -> Iterator[Pages]:
-    """A server of one page."""
-    with in_a_thread(Pages()) as server:
-        yield server
 
 
 def counters(page: str, stage: str | None = None) -> Counters:
@@ -127,38 +109,3 @@ def test_times_are_named_by_what_they_are() -> None:
         lines = [line for line in TIMES.splitlines(keepends=True) if cut not in line]
         found = counters(TWO_WORKERS + "".join(lines))
         assert (found.items, found.stages) == (65, {})
-
-
-def read(folder: Path, page: Pages, text: str, **sizes: int) -> Counters:
-    """The counters of a mosec that shows this; it noted at its start which batches its stages take at most."""
-    page.body = text.encode()
-    app = folder / "app.py"
-    app.write_text("")
-    if sizes:
-        stages = [{"worker": name, "max_batch_size": size, "max_wait_time": 10} for name, size in sizes.items()]
-        (folder / "mosec").mkdir()
-        config = {"capacity": 1024, "timeout": 3000, "runtimes": stages}
-        (folder / "mosec" / "config.json").write_text(json.dumps(config))
-    found = Mosec(App("mosec_server", app, "app.py")).read_counters(Site(folder, {"http": page.port}))
-    assert page.asked == ["/metrics"]
-    return found
-
-
-@pytest.mark.parametrize(
-    ("text", "sizes", "expected"),
-    [
-        pytest.param(TWO_WORKERS, {}, (65, 12, {"1": 3, "8": 8, "inf": 1}), id="it batches"),
-        # A last stage that takes one request at a time has a batching ratio of one, not an unknown one.
-        pytest.param(TIMES, {"Preprocess_1": 1, "Inference_2": 1}, (12, 12, {"1": 12}), id="without batching"),
-        pytest.param(TIMES, {"Preprocess_1": 1, "Inference_2": 32}, (0, 0, {}), id="a stage before it is at work"),
-        pytest.param(OTHER, {"Preprocess_1": 1, "Inference_2": 32}, (0, 0, {}), id="nothing is executed yet"),
-    ],
-)
-def test_a_page_is_fetched_from_the_loopback(
-    web: Pages, tmp_path: Path, text: str, sizes: dict[str, int], expected: tuple[int, int, dict[str, int]]
-) -> None:
-    """The server kind reads ``/metrics`` of its port; where a stage batches is known from the start's notes."""
-    found = read(tmp_path, web, text, **sizes)
-    assert (found.items, found.batches, found.batch_sizes) == expected
-    if expected[2] == {"1": 12}:
-        assert found.stages[COMPUTE] == StageTime(0.12, 12)

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -39,25 +38,6 @@ def test_what_is_added_is_read(executions: list[tuple[int, int]]) -> None:
             sum(nanoseconds for _, nanoseconds in executions),
             dict(sorted(Counter(size for size, _ in executions if size <= 8).items())),
         )
-
-
-def test_threads_share_a_tally(tmp_path: Path) -> None:
-    """Nothing is lost when threads count at the same time."""
-    tally = Tally(tmp_path / "a.tally", 4)
-
-    def add() -> None:
-        for _ in range(3000):
-            tally.executed(2, 3)
-
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            for _ in range(4):
-                pool.submit(add)
-    finally:
-        sys.setswitchinterval(before)
-    assert read_tally(tmp_path / "a.tally") == counted(12000, 24000, 36000, {2: 12000})
 
 
 WRITER = """

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.servers.inside import torch_service
 from pytest_gpuserve.servers.inside.http_socket import ClientConnection
-from pytest_gpuserve.servers.inside.torch_service import GraphShapes, RequestQueue, Waiting, uses_cuda_graphs
+from pytest_gpuserve.servers.inside.torch_service import GraphShapes, RequestQueue, Waiting
 from pytest_gpuserve.servers.inside.torch_tally import FIELDS, open_counters, read_counters
 from pytest_gpuserve.servers.inside.torch_wire import InferenceRequest, Tensor
-from tests.fakes.children.toolkit import eventually
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,34 +125,6 @@ def test_the_end_wakes_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert full.take() == []
 
 
-def test_two_takers_share_a_full_queue(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who waits at a full queue goes on when there is room; each request is taken once, whoever takes it."""
-    monkeypatch.setattr(torch_service, "MOST_WAITING", 2)
-    queue = RequestQueue(3, 100_000, lambda _: None)
-
-    found: list[int] = []
-
-    def work() -> None:
-        while batch := queue.take():
-            found.extend(numbers(batch))
-
-    for number in range(2):
-        queue.put(request(number, 1))
-    with ThreadPoolExecutor() as pool:
-        third = pool.submit(queue.put, request(2, 1))
-        time.sleep(0.05)
-        assert not third.done()
-        takers = [pool.submit(work) for _ in range(2)]
-        third.result(GUARD_SECONDS)
-        for number in range(3, 200):
-            queue.put(request(number, 1, width=1 + number % 3))
-        eventually(lambda: len(found) == 200, "all are taken")
-        queue.close()
-        for taker in takers:
-            taker.result(GUARD_SECONDS)
-    assert sorted(found) == list(range(200))
-
-
 # -- CUDA graphs
 
 
@@ -206,22 +177,6 @@ def test_a_worker_records_graphs_before_it_counts(tmp_path: Path) -> None:
     assert (counted["executions"], counted["compiling"]) == (2, 1)
     assert (counted["executed"], counted["items"], by_rows) == (2, 2, {1: 2})
     assert 0 < counted["compiling_ns"] < counted["compute_ns"]
-
-
-@pytest.mark.parametrize(
-    ("device", "backend", "mode", "expected"),
-    [
-        ("cuda", "inductor", "reduce-overhead", True),
-        ("cuda", "inductor", "max-autotune", True),
-        ("cuda", "cudagraphs", "", True),
-        ("cuda", "inductor", "", False),
-        ("cuda", "inductor", "max-autotune-no-cudagraphs", False),
-        ("cpu", "inductor", "reduce-overhead", False),
-    ],
-)
-def test_only_cuda_records_graphs(device: str, backend: str, mode: str, *, expected: bool) -> None:
-    """A worker on a CPU, or without them, executes nothing before its first answer."""
-    assert uses_cuda_graphs(device, backend, mode) is expected
 
 
 # -- counters

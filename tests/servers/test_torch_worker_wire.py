@@ -67,33 +67,6 @@ def test_an_answer_is_read_as_it_was_written(outputs: list[Tensor], request_id: 
         assert array.tobytes() == output.data
 
 
-@settings(deadline=None)
-@given(
-    tensors(),
-    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 3), st.binary(max_size=3)), min_size=1, max_size=3),
-)
-def test_damage_is_refused_in_one_line_or_leaves_a_request(
-    inputs: list[Tensor], damage: list[tuple[int, int, bytes]]
-) -> None:
-    """Whatever is cut, overwritten or inserted: a request whose parts fit together, or words for the client."""
-    body = http_request(Inference("m", inputs_from(inputs))).body
-    for place, cut, inserted in damage:
-        at = place % (len(body) + 1)
-        body = body[:at] + inserted + body[at + cut :]
-    try:
-        asked = read_request(body)
-    except BadRequest as refusal:
-        words = str(refusal)
-    else:
-        words = "a request"
-        assert asked.rows >= 1
-        for tensor in asked.inputs:
-            assert len(tensor.data) == math.prod(tensor.shape) * ITEM_BYTES[tensor.datatype]
-            assert tensor.shape[0] == asked.rows
-    assert 0 < len(words) < 2000
-    assert "\n" not in words
-
-
 def described(size: object = 4, **changes: object) -> dict[str, object]:
     """An input of 4 bytes, changed."""
     whole = {"name": "x", "shape": [1, 4], "datatype": "UINT8", "parameters": {"binary_data_size": size}}
