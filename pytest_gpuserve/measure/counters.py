@@ -109,8 +109,7 @@ def added(readings: list[Counters]) -> Counters | None:
         for size, count in reading.batch_sizes.items():
             sizes[size] = sizes.get(size, 0) + count
         for name, time in reading.stages.items():
-            known = stages.get(name, StageTime(0.0, 0))
-            stages[name] = StageTime(known.seconds + time.seconds, known.count + time.count)
+            stages[name] = stages.get(name, StageTime(0.0, 0)) + time
         for name, part in reading.parts.items():
             parts.setdefault(name, []).append(part)
     requests = [reading.requests for reading in readings]
@@ -138,6 +137,9 @@ class StageTime:
 
     seconds: float
     count: int
+
+    def __add__(self, other: StageTime) -> StageTime:
+        return StageTime(self.seconds + other.seconds, self.count + other.count)
 
     @property
     def mean(self) -> float:

@@ -151,8 +151,7 @@ class Window:
             errors.update(window.errors)
             tallies.update(window.tallies)
             for name, time in window.stages.items():
-                before = stages.get(name, StageTime(0.0, 0))
-                stages[name] = StageTime(before.seconds + time.seconds, before.count + time.count)
+                stages[name] = stages.get(name, StageTime(0.0, 0)) + time
         return cls(
             seconds=math.fsum(window.seconds for window in windows),
             requests=sum(window.requests for window in windows),
