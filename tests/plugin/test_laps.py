@@ -43,7 +43,7 @@ def sweep(project: Project, checkout: Checkout) -> Project:
     project.script = Script(noise=0.012)
     write(project)
     checkout.commit("a sweep")
-    project.speed(0.975)
+    project.speed(0.985)
     return project
 
 
