@@ -187,16 +187,6 @@ def test_users_come_and_leave_in_steps() -> None:
     assert thinking.sends == [0, 0, 0, 2010 * MS, 4020 * MS]
 
 
-@pytest.mark.parametrize("processes", [2, 3, 5])
-def test_processes_share_the_users_of_every_step(processes: int) -> None:
-    """Together they are as many as in one process, at every moment."""
-    whole = plan(Steps(((5, 0.1), (8, 0.1), (2, 0.1), (1, 0.1))))
-    parts = [Simulation(part).run() for part in share(whole, processes)]
-    for at_ms, users in [(0, 5), (99, 5), (100, 8), (199, 8), (210, 2), (299, 2), (310, 1), (399, 1)]:
-        assert sum(part.busy(at_ms * MS) for part in parts) == users
-    assert {part.ended_ns for part in parts} == {parts[0].begin_ns + 400 * MS}
-
-
 def check_account(simulation: Simulation) -> None:
     """Compare all ticks of a load with what its server and its slots saw."""
     end_ns = simulation.now_ns

@@ -77,13 +77,6 @@ def test_what_cannot_be_a_prompt_is_told(arguments: dict[str, Any], said: str) -
     assert said in str(caught.value)
 
 
-@pytest.mark.parametrize("wrong", [lambda: Uniform(2, 1), lambda: Uniform(0, 1), lambda: LogNormal(0, 1)])
-def test_what_is_no_distribution_is_told(wrong: Any) -> None:  # noqa: ANN401 -- makes one
-    """Where it is made."""
-    with pytest.raises(UsageProblem, match=r"Uniform\(64, 256\)|LogNormal\(mean=200"):
-        wrong()
-
-
 def test_turns_are_sent_with_all_that_was_said_before_them() -> None:
     """With the answers of random words that they were given, of as many as were asked for; each after its pause."""
     made = prompts(30, input_tokens=20, output_tokens=7, turns=3, think=Uniform(0.5, 2.0))

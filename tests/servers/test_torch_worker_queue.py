@@ -107,24 +107,6 @@ def test_the_oldest_waits_so_long_and_no_longer() -> None:
     assert numbers(slow.take()) == [0]
 
 
-def test_the_end_wakes_who_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Takers get nothing and putters into a full queue go on once it is closed; nothing is given out then."""
-    monkeypatch.setattr(torch_service, "MOST_WAITING", 1)
-    empty, full = RequestQueue(1, 0, lambda _: None), RequestQueue(8, LONG_NS, lambda _: None)
-    full.put(request(0, 1))
-    with ThreadPoolExecutor() as pool:
-        batch = pool.submit(empty.take)
-        second = pool.submit(full.put, request(1, 1))
-        time.sleep(0.05)
-        assert not batch.done()
-        assert not second.done()
-        empty.close()
-        full.close()
-        assert batch.result(GUARD_SECONDS) == []
-        second.result(GUARD_SECONDS)
-    assert full.take() == []
-
-
 # -- CUDA graphs
 
 
