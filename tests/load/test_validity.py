@@ -215,6 +215,15 @@ def test_users_cut_at_the_edges_of_a_short_stretch_are_not_stuck() -> None:
     assert kinds(in_step, CLOSED) == []
 
 
+def test_users_of_a_host_that_stood_still_at_the_edge_are_not_stuck() -> None:
+    """Four users whose requests wait for 250 ms at the end, as they did once before, and not for longer."""
+    uneven = merge([alike(496, 4_000_000), alike(4, 300_000_000)])
+    waited = {"requests": 500, "sent": 500, "due": 500, "latency": uneven}
+    excess_ns = USERS * 250_000_000
+    assert kinds(closed(**waited, in_flight_ns=uneven.sum_ns + excess_ns), CLOSED) == []
+    assert kinds(closed(**waited, in_flight_ns=uneven.sum_ns + 2 * excess_ns), CLOSED) == [IN_FLIGHT]
+
+
 WORDS: dict[str, tuple[Tick, Schedule]] = {
     "request errors: 3 of 1003 (0.3 %) failed, 0 % may: reset: 1; status 503: 2 (first: 503 Busy second line)": (
         closed(errors={"reset": 1, "status 503": 2}, error_samples={"status 503": "503 Busy\nsecond line"}),
