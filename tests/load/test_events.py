@@ -191,30 +191,58 @@ def answers(draw: st.DrawFn) -> tuple[bytes, int, int]:
     return stream + draw(st.sampled_from([b"", USAGE, USAGE + DONE if says_end else USAGE, b": bye"])), said_at, choices
 
 
+@given(answer=answers(), cuts=CUTS, place=st.integers(0, 10_000))
+def test_an_answer_that_is_cut_off_before_its_end_is_said_is_never_good(
+    answer: tuple[bytes, int, int], cuts: list[int], place: int
+) -> None:
+    """Whole it is good, in whatever pieces; of what comes before the last byte of its end nothing is."""
+    stream, said_at, choices = answer
+    assert fault(*cut(stream, cuts), choices=choices) == ""
+    assert fault(*cut(stream[:said_at], cuts), choices=choices) == ""
+    assert fault(*cut(stream[: place % said_at], cuts), choices=choices) in {FaultKind.NO_END, FaultKind.NO_TOKENS}
+
+
 @pytest.mark.parametrize(
     ("event", "counts"),
     [
         pytest.param(ROLE, 0, id="role and empty content"),
+        pytest.param(delta(role="assistant", content=None), 0, id="role and null"),
         pytest.param(WORD, 1, id="content"),
+        pytest.param(delta(role="assistant", content="w"), 1, id="role and content"),
         pytest.param(delta(content=[{"type": "text", "text": "w"}]), 1, id="content in parts"),
         pytest.param(delta(reasoning_content="hm"), 1, id="reasoning_content"),
         pytest.param(delta(reasoning="hm"), 1, id="reasoning"),
+        pytest.param(delta(reasoning_content="", reasoning=None), 0, id="empty reasoning"),
         pytest.param(delta(tool_calls=[{"index": 0, "function": {"arguments": "{"}}]), 1, id="tool call"),
+        pytest.param(delta(tool_calls=[]), 0, id="no tool call"),
+        pytest.param(delta(function_call={"name": "f"}), 1, id="function call"),
         pytest.param(chunk({"index": 0, "text": "w"}), 1, id="completion"),
+        pytest.param(chunk({"index": 0, "text": "", "finish_reason": "stop"}), 0, id="empty completion"),
+        pytest.param(chunk({"index": 0, "delta": {}}, {"index": 1, "delta": {"content": "w"}}), 1, id="second choice"),
+        pytest.param(chunk({"index": 0, "delta": None}), 0, id="null delta"),
         pytest.param(delta(refusal="I cannot"), 1, id="refusal"),
+        pytest.param(delta(audio={"data": "AAA="}), 1, id="audio"),
         pytest.param(FINISH, 0, id="finish"),
         pytest.param(USAGE, 0, id="usage"),
         pytest.param(b'data: {"choices": null, "usage": {"completion_tokens": 5}}\n\n', 0, id="usage, null choices"),
+        pytest.param(b'data: {"usage": {"completion_tokens": 5}}\n\n', 0, id="usage alone"),
+        pytest.param(b'data: {"choices": [null]}\n\n', 0, id="null choice"),
         pytest.param(b'data: {"error": {"message": "the engine died"}}\n\n', 0, id="error"),
+        pytest.param(b'data: {"token": "a", "error": null}\n\n', 1, id="no error"),
         # What only Python's JSON reads.
         pytest.param(ROLE.replace(b'"logprobs": null', b'"logprobs": NaN'), 0, id="role and NaN"),
+        pytest.param(ROLE.replace(b'"m"', b'"\\ud83d"'), 0, id="role and half a pair"),
         # The text of an answer may look like a chunk's fields, and those of its log-probabilities are no content.
         pytest.param(chunk({"delta": {}, "logprobs": {"content": [{"token": "w"}]}}), 0, id="log-probabilities"),
+        pytest.param(delta(content='{"choices": []}'), 1, id="JSON in content"),
         # No chunks of this API: as plain text.
         pytest.param(b'data: {"token": 1}\n\n', 1, id="other JSON"),
         pytest.param(b'data: {"choices": [\n\n', 1, id="cut JSON"),
+        pytest.param(b'data: {"choices": "none"}\n\n', 1, id="other choices"),
         pytest.param(b'data: {"choices": [], "id": "\xff"}\n\n', 0, id="text that is none in a field of no interest"),
+        pytest.param(b'data: {"choices": [{"text": "\xff"}]}\n\n', 1, id="text that is none"),
         pytest.param(b'data: {"choices": [{"text": ' + b"[" * 100_000 + b"\n\n", 1, id="endless nesting"),
+        pytest.param(b'data: [{"choices": []}]\n\n', 1, id="a list"),
     ],
 )
 def test_a_chunk_counts_by_what_it_carries(event: bytes, counts: int) -> None:
@@ -248,6 +276,9 @@ def test_an_answer_says_how_many_tokens_it_has(size: int) -> None:
         pytest.param(ANSWER, "", id="all said"),
         pytest.param(ROLE + WORD + FINISH, "", id="finish reason alone"),
         pytest.param(ROLE + WORD + DONE, "", id="[DONE] alone"),
+        pytest.param(chunk({"index": 0, "text": "w", "finish_reason": "length"}), "", id="finish reason with content"),
+        pytest.param(chunk({"text": "w"}) + chunk({"text": "", "finish_reason": "stop"}), "", id="no index"),
+        pytest.param(WORD + chunk({"index": 0, "delta": {}, "finish_reason": {"type": "length"}}), "", id="object"),
         pytest.param(b'event: message\nid: 1\nretry: 10\n: "error"\n' + WORD + FINISH, "", id="other fields"),
         pytest.param(b"data: a\n\ndata: {\n\ndata: }\n\n", "", id="plain text"),
         pytest.param(b'data: {"token": "a"}\n\ndata: {"token": "error"}\n\n', "", id="other JSON"),
@@ -256,13 +287,17 @@ def test_an_answer_says_how_many_tokens_it_has(size: int) -> None:
         pytest.param(ROLE + WORD, "end not said", id="cut"),
         pytest.param(ROLE, "end not said", id="cut before content"),
         pytest.param(WORD + USAGE, "end not said", id="usage is no end"),
+        pytest.param(WORD + FINISH[:-1], "end not said", id="finish cut"),
         pytest.param(WORD + DONE[:-1], "end not said", id="[DONE] cut"),
         pytest.param(WORD + chunk({"index": 1, "text": "w"}) + FINISH, "end not said", id="one choice of two"),
+        pytest.param(WORD + chunk({"index": 0, "delta": {}, "finish_reason": ""}), "end not said", id="empty reason"),
         # Errors.
         pytest.param(WORD + b'data: {"error": {"code": 500}}\n\n' + DONE, "error in a stream", id="error"),
         pytest.param(WORD + b'data: {"error": "CUDA OOM", "error_type": "g"}\n\n', "error in a stream", id="TGI"),
         pytest.param(WORD + FINISH + b'error: {"code": 500}\n\n' + DONE, "error in a stream", id="llama.cpp"),
+        pytest.param(b'error: {"code": 400}\n\n' + DONE, "error in a stream", id="llama.cpp, first"),
         pytest.param(WORD + b"event: error\ndata: boom\n\n" + DONE, "error in a stream", id="event: error"),
+        pytest.param(WORD + b"event:error\n" + DONE, "error in a stream", id="event: error without data"),
         pytest.param(b"data: a\n\nevent: error\ndata: boom\n\n", "error in a stream", id="mosec, plain text"),
         pytest.param(
             WORD + b'data: {"object": "error", "message": "m", "code": 500}\n\n' + DONE, "error in a stream", id="vLLM"
