@@ -146,16 +146,6 @@ def good_row() -> dict[str, float]:
     return row_of(summary([0.1] * 100, measured=1.0), parts, batch=16, concurrency=10)
 
 
-def test_a_row_has_the_published_columns() -> None:
-    """Fifteen, in their order, in milliseconds and examples a second."""
-    row = good_row()
-    assert tuple(row) == COLUMNS
-    assert len(COLUMNS) == 15
-    assert COLUMNS[:4] == ("Batch", "Concurrency", "Inferences/Second", "Client Send (ms)")
-    assert (row["Inferences/Second"], row["Server Queue (ms)"]) == (1600, 40)
-    assert row["p99 latency (ms)"] == pytest.approx(100, rel=1e-3)
-
-
 def test_a_row_that_does_not_add_up_is_found() -> None:
     """A component too many, percentiles that fall; and by Little's law a tenth of the users that is missing."""
     row = good_row()
@@ -221,20 +211,6 @@ def test_counts_of_server_and_client_have_to_agree() -> None:
 
 
 # -- the knee
-
-
-def test_of_equal_throughputs_the_quicker_is_the_knee() -> None:
-    """And of equally quick ones the lower load."""
-    points = [Point(8, 10.0, 0.3), Point(4, 10.0, 0.2), Point(2, 10.0, 0.2)]
-    assert knee(points, 1.0) == Point(2, 10.0, 0.2)
-
-
-@pytest.mark.parametrize("number", [math.nan, math.inf, 0.0, -1.0])
-def test_what_is_no_number_has_no_knee(number: float) -> None:
-    """A latency that is not known is not within a budget, and no budget is one."""
-    for points, budget in (([Point(1, 1.0, number)], 1.0), ([Point(1, number, 1.0)], 1.0), ([], number)):
-        with pytest.raises(ValueError, match="is no throughput, latency or budget"):
-            knee(points, budget)
 
 
 @pytest.mark.parametrize(
