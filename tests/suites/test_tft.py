@@ -146,6 +146,16 @@ def good_row() -> dict[str, float]:
     return row_of(summary([0.1] * 100, measured=1.0), parts, batch=16, concurrency=10)
 
 
+def test_a_row_has_the_published_columns() -> None:
+    """Fifteen, in their order, in milliseconds and examples a second."""
+    row = good_row()
+    assert tuple(row) == COLUMNS
+    assert len(COLUMNS) == 15
+    assert COLUMNS[:4] == ("Batch", "Concurrency", "Inferences/Second", "Client Send (ms)")
+    assert (row["Inferences/Second"], row["Server Queue (ms)"]) == (1600, 40)
+    assert row["p99 latency (ms)"] == pytest.approx(100, rel=1e-3)
+
+
 def test_a_row_that_does_not_add_up_is_found() -> None:
     """A component too many, percentiles that fall; and by Little's law a tenth of the users that is missing."""
     row = good_row()
