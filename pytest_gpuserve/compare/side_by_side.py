@@ -96,7 +96,7 @@ class Memory:
         return {} if self._folder is None or self._pair is None else self._folder.past(self._pair)
 
 
-NOT_LOOKED_AT: Final = Reason(ReasonKind.NOT_LOOKED_AT, "not looked at yet: it takes a full round")
+NOT_LOOKED_AT: Final = Reason(ReasonKind.NOT_LOOKED_AT, "no result yet: p99 needs a full round, a cold start two")
 LOOKED_BEFORE: Final = Reason(ReasonKind.LOOKED_BEFORE, "this look was taken before, and did not decide it")
 
 
