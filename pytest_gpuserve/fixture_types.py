@@ -53,8 +53,9 @@ class Load:
     ) -> Run:
         """Load a server and return the measurement.
 
-        The plugin starts the server ``starts`` times, because starts of one build differ. It warms each start up and
-        measures it. If a comparison of the run with ``baseline`` is not decided, it measures more.
+        Alone, a load takes one session. The plugin starts the server ``starts`` times, because starts of one build
+        differ. It warms each start up and measures it. Side by side with another build, it measures rounds until every
+        comparison is decided, or the budget is spent.
 
         Args:
             target: The requests and their server: ``server.post(...)``, or several in rotation:
@@ -69,7 +70,7 @@ class Load:
             until: Ends a start when this function returns true for its finished windows instead, within 15 times
                 ``seconds``. A window is half a second, and a start has at least four.
             warmup_seconds: Loaded time before the measurement, which is thrown away.
-            starts: Fresh starts of one look, at least two.
+            starts: Fresh starts of one session, at least two. It has no effect side by side.
             timeout: Seconds after which a request is an error.
             processes: Load engines that share the schedule, if one is too slow; with ``--load-engine``, workers.
             seed: Seed of random arrivals and shuffled requests.
@@ -140,7 +141,8 @@ class MakeDuel:
             opponent: The requests to the second server.
             concurrency: As for ``load``, the same for both.
             schedule: As for ``load``, the same for both.
-            seconds: Eight times the length of a window. A window is at least 0.3 s.
+            seconds: A window is 0.5 s, or 0.3 s if the throughput's tolerance is 15 % or more. ``8`` doubles it, ``12``
+                triples it.
             warmup_seconds: As for ``load``.
             timeout: As for ``load``.
             processes: As for ``load``.

@@ -56,7 +56,7 @@ def _fail_dynamic() -> NoReturn:
 
 @pytest.fixture(scope="session")
 def device(_gpuserve_session: GateSession) -> Device:
-    """The device of this session: ``device.name`` (``cpu``, ``T4`` ...), ``device.is_gpu``."""
+    """The device of this run: ``device.name`` (``cpu``, ``T4`` ...), ``device.is_gpu``."""
     return _gpuserve_session.here.device
 
 

@@ -155,7 +155,7 @@ def add_options(parser: pytest.Parser) -> None:
         ("baseline_dir", "", "like --baseline-dir, relative to the rootdir"),
         ("against", "", "like --against"),
         ("against_python", "", "like --against-python, relative to the rootdir"),
-        ("on_missing", "", "like --on-missing"),
+        ("on_missing", "fail", "like --on-missing"),
         ("on_inconclusive", "fail", "like --on-inconclusive"),
         ("gpuserve_budget", "", "like --gpuserve-budget (default: 300)"),
         ("gpuserve_artifacts", "", "like --gpuserve-artifacts, relative to the rootdir"),
@@ -166,7 +166,7 @@ def add_options(parser: pytest.Parser) -> None:
             "cores that other processes may take during a measurement (or 5 % of all, if more)",
         ),
         ("gpuserve_load_engine", "local", "like --load-engine"),
-        ("gpuserve_lock_wait", "600", "seconds to wait for another session that measures on the same device"),
+        ("gpuserve_lock_wait", "600", "seconds to wait for another pytest run that measures on the same device"),
     ):
         parser.addini(name, text, default=default)
     parser.addini(

@@ -226,7 +226,7 @@ class ServerFactory:
             compile: Compiles the model with ``torch.compile``. The settings show what dynamo compiled.
             compile_backend: Backend of ``torch.compile``.
             compile_mode: Mode of ``torch.compile``.
-            device: ``cpu``, ``cuda`` or ``cuda:N``. Default: the device that the session measures.
+            device: ``cpu``, ``cuda`` or ``cuda:N``. Default: the device that the run measures.
             workers: Threads that execute the model; one with ``compile``.
             max_batch_size: Most rows of a batch; 1 executes each request by itself.
             max_wait_ms: Most time that a request waits for others, in milliseconds.
@@ -284,8 +284,8 @@ class ServerFactory:
                 on, ``{folder}`` by a private folder, ``{python}`` by the interpreter. Let it listen on 127.0.0.1.
             ready: A path that answers 200 when the server is up, such as ``/health``. Without it the plugin asks the
                 model at once.
-            counters: Names of the server's Prometheus metrics, or of its engine: ``vllm``, ``sglang``, ``llama.cpp``,
-                ``trtllm`` or ``tgi``, whose models are read back too. Without counters there is no batching ratio.
+            counters: Names of the server's Prometheus metrics, or one of ``vllm``, ``sglang``, ``llama.cpp``,
+                ``trtllm`` and ``tgi``, whose models are read back too. Without counters there is no batching ratio.
             model: The model that requests name.
             python: The interpreter for ``{python}``.
             env: Variables for the server, with the same replacements.

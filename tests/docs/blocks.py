@@ -48,14 +48,14 @@ class IniOptions:
 
 def metrics() -> str:
     """A table of all metrics."""
-    lines = ["| metric | marker | unit | better | tolerance | judged |", "|---|---|---|---|---|---|"]
+    lines = ["| metric | marker | unit | better | tolerance | usual |", "|---|---|---|---|---|---|"]
     for metric in METRICS.values():
         name = f"`run.{metric.name}`"
         better = "more" if metric.higher_is_better else "less"
-        judged = "if a test names it" if metric.on_request else "by default"
+        usual = "no" if metric.on_request else "yes"
         tolerance = format_fraction(metric.default_tolerance)
         unit = "tokens a second" if metric.name == OUTPUT_TOKENS else UNITS[metric.unit]
-        lines.append(f"| {name} | `{metric.option}` | {unit} | {better} | {tolerance} | {judged} |")
+        lines.append(f"| {name} | `{metric.option}` | {unit} | {better} | {tolerance} | {usual} |")
     return "\n".join(lines)
 
 
