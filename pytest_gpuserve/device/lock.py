@@ -1,4 +1,4 @@
-"""One session at a time measures on a device: two at once would each call the other's load a regression."""
+"""One pytest run at a time measures on a device: two at once would each call the other's load a regression."""
 
 from __future__ import annotations
 

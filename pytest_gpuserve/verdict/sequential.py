@@ -73,7 +73,7 @@ def first_look(metric: Metric) -> int:
 
     A p99 of three blocks rests on too few requests. A cold start takes two rounds: the first
     start of all may find its files on the disk, which the other server then finds in memory, so the first round is left
-    out where there is a second (`comparison.side_by_side.judged_rounds`).
+    out where there is a second (`compare.side_by_side.judged_rounds`).
     """
     if metric.name == COLD_START:
         return _SECOND_ROUND

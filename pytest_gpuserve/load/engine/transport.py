@@ -190,8 +190,8 @@ class Issuer(Protocol):
     def refused(self, slot: Slot, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
         """The request under way failed, with an error of this kind, such as ``status 503``.
 
-        The sample is uncut: whoever shortens it looks for secrets before; see ``process.excerpt.begin_of``. To make its
-        text is for this call alone.
+        The sample is uncut: whoever shortens it looks for secrets before; see `begin_of` in ``process/logs.py``.
+        To make its text is for this call alone.
         """
 
     def lost(self, slot: Slot, kind: str, sample: str) -> None:
