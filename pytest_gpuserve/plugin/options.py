@@ -127,7 +127,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         ENGINE_OPTION,
         metavar="ENGINE",
-        help="engines of the loads: local (default), ray (workers on a Ray cluster that this run starts and ends), or"
+        help="load engines: local (default), ray (workers on a Ray cluster that this run starts and ends), or"
         " the address of an existing cluster: ray://HOST:PORT or HOST:PORT",
     )
     group.addoption(
