@@ -93,9 +93,7 @@ def verdict_record(judgement: Judgement, label: str) -> VerdictRecord:
         detectable=judgement.detectable,
         rounds=judgement.rounds,
         reasons=list(map(str, judgement.reasons)),
-        why=[
-            ReasonRecord(str(reason.kind), reason.about, reason.commit, reason.seconds) for reason in judgement.reasons
-        ],
+        why=[ReasonRecord(str(reason.kind), reason.about, reason.seconds) for reason in judgement.reasons],
         run=label,
         windows=judgement.windows,
     )

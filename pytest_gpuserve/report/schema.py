@@ -27,7 +27,6 @@ class ReasonRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     kind: str
     about: str = ""
-    commit: str = ""
     seconds: float | None = None
 
 

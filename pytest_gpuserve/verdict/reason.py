@@ -84,14 +84,12 @@ class Reason:
         about: Which one, where there are several of the kind: a GPU, or an error of it, a server, or the baseline file
             whose entry is none to compare with; empty of the candidate. Two reasons of one kind about one thing are the
             same trouble, whatever their numbers.
-        commit: The commit that it names, as git's abbreviated hash; empty where it names none that can be measured.
         seconds: The budget that was too small; None where it is not about one.
     """
 
     kind: ReasonKind
     text: str
     about: str = ""
-    commit: str = ""
     seconds: float | None = None
 
     def __str__(self) -> str:

@@ -134,7 +134,7 @@ def is_complete(stream: bytes) -> bool:
     usage = any(found.get("usage") for found in objects if found)
     if errors or not (usage or any(map(has_content, events))):
         return False
-    if begun or any(data.startswith(b"{") and b'"choices"' in data for data in unreadable):
+    if begun or any(data.lstrip().startswith(b"{") and b'"choices"' in data for data in unreadable):
         return not unreadable and (said or begun == ended)
     return True
 
@@ -153,6 +153,8 @@ def is_complete(stream: bytes) -> bool:
 @example(stream=ANSWER, cuts=[3, 8, 40, 200, 400])
 @example(stream=b"\xef\xbb\xbf" + ROLE + WORD.rstrip() + b"\r\n\r\n", cuts=[2, 5, 10, 11, 30])
 @example(stream=ROLE[:-1] + ROLE, cuts=[20])
+@example(stream=b"data\n" + ROLE, cuts=[3])
+@example(stream=b"data:\n" + WORD[:-30] + b"\n\n" + DONE, cuts=[])
 @example(stream=WORD + b"data: [DONE]\n", cuts=[])
 @example(stream=ANSWER[:-1], cuts=[])
 @example(stream=ROLE + WORD + WORD[:-30] + b"\n\n" + DONE, cuts=[])

@@ -266,10 +266,12 @@ class StreamAnswer:
         if data.strip() == _DONE:
             self._is_done = True
             return False
-        chunk = _read_chunk(data) if data[0] == _BRACE else None
+        # An empty line of data before an object's is a line break before it.
+        is_object = data.lstrip().startswith(b"{")
+        chunk = _read_chunk(data) if is_object else None
         if chunk is None:
             self._unreadable = self._unreadable or data
-            if data[0] == _BRACE and b'"choices"' in data:
+            if is_object and b'"choices"' in data:
                 # A chunk of the API that was cut.
                 self._begun.add(None)
             return True
