@@ -1,4 +1,4 @@
-"""The pack: what is needed, what is in it, and what becomes of a wheel."""
+"""The pack: what is in it, and which is refused."""
 
 from __future__ import annotations
 
@@ -21,12 +21,10 @@ VERSION = metadata.version("hpack")
 
 
 def wheel(path: Path, **files: str) -> Path:
-    """A wheel of programs."""
+    """A wheel with these files."""
     with zipfile.ZipFile(path, "w") as archive:
         for file, text in files.items():
-            entry = zipfile.ZipInfo(file)
-            entry.external_attr = 0o755 << 16
-            archive.writestr(entry, text)
+            archive.writestr(file, text)
     return path
 
 
@@ -52,21 +50,3 @@ def test_a_pack_has_the_last_commit_and_wheels(tmp_path: Path, monkeypatch: pyte
         pack.make_pack(into, "3.12", {"pytest": "99"}, most_mib=1000)
     with pytest.raises(UsageProblem, match="is not a pack"):
         pack.make_pack(tmp_path, "3.12", there, most_mib=1000)
-
-
-def test_what_the_machine_has_is_not_needed() -> None:
-    """Neither what torch requires, nor what is there in a version that will do; Triton is, llama.cpp is not."""
-    assert pack.needed(["filelock", "iniconfig>=2; python_version > '3.11'"], "3.12", {"iniconfig": "2.0"}) == []
-    assert len(pack.needed(["iniconfig>=2"], "3.12", {"iniconfig": "1.0"})) == 1
-    texts = [text for texts in pack.requirements().values() for text in texts]
-    assert any(text.startswith("nvidia-pytriton") for text in texts)
-    assert not any(text.startswith(("torch", "xllamacpp", "gguf")) for text in texts)
-
-
-def test_a_wheel_is_packed_anew(tmp_path: Path) -> None:
-    """It keeps who may execute what, and loses what is for another Python."""
-    stubs = {f"python_backend_stubs/{version}/stub": "" for version in ("3.8", "3.12")}
-    pack.shrink(wheel(tmp_path / "a.whl", program="#!/bin/sh", **stubs), tmp_path / "b.whl", "3.12")
-    with zipfile.ZipFile(tmp_path / "b.whl") as archive:
-        assert archive.namelist() == ["program", "python_backend_stubs/3.12/stub"]
-        assert archive.getinfo("program").external_attr >> 16 == 0o755

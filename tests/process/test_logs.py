@@ -103,10 +103,7 @@ def test_a_long_word_with_the_begin_of_a_known_secret_is_left_out() -> None:
 
 
 def test_a_secret_across_the_end_is_none_of_it() -> None:
-    """It is known before anything is cut, wherever it stands; what is left of its name is harmless.
-
-    Who has more of the variables masks it afterwards: for them it stays whole, for half of it could not be found then.
-    """
+    """It is known before anything is cut, wherever it stands; for one who masks it afterwards it stays whole."""
     for before in range(SHOWN_CHARACTERS - len(KEY) - 12, SHOWN_CHARACTERS + 1):
         shown = excerpt(f"{'x ' * (before // 2)}{KEY} and more", KNOWN)
         assert "hf_" not in shown
