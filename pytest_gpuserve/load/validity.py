@@ -318,9 +318,9 @@ def _in_flight(totals: Tick, service: Histogram) -> Iterator[Reason]:
         return
     # So were failed requests, and streams after their last token.
     expected = throughput * mean + totals.untimed_ns / totals.nanoseconds
-    # Both edges cut requests. If the host stands still at one, all that are under way may be as slow as the slowest; a
-    # request that is stuck is older than any that was answered.
-    edges = in_flight * max(mean, service.max_seconds) / totals.seconds
+    # Both edges cut requests. If the host stands still at one, all under way may be as slow as the slowest that
+    # were answered; a request that is stuck is older than any of these.
+    edges = max(in_flight * mean, service.slowest_seconds(math.ceil(in_flight))) / totals.seconds
     if expected > 0 and abs(in_flight - expected) <= IN_FLIGHT_TOLERANCE * expected + edges:
         return
     longer = LATENCIES_LONG * mean

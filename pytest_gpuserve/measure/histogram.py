@@ -97,6 +97,17 @@ class Histogram:
             return self.mean
         return math.fsum(seconds_of(bucket) * count for bucket, count in self.counts.items()) / total if total else None
 
+    def slowest_seconds(self, number: int) -> float:
+        """Sum of the slowest so many latencies in seconds, each by its bucket; of all if there are fewer."""
+        left, seconds = number, 0.0
+        for bucket in sorted(self.counts, reverse=True):
+            taken = min(left, self.counts[bucket])
+            seconds += taken * seconds_of(bucket)
+            left -= taken
+            if not left:
+                break
+        return seconds
+
     def quantile(self, q: float) -> float:
         """Return the nearest-rank quantile in seconds (the smallest latency with at least ``q`` of all at or below).
 

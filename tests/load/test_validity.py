@@ -216,12 +216,14 @@ def test_users_cut_at_the_edges_of_a_short_stretch_are_not_stuck() -> None:
 
 
 def test_users_of_a_host_that_stood_still_at_the_edge_are_not_stuck() -> None:
-    """Four users whose requests wait for 250 ms at the end, as they did once before, and not for longer."""
+    """Four users who wait for 250 ms at the end, as all did once before; not for longer, nor if only one did."""
     uneven = merge([alike(496, 4_000_000), alike(4, 300_000_000)])
     waited = {"requests": 500, "sent": 500, "due": 500, "latency": uneven}
     excess_ns = USERS * 250_000_000
     assert kinds(closed(**waited, in_flight_ns=uneven.sum_ns + excess_ns), CLOSED) == []
     assert kinds(closed(**waited, in_flight_ns=uneven.sum_ns + 2 * excess_ns), CLOSED) == [IN_FLIGHT]
+    once = merge([alike(499, 4_000_000), alike(1, 300_000_000)])
+    assert kinds(closed(**waited | {"latency": once}, in_flight_ns=once.sum_ns + excess_ns), CLOSED) == [IN_FLIGHT]
 
 
 WORDS: dict[str, tuple[Tick, Schedule]] = {
