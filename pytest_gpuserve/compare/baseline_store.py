@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def comparability(here: RunEnvironment, entry: Entry) -> Compatibility:
     """Compare the device of a recording with this one, and the host if this one recorded it.
 
-    What another host has beside its GPU is no matter here.
+    The rest of another host does not matter here.
     """
     found = compare(msgspec.to_builtins(entry.device), msgspec.to_builtins(here.device_record()))
     if entry.host.id != here.host.id:
@@ -108,7 +108,7 @@ class BaselineStore:
         """Write the sessions of a load into its file, at once and atomically; says in words what it did.
 
         Sessions are added to those that are there if they measured the same on the same host: same workload, same
-        code, same software. Else they replace them: sessions of different code are no sample of anything.
+        code, same software. Else they replace them: sessions of different code cannot be pooled.
 
         Args:
             key: Where.
@@ -193,7 +193,7 @@ def used_settings(sessions: Sequence[Session]) -> dict[str, str]:
 
 
 def _together(old: Stored | None, new: Entry) -> tuple[Entry, str]:
-    """What becomes of an entry, and the words for it."""
+    """Say what happens to an entry, in words."""
     entry, done = new, "recorded" if old is None else "replaced"
     if old is not None and _same_build(old.entry, new):
         sessions = [*old.entry.sessions, *new.sessions][-MOST_SESSIONS:]

@@ -200,10 +200,10 @@ def judge_limit(
     """Compare all that was measured, pooled, with a number in the metric's unit, without statistics.
 
     Args:
-        measurement: What was measured.
-        metric: What is compared.
+        measurement: The load and its results.
+        metric: The metric to compare.
         limit: The number.
-        tolerance: Of the metric, by which a quantile has to have its requests.
+        tolerance: The metric's tolerance; it sets how many requests a quantile needs.
         rounds: In which it was measured, where that was beside another server.
     """
     run = measurement.run

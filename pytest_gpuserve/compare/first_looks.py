@@ -180,7 +180,7 @@ def _kept(case: TestLoads, measurement: Measurement) -> list[Session]:
     if case.earlier is None:
         return []
     for other in case.earlier.measurements:
-        # Rounds beside a commit are no sessions alone; the comparison itself remembers them.
+        # Rounds beside a commit are not sessions; the comparison itself keeps them.
         if other.is_paired:
             continue
         if (

@@ -31,7 +31,7 @@ class TestLoads:
         nodeid: The test.
         baseline_store: The baselines of the device.
         paired_runner: Where builds are compared side by side.
-        policy: What verdicts mean.
+        policy: Which verdicts fail, skip or record.
         tolerance_of: The tolerance of each metric, as the test states it.
         on_look: Hears of every look before it is taken.
         earlier: That of an earlier try of the same test, whose sessions are kept: a retry is more data under the same
@@ -116,7 +116,7 @@ class TestLoads:
     def requests_wanted(self) -> tuple[int, ...]:
         """Requests that each start should have for what the test may compare: a start has as many as it can of these.
 
-        What that is shows only when it does. So it is taken to be the usual metrics, and those that a marker names.
+        The test shows its metrics only when it compares. So these are the usual metrics and those that a marker names.
         """
         # How many gaps a request has is not known before it.
         gated = (

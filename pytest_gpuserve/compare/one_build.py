@@ -80,7 +80,7 @@ def outside_git(judgement: Judgement, same: str, *found: str) -> Judgement:
     Args:
         judgement: REGRESSED or IMPROVED, with its change.
         same: Which builds are one, as a sentence.
-        found: What differs between them.
+        found: The differences between them.
     """
     assert judgement.change is not None
     text = (

@@ -137,7 +137,7 @@ def _recorded_at(entry: Entry, problem: NotInGit) -> str:
 
 
 def changes_since(stored: Stored, here: RunEnvironment) -> tuple[str, ...]:
-    """What else than the code is not as it was recorded: packages, driver, settings of the GPU and of the host."""
+    """List the differences from the recording beside the code: packages, driver, settings of the GPU and the host."""
     last = stored.entry
     changed = [
         f"{name} {last.software.get(name, 'absent')} -> {here.software.get(name, 'absent')}"

@@ -1,4 +1,4 @@
-"""What verdicts mean for a test, and the looks that it hears of."""
+"""The policy of a test (which verdicts fail, skip or record), and the looks that it is told."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What a verdict means for a test.
+    """Which verdicts fail, skip or record.
 
     Args:
         record_new: Whether loads without a baseline are recorded.
@@ -45,11 +45,11 @@ class Look:
     """A look that is about to be taken.
 
     Args:
-        unit: What is measured for it.
+        unit: The unit that is measured next.
         number: Which, from 1.
         most: How many there are at most.
-        judgement: What the last look said of the metric that is being decided; None before there was one.
-        left_seconds: Of the test's budget, before it; None where there is none, as for a recording.
+        judgement: The last look's judgement of the metric that is being decided; None before the first look.
+        left_seconds: Rest of the test's budget before this look; None without a budget, as for a recording.
     """
 
     unit: Literal["session", "round"]
@@ -64,7 +64,7 @@ class Look:
 
 
 def ignore_look(look: Look) -> None:
-    """Where nobody watches."""
+    """Ignore the look."""
 
 
 class WaitsForStart(BaseException):

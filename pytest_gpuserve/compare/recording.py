@@ -39,8 +39,8 @@ def judge_recording(case: TestLoads, measurement: Measurement, metric: Metric, s
     """Say what a recording would do to a metric; the numbers of both are compared as they are.
 
     Args:
-        measurement: What was measured.
-        metric: What is compared.
+        measurement: The load and its results.
+        metric: The metric to compare.
         stored: The entry that it would replace; None where there is none.
     """
     unsound = unsound_judgement(case, measurement, metric)
@@ -129,7 +129,7 @@ def proposals(case: TestLoads, measurements: Iterable[Measurement]) -> list[str]
     """Say of what got better, and is not recorded, how to hold on to it.
 
     Args:
-        measurements: Of a test that passed, where they were compared with stored baselines of this host.
+        measurements: The loads of a test that passed, compared with stored baselines of this host.
     """
     lines = []
     for measurement in measurements:

@@ -120,7 +120,7 @@ def unsound_judgement(case: TestLoads, measurement: Measurement, metric: Metric)
 
 
 def usable_sessions(case: TestLoads, measurement: Measurement, stored: Stored) -> Usable:
-    """What of a baseline is evidence for a load.
+    """The sessions of a baseline that are evidence for a load.
 
     Of a server that somebody else runs the host is not this one, and nobody knows how fast it is.
     """
@@ -149,7 +149,7 @@ def usable_sessions(case: TestLoads, measurement: Measurement, stored: Stored) -
 
 
 def _screened(case: TestLoads, measurement: Measurement, metric: Metric, usable: Usable) -> Judgement | None:
-    """What stored numbers say; None where they say nothing."""
+    """The judgement by stored numbers; None if they decide nothing."""
     if not usable.sessions:
         return None
     sessions, recorded = measurement.run.sessions, [session for _, session in usable.sessions]
@@ -325,7 +325,7 @@ def recorded_clock_mhz(case: TestLoads, measurement: Measurement, stored: Stored
 
 
 def shared_host(case: TestLoads, measurement: Measurement) -> Reason | None:
-    """Who else used the host while this was measured, if that was too much; else None."""
+    """The reason that other processes used too much of the host meanwhile; None if they did not."""
     taken = measurement.foreign_cores
     if taken <= case.policy.foreign_cores:
         return None

@@ -46,7 +46,7 @@ def device_name(product: str) -> str:
 
 
 UNSUPPORTED: Final = "not supported by this GPU or its driver"
-"""The reason in ``Gpu.unknown`` that is no failure."""
+"""The reason in ``Gpu.unknown`` that does not mean a failure."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Gpu:
         application_clocks_set: Whether these are off their defaults. Clocks locked by ``nvidia-smi --lock-gpu-clocks``
             are not among them: NVML does not tell of those.
         ecc: Whether its memory corrects errors now.
-        persistence: Whether the driver stays loaded while nobody uses the GPU.
+        persistence: Whether the driver stays loaded while the GPU is unused.
         compute_capability: Major and minor number.
         unknown: For each field that is None because it could not be read, why.
     """
@@ -109,10 +109,10 @@ class Gpu:
 
 @dataclass(frozen=True)
 class NvmlAnswer:
-    """What NVML said about the machine's GPUs.
+    """NVML's answer about the machine's GPUs.
 
     Attributes:
-        gpus: What could be read, by index; in the place of a divided GPU its instances.
+        gpus: The GPUs that could be read, by index; a divided GPU is replaced by its instances.
         problem: Why there is none, or which of them could not be read and why; empty if all went well.
         absent: The problem is only that this machine has no GPU (no library, or no device). False for every problem
             that may hide one, such as a driver that does not fit its library.
@@ -258,7 +258,7 @@ _INSTANCE_NAME: Final = re.compile(r"\bMIG (\S+)$")
 
 @dataclass(frozen=True)
 class System:
-    """What all GPUs of a machine share; `unknown` says why a field is None."""
+    """Facts that all GPUs of a machine share; `unknown` says why a field is None."""
 
     driver: str | None
     cuda: str | None

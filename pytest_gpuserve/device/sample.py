@@ -78,7 +78,7 @@ class GpuEvent(msgspec.Struct, frozen=True, tag=True):
 
     Args:
         at_ns: When it was noticed; the clock of ``TelemetrySample.at_ns``.
-        uuid: Of the watched GPU.
+        uuid: The watched GPU.
         kind: ``xid``, an error that the driver reports, or ``lost``: the GPU answers no more.
         number: Of the XID; 0 otherwise. Of several between two samples NVML gives the last one's number for each.
     """

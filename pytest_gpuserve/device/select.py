@@ -41,7 +41,7 @@ class Device:
 
     @property
     def lock_key(self) -> str:
-        """What a session must own alone: the GPU's uuid, or ``cpu``."""
+        """Name of the lock that a session holds: the GPU's uuid, or ``cpu``."""
         return CPU if self.gpu is None else self.gpu.uuid
 
     @property

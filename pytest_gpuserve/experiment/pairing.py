@@ -102,7 +102,7 @@ def round_by_turns(
     Args:
         start: Starts a server, which ends with the stack.
         terms: How the two are compared.
-        telemetry_source: Who looks at the GPUs.
+        telemetry_source: The sampler of the GPUs.
         number: Of the round, for its coins.
 
     Raises:

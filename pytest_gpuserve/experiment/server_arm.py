@@ -172,7 +172,7 @@ class ServerArm:
 
         Args:
             requests_wanted: Answers that the two windows of a block should have: the most of these that they can.
-            tolerance: Of the throughput.
+            tolerance: The throughput's tolerance.
         """
         base = TICKS_A_WINDOW if tolerance < WIDE_TOLERANCE else TICKS_WITHIN_WIDE
         if self.shape.seconds is not None:

@@ -273,7 +273,7 @@ class Terms:
     Args:
         shape: The load, which is the same for both.
         requests_wanted: Answers that each server should give in a block, if it can: the most of these.
-        tolerance: Of the throughput: the tighter, the longer a window.
+        tolerance: The throughput's tolerance: a tighter one makes a window longer.
         most_foreign_cores: A block in which others took more of the host is thrown away.
         by_turns: Whether only one of them may run at a time.
         seed: Of the coins.

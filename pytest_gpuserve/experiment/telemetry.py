@@ -1,4 +1,4 @@
-"""What the GPUs did around one start of a server, or of two side by side, and whether that lets them be measured."""
+"""Telemetry of the GPUs around a start of one server or of two side by side, and whether it allows a measurement."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ RELEASE_NS: Final = 5 * NS
 """How long a driver may take to give back the memory of a server that has ended."""
 
 NOT_SUPPORTED: Final = "Not Supported"
-"""What NVML says of a value that a GPU does not have, which is no failure."""
+"""NVML's word for a value that a GPU does not have; it does not mean a failure."""
 
 ECC_ERRORS: Final = "uncorrected ECC errors"
 
@@ -58,7 +58,7 @@ LOOK_NS: Final = (SLOW_EVERY + 1) * SAMPLE_NS
 
 
 class GpuSampler(Protocol):
-    """What looks at GPUs and processes; `pytest_gpuserve.device.telemetry.Sampling` is one."""
+    """A sampler of GPUs and processes; `pytest_gpuserve.device.telemetry.Sampling` is one."""
 
     def watch(self, servers: Iterable[int]) -> None:
         """Take these pids, and all below them, for ours from the next sample on."""
@@ -77,7 +77,7 @@ class GpuSampler(Protocol):
 
 
 class NoSampler:
-    """Looks at nothing, where there is no GPU."""
+    """A sampler for machines without a GPU: it reads nothing."""
 
     def watch(self, servers: Iterable[int]) -> None:
         """There is nothing to tell them from."""

@@ -1,4 +1,4 @@
-"""What load engines count: the same type for a tick, for a window of ticks and for a whole load; they add up."""
+"""The counts of load engines: one type for a tick, a window of ticks and a whole load; they add up."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class AnswerCount(msgspec.Struct, frozen=True):
     """A distinct good answer of a tick, and how often it came.
 
     Args:
-        index: Of the payload that it answers.
-        body: What came.
+        index: The payload that it answers.
+        body: The answer.
         count: How often.
         number: The first request that it came to.
     """
@@ -29,7 +29,7 @@ class AnswerCount(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, tag=True):
-    """What an engine did in a tick, or all engines of a load in some time: ``a + b`` is both, ``a`` the earlier one.
+    """Counts of one engine in a tick, or of all engines of a load in some time; in ``a + b``, ``a`` is the earlier one.
 
     A sum keeps no answers and nothing of single workers, so that its size does not grow with its length. Only the
     engine's ``TickCounters`` changes a tick, and only until it ends.
@@ -288,7 +288,7 @@ def shares(ticks: Iterable[Tick], before: Mapping[str, Tick] | None = None) -> d
 
     Args:
         ticks: As the engines of a load report them.
-        before: What each did before these.
+        before: Each worker's sum before these.
 
     Raises:
         ValueError: A tick ends before it begins.

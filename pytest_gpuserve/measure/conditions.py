@@ -36,7 +36,7 @@ MOST_REJECTED_SHARE: Final = 1 / 3
 """Of the windows; what is left of a run that loses more is its lucky part."""
 
 MEMORY_TOLERANCE_BYTES: Final = 64 * MIB
-"""What a driver may keep of a process that has ended, on any GPU seen so far, with room to spare."""
+"""Memory that a driver may keep of a process that has ended, on any GPU seen so far, with room to spare."""
 
 MOST_UNSEEN_BYTES: Final = 1024 * MIB
 """Memory in use without a process; a driver keeps up to half of it for itself."""
@@ -72,7 +72,7 @@ class WindowCondition:
     """The condition of a window.
 
     Args:
-        rejected: What disturbed the GPUs in it; if anything, it is to be measured again.
+        rejected: The disturbances of the GPUs in it; if there are any, it is measured again.
         unknown: What could not be seen.
         client: What disturbed the client in it; likewise.
     """
@@ -336,7 +336,7 @@ def judge_memory(
     """Judge whether a server gave its memory back.
 
     Args:
-        uuid: Of the GPU.
+        uuid: The GPU.
         before_bytes: Used on it before the server's start; None if not known.
         after_bytes: Used on it some time after the server's end; None if not known.
         tolerance_bytes: That the driver may keep.

@@ -261,7 +261,7 @@ _OF_GPUS: Final = {
 
 
 def _value_of_gpus(metric: Metric, windows: Sequence[Window]) -> float:
-    """What the GPUs did in some windows, all GPUs together.
+    """Telemetry of all GPUs together in some windows.
 
     Energy is their joules over the answered requests, idle power included; a request of several items counts once, as
     it does for the throughput. Memory is the most of any window, utilisation the mean weighed by time. Two servers side

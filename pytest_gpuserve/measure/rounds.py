@@ -168,7 +168,7 @@ class ArmResult:
         cold_start_parts: What it says that its last cold start went to, in seconds.
         settings: How it was really set up, beside what it was asked for.
         counters: What it counted within its windows; None where it does not count.
-        telemetry: What the GPUs did within its windows; None where nobody looked. Not kept from run to run.
+        telemetry: Telemetry of the GPUs within its windows; None without a sampler. Not kept from run to run.
         rejected: Why windows were measured again, a text for each that was: what disturbed GPUs or client meanwhile.
     """
 

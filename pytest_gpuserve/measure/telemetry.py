@@ -1,4 +1,4 @@
-"""What GPUs did in a stretch of time, by the samples in and around it.
+"""Telemetry of GPUs in a stretch of time, from the samples in and around it.
 
 What was not seen is None: never zero. Stretches are put together by `merged`, so that a run is its windows.
 """
@@ -82,7 +82,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class GpuTelemetry:
-    """What a GPU did in a stretch of time; units as in `pytest_gpuserve.device.sample.GpuSample`.
+    """Telemetry of one GPU in a stretch of time; units as in `pytest_gpuserve.device.sample.GpuSample`.
 
     Args:
         uuid: Of the GPU or MIG instance. All but memory is the whole GPU's, other instances included.
@@ -115,7 +115,7 @@ class Telemetry:
         seconds: Its length.
         samples: How many lie in it.
         covered: Whether no part of it lies in a gap between samples; else what is known is of the rest alone.
-        gpus: What each GPU did, by its uuid; empty where there is none.
+        gpus: Telemetry of each GPU by its uuid; empty without a GPU.
     """
 
     seconds: float

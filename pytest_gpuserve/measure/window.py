@@ -55,7 +55,7 @@ TALLIES: Final = (PROMPT_TOKENS, CACHED_TOKENS, PREEMPTIONS)
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """What the GPUs did in a window, all of them together; a value that is not known is None, never zero.
+    """Telemetry of all GPUs together in a window; an unknown value is None, never zero.
 
     Args:
         joules: Energy that they took up.
@@ -110,7 +110,7 @@ class Window:
         batches: Batches that they were executed in; None where the server does not count.
         client_cpu_seconds: CPU time that the load engine used.
         stages: Where the server's time went within it, by stage; empty where the server does not count.
-        gpus: What the GPUs did; None where there is none, or nothing was seen of them.
+        gpus: Telemetry of the GPUs; None without a GPU or without a sample.
         streams: What came of the answers that were streams; None where none was.
         good: Answers that met all objectives of the load; None where it has none.
         unjudged: Answers of which that is not known.
@@ -232,7 +232,7 @@ class Start:
         cold_start_parts: What the server says that its cold start went to, in seconds.
         settings: How the server was really set up, beside what it was asked for.
         counters: What the server counted within the windows; None where it does not count.
-        telemetry: What the GPUs did within the windows; None where nobody looked. Not kept in baselines.
+        telemetry: Telemetry of the GPUs within the windows; None without a sampler. Not kept in baselines.
         rejected: Why windows were measured again, a text for each that was: what disturbed GPUs or client meanwhile.
     """
 

@@ -83,7 +83,7 @@ def workflow_files(suite: str, install: str, runner: Runner | None) -> dict[str,
 
     Args:
         suite: Its name.
-        install: What pip installs, as words of a shell.
+        install: The requirements for pip, as words of a shell.
         runner: The GPU runner; without one the suite is measured on a host of GitHub's.
     """
     words = {"NAME": suite, "INSTALL": install}

@@ -23,8 +23,8 @@ class Durations:
     """Seconds of tests, kept in pytest's cache.
 
     Args:
-        config: Of the run.
-        mode: What tells runs apart that take other times, such as ``cpu NOTHING``.
+        config: The run's configuration.
+        mode: Key of runs that take the same time, such as ``cpu NOTHING``.
     """
 
     def __init__(self, config: pytest.Config, mode: str) -> None:

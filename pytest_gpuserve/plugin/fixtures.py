@@ -89,7 +89,7 @@ def _gpuserve_judge(
 
 @pytest.fixture(scope="session")
 def _gpuserve_telemetry(_gpuserve_measuring: GateSession) -> TelemetrySource:
-    """Who looks at the GPU while servers are loaded."""
+    """The sampler of the GPU while servers are loaded."""
     return _gpuserve_measuring.equipment.telemetry_source()
 
 

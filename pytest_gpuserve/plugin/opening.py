@@ -53,7 +53,7 @@ LOG_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
 
 
 class Equipment:
-    """What tests load with, and its folders; each is made when it is first needed.
+    """The load engines and folders of a session; each is made when it is first needed.
 
     Args:
         engine: What makes the loads on Ray; None where processes of this host do. It is ended with the rest.
@@ -142,7 +142,7 @@ class Equipment:
         return start
 
     def telemetry_source(self) -> TelemetrySource:
-        """Who looks at the GPU while servers are loaded on it: from the first load to the session's end."""
+        """The sampler of the GPU, from the first load to the session's end."""
         gpu = self._device.gpu
         if self._telemetry_source is NO_TELEMETRY and gpu is not None:
             lacks_ecc = gpu.ecc is False or gpu.unknown.get("ecc") == UNSUPPORTED
@@ -163,7 +163,7 @@ class Equipment:
         return LOCAL if self._engine is None else self._engine.source(self.logs / "ray.log")
 
     def close(self) -> None:
-        """End the engines, and let nobody look at the GPU any more; may be called again."""
+        """End the engines and the sampler; may be called again."""
         with ExitStack() as stack:
             stack.callback(self._telemetry_source.close)
             if self._engine is not None:

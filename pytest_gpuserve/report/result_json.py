@@ -152,7 +152,7 @@ def _run(run: RunResult) -> RunRecord:
 
 
 def _telemetry(starts: Sequence[Start]) -> Plain | None:
-    """What the GPUs did in the windows of all starts that were looked at; None where none was."""
+    """Telemetry of the GPUs in the windows of all sampled starts; None if none was sampled."""
     seen = [start for start in starts if start.telemetry is not None]
     whole = merged(start.telemetry for start in seen if start.telemetry is not None)
     if whole is None:

@@ -95,7 +95,7 @@ class Row:
     """A judgement as a line of a table.
 
     Args:
-        name: Of the test and the load.
+        name: Name of the test and the load.
         cells: Texts below `HEADINGS`.
         reasons: Why the verdict is what it is.
         basis: The interval and the evidence that the verdict rests on; empty if there is none.

@@ -279,7 +279,7 @@ def read_facts(place: Path, facts: type[_Facts], *, who: str, remedy: str) -> _F
 
     Args:
         place: The JSON file.
-        facts: What it holds.
+        facts: Its contents.
         who: The process that should have written it, for the message.
         remedy: The step that helps if it did not.
 

@@ -133,7 +133,7 @@ class _Api(msgspec.Struct):
 
 
 class _Facts(msgspec.Struct):
-    """What the app's process wrote when it called ``run``; APIs by their paths."""
+    """Facts that the app's process wrote when it called ``run``; APIs by their paths."""
 
     version: str
     import_seconds: float
@@ -142,7 +142,7 @@ class _Facts(msgspec.Struct):
 
 
 class _About(msgspec.Struct):
-    """What a process that counts says: what it counts, of which API path, and how a worker is set up."""
+    """Facts that a counting process wrote: its counters, their API path, and the worker's settings."""
 
     counts: str
     path: str

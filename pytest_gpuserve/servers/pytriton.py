@@ -130,7 +130,7 @@ def _folder(site: Site) -> Path:
 
 
 class _Facts(msgspec.Struct):
-    """What the app's process wrote of its Triton.
+    """Facts that the app's process wrote about its Triton.
 
     Args:
         version: The version of nvidia-pytriton.

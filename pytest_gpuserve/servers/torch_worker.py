@@ -230,7 +230,7 @@ def _unmoved(app: App) -> App:
 
 
 class _Facts(msgspec.Struct):
-    """What the worker wrote of its start: seconds by part, and its settings."""
+    """Facts that the worker wrote about its start: seconds by part, and its settings."""
 
     cold_start: dict[str, float]
     settings: dict[str, str]

@@ -38,13 +38,13 @@ MOST_FILES: Final = 20
 
 @dataclass(frozen=True)
 class Subject:
-    """What is compared, and where: what a prior may be learned across.
+    """A workload on a device: rounds of one can teach the prior of another.
 
     Args:
         label: Which of the test's loads.
         host: Pseudonym of the machine.
         device: With what must match of it.
-        workload: What a run must have in common with another.
+        workload: The words that must be equal.
     """
 
     nodeid: str
@@ -59,7 +59,7 @@ class Pair:
     """One pair of builds on one subject; rounds belong together only if all of it is equal.
 
     Args:
-        base: What identifies the base: the hash of its code and its interpreter.
+        base: Identity of the base: the hash of its code and its interpreter.
         candidate: The hash of the candidate's content, uncommitted changes included.
         software: Versions that both run with.
     """
@@ -143,7 +143,7 @@ class KeptFolder:
         self._now = now
 
     def load(self, pair: Pair) -> KeptRounds | None:
-        """What is kept of a pair; None if there is nothing.
+        """The kept rounds of a pair; None if there are none.
 
         A file that cannot be decoded is put aside, with a note, so that the comparison begins anew.
         """

@@ -244,7 +244,7 @@ def session_record(session: Session, occasion: str) -> SessionRecord:
     """Turn a session into its record.
 
     Args:
-        session: What was measured.
+        session: The measured session.
         occasion: When the run of pytest began that measured it.
     """
     return SessionRecord(

@@ -86,7 +86,7 @@ class Loop:
 
     Attributes:
         losses: Slots that were lost so far.
-        repeat: What a slot sends by itself.
+        repeat: The request that a slot sends by itself.
     """
 
     def __init__(self, plan: Plan, reactor: Reactor, counters: TickCounters, most_slots: int) -> None:

@@ -96,7 +96,7 @@ class Repeat:
     Attributes:
         payload: The request.
         size: Its bytes.
-        number: Of the next request.
+        number: Number of the next request.
         step: From one number to the next.
         end: The first number that is not sent by a slot itself; 0 where all are the issuer's.
         counts: The known answers of this tick: how often each came, and to which request first.
@@ -176,7 +176,7 @@ class Issuer(Protocol):
     is closed, or just closing, and is not used again: nothing more is told of it.
 
     Attributes:
-        repeat: What a slot sends by itself.
+        repeat: The request that a slot sends by itself.
     """
 
     repeat: Repeat

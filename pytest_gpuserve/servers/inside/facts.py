@@ -1,4 +1,4 @@
-"""What a server that runs our code writes of its start, for the tests beside it to read."""
+"""Facts that a server with our code writes about its start; the test process reads them."""
 
 from __future__ import annotations
 
