@@ -45,31 +45,31 @@ took_sum{model="a"} 1.5
 took_count{model="a"} 12
 # TYPE waiting gauge
 waiting{model="a"} 3
-# TYPE broken gauge
 broken{model="a"} NaN
+x_bytes -8.58914944e+08
+# TYPE signed histogram
+signed_bucket{le="-1"} 2
+itemss_total oops
+{
 """
-
-
-def read(names: MetricNames) -> Counters:
-    """What is made of the page."""
-    return names.read(PAGE)
+"""Lines that a test does not name may be negative, NaN, or not Prometheus text: they spoil no other."""
 
 
 def test_counters_are_found_by_their_names() -> None:
     """Summed over what no label fixes; with or without the suffix that a library adds."""
     of_a = {"model": "a"}
     names = MetricNames(items="items_total", batches="runs", requests="runs_total", pending="waiting", labels=of_a)
-    assert read(names) == Counters(items=40, batches=12, requests=12, pending=3)
+    assert names.read(PAGE) == Counters(items=40, batches=12, requests=12, pending=3)
     # A histogram tells items, batches and sizes, each bucket without those below; times are a sum and a count too.
     names = MetricNames(batch_size="size", stages={COMPUTE: "took"}, labels=of_a)
     stages = {COMPUTE: StageTime(1.5, 12)}
-    assert read(names) == Counters(items=40, batches=12, batch_sizes={"1": 2, "8": 10}, stages=stages)
+    assert names.read(PAGE) == Counters(items=40, batches=12, batch_sizes={"1": 2, "8": 10}, stages=stages)
 
 
 def test_the_exact_name_goes_first() -> None:
     """A gauge beside the counter of its name is not added to it."""
-    assert read(MetricNames(items="items", batches="runs")).items == 7
-    assert read(MetricNames(items="items_total", batches="runs")).items == 45
+    assert MetricNames(items="items", batches="runs").read(PAGE).items == 7
+    assert MetricNames(items="items_total", batches="runs").read(PAGE).items == 45
 
 
 @pytest.mark.parametrize(
@@ -83,7 +83,7 @@ def test_the_exact_name_goes_first() -> None:
 def test_what_is_named_has_to_be_a_count(name: str, said: str, help_: str) -> None:
     """What is not a number, less than nothing, or seconds, is told and not rounded."""
     with pytest.raises(ServerFailed, match=said) as caught:
-        read(MetricNames(items=name, batches="runs"))
+        MetricNames(items=name, batches="runs").read(PAGE)
     assert caught.value.remedies
     assert help_ in str(caught.value)
 
@@ -91,19 +91,19 @@ def test_what_is_named_has_to_be_a_count(name: str, said: str, help_: str) -> No
 def test_a_name_that_is_not_there_is_told_with_those_that_are() -> None:
     """Of the samples with the labels; a label that none has leaves nothing."""
     with pytest.raises(ServerFailed, match="no metric item") as caught:
-        read(MetricNames(items="item", batches="runs", labels={"model": "a"}))
+        MetricNames(items="item", batches="runs", labels={"model": "a"}).read(PAGE)
     assert "items_total" in caught.value.found
     assert "process_limit" not in caught.value.found
     with pytest.raises(ServerFailed, match="no metric items") as caught:
-        read(MetricNames(items="items", batches="runs", labels={"model": "c"}))
+        MetricNames(items="items", batches="runs", labels={"model": "c"}).read(PAGE)
     assert caught.value.found == "no metric with these labels"
 
 
 def test_a_server_that_counts_no_executions_has_none() -> None:
     """Its requests and times are known, and no batches: that is not the same as none executed."""
     names = MetricNames(requests="runs", stages={COMPUTE: "took"})
-    assert read(names) == Counters(0, 0, stages={COMPUTE: StageTime(1.5, 12)}, requests=12, counts_batches=False)
-    assert not counted_between(read(names), read(names)).counts_batches
+    assert names.read(PAGE) == Counters(0, 0, stages={COMPUTE: StageTime(1.5, 12)}, requests=12, counts_batches=False)
+    assert not counted_between(names.read(PAGE), names.read(PAGE)).counts_batches
 
 
 @pytest.mark.parametrize("given", [{}, {"items": "a"}, {"batches": "b", "requests": "c"}, {"pending": "d"}])
