@@ -47,12 +47,6 @@ def git_environment() -> dict[str, str]:
     return {**kept, "GIT_TERMINAL_PROMPT": "0"}
 
 
-def git_command(root: Path, *arguments: str) -> list[str]:
-    """The command line of a git command that only reads, in a folder."""
-    # Without the optional lock, a `git commit` at the same time does not fail because of us.
-    return ["git", "--no-optional-locks", "-C", str(root), *arguments]
-
-
 def ask_git(root: Path, *arguments: str) -> GitOutput:
     """Run a git command that only reads.
 
@@ -60,9 +54,11 @@ def ask_git(root: Path, *arguments: str) -> GitOutput:
         The answer; names in it that are no UTF-8 are escaped as ``os.fsdecode`` does. Where there is no git, or it does
         not answer in `GIT_SECONDS`, that is the complaint.
     """
+    # Without the optional lock, a `git commit` at the same time does not fail because of us.
+    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
     try:
         done = subprocess.run(
-            git_command(root, *arguments),
+            command,
             capture_output=True,
             stdin=subprocess.DEVNULL,
             # What it complains of is looked at, so it has to be said in one language.

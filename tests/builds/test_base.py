@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.builds.base import HistoryCut, NotCommitted, NotInGit, find_base
+from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.store.files import same_recording
 from tests.support.plain_git import git, only_below
 
@@ -208,6 +209,16 @@ def test_a_version_that_cannot_be_read_is_another_one(project: Project) -> None:
     project.commit()
     project.path.write_text(whole)
     assert project.commit() == project.base()
+
+
+def test_a_version_that_git_has_lost_is_an_error(project: Project) -> None:
+    """It may have the entry, so that no later commit can be called the base."""
+    lost = git(project.root, "rev-parse", f"HEAD:{project.name}")
+    project.record(b=1)
+    project.commit()
+    (project.root / ".git" / "objects" / lost[:2] / lost[2:]).unlink()
+    with pytest.raises(GpuserveError, match="does not read a version"):
+        project.base("a")
 
 
 @pytest.mark.parametrize("exists", [True, False])
