@@ -1,11 +1,11 @@
-"""What is gated: the metrics, their direction, and the scale on which all of them are judged.
+"""Gated metrics: their direction, and the scale on which all of them are judged.
 
-Every statistic works on the log of a *cost*, in which worse is larger for every metric: 1/throughput, a
-latency quantile, 1/batching ratio, joules, bytes. A slowdown of r moves it by log(1 + r), whatever the unit.
+Every statistic works on the log of a *cost*. Worse is larger for every cost: 1/throughput, a latency quantile,
+1/batching ratio, joules, bytes. A slowdown of r moves the log cost by log(1 + r), in any unit.
 
-A *tolerance* is what people write and read, so it is a change of the value itself: a throughput may fall by so much, a
-latency rise by so much. A `Growth` is what the statistics ask for, a change of the cost. They differ where more is
-better, and `Metric.growth` and `Metric.loss` are the only ways from one to the other.
+A *tolerance* is a change of the value itself: a throughput may fall by so much, a latency may rise by so much. A
+`Growth` is a change of the cost. The two differ if more is better, and `Metric.growth` and `Metric.loss` convert one to
+the other.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ REQUESTS_PER_TOLERANCE: Final = 2.0
 """Requests beyond a quantile, times the tolerance: 1000 requests gate p99 within 20 %, 2000 within 10 %."""
 
 Growth = NewType("Growth", float)
-"""How much a cost grows, as a fraction: a throughput that falls by 20 % is a growth of 0.25."""
+"""Growth of a cost, as a fraction: a throughput that falls by 20 % is a growth of 0.25."""
 
 LATENCY: Final = "latency"
 COLD_START: Final = "cold_start"
@@ -34,18 +34,19 @@ class Metric:
     """One number of a run that can be gated.
 
     Attributes:
-        name: As in assertions: ``throughput``, ``latency.p99``.
-        option: As in the marker: ``throughput``, ``p99``.
+        name: The name in assertions: ``throughput``, ``latency.p99``.
+        option: The name in the marker: ``throughput``, ``p99``.
         unit: ``1/s``, ``s``, ``J``, ``B``, or empty for a plain ratio.
         higher_is_better: Whether a larger value is the better one.
-        default_tolerance: How much worse the value may be unless a test says otherwise, as a fraction of it.
-        quantile: Which quantile it is, or None.
-        sd_floor: Smallest standard deviation of log cost between starts or sessions that is ever believed.
-        default_sd: Standard deviation of log cost between sessions that is assumed before any is known.
-        default_pair_sd: The same of the difference between two starts side by side, where ``sd_floor`` is not more.
-        is_of_requests: Whether it is computed from requests, so that it needs many; else one shows that there was load.
-        on_request: Whether it is judged, shown and reckoned with only where a test names it.
-        times: Of which times it is a quantile: ``latency``, ``ttft``, ``itl`` or ``tpot``; empty of what is none.
+        default_tolerance: How much worse the value may be by default, as a fraction of it.
+        quantile: Which quantile the metric is, or None.
+        sd_floor: Smallest standard deviation of log cost between starts or sessions that is believed.
+        default_sd: Assumed standard deviation of log cost between sessions, before any is known.
+        default_pair_sd: Assumed standard deviation of the difference of two paired starts; ``sd_floor`` if that is
+            more.
+        is_of_requests: Whether the value is computed from requests, and so needs many. Else one is enough.
+        on_request: Whether the metric is judged and shown only in tests that name it.
+        times: The times whose quantile this is: ``latency``, ``ttft``, ``itl`` or ``tpot``; empty for other metrics.
     """
 
     name: str
@@ -63,15 +64,15 @@ class Metric:
 
     @property
     def counted(self) -> str:
-        """What there have to be many of: requests, unless it is made of something else."""
+        """Unit of the sample size: requests, or what else the metric counts."""
         return _COUNTED.get(self.times or self.name, "requests")
 
     def value_at(self, log_cost: float) -> float:
-        """The value, in the metric's unit, whose log cost this is: the inverse of `log_cost`."""
+        """Value in the metric's unit that has this log cost: the inverse of `log_cost`."""
         return math.exp(-log_cost if self.higher_is_better else log_cost)
 
     def change_of(self, log_ratio: float) -> float | None:
-        """Change of the value, as a fraction by its own sign, by which log cost grows so; None beyond any number."""
+        """Signed change of the value, as a fraction, for this growth of log cost; None if it is beyond any number."""
         try:
             change = math.expm1(-log_ratio if self.higher_is_better else log_ratio)
         except OverflowError:
@@ -79,17 +80,17 @@ class Metric:
         return change if math.isfinite(change) else None
 
     def check_tolerance(self, tolerance: float) -> None:
-        """Refuse a tolerance that no verdict can be reached with.
+        """Refuse a tolerance that cannot lead to a verdict.
 
         Raises:
-            ValueError: It is not a positive number, or a value of which more is better could fall to nothing.
+            ValueError: The tolerance is not positive, or it lets a value of which more is better fall to zero.
         """
         _check_positive("a tolerance", tolerance)
         if self.higher_is_better and tolerance >= 1:
             raise ValueError(f"{self.name} cannot fall by {tolerance:.0%}: its tolerance must be below 1")
 
     def growth(self, tolerance: float) -> Growth:
-        """Growth of the cost of a value that is worse by just the tolerance.
+        """Growth of the cost if the value is worse by exactly the tolerance.
 
         Args:
             tolerance: How much worse the value may be, as a fraction of it.
@@ -101,8 +102,8 @@ class Metric:
         return Growth(tolerance / (1 - tolerance) if self.higher_is_better else tolerance)
 
     def loss(self, growth: Growth) -> float:
-        """How much worse the value is, as a fraction of it, where the cost grew by so much: the inverse of `growth`."""
-        # To twelve digits, so that a tolerance is shown as it was written.
+        """Loss of the value, as a fraction, for this growth of the cost: the inverse of `growth`."""
+        # To twelve digits, so that a tolerance is shown as the user wrote it.
         return float(f"{growth / (1 + growth):.12g}") if self.higher_is_better else growth
 
 
@@ -123,7 +124,7 @@ def _ratio(name: str, *, unit: str, sd_floor: float) -> Metric:
 
 
 def _quantiles(times: str) -> tuple[Metric, ...]:
-    """Those of the latency, or of the times of streams, which vary as it does."""
+    """Quantile metrics of the latency, or of the times of streams, which vary as the latency does."""
     return (
         _quantile(times, 50, tolerance=0.05),
         _quantile(times, 90, tolerance=0.10),
@@ -184,9 +185,9 @@ _ALL: Final = (
     *_quantiles("tpot"),
     _on_request(OUTPUT_TOKENS, unit="1/s", tolerance=0.05, sd_floor=0.005, default_sd=0.02, higher_is_better=True),
     _on_request(GOODPUT, unit="1/s", tolerance=0.05, sd_floor=0.005, default_sd=0.02, higher_is_better=True),
-    # A ratio of totals, as the throughput is, and most of its spread is that of the throughput.
+    # Both are ratios of totals, and most of the spread comes from the throughput.
     _on_request("energy_per_inference", unit="J", tolerance=0.05, sd_floor=0.005, default_sd=0.02),
-    # Allocators ask for whole segments of a few MiB, which of a model's GiB are under half a percent.
+    # Allocators request whole segments of a few MiB, which is less than half a percent of a model's GiB.
     _on_request(
         "gpu_memory",
         unit="B",
@@ -196,7 +197,7 @@ _ALL: Final = (
         default_pair_sd=0.005 * math.sqrt(2),
         is_of_requests=False,
     ),
-    # The driver counts in whole percents, so that two starts may agree by rounding alone.
+    # The driver counts in whole percents, so two starts may agree by rounding alone.
     _on_request(
         "gpu_utilisation",
         unit="",
@@ -206,8 +207,8 @@ _ALL: Final = (
         higher_is_better=True,
         is_of_requests=False,
     ),
-    # A start reads files, compiles and waits for the driver: it varies more than what a started server does, there is
-    # but one number of it, and two starts side by side differ by the spread of both.
+    # A start reads files, compiles and waits for the driver, so it varies more than a started server. Each start gives
+    # one number only, and a pair differs by the spread of both starts.
     _on_request(
         COLD_START,
         unit="s",
@@ -220,7 +221,7 @@ _ALL: Final = (
 )
 
 METRICS: Final[Mapping[str, Metric]] = {metric.name: metric for metric in _ALL}
-"""All metrics by name, in the order in which reports list them."""
+"""All metrics by name, in the order of the reports."""
 
 _BY_OPTION: Final[Mapping[str, Metric]] = {metric.option: metric for metric in _ALL}
 
@@ -250,17 +251,17 @@ def log_cost(metric: Metric, value: float) -> float:
 
 
 def requests_needed(metric: Metric, tolerance: float) -> int:
-    """Fewest requests of one server start from which the metric may be gated within ``tolerance``.
+    """Fewest requests of one server start that let the metric be gated within ``tolerance``.
 
-    Where it is made of something else than requests, `Metric.counted`, so many of that.
+    For a metric that counts something else, see `Metric.counted`, the number is of that.
 
-    A quantile needs 2/tolerance requests beyond it. A rate or a ratio of totals is a quantile of nothing: it
-    needs 2/tolerance requests in all, so that one request more or less at the window's edge moves it by at
-    most half the tolerance. What is read off a GPU or a clock needs one, without which there was no load.
+    A quantile needs 2/tolerance requests beyond it. A rate or a ratio of totals needs 2/tolerance requests in all: one
+    request more or less at the window's edge then moves it by at most half the tolerance. A metric read from a GPU or a
+    clock needs one request, as proof of a load.
 
     Args:
-        metric: What is gated.
-        tolerance: How much worse the value may be, as a fraction of it; where no verdict asks, any size will do.
+        metric: The gated metric.
+        tolerance: How much worse the value may be, as a fraction of it; any size if no verdict depends on it.
 
     Raises:
         ValueError: The tolerance is not a positive number.
@@ -269,12 +270,12 @@ def requests_needed(metric: Metric, tolerance: float) -> int:
     if not metric.is_of_requests:
         return 1
     share_beyond = 1.0 if metric.quantile is None else 1.0 - metric.quantile
-    # Rounded first: 1 - 0.9 is not quite 0.1, and one request more would contradict the published rule.
+    # Rounded first: 1 - 0.9 is not quite 0.1, and one extra request would contradict the published rule.
     return math.ceil(round(REQUESTS_PER_TOLERANCE / tolerance / share_beyond, 6))
 
 
 def check_growth(growth: Growth) -> None:
-    """Raise ValueError for a growth that is no positive number."""
+    """Raise ValueError for a growth that is not a positive number."""
     _check_positive("a largest growth", growth)
 
 

@@ -1,34 +1,46 @@
 """The verdict of a paired comparison: two servers measured side by side over rounds of fresh starts.
 
 The unit is the round, because the windows of one start share its luck. A round gives the trimmed mean of its block
-differences and that mean's variance from inside the round (K. K. Yuen, Biometrika 61, 1974, 165-170). What one start
-pair adds to it is a prior with degrees of freedom, so that a single round can already decide; the spread between
-rounds is mixed in as it becomes known, and speaks alone where it contradicts the prior upwards (F test, .05). The
-degrees of freedom of the sum are Satterthwaite's.
+differences, and that mean's variance from inside the round (K. K. Yuen, Biometrika 61, 1974, 165-170). The variance
+that
+one pair of starts adds is a prior with degrees of freedom, so a single round can already decide. The spread between
+rounds is mixed in as it becomes known. It replaces the prior if it is significantly larger (F test, .05). The degrees
+of
+freedom of the sum are Satterthwaite's.
 
-After one round nothing but the prior knows how far two starts of one build lie apart. So a claim of a change has to lie
-three standard errors beyond the tolerance there, by a prior that is no narrower than the default; a PASS rests on the
-prior itself, whose degrees of freedom say how little is known.
+After one round, only the prior knows how far two starts of one build differ. A claim of a change after one round
+therefore has to lie three standard errors beyond the tolerance, by a prior that is at least as wide as the default. A
+PASS uses the prior itself, because its degrees of freedom say how little is known.
 
-Two kinds of history know how far two fresh starts of one build lie apart: the starts of stored sessions, whose pooled
-variance counts twice because a pair has two starts, and the rounds of past paired comparisons, whose spread about their
-own mean is that of start pairs plus that inside a round, which is subtracted. Both are centred, so they hold whatever
-the comparison found. What a start's own windows scatter is not subtracted from the first kind, which errs on the
-careful side.
+Two kinds of history tell how far two fresh starts of one build differ:
 
-Starts that followed each other on a machine whose speed moved meanwhile teach nothing here: they differ by what a pair
-has in common. On a virtual machine of two cores, whose neighbours halve its speed for seconds, two starts of one build
-were up to 26 % apart, and the two of a pair up to 6 %.
+- The starts of stored sessions. Their pooled variance counts twice, because a pair has two starts. The scatter of a
+  start's own windows is not subtracted, which errs on the careful side.
+- The rounds of past paired comparisons. Their spread about their own mean is that of start pairs plus the variance
+  inside a round, which is subtracted.
+
+Both are centred, so they hold for every outcome of a comparison.
+
+Consecutive starts on a machine whose speed drifts teach nothing here, because a pair shares that drift. On a virtual
+machine of two cores, whose neighbours halve its speed for seconds, two starts of one build differed by up to 26 %. The
+two starts of a pair differed by up to 6 %.
 
 Few degrees of freedom must not rule: two starts that happen to agree would promise that all do. So history is mixed
-with the default prior, whose weight falls in a straight line from its own degrees of freedom without history to none at
-8. The default only asks for more: a spread that was seen to be wider is not averaged down. Simulated with priors that
-were learned from one or three stored sessions, from 1 to 10 comparisons of 2 or 3 rounds, or from both, on machines of
-three noise levels, 1200 comparisons each: at the edge of "nothing to talk about" at most .020 are REGRESSED, at the
-edge of the tolerance at most .040 PASS (nominal .05 for both), and of identical builds at most .0025 are REGRESSED.
-Where two starts lie 3 % apart (sd), twice what is believed without history, at most .084 PASS at the edge of the
-tolerance after one start pair of history and .061 after three, and .01 of identical builds are REGRESSED. 48 to 99 of
-100 identical builds PASS in their first round on a quiet or typical machine, 37 to 57 on a noisy one.
+with
+the default prior. The default's weight falls linearly from its own degrees of freedom without history to zero at 8. The
+default can only widen: a spread that was seen to be wider is not averaged down.
+
+Simulated with priors learned from one or three stored sessions, from 1 to 10 comparisons of 2 or 3 rounds, or from
+both.
+Each case has 1200 comparisons on machines of three noise levels:
+
+- At the edge of a negligible change at most .020 are REGRESSED (nominal .05).
+- At the edge of the tolerance at most .040 PASS (nominal .05).
+- Identical builds: at most .0025 are REGRESSED.
+- Identical builds that PASS in their first round: 48 to 99 of 100 on a quiet or typical machine, 37 to 57 on a noisy
+  one.
+- If two starts differ by 3 % (sd), twice the belief without history: at the edge of the tolerance at most .084 PASS
+  after one start pair of history and .061 after three. Of identical builds .01 are REGRESSED.
 """
 
 from __future__ import annotations
@@ -50,7 +62,7 @@ if TYPE_CHECKING:
 
 
 TRIMMED_SHARE: Final = 0.2
-"""Share of the block differences of a round that is cut off at either end."""
+"""Share of the block differences of a round that is cut off at each end."""
 
 _CONTRADICTION: Final = 0.05
 _FEWEST_ROUNDS_TO_CONTRADICT: Final = 3
@@ -65,12 +77,12 @@ class RoundPoint:
 
     Attributes:
         differences: Block differences of log cost, candidate minus base, at least one; positive is worse.
-        x: Their 20 % trimmed mean; of fewer than five none is cut off.
-        u: Squared standard error of ``x`` from inside the round; 0 where one difference cannot know it.
-        dof: Degrees of freedom of ``u``; 0 where one difference cannot know it.
+        x: The 20 % trimmed mean of the differences; fewer than five are not trimmed.
+        u: Squared standard error of ``x`` from inside the round; 0 if there is only one difference.
+        dof: Degrees of freedom of ``u``; 0 if there is only one difference.
 
     Raises:
-        ValueError: There is no difference, or one is NaN or infinite.
+        ValueError: The differences are empty, or one is NaN or infinite.
     """
 
     differences: tuple[float, ...]
@@ -96,12 +108,12 @@ class RoundPoint:
 
 @dataclass(frozen=True)
 class Prior:
-    """What is believed, before a comparison, of how far two fresh starts of one build lie apart.
+    """Belief before a comparison: how far two fresh starts of one build differ.
 
     Attributes:
-        variance: Of the difference of log cost of one pair of starts, positive.
-        dof: Degrees of freedom behind it, positive, not necessarily whole.
-        learned: Whether it holds anything that was measured, on this machine and for this test.
+        variance: Variance of the difference of log cost within one pair of starts, positive.
+        dof: Degrees of freedom of the variance, positive, not necessarily whole.
+        learned: Whether the prior holds anything that was measured on this machine for this test.
 
     Raises:
         ValueError: A number is not positive and finite.
@@ -119,10 +131,10 @@ class Prior:
 
 @dataclass(frozen=True)
 class LimitEvidence(EstimatedChange):
-    """What is known about the change of log cost, and the test of it against a line without a zone around it.
+    """Estimated change of log cost, and its test against a limit without a zone around it.
 
     Attributes:
-        limit: Change of log cost that is still allowed; below 0 the candidate has to be better.
+        limit: Largest change of log cost that is allowed; below 0 the candidate has to be better.
 
     Raises:
         ValueError: A field is NaN, infinite or outside its range.
@@ -137,12 +149,12 @@ class LimitEvidence(EstimatedChange):
 
     @property
     def p_above(self) -> float:
-        """How well the data fit "at or below the limit"; below the level of a claim, it is above."""
+        """P-value of "at or below the limit"; if it is below the level of a claim, the change is above."""
         return t_upper_tail((self.estimate - self.limit) / self.standard_error, self.df)
 
     @property
     def p_within(self) -> float:
-        """How well the data fit "above the limit"; below the level, it is at or below."""
+        """P-value of "above the limit"; if it is below the level, the change is at or below the limit."""
         return t_upper_tail((self.limit - self.estimate) / self.standard_error, self.df)
 
     @property
@@ -156,15 +168,15 @@ class LimitEvidence(EstimatedChange):
         return Verdict.INCONCLUSIVE
 
     def remarks(self, metric: Metric) -> tuple[Reason, ...]:
-        """What a report should add to the bare verdict."""
+        """Remarks that a report adds to the bare verdict."""
         shown = self.p_within < self.level or self.p_above < self.claim_level
         return (one_start(metric, self),) if shown and self.verdict is Verdict.INCONCLUSIVE else ()
 
 
 def default_prior(metric: Metric) -> Prior:
-    """What is believed of a metric before anything was measured, with 3 degrees of freedom.
+    """Prior of a metric that was never measured, with 3 degrees of freedom.
 
-    The sd is 1.5 %, of p99 3 %, of memory 0.7 %, of a cold start 7.1 %.
+    The sd is 1.5 %. For p99 it is 3 %, for memory 0.7 %, for a cold start 7.1 %.
     """
     return Prior(max(metric.default_pair_sd, metric.sd_floor) ** 2, _DEFAULT_DOF)
 
@@ -172,17 +184,17 @@ def default_prior(metric: Metric) -> Prior:
 def paired_evidence(
     metric: Metric, rounds: Sequence[RoundPoint], prior: Prior, *, most_growth: Growth, levels: Levels
 ) -> Evidence:
-    """What all rounds so far say, at one look.
+    """Evidence of all rounds so far, at one look.
 
     Args:
-        metric: What was measured.
+        metric: The measured metric.
         rounds: At least one, in any order.
-        prior: Of the variance of one start pair.
+        prior: Prior for the variance of one start pair.
         most_growth: Largest acceptable growth of the cost: `Metric.growth` of a tolerance.
-        levels: Of this look.
+        levels: Levels of this look.
 
     Raises:
-        ValueError: There is no round, or the growth or a level is out of range.
+        ValueError: The rounds are empty, or the growth or a level is out of range.
     """
     estimate, error, df = _estimate(rounds, prior)
     least = math.log1p(most_growth) + _first_round_error(metric, rounds, prior) if len(rounds) == 1 else 0.0
@@ -192,10 +204,10 @@ def paired_evidence(
 def paired_limit(
     metric: Metric, rounds: Sequence[RoundPoint], prior: Prior, *, limit_log_cost: float, levels: Levels
 ) -> LimitEvidence:
-    """Whether the candidate costs at most ``exp(limit_log_cost)`` times what the base does, as far as all rounds tell.
+    """Evidence on whether the candidate costs at most ``exp(limit_log_cost)`` times what the base costs.
 
-    No zone keeps the two answers apart, so both are claims, and after one round both have to be far from the limit.
-    Arguments are those of `paired_evidence`; a limit below 0 demands that the candidate is better.
+    A limit has no zone that separates the two answers. So both are claims, and after one round both have to be far from
+    the limit. Arguments are those of `paired_evidence`; a limit below 0 demands that the candidate is better.
 
     Raises:
         ValueError: As for `paired_evidence`, or the limit is NaN or infinite.
@@ -206,21 +218,21 @@ def paired_limit(
 
 
 def _first_round_error(metric: Metric, rounds: Sequence[RoundPoint], prior: Prior) -> float:
-    """How far beyond a line a claim has to lie after one round."""
+    """Distance that a claim has to keep from a line after one round."""
     wide = replace(prior, variance=max(prior.variance, default_prior(metric).variance))
     return _FIRST_ROUND_ERRORS * _estimate(rounds, wide)[1]
 
 
 def blocks_worth_a_start(point: RoundPoint, prior: Prior, *, start_in_blocks: float) -> float:
-    """How many blocks of a start tell most in the time that they and the start take, not rounded.
+    """Optimal number of blocks per start, not rounded, for the time that the blocks and the start take.
 
-    The best size of a cluster, ``sqrt(c1 / c2) * s2 / s1``, of W. G. Cochran, Sampling Techniques, 3rd ed., 1977,
-    section 10.6. The spread of blocks is measured, that of starts is believed.
+    This is the best size of a cluster, ``sqrt(c1 / c2) * s2 / s1``, of W. G. Cochran, Sampling Techniques, 3rd ed.,
+    1977, section 10.6. The spread of blocks is measured, the spread of starts is the prior's.
 
     Args:
-        point: A round of two blocks at least.
-        prior: Of the variance of one start pair.
-        start_in_blocks: What it takes to start both servers and to warm them up, as a multiple of a block.
+        point: A round of at least two blocks.
+        prior: Prior for the variance of one start pair.
+        start_in_blocks: Time to start and warm up both servers, as a multiple of a block.
     """
     variance = _squares(point.differences) / (len(point.differences) - 1)
     return math.sqrt(start_in_blocks * variance / prior.variance)
@@ -233,7 +245,7 @@ def _estimate(rounds: Sequence[RoundPoint], prior: Prior) -> tuple[float, float,
     count = len(rounds)
     means = [point.x for point in rounds]
     inside_dof = sum(point.dof for point in rounds)
-    # A round of one difference does not know its own spread; to count it as none would be to guess.
+    # One difference does not tell the spread inside its round; to count it as zero would be a guess.
     inside = fmean(point.u for point in rounds if point.dof) if inside_dof else 0.0
     expected = prior.variance + inside
     inside_part = inside**2 / inside_dof if inside_dof else 0.0
@@ -256,17 +268,17 @@ def _squares(values: Sequence[float]) -> float:
 
 
 MOST_DOF: Final = 20.0
-"""A machine changes over the months, so no history counts for more than this."""
+"""Upper bound on the degrees of freedom of history, because a machine changes over the months."""
 
 
 def learn_prior(metric: Metric, stored: Sequence[Sequence[float]], paired: Sequence[Sequence[RoundPoint]]) -> Prior:
-    """What history says of one start pair; the default prior where it says nothing.
+    """Learn the prior of one start pair from history; the default prior if the history is empty.
 
     Args:
-        metric: Whose log costs these are.
-        stored: For each stored session of this host and device, the log costs of its starts. A session of one start
-            says nothing.
-        paired: For each past comparison on this host and device, its rounds. A comparison of one round says nothing.
+        metric: The metric of these log costs.
+        stored: For each stored session of this host and device, the log costs of its starts. Sessions of one start are
+            ignored.
+        paired: For each past comparison on this host and device, its rounds. Comparisons of one round are ignored.
 
     Raises:
         ValueError: A log cost is NaN or infinite.
@@ -299,6 +311,6 @@ def _pooled(groups: Iterable[Sequence[float]]) -> tuple[float, int]:
 
 
 def _inside(rounds: Sequence[RoundPoint]) -> float:
-    """Mean squared standard error from inside a round, over the rounds that know it."""
+    """Mean squared standard error inside a round, over the rounds of two or more blocks."""
     known = [point.u for point in rounds if point.dof]
     return fmean(known) if known else 0.0

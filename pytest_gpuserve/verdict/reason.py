@@ -1,7 +1,7 @@
-"""Why a verdict is what it is, and why a measurement cannot be believed, as values.
+"""Reasons of a verdict, and reasons not to believe a measurement, as values.
 
-What a program decides by is the kind and its fields. The text is for people: it is made where its numbers are known,
-and nothing reads it.
+Programs decide by the kind and its fields. The text is for people: it is written where its numbers are known, and no
+program reads it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class ReasonKind(str, Enum):
-    """What a reason is about; the page ``reference/reasons.md`` has an anchor for each."""
+    """Subject of a reason; the page ``reference/reasons.md`` has an anchor for each."""
 
     # The client.
     CLIENT_SATURATED = "client-saturated"
@@ -53,7 +53,7 @@ class ReasonKind(str, Enum):
     LAST_LOOK = "last-look"
     BUDGET_SPENT = "budget-spent"
     KEPT = "kept"
-    # What it is compared with.
+    # The reference of the comparison.
     NO_ENTRY = "no-entry"
     NOT_COMPARABLE = "not-comparable"
     UNLIKE_WORK = "unlike-work"
@@ -79,12 +79,13 @@ class Reason:
     """One reason.
 
     Args:
-        kind: What it is about.
+        kind: Its subject.
         text: The same with its numbers, for people; usually one line.
-        about: Which one, where there are several of the kind: a GPU, or an error of it, a server, or the baseline file
-            whose entry is none to compare with; empty of the candidate. Two reasons of one kind about one thing are the
-            same trouble, whatever their numbers.
-        seconds: The budget that was too small; None where it is not about one.
+        about: Which of several subjects of the kind: a GPU, an error of a GPU, a server, or the baseline file whose
+            entry
+            cannot be compared. Empty for the candidate. Two reasons of one kind about one subject are the same problem,
+            with any numbers.
+        seconds: The budget that was too small; None for other kinds.
     """
 
     kind: ReasonKind
@@ -96,9 +97,9 @@ class Reason:
         return self.text
 
     def of(self, whose: str) -> Reason:
-        """The same, of one of several: ``the base: ...``."""
+        """This reason, attributed to one of several: ``the base: ...``."""
         return replace(self, text=f"{whose}: {self.text}", about=f"{whose} {self.about}".strip())
 
     def with_text(self, text: str) -> Reason:
-        """The same in other words."""
+        """This reason in other words."""
         return replace(self, text=text)

@@ -1,8 +1,9 @@
-"""When a paired comparison is looked at, and how strict each look is, so that the level of all looks is kept.
+"""Looks of a paired comparison and their levels, which together keep the level of the whole comparison.
 
 The levels of the looks spend ``alpha * sqrt(t)`` of the error by the time a share t of the planned rounds is measured
-(K. K. G. Lan and D. L. DeMets, Biometrika 70, 1983, 659-663). They are fixed numbers: a look that is not taken loses
-its share and gives it to no other, so nothing that was seen can move a level. Nor does what else a run compares.
+(K. K. G. Lan and D. L. DeMets, Biometrika 70, 1983, 659-663). The levels are fixed numbers. A look that is not taken
+loses its share and gives it to no other, so no observation can move a level. Other comparisons of the run cannot
+either.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ class Levels(NamedTuple):
     """One-sided levels of one look.
 
     Attributes:
-        within: Of a PASS.
-        claim: Of REGRESSED, and of IMPROVED.
+        within: Level of a PASS.
+        claim: Level of REGRESSED, and of IMPROVED.
     """
 
     within: float
@@ -28,10 +29,11 @@ class Levels(NamedTuple):
 
 
 PASS_ALPHA: Final = 0.05
-"""Most wrong PASSes over all looks of one comparison."""
+"""Largest share of wrong PASSes over all looks of one comparison."""
 
 CLAIM_ALPHA: Final = 0.025
-"""Most wrong claims of one kind over all looks of one comparison, whatever else a run compares."""
+"""Largest share of wrong claims of one kind over all looks of one comparison, for any number of comparisons in a
+run."""
 
 BLOCKS: Final = 6
 """Blocks of a full round."""
@@ -40,13 +42,14 @@ FIRST_BLOCKS: Final = 3
 """Blocks of the first round before the first look."""
 
 FIRST_WORTH: Final = 2.0
-"""The first round ends with its first look where at most so many blocks are worth a start.
+"""Round 1 ends with its first look if the optimal number of blocks per start is at most this.
 
-See `paired.blocks_worth_a_start`. Fewer than were measured, for so few tell little of their own spread.
+The optimal number is `paired.blocks_worth_a_start`. This limit is below the measured blocks, because so few blocks tell
+little of their own spread.
 """
 
 LOOKS: Final[tuple[tuple[int, int], ...]] = ((1, FIRST_BLOCKS), *((rounds, BLOCKS) for rounds in range(1, 9)))
-"""Each look, as the rounds begun and the blocks measured of the last; the first round may end with the first look."""
+"""Looks, as (rounds begun, blocks measured of the last round); round 1 may end with the first look."""
 
 LEVELS: Final[tuple[Levels, ...]] = tuple(
     map(
@@ -55,7 +58,7 @@ LEVELS: Final[tuple[Levels, ...]] = tuple(
         (0.00633, 0.00475, 0.00506, 0.00504, 0.00496, 0.00531, 0.00574, 0.00531, 0.00605),
     )
 )
-"""Of each look: those of `PASS_ALPHA` and of `CLAIM_ALPHA`."""
+"""Levels of each look: shares of `PASS_ALPHA` and of `CLAIM_ALPHA`."""
 
 _TAIL_FROM: Final = 0.99
 
@@ -63,7 +66,7 @@ _SECOND_ROUND: Final = LOOKS.index((2, BLOCKS))
 
 
 def look_index(rounds: int, blocks_in_last_round: int) -> int | None:
-    """Which look is due after so many rounds and so many blocks of the last one; None between looks."""
+    """Index of the look that is due after so many rounds and blocks of the last round; None between looks."""
     place = (rounds, blocks_in_last_round)
     return LOOKS.index(place) if place in LOOKS else None
 
@@ -71,9 +74,9 @@ def look_index(rounds: int, blocks_in_last_round: int) -> int | None:
 def first_look(metric: Metric) -> int:
     """The first look that a metric takes part in.
 
-    A p99 of three blocks rests on too few requests. A cold start takes two rounds: the first
-    start of all may find its files on the disk, which the other server then finds in memory, so the first round is left
-    out where there is a second (`compare.side_by_side.judged_rounds`).
+    A p99 of three blocks rests on too few requests. A cold start takes two rounds, because the first start of all may
+    read its files from disk while the other server finds them in memory. So the first of two rounds is left out
+    (`compare.side_by_side.judged_rounds`).
     """
     if metric.name == COLD_START:
         return _SECOND_ROUND

@@ -1,8 +1,8 @@
 """Tails of Student's t and of Fisher's F with real-valued degrees of freedom, and the quantile of t.
 
-Both tails are the regularised incomplete beta function I_x(a, b) (Abramowitz and Stegun 26.5, 26.6.2,
-26.7.1), evaluated by its continued fraction (DLMF 8.17.22) with Lentz's method. Everything stays in
-logarithms until the last step, so that extreme tails keep their relative precision and none overflows.
+Both tails are the regularised incomplete beta function I_x(a, b) (Abramowitz and Stegun 26.5, 26.6.2, 26.7.1). Its
+continued fraction (DLMF 8.17.22) is evaluated with Lentz's method. Everything stays in logarithms until the last step,
+so that extreme tails keep their relative precision and do not overflow.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import math
 from statistics import NormalDist
 
 _NORMAL_FROM_DF = 1e6
-"""From here on a corrected normal tail is exact to 1e-11, and the continued fraction would only be slow."""
+"""Degrees of freedom from which a corrected normal tail is exact to 1e-11; the continued fraction would only be
+slow."""
 
 _LENTZ_TINY = 1e-300
 _LENTZ_PRECISION = 1e-16
@@ -42,14 +43,14 @@ def t_upper_tail(t: float, df: float) -> float:
 
 
 def t_quantile(upper_tail: float, df: float) -> float:
-    """The t above which a share ``upper_tail`` of Student's distribution lies: the inverse of `t_upper_tail`.
+    """Quantile t above which a share ``upper_tail`` of Student's distribution lies: the inverse of `t_upper_tail`.
 
     Args:
         upper_tail: The share above, strictly between 0 and 1 (0.05 is the quantile that tables call t_.95).
         df: Degrees of freedom, any positive real; infinity gives the normal distribution.
 
     Returns:
-        The quantile; infinity where it is larger than any float (a tiny share of a tiny ``df``).
+        The quantile; infinity if it is larger than any float (a tiny share of a tiny ``df``).
 
     Raises:
         ValueError: ``upper_tail`` is not inside (0, 1) or ``df`` is not positive.
@@ -119,7 +120,7 @@ def _t_far_tail(t: float, df: float) -> float:
 def _log_t_times_density(log_t: float, df: float) -> float:
     """Log of t times the density at t: minus the slope of the tail over log(t)."""
     if df > _NORMAL_FROM_DF:
-        # Only the slope of a Newton step: precision here costs a step, never a digit.
+        # The slope of a Newton step only: lost precision costs a step, not a digit.
         return log_t - math.exp(2 * log_t) / 2 - 0.5 * math.log(2 * math.pi)
     log_kernel = -(df + 1) / 2 * _softplus(2 * log_t - math.log(df))
     return log_t + log_kernel - _log_beta(df / 2, 0.5) - 0.5 * math.log(df)
@@ -131,10 +132,10 @@ def _softplus(value: float) -> float:
 
 
 def _incomplete_beta(a: float, b: float, *, log_x: float, log_y: float) -> float:
-    """I_x(a, b), with x and y = 1 - x as logarithms: next to 1 neither follows from the other."""
+    """I_x(a, b), with x and y = 1 - x as logarithms, because near 1 neither follows from the other."""
     log_front = a * log_x + b * log_y - _log_beta(a, b)
     x = math.exp(log_x)
-    # The fraction converges fast on this side; the other side is its complement.
+    # The fraction converges fast here; the rest is its complement.
     if x < (a + 1) / (a + b + 2):
         return math.exp(log_front) * _beta_fraction(a, b, x) / a
     return 1.0 - math.exp(log_front) * _beta_fraction(b, a, math.exp(log_y)) / b
@@ -164,7 +165,7 @@ def _not_zero(value: float) -> float:
 
 
 def _log_beta(a: float, b: float) -> float:
-    """Logarithm of the beta function; differences of large lgammas would lose ten digits at df = 1e6."""
+    """Logarithm of the beta function; a difference of large lgammas would lose ten digits at df = 1e6."""
     small, large = sorted((a, b))
     if large < _STIRLING_FROM:
         return math.lgamma(small) + math.lgamma(large) - math.lgamma(small + large)
@@ -178,6 +179,6 @@ def _log_beta(a: float, b: float) -> float:
 
 
 def _stirling_rest(z: float) -> float:
-    """What Stirling's formula leaves out of lgamma(z), for z of 10 or more (DLMF 5.11.1)."""
+    """Remainder of Stirling's formula for lgamma(z), for z of 10 or more (DLMF 5.11.1)."""
     q = 1 / (z * z)
     return (1 / 12 - q * (1 / 360 - q * (1 / 1260 - q * (1 / 1680 - q * (1 / 1188 - q * 691 / 360360))))) / z

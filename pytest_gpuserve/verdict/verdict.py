@@ -1,8 +1,8 @@
 """The outcomes of a comparison, as values: the verdict, the evidence behind it, and what a report shows.
 
-Every method of comparison ends in one estimate of the change of log cost with a standard error and degrees
-of freedom. `Evidence` holds those and asks both questions of the zone test, so that a stored-baseline
-verdict and a paired one mean the same.
+Every method of comparison ends in one estimate of the change of log cost with a standard error and degrees of freedom.
+`Evidence` holds those and makes both tests of the zone test, so that a stored-baseline verdict and a paired one mean
+the same.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.student import t_quantile, t_upper_tail
 
 ReferenceKind = Literal["baseline", "against", "duel", "limit"]
-"""What a value was compared with: a stored baseline, another revision or interpreter, a printed number, the
-other server of a duel, or a plain limit in the test."""
+"""Kind of the reference: a stored baseline, another revision or interpreter, a printed number, the other server of a
+duel, or a plain limit in the test."""
 
 INDIFFERENT_SHARE: Final = 0.25
-"""A cost that grows by less than this share of the most it may is nothing to talk about, hence never REGRESSED."""
+"""Growths of a cost below this share of the tolerated growth are negligible, hence never REGRESSED."""
 
 POWER: Final = 0.95
-"""How surely an effect of the minimum detectable size would have been reported."""
+"""Probability that an effect of the minimum detectable size is reported."""
 
 
 class Verdict(str, Enum):
@@ -43,7 +43,7 @@ class Verdict(str, Enum):
 
     @property
     def is_claim(self) -> bool:
-        """Whether it says that something has changed."""
+        """Whether the verdict says that something has changed."""
         return self in (Verdict.REGRESSED, Verdict.IMPROVED)
 
     @property
@@ -54,15 +54,15 @@ class Verdict(str, Enum):
 
 @dataclass(frozen=True)
 class EstimatedChange:
-    """What is known about the change of log cost, before anything is asked of it.
+    """Estimated change of log cost, before any test of it.
 
     Attributes:
         estimate: Estimated change of log cost; positive is worse.
-        standard_error: Of the estimate, positive.
+        standard_error: Standard error of the estimate, positive.
         df: Degrees of freedom of the standard error, positive, not necessarily whole.
         level: One-sided level of a PASS at this look.
-        claim_level: The same of a claim that it has changed.
-        least_claim: What a claim has to be beyond besides, as a distance of log cost; 0 for nothing.
+        claim_level: One-sided level of a claim that the cost has changed.
+        least_claim: Distance of log cost by which a claim has to exceed its line in addition; usually 0.
 
     Raises:
         ValueError: A field is NaN, infinite or outside its range.
@@ -92,8 +92,8 @@ class EstimatedChange:
     def interval(self) -> tuple[float, float]:
         """Bounds of the change of log cost, each at this look's level of a PASS: an upper bound below d1.
 
-        They hold at every look at once (as often as the levels of all looks add up to), and are infinite
-        where so few degrees of freedom bound nothing.
+        The bounds hold at every look at once, as often as the levels of all looks add up to. They are infinite if the
+        degrees of freedom are too few.
         """
         reach = t_quantile(self.level, self.df) * self.standard_error
         return self.estimate - reach, self.estimate + reach
@@ -101,7 +101,7 @@ class EstimatedChange:
 
 @dataclass(frozen=True)
 class Evidence(EstimatedChange):
-    """What is known about the change of log cost, and the test of it against the most that the cost may grow.
+    """Estimated change of log cost, and its test against the largest acceptable growth.
 
     Attributes:
         most_growth: Largest acceptable growth of the cost: `Metric.growth` of a tolerance.
@@ -118,27 +118,27 @@ class Evidence(EstimatedChange):
 
     @property
     def indifferent(self) -> float:
-        """Change of log cost up to which there is nothing to talk about (d0)."""
+        """Largest negligible change of log cost (d0)."""
         return math.log1p(self.most_growth * INDIFFERENT_SHARE)
 
     @property
     def too_much(self) -> float:
-        """Change of log cost from which it is too much worse (d1)."""
+        """Change of log cost that uses up the whole tolerance (d1)."""
         return math.log1p(self.most_growth)
 
     @property
     def p_regressed(self) -> float:
-        """How well the data fit "no worse than negligible"; below the level, it is worse."""
+        """P-value of "no worse than negligible"; if it is below the level, the cost is worse."""
         return t_upper_tail((self.estimate - self.indifferent) / self.standard_error, self.df)
 
     @property
     def p_improved(self) -> float:
-        """The same question of the opposite sign; below the level, it is better."""
+        """P-value of "no better than negligible"; if it is below the level, the cost is better."""
         return t_upper_tail((-self.estimate - self.indifferent) / self.standard_error, self.df)
 
     @property
     def p_pass(self) -> float:
-        """How well the data fit "too much worse"; below the level, it is within the tolerance."""
+        """P-value of "worse than the tolerance"; if it is below the level, the change is within the tolerance."""
         return t_upper_tail((self.too_much - self.estimate) / self.standard_error, self.df)
 
     @property
@@ -154,12 +154,12 @@ class Evidence(EstimatedChange):
 
     @property
     def is_worse(self) -> bool:
-        """Whether the cost has grown by more than what is negligible, at the level of a claim."""
+        """Whether the cost has grown by more than a negligible change, at the level of a claim."""
         return self.p_regressed < self.claim_level
 
     @property
     def slower_within_tolerance(self) -> bool:
-        """Whether the cost has certainly grown, and certainly by less than the tolerance: a PASS worth a remark."""
+        """Whether the cost has certainly grown, but by less than the tolerance: a PASS worth a remark."""
         return self.p_pass < self.level and self.is_worse
 
     @property
@@ -170,11 +170,11 @@ class Evidence(EstimatedChange):
 
     @property
     def decidable_growth(self) -> Growth | None:
-        """Smallest growth of the cost that this evidence would pass as the largest one (0: any); None for no growth."""
+        """Smallest tolerance, as growth of the cost, that this evidence would pass (0: any); None if it passes none."""
         return _growth(max(0.0, self.interval[1]))
 
     def remarks(self, metric: Metric) -> tuple[Reason, ...]:
-        """What a report should add to the bare verdict, in the unit of the metric that it is of."""
+        """Remarks that a report adds to the bare verdict, in the unit of the metric."""
         tolerance = format_fraction(metric.loss(self.most_growth))
         if self.slower_within_tolerance:
             text = f"worse by {format_size(metric, self.estimate)}, within the tolerance of {tolerance}"
@@ -192,25 +192,25 @@ class Evidence(EstimatedChange):
 
 @dataclass(frozen=True)
 class Judgement:
-    """The outcome for one metric of one run against one reference. What is unknown is None, never 0 or NaN.
+    """Outcome for one metric of one run against one reference. An unknown number is None, never 0 or NaN.
 
     Attributes:
-        metric: What was judged.
+        metric: The judged metric.
         verdict: The outcome.
-        reference_kind: What it was compared with.
+        reference_kind: Kind of the reference.
         value: The value now, in the metric's unit.
-        reference: The reference's value, in the metric's unit: the one that ``change`` is a change of.
+        reference: The reference's value, in the metric's unit; ``change`` is relative to it.
         change: Change of the value as a fraction, by the sign of the value: throughput 30 % lower is -0.3.
         interval: Lower and upper bound of ``change``.
-        tolerance: How much worse the value may be, as a fraction of it, so that it compares with ``change``: 0.3 lets a
+        tolerance: How much worse the value may be, as a fraction of it. It compares with ``change``: 0.3 lets a
             throughput fall, and a latency rise, by 30 %.
-        detectable: Smallest such change for the worse that would have been found; None where it is decided.
-        rounds: New sessions or paired rounds behind it.
-        reasons: Why; never empty for INVALID and MISSING.
-        windows: Measured windows behind it.
+        detectable: Smallest change for the worse that would have been found; None if the comparison is decided.
+        rounds: New sessions or paired rounds that the verdict rests on.
+        reasons: Reasons of the verdict; never empty for INVALID and MISSING.
+        windows: Measured windows that the verdict rests on.
 
     Raises:
-        ValueError: A number is NaN, a passing verdict lacks its two values, or INVALID or MISSING its reason.
+        ValueError: A number is NaN, a passing verdict lacks its two values, or INVALID or MISSING lacks its reason.
     """
 
     metric: Metric
@@ -240,27 +240,27 @@ class Judgement:
 
     @property
     def unit(self) -> str:
-        """Unit of ``value`` and ``reference``: the metric's, but of a duel both are ratios."""
+        """Unit of ``value`` and ``reference``: the metric's, or a ratio for a duel."""
         return "" if self.reference_kind == "duel" else self.metric.unit
 
     @property
     def worst(self) -> float | None:
-        """The worse end of `interval`: the change is at worst this one."""
+        """The worse end of `interval`."""
         return None if self.interval is None else self.interval[0 if self.metric.higher_is_better else 1]
 
     def has(self, *kinds: ReasonKind) -> bool:
-        """Whether it has a reason of one of these kinds."""
+        """Whether the verdict has a reason of one of these kinds."""
         return any(reason.kind in kinds for reason in self.reasons)
 
     def because(self, *reasons: Reason) -> Judgement:
-        """The same with more reasons."""
+        """This judgement with more reasons."""
         return replace(self, reasons=(*self.reasons, *reasons))
 
     @classmethod
     def missing(
         cls, metric: Metric, reference_kind: ReferenceKind, *reasons: Reason, value: float | None = None
     ) -> Judgement:
-        """There is nothing to compare with; each reason says why."""
+        """A judgement without anything to compare with; each reason says why."""
         return cls(metric, Verdict.MISSING, reference_kind, value=value, reasons=reasons)
 
     @classmethod
@@ -272,7 +272,7 @@ class Judgement:
         value: float | None = None,
         reference: float | None = None,
     ) -> Judgement:
-        """The measurement cannot be trusted; each reason says why. The value is for reading only."""
+        """A judgement of a measurement that cannot be trusted; each reason says why. The value is for reading only."""
         return cls(metric, Verdict.INVALID, reference_kind, value=value, reference=reference, reasons=reasons)
 
     @classmethod
@@ -287,13 +287,13 @@ class Judgement:
         rounds: int,
         windows: int = 0,
     ) -> Judgement:
-        """A verdict reached from evidence. The reference is the value that the estimated change is a change of.
+        """A verdict reached from evidence. The reference is the value that the estimated change is relative to.
 
         Args:
-            metric: What was judged.
-            evidence: The estimate that the verdict comes from.
-            verdict: ``evidence.verdict``, unless the method's rules hold it back at this look.
-            reference_kind: What it was compared with.
+            metric: The judged metric.
+            evidence: The estimate behind the verdict.
+            verdict: ``evidence.verdict``, or the verdict of a method that holds it back at this look.
+            reference_kind: Kind of the reference.
             value: The value now, in the metric's unit.
             rounds: New sessions or paired rounds behind the evidence.
             windows: Measured windows behind the evidence.
@@ -316,7 +316,7 @@ class Judgement:
 
 
 def one_start(metric: Metric, change: EstimatedChange) -> Reason:
-    """Why a claim that is beyond its level is not made: there was only one round."""
+    """Reason against a claim beyond its level: it rests on one round."""
     word = "worse" if change.estimate > 0 else "better"
     return Reason(
         ReasonKind.ONE_START,
@@ -326,13 +326,13 @@ def one_start(metric: Metric, change: EstimatedChange) -> Reason:
 
 
 def format_size(metric: Metric, log_ratio: float) -> str:
-    """Write how much a value changes where its log cost does so, without the sign: ``21.6 %``."""
+    """Format the size of a change of a value, given its change of log cost, without the sign: ``21.6 %``."""
     change = metric.change_of(log_ratio)
     return "more than any number" if change is None else format_fraction(abs(change))
 
 
 def _growth(log_ratio: float) -> Growth | None:
-    """Growth of the cost; None where it is beyond any number."""
+    """Growth of the cost; None if it is beyond any number."""
     try:
         growth = math.expm1(log_ratio)
     except OverflowError:
