@@ -16,8 +16,9 @@ from pytest_gpuserve.verdict.verdict import Verdict
 from tests.compare import world as world_module
 from tests.compare.vocabulary import cases
 from tests.compare.world import SAME, SHAPE, THROUGHPUT, WORSE, ask, loaded, target, text_of
-from tests.fakes.scripted_pairing import Build, window_at
+from tests.fakes.scripted_pairing import Build
 from tests.support.builders import COMMIT, here, on_gpu, streamed
+from tests.support.rounds import window_at
 
 if TYPE_CHECKING:
     from pathlib import Path

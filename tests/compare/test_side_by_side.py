@@ -20,9 +20,10 @@ from pytest_gpuserve.verdict.paired import Prior
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.sequential import LOOKS
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
-from tests.fakes.scripted_pairing import Build, KeptInMemory, ScriptedPairing, a_comparison, round_of
+from tests.fakes.scripted_pairing import Build, KeptInMemory, ScriptedPairing, a_comparison
 from tests.support.builders import streamed
 from tests.support.reasons import because, said
+from tests.support.rounds import round_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -24,9 +24,10 @@ from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.measure.window import GpuUse, Session, Start
 from pytest_gpuserve.verdict.metric import METRICS, Metric
 from pytest_gpuserve.verdict.reason import ReasonKind
-from tests.fakes.scripted_pairing import AT, Build, ScriptedPairing, window_at
+from tests.fakes.scripted_pairing import Build, ScriptedPairing
 from tests.support.builders import COMMIT, here, on_gpu
 from tests.support.reasons import because, said
+from tests.support.rounds import AT, window_at
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

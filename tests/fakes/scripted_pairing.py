@@ -10,16 +10,15 @@ import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, cast
 
 from pytest_gpuserve.compare.side_by_side import KEPT_IN_RUN, Memory, SideBySide
-from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, ArmResult, Block, Round
-from pytest_gpuserve.measure.window import Window
 from pytest_gpuserve.store.kept import KeptFolder, KeptRounds, Pair, Subject
 from pytest_gpuserve.verdict.paired import default_prior
 from pytest_gpuserve.verdict.sequential import BLOCKS
 from tests.support.reasons import because
+from tests.support.rounds import AT, window_at
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,11 +26,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.pairing import Pairing
     from pytest_gpuserve.store.kept import KeptMetric
     from pytest_gpuserve.verdict.paired import Prior
-
-AT: Final = "2025-01-02T03:04:05+00:00"
-WINDOW_SECONDS: Final = 0.5
-LATENCY_SECONDS: Final = 0.010
-BATCH: Final = 4
 
 
 @dataclass(frozen=True)
@@ -124,32 +118,6 @@ class ScriptedPairing:
             by_turns=self.by_turns,
             problems=because(*self.problems.get(number, ())),
         )
-
-
-def window_at(cost: float, *, requests: int = 1000) -> Window:
-    """A window of which every metric has this log cost, but for a constant."""
-    latency = LATENCY_SECONDS * math.exp(cost)
-    return Window(
-        seconds=WINDOW_SECONDS * math.exp(cost),
-        requests=requests,
-        errors={},
-        latency=Histogram(
-            {bucket_of(round(latency * 1e9)): requests} if requests else {},
-            round(latency * 1e9) * requests,
-            round(latency * 1e9),
-        ),
-        items=BATCH * requests,
-        batches=round(requests * math.exp(cost)),
-    )
-
-
-def round_of(differences: Sequence[float], *, requests: int = 1000, by_turns: bool = False) -> Round:
-    """A round of blocks with these differences and no other noise."""
-    blocks = [
-        Block(ABBA, tuple(window_at(cost, requests=requests) for cost in (0.0, difference, difference, 0.0)))
-        for difference in differences
-    ]
-    return Round(tuple(blocks), "base", dict.fromkeys(ARMS, ArmResult((1.5,))), AT, by_turns=by_turns)
 
 
 class KeptInMemory(KeptFolder):

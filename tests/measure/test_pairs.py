@@ -16,7 +16,7 @@ from pytest_gpuserve.measure.rounds import ABBA, BAAB, ArmResult, Block, Round, 
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import GpuUse, Window
 from pytest_gpuserve.verdict.metric import METRICS, Metric
-from tests.fakes.scripted_pairing import AT, WINDOW_SECONDS, round_of
+from tests.support.rounds import AT, WINDOW_SECONDS, round_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -16,7 +16,7 @@ import pytest
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY
 from tests.fakes.nvml import gpus
 from tests.fakes.own_locks import LOCKS_VARIABLE, OWN_LOCKS
-from tests.fakes.scripted_sessions import SCRIPT_NAME, STARTS_NAME, Script
+from tests.fakes.scripted_starts import SCRIPT_NAME, STARTS_NAME, Script
 from tests.support.forked_pytest import ForkedPytest, Run
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class Project:
         path: Where it lives.
         temporary: For its locks, and for what all projects remember of this host, as those of a user do.
         forked: Runs pytest.
-        script: What its loads measure (tests/fakes/scripted_sessions.py); None to load real servers.
+        script: What its loads measure (tests/fakes/scripted_starts.py); None to load real servers.
     """
 
     def __init__(
@@ -145,10 +145,9 @@ class Project:
         shutil.copy(APP, self.app_file)
         self.test_file.write_text(TEST.format(arguments=arguments, assertion=assertion, expect=expect, marker=marker))
 
-    def speed(self, *speeds: float, app: str = "app.py") -> None:
-        """Write how fast the build in the checkout is, for scripted loads; several are the speeds of its starts."""
-        text = ", ".join(map(str, speeds))
-        (self.app_file.parent / app).write_text(f"{APP.read_text()}\nSPEED = {text}\n")
+    def speed(self, speed: float, app: str = "app.py") -> None:
+        """Write how fast the build in the checkout is, for scripted loads; one of the speed 0 does not start."""
+        (self.app_file.parent / app).write_text(f"{APP.read_text()}\nSPEED = {speed}\n")
 
     def store(self, recorded: Path) -> None:
         """Let the project have a baseline file that was recorded elsewhere."""
@@ -182,7 +181,7 @@ class Project:
             return ["-p", "pytest_gpuserve.plugin", *OWN_LOCKS]
         script = msgspec.structs.replace(self.script, seed=self._runs)
         (self.path / SCRIPT_NAME).write_bytes(msgspec.json.encode(script))
-        return ["-p", "pytest_gpuserve.plugin", *OWN_LOCKS, "-p", "tests.fakes.scripted_sessions"]
+        return ["-p", "pytest_gpuserve.plugin", *OWN_LOCKS, "-p", "tests.fakes.scripted_starts"]
 
     def command(self, *arguments: str) -> list[str]:
         """What runs pytest in the project by hand, with the script of the next run."""
@@ -242,7 +241,7 @@ class Checkout:
         return self.git("rev-parse", "HEAD")
 
     def servers(self) -> list[str]:
-        """What would have been started and ended side by side, in order; it begins anew with the next run."""
+        """What would have been started and ended, in order; it begins anew with the next run."""
         path = self.project.path / STARTS_NAME
         lines = path.read_text().splitlines() if path.exists() else []
         path.unlink(missing_ok=True)
@@ -252,13 +251,12 @@ class Checkout:
         """Worktrees, their notes, temporary files and servers that a run has left; there may be none."""
         worktrees = self.git("worktree", "list", "--porcelain").count("worktree ")
         notes = self.project.path / ".git" / "worktrees"
-        servers = [line.split()[:2] for line in self.servers()]
-        running = [arm for arm in ("base", "candidate") if servers.count(["start", arm]) != servers.count(["end", arm])]
+        servers = [line.split()[0] for line in self.servers()]
         return [
             *(["a worktree"] if worktrees > 1 else []),
             *(map(str, notes.iterdir()) if notes.exists() else ()),
             *(map(str, self.temporary.iterdir()) if self.temporary is not None else ()),
-            *running,
+            *(["a server"] if servers.count("start") != servers.count("end") else []),
         ]
 
 

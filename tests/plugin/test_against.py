@@ -12,7 +12,7 @@ import pytest
 
 from pytest_gpuserve.device import DeviceLock
 from tests.fakes.own_locks import LOCKS_VARIABLE
-from tests.fakes.scripted_sessions import Script
+from tests.fakes.scripted_starts import Script
 from tests.plugin.conftest import Checkout, says_no_traceback, text_of
 
 if TYPE_CHECKING:
@@ -76,11 +76,9 @@ def test_the_same_build_passes_without_a_baseline(project: Project, checkout: Ch
     assert the_verdict(project)["verdict"] == "PASS"
     assert not project.baseline.parent.exists()
     assert checkout.git("status", "--porcelain") == ""
-    servers = [line.split() for line in checkout.servers()]
-    apps = {line[1]: Path(line[2]) for line in servers if line[0] == "start"}
-    assert apps["candidate"] == project.app_file
-    assert not apps["base"].is_relative_to(project.path)
-    assert apps["base"].parts[-3:] == ("suites", "perf", "app.py")
+    (base,) = {Path(line.split()[1]) for line in checkout.servers()} - {project.app_file}
+    assert not base.is_relative_to(project.path)
+    assert base.parts[-3:] == ("suites", "perf", "app.py")
 
 
 @pytest.mark.parametrize(("speed", "verdict"), [(0.8, "REGRESSED"), (1.3, "IMPROVED")])
@@ -100,7 +98,7 @@ def test_uncommitted_changes_are_the_candidate(
 
 def test_a_run_that_breaks_off_leaves_nothing_behind(project: Project, checkout: Checkout) -> None:
     """Interrupted in a block it says what it had and decides nothing; where pytest itself breaks, all ends too."""
-    project.script = Script(interrupted_turn=10)
+    project.script = Script(interrupted_window=10)
     result = project.run("--against=HEAD", JSON)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     assert "interrupted by Ctrl-C, not decided" in text_of(result)
@@ -142,7 +140,10 @@ def test_a_server_that_does_not_start(project: Project, checkout: Checkout) -> N
         ("base", ("MISSING: throughput", "the base of the comparison could not be started")),
         ("candidate", ()),
     ):
-        project.script = Script(fails={side: "no weights here"})
+        project.speed(0)
+        if side == "base":
+            checkout.commit("a base that does not start")
+            project.speed(1)
         result = project.run("--against=HEAD", *(() if side == "base" else ("--on-missing=skip",)))
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         text = text_of(result)
@@ -189,7 +190,7 @@ def test_another_interpreter_is_the_base(project: Project, checkout: Checkout, t
     assert the_verdict(project)["change"] == pytest.approx(-0.2, abs=0.03)
     assert project.result()["run"]["base"]["name"] == f"the packages of {other_python}"
     assert f"side by side with the packages of {other_python}" in text_of(result)
-    assert {line.split()[2] for line in checkout.servers() if line.startswith("start")} == {str(project.app_file)}
+    assert {line.split()[1] for line in checkout.servers()} == {str(project.app_file)}
     project.speed(1.25)
     project.run("--against=HEAD", python, JSON).assert_outcomes(passed=1)
     assert the_verdict(project)["change"] == pytest.approx(0, abs=0.02)

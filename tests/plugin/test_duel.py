@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.units import format_ratio
-from tests.fakes.scripted_sessions import Script
+from tests.fakes.scripted_starts import Script
 from tests.plugin.conftest import says_no_traceback, text_of
 
 if TYPE_CHECKING:
@@ -86,13 +86,14 @@ def test_equal_servers_are_not_faster(project: Project, checkout: Checkout) -> N
 def test_a_duel_that_breaks_off_leaves_nothing_running(project: Project, checkout: Checkout) -> None:
     """Neither side may be absent, so nothing skips where one does not start; Ctrl-C in a block ends both."""
     write(project, "assert d.throughput >= 1.05", speed=1.1)
-    for side in ("base", "candidate"):
-        project.script = Script(fails={side: "no weights here"})
+    for app in ("app.py", "new.py"):
+        project.speed(0, app=app)
         result = project.run("--on-missing=skip")
         assert result.ret == pytest.ExitCode.TESTS_FAILED
         assert "no weights here" in text_of(result)
         assert says_no_traceback(result)
         assert checkout.left_behind() == []
-    project.script = Script(interrupted_turn=3)
+        project.speed(1, app=app)
+    project.script = Script(interrupted_window=3)
     assert project.run().ret == pytest.ExitCode.INTERRUPTED
     assert checkout.left_behind() == []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.scripted_sessions import Script
+from tests.fakes.scripted_starts import Script
 from tests.plugin.conftest import Checkout, busy_machine, says_no_traceback, text_of
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.verdict.reason import ReasonKind
-from tests.fakes.scripted_sessions import Script
+from tests.fakes.scripted_starts import Script
 from tests.plugin.conftest import says_no_traceback
 from tests.support.reasons import because
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.scripted_sessions import Script
+from tests.fakes.scripted_starts import Script
 from tests.plugin.conftest import text_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def sweep(project: Project, checkout: Checkout) -> Project:
     project.script = Script(noise=0.012)
     write(project)
     checkout.commit("a sweep")
-    project.speed(0.985)
+    project.speed(0.974)
     return project
 
 
@@ -134,7 +134,6 @@ def test_a_test_that_is_not_to_run_twice_is_decided_in_one_go(
     (sweep.path / "conftest.py").write_text(conftest)
     write(sweep, marker=marker)
     checkout.commit("marked")
-    sweep.speed(0.974)
     sweep.run("--against=HEAD", JSON, *arguments).assert_outcomes(passed=3)
     assert bodies(sweep) == [1, 2, 3]
     assert starts(checkout) == 1 + sum(count - 1 for count in rounds(sweep))
@@ -216,7 +215,6 @@ def test_trouble_at_the_servers_end_lets_nobody_pass(sweep: Project, checkout: C
     """A test that waits is INVALID when it runs again."""
     (sweep.path / "conftest.py").write_text(LATE)
     checkout.commit("late")
-    sweep.speed(0.974)
     result = sweep.run("--against=HEAD", JSON)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert "memory not given back" in text_of(result)
@@ -234,7 +232,7 @@ def test_a_session_that_ends_well_while_tests_wait_fails(sweep: Project) -> None
 
 def test_one_that_fails_ends_the_run_and_those_that_wait_are_told(sweep: Project, checkout: Checkout) -> None:
     """With ``-x`` nothing is left running, nothing passes undecided, and the next run goes on with their rounds."""
-    write(sweep, f"{ASSERTION}\n    assert users != 3")
+    write(sweep, f"assert users != 3\n    {ASSERTION}")
     result = sweep.run("--against=HEAD", JSON, "-x")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     assert bodies(sweep)[:3] == [1, 2, 3]

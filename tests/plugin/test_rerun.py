@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.fakes.scripted_sessions import Script
+from tests.fakes.scripted_starts import Script
 from tests.plugin.conftest import text_of
 
 if TYPE_CHECKING:
@@ -60,10 +60,10 @@ def test_the_same_pair_measures_nothing_and_says_so(decided: Project, checkout: 
 def test_what_was_interrupted_goes_on(project: Project, checkout: Checkout) -> None:
     """Of a run that Ctrl-C ended in its second round the next one has the first, and measures the second again."""
     project.speed(0.94)
-    project.script = Script(interrupted_turn=30)
+    project.script = Script(interrupted_window=30)
     assert project.run("--against=HEAD").ret == pytest.ExitCode.INTERRUPTED
     checkout.servers()
     project.script = Script()
     project.run("--against=HEAD", UNDECIDED, JSON)
-    starts = [line for line in checkout.servers() if line.startswith("start base")]
-    assert (len(starts), verdict(project)["rounds"]) == (1, 2)
+    starts = [line for line in checkout.servers() if line.startswith("start")]
+    assert (len(starts), verdict(project)["rounds"]) == (2, 2)

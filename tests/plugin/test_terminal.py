@@ -13,7 +13,7 @@ from pytest_gpuserve.compare.policy import Look
 from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.plugin import progress
 from pytest_gpuserve.verdict.verdict import Verdict
-from tests.fakes.scripted_sessions import Script
+from tests.fakes.scripted_starts import Script
 from tests.load.ticks import alike
 from tests.plugin.conftest import text_of
 from tests.support.builders import judgement

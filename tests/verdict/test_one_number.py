@@ -16,8 +16,9 @@ from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.paired import default_prior, paired_evidence
 from pytest_gpuserve.verdict.sequential import LEVELS, LOOKS, first_look
 from pytest_gpuserve.verdict.verdict import Verdict
-from tests.fakes.scripted_pairing import ScriptedPairing, a_comparison, round_of
+from tests.fakes.scripted_pairing import ScriptedPairing, a_comparison
 from tests.support.counting import short_and_long
+from tests.support.rounds import round_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
