@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.compare.assertions import Comparison, Duel, Run
-from pytest_gpuserve.compare.first_looks import first_look, first_look_at_duel
-from pytest_gpuserve.compare.loads import TestLoads
+from pytest_gpuserve.compare.baseline_store import Workload
+from pytest_gpuserve.compare.loads import Look, TestLoads
+from pytest_gpuserve.compare.measurement import Measurement
+from pytest_gpuserve.compare.paired import Unconfirmed, base_build, base_failed, make_confirmation
 from pytest_gpuserve.compare.recording import judge_recording, may_record, proposals, wants_recording, write_baselines
-from pytest_gpuserve.compare.screen import measure_alone, settle_baseline, usable_sessions
-from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.compare.screen import (
+    may_begin_paired,
+    measure_alone,
+    recorded_clock_mhz,
+    settle_baseline,
+    shared_host,
+    spec_of,
+    usable_sessions,
+)
+from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
 from pytest_gpuserve.measure.breakdown import profile_of
 from pytest_gpuserve.measure.counters import moved
@@ -19,24 +30,25 @@ from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.report.attribution import attribution
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
+from pytest_gpuserve.verdict.sequential import LOOKS
 from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_gpuserve.compare.measurement import Measurement
+    from pytest_gpuserve.builds.worktree import ReferenceBuild
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
-    from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.verdict.metric import Metric
 
 
+@dataclass(eq=False)
 class TestComparison(TestLoads):
     """The comparisons of one test: it measures loads, answers assertions, and tells what came of them."""
 
-    # Not a test class, whatever its name looks like to pytest.
-    __test__ = False
+    _skips: list[str] = field(default_factory=list, init=False)
+    _unheld: list[Judgement] = field(default_factory=list, init=False)
 
     # -- measuring
 
@@ -49,7 +61,15 @@ class TestComparison(TestLoads):
             LoadFailed: The load engine failed.
             BaselineUnusable: The baseline file cannot be read or trusted; found before anything is measured.
         """
-        return first_look(self, self, target, shape, name)
+        measurement = self._added(name, shape, target)
+        against = self.paired_runner.against
+        if against is not None:
+            self._begin_against(measurement, against)
+        else:
+            self._begin_beside_commit(measurement)
+        if measurement.beside is None:
+            self._take_sessions(measurement)
+        return measurement.run
 
     def duel(self, target: Target, opponent: Target, shape: LoadShape, name: str | None) -> Duel:
         """Take the first look at two servers side by side.
@@ -59,13 +79,138 @@ class TestComparison(TestLoads):
             ServerFailed: A server could not be started.
             LoadFailed: The load engine failed.
         """
-        return Duel(first_look_at_duel(self, self, target, opponent, shape, name=name), self)
+        measurement = self._added(name, shape, target, opponent)
+        measurement.paired = self.paired_runner.compare_servers(spec_of(self, measurement, None), opponent)
+        self._look_first(measurement, "duel")
+        return Duel(measurement.run, self)
+
+    def _added(self, name: str | None, shape: LoadShape, *targets: Target) -> Measurement:
+        """Check a load of one server, or of two side by side, and add it to the test; the run is the first one's."""
+        shape = replace(
+            shape,
+            late_share=self.late_share,
+            requests_wanted=self.requests_wanted,
+            foreign_cores=self.policy.foreign_cores,
+        )
+        for target in targets:
+            is_stream = target.protocol == "sse"
+            shape.check_target(len(target.requests), is_stream=is_stream, has_turns=bool(target.pauses))
+            target.check_schedule(shape.schedule)
+        label = name or ("" if not self.measurements else f"load {len(self.measurements) + 1}")
+        if any(label == other.run.label for other in self.measurements):
+            raise UsageProblem(
+                f"two loads of this test are called {label!r}, and would share one baseline",
+                remedies=["give each its own: load(..., name='...')"],
+            )
+        measurement = Measurement(
+            Run(label, self, [], shape.schedule),
+            targets[0],
+            shape,
+            _workload_of(targets, shape),
+            self.baseline_store.key_of(self.nodeid, label),
+            self.paired_runner,
+        )
+        self.stop_other_loads(measurement)
+        self.measurements.append(measurement)
+        return measurement
+
+    def _take_sessions(self, measurement: Measurement) -> None:
+        policy = self.policy
+        stored = self.baseline_store.find(measurement.baseline_key)
+        wanted = wants_recording(self, stored)
+        # What is recorded anew may have other clocks.
+        clock_mhz = None if wanted else recorded_clock_mhz(self, measurement, stored)
+        sessions = policy.record_sessions if wanted else 1
+        measurement.run.sessions.extend(self._kept(measurement))
+        while len(measurement.run.sessions) < sessions:
+            if wanted:
+                self.on_look(Look("session", len(measurement.run.sessions) + 1, sessions))
+            else:
+                self.announce("session", 1, 1)
+            measurement.take(clock_mhz)
+            # What will not be recorded anyway need not be measured to its end.
+            if measurement.run.invalid or shared_host(self, measurement):
+                break
+
+    def _begin_against(self, measurement: Measurement, against: Callable[[], ReferenceBuild]) -> None:
+        """Compare with what was asked for; where it has no such server, the measurement notes why."""
+        stored = self.baseline_store.find(measurement.baseline_key)
+        try:
+            spec = spec_of(self, measurement, stored)
+            measurement.paired = self.paired_runner.compare_builds(spec, against())
+            self._look_first(measurement, "against")
+        except GpuserveError as problem:
+            if measurement.paired is not None and not isinstance(problem, BaseFailed):
+                raise
+            measurement.paired, measurement.beside = None, None
+            measurement.absent = Reason(ReasonKind.NOT_SIDE_BY_SIDE, str(problem))
+
+    def _begin_beside_commit(self, measurement: Measurement) -> None:
+        """Begin side by side with the baseline's commit where the stored numbers decide nothing here.
+
+        They decide nothing either where an earlier run has measured rounds of these two builds: a screen after them
+        would be a second look, and could pass what they called REGRESSED.
+        """
+        # Where that commit cannot be measured, the measurement notes why.
+        stored = self.baseline_store.find(measurement.baseline_key)
+        if stored is None or wants_recording(self, stored):
+            return
+        if not may_begin_paired(self, measurement, stored):
+            return
+        runner, spec = self.paired_runner, spec_of(self, measurement, stored)
+        is_screened = not self._was_paired(measurement) and bool(usable_sessions(self, measurement, stored).sessions)
+        try:
+            if is_screened and not runner.has_rounds(spec, base_build(runner, stored, measurement.baseline_key)):
+                return
+            measurement.paired = make_confirmation(runner, spec, stored, measurement.baseline_key)
+            self._look_first(measurement, "baseline")
+        except Unconfirmed as problem:
+            measurement.absent = None if is_screened else problem.reason
+        except BaseFailed as problem:
+            assert measurement.paired is not None
+            # The time that it took is the test's.
+            measurement.seconds += measurement.paired.seconds
+            measurement.paired, measurement.beside = None, None
+            measurement.absent = base_failed(problem)
+
+    def _was_paired(self, measurement: Measurement) -> bool:
+        """Whether the test goes on with a load that began side by side: the host is not asked again."""
+        if self.earlier is None or not self.goes_on:
+            return False
+        return any(
+            other.beside == "baseline" and other.baseline_key == measurement.baseline_key
+            for other in self.earlier.measurements
+        )
+
+    def _look_first(self, measurement: Measurement, beside: ReferenceKind) -> None:
+        assert measurement.paired is not None
+        measurement.beside = beside
+        if measurement.paired.rounds:
+            measurement.show()
+        else:
+            self.announce("round", measurement.paired.next_round, LOOKS[-1][0])
+            measurement.look()
+
+    def _kept(self, measurement: Measurement) -> list[Session]:
+        """Sound sessions of an earlier try of this test under the same load."""
+        if self.earlier is None:
+            return []
+        for other in self.earlier.measurements:
+            # Rounds are not sessions; the comparison itself keeps them.
+            if (
+                other.beside is None
+                and other.baseline_key == measurement.baseline_key
+                and other.workload.must_match == measurement.workload.must_match
+            ):
+                return [session for session in other.run.sessions if not session.problems]
+        return []
 
     # -- comparing
 
     def against_baseline(self, run: Run, metric: Metric) -> Comparison:
         """See ``assertions.Judge``."""
-        if self.is_duel(run):
+        measurement = self.of(run)
+        if measurement.beside == "duel":
             raise UsageProblem(
                 "a duel has no baseline: its servers are compared with each other",
                 remedies=[
@@ -73,7 +218,6 @@ class TestComparison(TestLoads):
                     "gate each server with load(...)",
                 ],
             )
-        measurement = self.of(run)
         measurement.compared = True
         stored = self.baseline_store.find(measurement.baseline_key)
         if self.paired_runner.against is not None:
@@ -102,8 +246,7 @@ class TestComparison(TestLoads):
         """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
         measurement = self.of(run)
         measure_alone(self, measurement)
-        tolerance, rounds = self.tolerance_of(metric), self.rounds_of(measurement)
-        judgement = judge_limit(measurement, metric, limit, tolerance=tolerance, rounds=rounds)
+        judgement = judge_limit(measurement, metric, limit, tolerance=self.tolerance_of(metric))
         self._answer(measurement, judgement, "limit")
         return self._comparison(judgement, holds=judgement.verdict.passes)
 
@@ -189,14 +332,28 @@ class TestComparison(TestLoads):
         return [*written, *proposals(self, self.measurements)]
 
 
+def _workload_of(targets: Sequence[Target], shape: LoadShape) -> Workload:
+    """The workload of a load of one server, or of two side by side, each with its own words."""
+    must_match: dict[str, str] = {}
+    information: dict[str, str] = {}
+    for name, target in zip("ab", targets, strict=False):
+        prefix = f"{name}." if len(targets) > 1 else ""
+        kind = target.server.kind
+        must_match |= _prefixed(prefix, {**kind.workload(), **target.fingerprint()})
+        information |= _prefixed(prefix, kind.information())
+    return Workload({**must_match, **shape.workload()}, information)
+
+
+def _prefixed(prefix: str, words: Mapping[str, str]) -> dict[str, str]:
+    return {f"{prefix}{key}": value for key, value in words.items()}
+
+
 def _problems(measurement: Measurement) -> tuple[Reason, ...]:
     paired = () if measurement.paired is None else measurement.paired.problems
     return (*measurement.run.invalid, *paired)
 
 
-def judge_limit(
-    measurement: Measurement, metric: Metric, limit: float, *, tolerance: float, rounds: Sequence[Round] = ()
-) -> Judgement:
+def judge_limit(measurement: Measurement, metric: Metric, limit: float, *, tolerance: float) -> Judgement:
     """Compare all that was measured, pooled, with a number in the metric's unit, without statistics.
 
     Args:
@@ -204,13 +361,12 @@ def judge_limit(
         metric: The metric to compare.
         limit: The number.
         tolerance: The metric's tolerance; it sets how many requests a quantile needs.
-        rounds: In which it was measured, where that was beside another server.
     """
     run = measurement.run
     if run.invalid:
         return Judgement.invalid(metric, "limit", *run.invalid, reference=limit)
     try:
-        demand_own_gpu(metric, rounds)
+        demand_own_gpu(metric, measurement.rounds)
         value = pooled_value(metric, run.sessions)
     except NotMeasured as problem:
         return Judgement.invalid(metric, "limit", problem.reason, reference=limit)

@@ -1,10 +1,10 @@
-"""The loads of one test, its budget, and the loop of looks at a load beside its base."""
+"""The policy, loads and budget of one test, and the loop of looks at a load beside its base."""
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from pytest_gpuserve.compare.policy import Look, WaitsForStart, ignore_look, waits_for_nobody
 from pytest_gpuserve.load.validity import late_share_within
 from pytest_gpuserve.verdict.metric import METRICS, requests_needed
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
@@ -12,18 +12,78 @@ from pytest_gpuserve.verdict.sequential import LOOKS
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from pytest_gpuserve.compare.assertions import Run
     from pytest_gpuserve.compare.baseline_store import BaselineStore
     from pytest_gpuserve.compare.measurement import Measurement
     from pytest_gpuserve.compare.paired_runner import PairedRunner
-    from pytest_gpuserve.compare.policy import Policy
     from pytest_gpuserve.compare.side_by_side import SideBySide
-    from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.verdict.metric import Metric
 
 
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Which verdicts fail, skip or record.
+
+    Args:
+        record_new: Whether loads without a baseline are recorded.
+        record_all: Whether loads with one are recorded too.
+        record_sessions: Sessions that a recording takes.
+        reason: Why a recording may loosen a metric.
+        skip_missing: Whether a missing baseline skips.
+        skip_inconclusive: Whether a verdict that could not be reached skips.
+        budget_seconds: Most measuring time of one test.
+        foreign_cores: Cores that others may take while we measure, before a change is theirs rather than the build's.
+        stored_only: Whether nothing is measured side by side with the base commit.
+        one_at_a_time: Whether two servers of the test do not fit into memory together.
+        named: Metrics to which a marker of the test gives a tolerance.
+    """
+
+    record_new: bool
+    record_all: bool
+    record_sessions: int
+    reason: str | None
+    skip_missing: bool
+    skip_inconclusive: bool
+    budget_seconds: float
+    foreign_cores: float
+    stored_only: bool
+    one_at_a_time: bool
+    named: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A look that is about to be taken.
+
+    Args:
+        unit: The unit that is measured next.
+        number: Which, from 1.
+        most: How many there are at most.
+        judgement: The last look's judgement of the metric that is being decided; None before the first look.
+        left_seconds: Rest of the test's budget before this look; None without a budget, as for a recording.
+    """
+
+    unit: Literal["session", "round"]
+    number: int
+    most: int
+    judgement: Judgement | None = None
+    left_seconds: float | None = None
+
+    def __str__(self) -> str:
+        """``round 2 of 8``."""
+        return f"{self.unit} {self.number} of {max(self.number, self.most)}"
+
+
+class WaitsForStart(BaseException):
+    """A comparison is not decided, and goes on when the servers are started again, for other tests too.
+
+    It ends the test's function, which then runs once more; no ``except Exception`` of the test is meant to stop it.
+    """
+
+
+@dataclass(eq=False)
 class TestLoads:
     """The loads of one test: how they are measured further, and for how long.
 
@@ -34,13 +94,12 @@ class TestLoads:
         policy: Which verdicts fail, skip or record.
         tolerance_of: The tolerance of each metric, as the test states it.
         on_look: Hears of every look before it is taken.
+        may_wait: Asked when a comparison wants a fresh start: whether the test ends here, and runs again on it.
         earlier: That of an earlier try of the same test, whose sessions are kept: a retry is more data under the same
             question, never another chance.
-        may_wait: Asked where a comparison wants a fresh start: whether the test ends here, and runs again on it.
 
     Attributes:
         measurements: The loads that the test asked for, in that order.
-        duels: Runs that are one server's against another's.
         waits: Whether the test ended before it was decided, and is to run again on the next start of its servers.
         goes_on: Whether the test has waited for a start, and runs again on it.
     """
@@ -48,42 +107,26 @@ class TestLoads:
     # Not a test class, whatever its name looks like to pytest.
     __test__ = False
 
-    def __init__(
-        self,
-        nodeid: str,
-        *,
-        baseline_store: BaselineStore,
-        paired_runner: PairedRunner,
-        policy: Policy,
-        tolerance_of: Callable[[Metric], float],
-        on_look: Callable[[Look], None] = ignore_look,
-        earlier: TestLoads | None = None,
-        may_wait: Callable[[], bool] = waits_for_nobody,
-    ) -> None:
-        self.nodeid = nodeid
-        self.baseline_store = baseline_store
-        self.paired_runner = paired_runner
-        self.here = paired_runner.here
-        self.policy = policy
-        self.tolerance_of = tolerance_of
-        self.on_look = on_look
-        self.earlier = earlier
-        self.measurements: list[Measurement] = []
-        self.duels: list[Run] = []
-        self._skips: list[str] = []
-        self._unheld: list[Judgement] = []
-        self.waits = False
-        self.goes_on = earlier is not None and earlier.waits
-        self._may_wait = may_wait
-        self._spent_before = earlier.spent_seconds() if earlier is not None and earlier.waits else 0.0
+    nodeid: str
+    _: KW_ONLY
+    baseline_store: BaselineStore
+    paired_runner: PairedRunner
+    policy: Policy
+    tolerance_of: Callable[[Metric], float]
+    on_look: Callable[[Look], None]
+    may_wait: Callable[[], bool]
+    earlier: TestLoads | None = None
+    measurements: list[Measurement] = field(default_factory=list, init=False)
+    waits: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.here = self.paired_runner.here
+        self.goes_on = self.earlier is not None and self.earlier.waits
+        self._spent_before = self.earlier.spent_seconds() if self.earlier is not None and self.goes_on else 0.0
 
     def of(self, run: Run) -> Measurement:
         """The load that the test holds as this run."""
         return next(measurement for measurement in self.measurements if measurement.run is run)
-
-    def is_duel(self, run: Run) -> bool:
-        """Whether a run is one server's against another's."""
-        return any(run is one for one in self.duels)
 
     def spent_seconds(self) -> float:
         """What the test has measured so far."""
@@ -103,14 +146,9 @@ class TestLoads:
     def _stop(self, measurement: Measurement) -> None:
         if measurement.paired is not None:
             measurement.paired.stop_load()
-        if self.rounds_of(measurement):
+        if measurement.rounds:
             # Some trouble shows only at its end, or that of its servers.
             measurement.show()
-
-    def rounds_of(self, measurement: Measurement) -> Sequence[Round]:
-        """The rounds that are the run; none where it was measured alone, whatever had to confirm it."""
-        beside = self.paired_runner.against is not None or measurement.is_paired or self.is_duel(measurement.run)
-        return measurement.paired.rounds if beside and measurement.paired is not None else ()
 
     @property
     def requests_wanted(self) -> tuple[int, ...]:
@@ -156,7 +194,7 @@ class TestLoads:
             if stop is not None:
                 return judgement.because(stop)
             if paired.wants_start:
-                self.waits = self._may_wait()
+                self.waits = self.may_wait()
                 if self.waits:
                     raise WaitsForStart
             self.stop_other_loads(measurement)

@@ -14,14 +14,15 @@ from pytest_gpuserve.units import format_value
 from pytest_gpuserve.verdict.metric import METRICS, Metric
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping, Sequence
 
     from pytest_gpuserve.compare.assertions import Run
     from pytest_gpuserve.compare.baseline_store import BaselineKey, Workload
+    from pytest_gpuserve.compare.paired_runner import PairedRunner
     from pytest_gpuserve.compare.side_by_side import SideBySide
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import LoadShape
-    from pytest_gpuserve.experiment.watch import Progress
+    from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.verdict.reason import Reason
     from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind
@@ -37,10 +38,8 @@ class Measurement:
         shape: How it is loaded.
         workload: What it is, for a baseline.
         baseline_key: Where its baseline is.
-        progress: Told how its loads get on.
-        read_host: Reads how fast the host is; None where that is not known, or does not matter.
-        seconds: Time spent on it.
-        taken: Sessions that it was spent on.
+        paired_runner: Where it is measured side by side.
+        seconds: Time spent on it alone.
         interrupted: Whether Ctrl-C cut it short.
         compared: Whether the test compared it with its baseline.
         judgements: The last judgement of each metric and kind of reference, in the order of asking.
@@ -48,8 +47,8 @@ class Measurement:
         paired: The comparison with its base side by side, where there is one.
         absent: Why there is none, where there should be; else None.
         reading: How fast the host is, where it was read.
-        is_paired: Whether its first look was beside the baseline's commit, as the stored numbers decide nothing here.
-        make_room: Ends servers that run for other loads, before it is measured alone; says whether there were any.
+        beside: What the run was measured beside, from its first look on; None if it was measured alone, whatever has
+            to confirm it.
     """
 
     run: Run
@@ -57,10 +56,8 @@ class Measurement:
     shape: LoadShape
     workload: Workload
     baseline_key: BaselineKey
-    progress: Progress
-    read_host: Callable[[], float | None]
+    paired_runner: PairedRunner
     seconds: float = 0.0
-    taken: int = 0
     interrupted: bool = False
     compared: bool = False
     judgements: dict[tuple[str, str], Judgement] = field(default_factory=dict)
@@ -68,18 +65,15 @@ class Measurement:
     paired: SideBySide | None = None
     absent: Reason | None = None
     reading: list[float | None] = field(default_factory=list)
-    is_paired: bool = False
-    make_room: Callable[[], bool] = lambda: False
+    beside: ReferenceKind | None = None
 
-    def take(
-        self, requests_wanted: tuple[int, ...], foreign_cores: float, baseline_clock_mhz: float | None = None
-    ) -> None:
-        """Measure another session.
+    @property
+    def rounds(self) -> Sequence[Round]:
+        """The rounds that are the run; none where it was measured alone."""
+        return self.paired.rounds if self.beside is not None and self.paired is not None else ()
 
-        Args:
-            requests_wanted: As in `LoadShape`.
-            foreign_cores: As in `LoadShape`.
-            baseline_clock_mhz: As in `LoadShape`.
+    def take(self, baseline_clock_mhz: float | None = None) -> None:
+        """Measure another session; the clock is as in `LoadShape`.
 
         Raises:
             ServerFailed: The server could not be started.
@@ -90,27 +84,17 @@ class Measurement:
         def keep(session: Session) -> None:
             self.run.sessions.append(replace(session, host_reading=reading))
 
-        if self.make_room() or self.run.sessions:
+        if self.paired_runner.starts.make_room() or self.run.sessions:
             # It was read beside servers that ran, or for another session.
             self.reading.clear()
         reading = self.host_reading()
         try:
-            take_session(
-                self.target,
-                replace(
-                    self.shape,
-                    requests_wanted=requests_wanted,
-                    foreign_cores=foreign_cores,
-                    baseline_clock_mhz=baseline_clock_mhz,
-                ),
-                keep,
-                self.progress,
-            )
+            shape = replace(self.shape, baseline_clock_mhz=baseline_clock_mhz)
+            take_session(self.target, shape, keep, self.paired_runner.progress)
         except KeyboardInterrupt:
             self.interrupted = True
             raise
         finally:
-            self.taken += 1
             self.seconds += time.monotonic() - began
 
     @property
@@ -121,7 +105,7 @@ class Measurement:
     def host_reading(self) -> float | None:
         """How fast the host is before its next session, read once; None where that is not known."""
         if not self.reading:
-            self.reading.append(self.read_host() if self.is_own else None)
+            self.reading.append(self.paired_runner.read_host() if self.is_own else None)
         return self.reading[0]
 
     def look(self) -> None:

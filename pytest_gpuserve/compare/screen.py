@@ -90,7 +90,7 @@ def settle_baseline(case: TestLoads, measurement: Measurement, metric: Metric, s
     usable, screened = Usable(()), None
     if metric.name in OF_ONE_SERVER and not case.policy.one_at_a_time:
         measure_alone(case, measurement)
-    if not measurement.is_paired:
+    if measurement.beside is None:
         unsound = unsound_judgement(case, measurement, metric)
         if unsound is not None:
             return unsound
@@ -243,7 +243,7 @@ def _paired_with_base(case: TestLoads, measurement: Measurement, metric: Metric,
         measurement.absent = base_failed(problem)
         return None
     finally:
-        if not measurement.is_paired:
+        if measurement.beside is None:
             measurement.run.sessions[:] = alone
 
 
@@ -264,13 +264,13 @@ def measure_alone(case: TestLoads, measurement: Measurement) -> None:
         ServerFailed: The server could not be started.
         LoadFailed: The load engine failed.
     """
-    if not measurement.is_paired:
+    if measurement.beside != "baseline":
         return
     case.close()
-    measurement.is_paired = False
+    measurement.beside = None
     measurement.run.sessions.clear()
     case.announce("session", 1, 1)
-    measurement.take(case.requests_wanted, case.policy.foreign_cores)
+    measurement.take()
 
 
 def spec_of(case: TestLoads, measurement: Measurement, stored: Stored | None) -> PairedSpec:
@@ -286,7 +286,7 @@ def spec_of(case: TestLoads, measurement: Measurement, stored: Stored | None) ->
         candidate=measurement.target,
         shape=measurement.shape,
         workload=measurement.workload.must_match,
-        requests_wanted=case.requests_wanted,
+        requests_wanted=measurement.shape.requests_wanted,
         tolerance=case.tolerance_of(METRICS["throughput"]),
         by_turns=case.policy.one_at_a_time,
         foreign_cores=case.policy.foreign_cores,

@@ -11,8 +11,8 @@ import pytest
 
 from pytest_gpuserve.compare.assertions import Measured, Ratio, Reference
 from pytest_gpuserve.compare.comparison import TestComparison, attributed, other_changes
+from pytest_gpuserve.compare.loads import Policy, WaitsForStart
 from pytest_gpuserve.compare.paired_runner import PairedRunner
-from pytest_gpuserve.compare.policy import Policy, WaitsForStart
 from pytest_gpuserve.compare.screen import may_screen
 from pytest_gpuserve.device.gpu import UNSUPPORTED
 from pytest_gpuserve.device.host_reading import NoReading, read_host

@@ -26,6 +26,7 @@ class _Measured:
 
     def __init__(self, *sessions: Session) -> None:
         self.run = Run("", Listener(), list(sessions or (session(),)))
+        self.rounds = ()
         self.shape: Any = type("", (), {"finite": False})
 
 

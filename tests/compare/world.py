@@ -14,8 +14,8 @@ from pytest_gpuserve.builds.worktree import ReferenceBuild, ReferenceBuilds
 from pytest_gpuserve.compare import measurement, paired_runner, side_by_side
 from pytest_gpuserve.compare.baseline_store import BaselineStore
 from pytest_gpuserve.compare.comparison import TestComparison
+from pytest_gpuserve.compare.loads import Policy
 from pytest_gpuserve.compare.paired_runner import PairedRunner
-from pytest_gpuserve.compare.policy import Policy
 from pytest_gpuserve.errors import NotInRevision
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.experiment.shape import LoadShape
@@ -242,6 +242,8 @@ class World:
             paired_runner=self.paired_runner,
             policy=self.policy,
             tolerance_of=lambda metric: metric.default_tolerance,
+            on_look=lambda _: None,
+            may_wait=lambda: False,
             earlier=earlier,
         )
 
