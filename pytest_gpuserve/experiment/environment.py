@@ -25,10 +25,10 @@ class RunEnvironment:
     """The circumstances of a measurement.
 
     Args:
-        device: What is measured on.
+        device: The measured device.
         software: Versions that matter.
         revision: The code under test.
-        occasion: When this run of pytest began, ISO 8601 in UTC.
+        occasion: Begin of this run of pytest, ISO 8601 in UTC.
     """
 
     device: Device
@@ -53,7 +53,7 @@ class RunEnvironment:
             driver=gpu.driver,
             cuda=gpu.cuda,
             power_limit_watts=gpu.power_limit_watts,
-            # Baselines are public: the UUID itself names one GPU of the world.
+            # Baselines are public, and the UUID identifies one physical GPU.
             gpu_id=digest(gpu.uuid),
             pci_bus_id=gpu.pci_bus_id,
             mig_profile=gpu.mig_profile,
@@ -71,7 +71,7 @@ class RunEnvironment:
 
     @property
     def device_kind(self) -> str:
-        """The device with what must match of it: rounds with another power limit are not to be pooled with these."""
+        """The device with the facts that must match: rounds with another power limit are not pooled with these."""
         return kind_of(msgspec.to_builtins(self.device_record()))
 
     def host_record(self) -> HostRecord:

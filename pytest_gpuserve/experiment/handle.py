@@ -1,4 +1,4 @@
-"""What a test holds of a server: a deployment that can be started afresh, and requests for it."""
+"""A test's view of a server: a deployment that can be started afresh, and requests for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.experiment.asking import ANSWER_SECONDS, Answer, ask_once
+from pytest_gpuserve.experiment.single_request import ANSWER_SECONDS, Answer, send_once
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.load.driver import most_under_way
 from pytest_gpuserve.load.kserve import RPC, Inference, grpc_message, http_request, tensors_of
@@ -42,28 +42,28 @@ WITHOUT = "leave out shared_memory={...}"
 
 
 class Starter(typing.Protocol):
-    """Starts a server of a kind and ends it with its block; made by the session, which knows device and log folder."""
+    """Starts a server of a kind, and ends it with its block; the session makes it."""
 
     def __call__(
         self, kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None, /
     ) -> AbstractContextManager[Instance]:
-        """Start it; ``beside`` is called once its process runs, and before it is waited for."""
+        """Start the server; ``beside`` is called when its process runs, before its readiness is awaited."""
 
 
 @dataclass(frozen=True)
 class ServerHandle:
-    """A deployment: not a running process but the means to start one, because fresh starts are the unit of evidence.
+    """A deployment: the means to start a server, not a running process, because fresh starts are the unit of evidence.
 
     Args:
         kind: The server with its arguments.
-        starter: How it is started here.
+        starter: Starts the server on this machine.
     """
 
     kind: ServerKind
     starter: Starter = field(repr=False, compare=False)
 
     def __repr__(self) -> str:
-        """Its name alone: pytest shows the arguments of a test that fails, and variables may be secrets."""
+        """The kind's name only: pytest shows the arguments of a failed test, and variables may be secrets."""
         return f"ServerHandle({self.kind.name})"
 
     def request(
@@ -79,16 +79,16 @@ class ServerHandle:
         """Describe a request to this server, for ``load``.
 
         Args:
-            method: Its HTTP method.
-            path: Its path.
-            body: What is sent; text is encoded as UTF-8.
-            headers: On top of ``Host`` and ``Content-Length``.
+            method: HTTP method.
+            path: Path of the request.
+            body: Body of the request; text is encoded as UTF-8.
+            headers: Headers besides ``Host`` and ``Content-Length``.
             expect: The exact body of a right answer, or a function of the body that raises or returns False for a
                 wrong one; None checks only the status.
             stream: Whether the answer is a stream of server-sent events, whose tokens are timed.
 
         Raises:
-            UsageProblem: A part cannot stand in an HTTP request.
+            UsageProblem: A part is not valid in an HTTP request.
         """
         request = Request(
             method=method,
@@ -126,22 +126,22 @@ class ServerHandle:
     ) -> Target:
         """Describe a chat with a language model, by OpenAI's API: ``POST /v1/chat/completions`` at temperature 0.
 
-        The server is ready when a token of such an answer has come.
+        The server is ready when it has sent the first token of a streamed answer.
 
         Args:
             messages: ``[{"role": "user", "content": "..."}]``, a text for such a message, or
-                `pytest_gpuserve.load.prompts`, of which each send is another one.
-            max_tokens: Of an answer at most, 128 by default; prompts say it themselves.
-            model: Its name; by default the one that the server was described with, else none is sent.
-            stream: Whether the answer is a stream, whose tokens are timed; the number of its tokens is asked for.
-            ignore_eos: Whether the answer goes on until ``max_tokens``, so that all have the same length. A field that
-                vLLM, SGLang and llama.cpp know.
+                `pytest_gpuserve.load.prompts`, which gives each send its own message.
+            max_tokens: Most tokens of an answer, 128 by default; prompts set their own.
+            model: Name of the model; by default the server's ``model=``, or none.
+            stream: Whether the answer is a stream, whose tokens are timed. The request then asks for the token count.
+            ignore_eos: Whether the answer goes on until ``max_tokens``, so that all answers have the same length. vLLM,
+                SGLang and llama.cpp know this field.
             extra: Further fields of the body, such as ``{"temperature": 1}``.
-            headers: On top of ``Host``, ``Content-Length`` and ``Content-Type``.
-            expect: As for ``request``; of a stream it is the whole body with its events.
+            headers: Headers besides ``Host``, ``Content-Length`` and ``Content-Type``.
+            expect: As for ``request``; for a stream it gets the whole body with its events.
 
         Raises:
-            UsageProblem: One of them cannot stand in such a request.
+            UsageProblem: A value is not valid in such a request.
         """
         call = self._call("chat", model, extra, headers, expect)
         requests = generations(call, messages, max_tokens=max_tokens, stream=stream, ignore_eos=ignore_eos)
@@ -176,14 +176,14 @@ class ServerHandle:
         """Describe the embedding of texts: ``POST /v1/embeddings``; see ``chat``.
 
         Args:
-            texts: All of one request, or `pytest_gpuserve.load.prompts`, one a request.
+            texts: All texts of one request, or `pytest_gpuserve.load.prompts` for one text a request.
             model: As for ``chat``.
             extra: As for ``chat``.
             headers: As for ``chat``.
             expect: As for ``request``.
 
         Raises:
-            UsageProblem: One of them cannot stand in such a request.
+            UsageProblem: A value is not valid in such a request.
         """
         requests = embeddings(self._call("embeddings", model, extra, headers, expect), texts)
         return self._over_http(requests, stream=False, asked=texts)
@@ -226,24 +226,25 @@ class ServerHandle:
         parameters: Mapping[str, bool | int | float | str] | None = None,
         shared_memory: Mapping[str, int] | None = None,
     ) -> Target:
-        """Describe an inference in the protocol KServe v2, which Triton, pytriton and a torch worker take.
+        """Describe an inference in the protocol KServe v2, which Triton, pytriton and a torch worker accept.
 
         Args:
             inputs: Arrays, or nested lists of numbers or strings, by name; their first dimension is the batch.
-            model: Its name; may be left out where the server has only one to be asked.
-            outputs: Which to return; none for all.
+            model: Name of the model; optional if the server has only one.
+            outputs: Names of the outputs to return; all if empty.
             expect: Arrays by name, compared with `pytest_gpuserve.load.tensors.close_to`; or as for ``request``.
-            grpc: Whether it is sent over gRPC instead of HTTP; answers are decoded alike.
-            version: Of the model; empty leaves it to the server.
-            request_id: Comes back with the answer.
-            parameters: Of the request, such as ``{"sequence_id": 7}``.
-            shared_memory: Instead of ``outputs``, each with the most bytes that it takes: inputs and outputs then go
-                through the system shared memory of this host, and requests and answers carry no data. Only a server
-                that maps it does that (Triton, pytriton), and ``expect`` compares arrays.
+            grpc: Whether to send the request over gRPC instead of HTTP; answers are decoded alike.
+            version: Version of the model; the server chooses if empty.
+            request_id: Id that comes back with the answer.
+            parameters: Parameters of the request, such as ``{"sequence_id": 7}``.
+            shared_memory: Outputs by name with the most bytes that each takes; replaces ``outputs``. Inputs and outputs
+                then go through the system shared memory of this host, and requests and answers carry no data. The
+                server
+                has to map shared memory (Triton, pytriton), and ``expect`` has to compare arrays.
 
         Raises:
-            UsageProblem: A part cannot stand in such a request, the model is not known, or there is no gRPC, or no
-                shared memory.
+            UsageProblem: A part is not valid in such a request, the model is not known, or the server does not support
+                gRPC or shared memory.
         """
         inference = Inference(
             model or self._only_model(),
@@ -271,7 +272,9 @@ class ServerHandle:
 
     def _layout(self, shared_memory: Mapping[str, int], outputs: Sequence[str]) -> Layout:
         if self.kind.transport == "queue":
-            raise UsageProblem(f"the {self.kind.name} is asked over its socket, not through memory", remedies=[WITHOUT])
+            raise UsageProblem(
+                f"the {self.kind.name} takes requests on its socket, not through memory", remedies=[WITHOUT]
+            )
         if outputs:
             raise UsageProblem(
                 "infer(...) takes either outputs=... or shared_memory=..., which names them too",
@@ -304,17 +307,17 @@ class ServerHandle:
         return self.request("GET", path, headers=headers, expect=expect)
 
     def rotate(self, targets: Sequence[Target], *, shuffled: bool = False) -> Target:
-        """Describe several requests that are sent by turns, so that a cache of the server's does not help.
+        """Describe several requests that are sent in turn, so that a cache of the server's does not help.
 
-        Each answer is compared with what its own request expects; one that is right for another of them is recognised
-        as mixed up.
+        Each answer is compared with its own request's expectation. An answer that is right for another request of the
+        rotation is recognised as mixed up.
 
         Args:
-            targets: Requests to this server, all of them streams or none.
-            shuffled: In an order by ``load``'s seed instead of in turn.
+            targets: Requests to this server: all of them streams, or all of them not.
+            shuffled: Whether the order is random by ``load``'s seed.
 
         Raises:
-            UsageProblem: There is none, or one is for another server, or they do not go together.
+            UsageProblem: The list is empty, a request is for another server, or the requests do not go together.
         """
         if not targets:
             raise UsageProblem("rotate([...]) takes one request at least", remedies=["rotate([server.post(...), ...])"])
@@ -338,21 +341,21 @@ class ServerHandle:
         )
 
     def relocated(self, relocation: Relocation) -> ServerHandle:
-        """Make the same deployment of another checkout or interpreter.
+        """Make the same deployment from another checkout or interpreter.
 
         Raises:
-            NotInRevision: The other side has no such server, or nothing of it would be another there.
+            NotInRevision: The other build has no such server, or the deployment would be the same there.
         """
         return replace(self, kind=self.kind.relocated(relocation))
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """What of a target goes through shared memory.
+    """Part of a target that goes through shared memory.
 
     Args:
-        inferences: Its payloads.
-        layout: Their outputs.
+        inferences: The payloads.
+        layout: The outputs.
     """
 
     inferences: tuple[Inference, ...]
@@ -360,11 +363,11 @@ class Sharing:
 
     @contextmanager
     def opened(self, instance: Instance, schedule: Schedule) -> Iterator[SharedTensors]:
-        """Own memory that a running server knows, for a load by this schedule; at the end it is forgotten and removed.
+        """Own memory that a running server maps, for a load by this schedule; remove it at the end.
 
         Raises:
-            UsageProblem: As of ``slots_needed``; or the server is on another machine, or there is no room.
-            ServerFailed: The server does not take the memory.
+            UsageProblem: See ``slots_needed``; or the server is on another machine, or shared memory is full.
+            ServerFailed: The server does not map the memory.
         """
         site = instance.site
         if not is_here(site.host):
@@ -375,7 +378,7 @@ class Sharing:
         headers = instance.kind.owner_headers(site) if isinstance(instance.kind, Guarded) else {}
 
         def ask(method: str, path: str, body: bytes) -> tuple[int, str]:
-            what = "the server could not be asked to use shared memory of this host"
+            what = "the server refused to use shared memory of this host"
             path = f"/v2/systemsharedmemory/region/{path}"
             reply = query(site, path, what=what, method=method, headers=headers, body=body)
             return reply.status, instance.shown(reply.body.decode(errors="replace"), headers)
@@ -386,21 +389,23 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Target:
-    """What is sent, and the deployment that it goes to.
+    """Requests, and the deployment that they go to.
 
     Args:
         server: The deployment.
-        requests: They rotate.
-        shuffled: Whether in a seeded order instead of in turn.
-        protocol: What is spoken: HTTP, HTTP with answers as server-sent events, gRPC, or (``queue``)
-            HTTP to an in-process worker's Unix socket.
-        messages: Of gRPC, the requests as messages; the HTTP form of the first tells whether the model answers.
-        sharing: What of it goes through shared memory; None where all is sent. The first request, which tells whether
-            the model answers, is always sent with its tensors.
-        readiness: The request that tells whether the model answers; None for the first.
-        pauses: Of each request how many seconds it follows the answer to the one before it, where both belong to one
-            conversation; None where it begins one. Empty where there are none.
-        telemetry_source: Looks at the GPUs while it is loaded.
+        requests: The requests, which rotate.
+        shuffled: Whether the order is random by the seed.
+        protocol: HTTP, HTTP with answers as server-sent events, gRPC, or (``queue``) HTTP to an in-process worker's
+            Unix
+            socket.
+        messages: The requests as gRPC messages. The HTTP form of the first one tells whether the model answers.
+        sharing: Part that goes through shared memory, or None. The first request, which tells whether the model
+            answers,
+            is always sent with its tensors.
+        readiness: Request that tells whether the model answers; None for the first of ``requests``.
+        pauses: For each request the seconds since the previous answer of its conversation; None for the first request
+            of a conversation. Empty if the load has no conversations.
+        telemetry_source: Samples the GPUs during the load.
     """
 
     server: ServerHandle
@@ -414,72 +419,72 @@ class Target:
     telemetry_source: TelemetrySource = field(default=NO_TELEMETRY, repr=False, compare=False)
 
     def __repr__(self) -> str:
-        """What is sent, without headers and bodies; as for `ServerHandle`."""
+        """The requests without headers and bodies; see `ServerHandle`."""
         first = self.requests[0]
         more = f" and {len(self.requests) - 1} more" if len(self.requests) > 1 else ""
         return f"Target({first.method} {first.path}{more}, {self.server!r})"
 
     def relocated(self, relocation: Relocation) -> Target:
-        """Make the same requests to the same deployment of another checkout or interpreter.
+        """Make the same requests to the same deployment from another checkout or interpreter.
 
         Raises:
-            NotInRevision: The other side has no such server, or nothing of it would be another there.
+            NotInRevision: The other build has no such server, or the deployment would be the same there.
         """
         return replace(self, server=self.server.relocated(relocation))
 
     def watched_by(self, telemetry_source: TelemetrySource) -> Target:
-        """Make the same requests, and have somebody look at the GPUs meanwhile."""
+        """Make the same requests, with a sampler of the GPUs."""
         return replace(self, telemetry_source=telemetry_source)
 
     def started(self, beside: Callable[[], None] | None = None) -> AbstractContextManager[Instance]:
         """Start the deployment afresh; ready when its model answers.
 
         Args:
-            beside: Called once its process runs, and before it is waited for.
+            beside: Called when the process runs, before its readiness is awaited.
         """
         request = self.readiness or self.requests[0]
         ask = Ask(request.method, request.path, request.body, request.headers)
         return self.server.starter(self.server.kind, ask, beside)
 
     def ask(self, running: Instance | None = None, *, timeout: float = ANSWER_SECONDS) -> Answer:
-        """Send its request once, by itself, and return the answer; nothing is measured.
+        """Send the request once, by itself, and return the answer; it is not measured.
 
         Args:
-            running: What ``with target.started() as running:`` gave, of this deployment. None starts it afresh for this
-                one question, and ends it; the request is then sent twice, for it also tells when the model answers.
-            timeout: Seconds after which the whole answer must be there.
+            running: The server from ``with target.started() as running:``, of this deployment. None starts a server for
+                this one request, and ends it. The request is then sent twice, because the first one awaits readiness.
+            timeout: Seconds until the whole answer must have arrived.
 
         Raises:
-            Refused: The answer is an error: a status outside of 200 to 299, or what gRPC or a worker have for one.
-            WrongAnswer: It is not what the request's ``expect`` says.
+            Refused: The answer is an error: a status outside 200 to 299, or the like over gRPC or from a worker.
+            WrongAnswer: The answer is not what the request's ``expect`` says.
             ServerFailed: The server could not be started, has ended, or does not answer in time.
-            UsageProblem: It is several requests, goes through shared memory, or belongs to another deployment.
+            UsageProblem: The target has several requests, goes through shared memory, or belongs to another deployment.
         """
-        # Before a server is started for what cannot be asked of it.
+        # Checked before a server is started in vain.
         self._check_askable()
         if running is None:
             with self.started() as fresh:
                 return self.ask(fresh, timeout=timeout)
         if self.server.kind != running.kind:
             raise UsageProblem(
-                f"a request to one deployment is asked of another: {self.server.kind.name} of {running.kind.name}",
+                f"a request to {self.server.kind.name} is sent to another deployment: {running.kind.name}",
                 remedies=["with target.started() as running: others_of_the_same_server.ask(running)"],
             )
         (request,) = self.requests
         ((payload,),) = self.payloads(running)
-        return ask_once(running, self.endpoint(running), request, payload, timeout)
+        return send_once(running, self.endpoint(running), request, payload, timeout)
 
     def _check_askable(self) -> None:
         if len(self.requests) > 1:
             raise UsageProblem(
                 f"ask() sends one request, not {len(self.requests)} that rotate",
-                remedies=["ask each of those that rotate([...]) was given"],
+                remedies=["call ask() on each of those that rotate([...]) was given"],
             )
         if self.sharing is not None:
             raise UsageProblem("ask() sends tensors with their request, not through shared memory", remedies=[WITHOUT])
 
     def endpoint(self, instance: Instance) -> Endpoint:
-        """Where the requests go."""
+        """Address of the requests."""
         site = instance.site
         if self.protocol == "queue":
             return Endpoint("http", str(site.queue))
@@ -490,25 +495,25 @@ class Target:
         return Endpoint(self.protocol, site.host, site.port, tls)
 
     def check_schedule(self, schedule: Schedule) -> None:
-        """See that it can be sent by this schedule.
+        """Check that the target can be sent by this schedule.
 
         Raises:
-            UsageProblem: It goes through shared memory, and nothing bounds how many requests are under way.
+            UsageProblem: The target goes through shared memory, and its requests in flight are not bounded.
         """
         if self.sharing is not None:
             slots_needed(schedule)
 
     def shared(self, instance: Instance, schedule: Schedule) -> AbstractContextManager[SharedTensors | None]:
-        """Own the memory that it goes through while a running server is loaded by this schedule; None for none.
+        """Own the target's shared memory while a running server is loaded by this schedule; None if it uses none.
 
         Raises:
-            UsageProblem: As of ``check_schedule``; or the server is on another machine, or there is no room.
-            ServerFailed: The server does not take the memory.
+            UsageProblem: See ``check_schedule``; or the server is on another machine, or shared memory is full.
+            ServerFailed: The server does not map the memory.
         """
         return nullcontext() if self.sharing is None else self.sharing.opened(instance, schedule)
 
     def payloads(self, instance: Instance, shared: SharedTensors | None = None) -> tuple[tuple[bytes, ...], ...]:
-        """The serialised requests, as a plan has them: of each its one form, or in shared memory one for each slot."""
+        """The serialised requests for a plan: one form each, or in shared memory one for each slot."""
         if self.protocol == "grpc":
             messages = [[message] for message in self.messages]
             return tuple(map(tuple, messages if shared is None else shared.made_by(grpc_message)))
@@ -517,23 +522,23 @@ class Target:
         return tuple(tuple(request.to_bytes(site.host, site.port) for request in each) for each in requests)
 
     def numbers_before_end(self) -> tuple[int, ...]:
-        """Where requests have the place of a number, as a plan has it."""
+        """Positions of the requests' number, for a plan."""
         places = [0 if each.number_at is None else len(each.body) - each.number_at for each in self.requests]
         return tuple(places) if any(places) else ()
 
     def pauses_ns(self) -> tuple[int, ...]:
-        """The pauses, as a plan has them."""
+        """The pauses in ns, for a plan."""
         return tuple(OPENS if pause is None else round(pause * NANOSECONDS) for pause in self.pauses)
 
     def as_thought(self, schedule: Schedule) -> Schedule:
-        """The schedule with the think time of an average request, where conversations have pauses of their own."""
+        """The schedule, with the mean think time of the conversations if these have pauses of their own."""
         if not self.pauses or not isinstance(schedule, (Closed, Steps)):
             return schedule
         seconds = fmean(schedule.think_seconds if pause is None else pause for pause in self.pauses)
         return msgspec.structs.replace(schedule, think_seconds=seconds)
 
     def fingerprint(self) -> dict[str, str]:
-        """What makes it this load and no other, for a baseline."""
+        """Identity of this load, for a baseline."""
         prints = [request.fingerprint() for request in self.requests]
         words = prints[0] if len(prints) == 1 else _joined_fingerprint(prints)
         if self.shuffled:
@@ -552,7 +557,7 @@ class Target:
 
 
 def _joined_fingerprint(prints: list[dict[str, str]]) -> dict[str, str]:
-    """One fingerprint of several requests: what all have in common as it is, what differs by its hash."""
+    """Fingerprint of several requests: common values as they are, differing ones by their hash."""
     words = {"payloads": str(len(prints))}
     for name in prints[0]:
         values = [words_of_one[name] for words_of_one in prints]
@@ -561,10 +566,10 @@ def _joined_fingerprint(prints: list[dict[str, str]]) -> dict[str, str]:
 
 
 def slots_needed(schedule: Schedule) -> int:
-    """Return how many requests may be under way at the same time, each with a place of its own for its answer.
+    """Return the largest number of requests in flight, each of which needs its own place for the answer.
 
     Raises:
-        UsageProblem: Nothing bounds them.
+        UsageProblem: The requests in flight are not bounded.
     """
     most = most_under_way(schedule)
     if most is None:
@@ -578,7 +583,7 @@ def slots_needed(schedule: Schedule) -> int:
 
 
 def _joined_sharing(parts: Sequence[Sharing | None]) -> Sharing | None:
-    """Put together what rotates; None where none of it is shared."""
+    """Combine the shared memory of rotating requests; None if they use none."""
     known = [part for part in parts if part is not None]
     if not known:
         return None

@@ -1,4 +1,4 @@
-"""One fresh start of a server under load: watched, measured window by window, and what is kept of it."""
+"""One fresh start of a server under load, measured window by window, and its record."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class _Measured(NamedTuple):
-    """A window, and what goes with it when it is measured again."""
+    """A window with the data that is dropped with it when it is measured again."""
 
     window: Window
     ticks: list[Tick]
@@ -48,12 +48,12 @@ class LoadedStart:
 
     Args:
         instance: The running server.
-        target: What is sent.
-        shape: When.
-        check: Of the answers.
-        progress: Told how it gets on.
-        monitor: Looks after the GPUs meanwhile.
-        interrupted: Whether Ctrl-C cut it short.
+        target: The requests.
+        shape: Schedule and length of the load.
+        check: Check of the answers.
+        progress: Shown the progress of the load.
+        monitor: Watches the GPUs meanwhile.
+        interrupted: Whether Ctrl-C cut the start short.
     """
 
     instance: Instance
@@ -76,37 +76,37 @@ class LoadedStart:
 
     @property
     def problems(self) -> list[Reason]:
-        """Why nothing may be concluded from it."""
+        """Reasons why the start proves nothing."""
         return self._watch.problems
 
     @property
     def disturbances(self) -> list[Reason]:
-        """What disturbed all of it, so that nothing may be concluded from it: another start may do without."""
+        """Disturbances of the whole start, which proves nothing; another start may be free of them."""
         return self._watch.disturbances
 
     @contextmanager
     def _host_watched(self) -> Iterator[None]:
-        """See who uses the host's cores until the end of the block; not where that ends by an exception."""
+        """Watch who uses the host's cores until the end of the block; skipped if the block raises."""
         before = read_cpu(our_processes(self.instance.members()))
         yield
         after = read_cpu(our_processes(self.instance.members()))
         self._taken_cores, self._cpu_share = cores_taken_by_others(before, after), cpu_share(before, after)
 
     def _judged(self) -> RunCondition:
-        """What the conditions of its windows come to; what could not be seen of them is told."""
+        """Combined conditions of the windows; unknown conditions are noted."""
         found = judge_windows(self._conditions)
         for text in found.unknown:
             self.monitor.note(text)
         return found
 
     def _interrupt(self, measured: str) -> None:
-        """Ctrl-C has cut it short, after so much."""
+        """Note that Ctrl-C cut the start short after so much."""
         self.interrupted = True
         text = f"interrupted by Ctrl-C after {measured}: not decided"
         self.problems.append(Reason(ReasonKind.INTERRUPTED, text))
 
     def _kept(self, windows: Sequence[Window], totals: Tick) -> Start:
-        """What is kept of it."""
+        """Record of the start."""
         return Start(
             self.monitor.with_gpus(windows),
             self.instance.cold_start_seconds,
@@ -120,10 +120,10 @@ class LoadedStart:
         )
 
     def measure(self) -> Start:
-        """Warm up, measure, lengthen where needed, cut off what was not steady.
+        """Warm up, measure, lengthen if needed, cut off windows that are not steady.
 
-        What goes wrong under load ends it early and stands in ``problems``. Ctrl-C too: it is to be raised again, when
-        what was measured is safe, by who finds ``interrupted``.
+        Trouble under load ends the start early and appears in ``problems``. So does Ctrl-C: the caller that finds
+        ``interrupted`` raises it again once the measurement is safe.
         """
         discard, steady = 0, True
         try:
@@ -137,7 +137,7 @@ class LoadedStart:
             self._interrupt(f"{len(self._measured)} windows")
         except LoadFailed as problem:
             if not self._watch.so_far.seconds:
-                # It never began: nothing was measured that an error could lose.
+                # The load never began, so an error loses no measurement.
                 raise
             self._watch.lose(problem)
         return replace(
@@ -148,7 +148,7 @@ class LoadedStart:
         )
 
     def readings(self, start: Start) -> list[tuple[CounterReading | None, CounterReading | None]]:
-        """Of each window of what was measured, the readings of the server's counters before and after it."""
+        """Counter readings before and after each measured window."""
         return [each.readings for each in self._measured[start.discarded :]]
 
     @property
@@ -156,7 +156,7 @@ class LoadedStart:
         return [measured.window for measured in self._measured]
 
     def _cut(self, windows: list[Window]) -> tuple[int, bool]:
-        """How many windows to cut off the front, and whether the rest is steady."""
+        """Number of windows to cut off the front, and whether the rest is steady."""
         if self.shape.finite:
             return 0, True
         cut = truncate([window.throughput for window in windows])
@@ -175,7 +175,7 @@ class LoadedStart:
         return [tick for measured in self._measured[discard:] for tick in measured.ticks]
 
     def _load(self) -> None:
-        """Measure the windows, and who used the CPU meanwhile."""
+        """Measure the windows, and the CPU use of other processes meanwhile."""
         shape = self.shape
         self._goal = shape.windows
         warmup_ticks = max(1, round(shape.warmup_seconds / TICK_SECONDS))
@@ -184,10 +184,10 @@ class LoadedStart:
             with Engines(self._watch.plan(shape.warmup), 1, shape.source) as engines:
                 self._watch.ticks(engines, warmup_ticks)
                 if not self.problems:
-                    # What is still under way would be counted as the load's.
+                    # Requests in flight would be counted as the load's.
                     engines.halt(seed=shape.seed)
             self._watch.so_far = Tick()
-            # Now: the load begins with its engines, and may be over before its first tick is.
+            # Start now: the load begins with its engines, and may end before its first tick is taken.
             before = self._watch.read_counters() if not self.problems else None
         if self.problems:
             return
@@ -209,21 +209,21 @@ class LoadedStart:
         window = self._watch.window(ticks, found)
         if window is not None:
             self._measured.append(_Measured(window, ticks, found, (before, after)))
-            # Of the one before, as a rule: to wait until this one was seen to its end would hold the load up.
+            # Usually judges the previous window: to wait for the samples of this one would hold the load up.
             self._sift(wait=False)
         return after
 
     def _complete(self) -> bool:
-        """Whether enough was measured, and none of it has to be measured again."""
+        """Whether enough was measured, and no window is due for another try."""
         return self._enough(self._windows) and not self._sift(wait=True)
 
     def _sift(self, *, wait: bool) -> bool:
-        """Drop the windows in which GPUs or client were disturbed; returns whether there was one."""
+        """Drop the windows with disturbed GPUs or a disturbed client; return whether any was dropped."""
         fresh = self._measured[self._sifted :]
         conditions = self.monitor.judge([measured.window for measured in fresh], wait=wait)
         self.problems.extend(self.monitor.problems())
         if not self.shape.finite:
-            # Of a load that is measured as a whole no window is measured again, and the client is judged in the end.
+            # If a load is measured as a whole, its windows cannot be repeated, and the client is judged at the end.
             conditions = [
                 replace(found, client=self._watch.disturbed(measured.ticks))
                 for measured, found in zip(fresh, conditions, strict=False)
@@ -235,7 +235,7 @@ class LoadedStart:
         dropped = len(conditions) - len(good)
         wanted = max(self._goal, self._sifted)
         if dropped and not self.problems and self._rejected > MOST_REJECTED_SHARE * (self._rejected + wanted):
-            # Too many were lost, even if no other one was.
+            # Too many windows were lost, even if all others were good.
             self.problems.extend(judge_windows(self._conditions).invalid)
         return dropped > 0
 

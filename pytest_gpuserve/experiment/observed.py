@@ -1,4 +1,4 @@
-"""What was seen of a load beside its metrics: counts, counters, components, steps. Nothing of it is a gate."""
+"""Observations of a load besides its metrics: counts, counters, components, steps. They are not gated."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Quantiles:
     """Quantiles of durations, in seconds.
 
     Args:
-        name: What they are of.
+        name: The measured quantity.
         histogram: The durations.
     """
 
@@ -39,7 +39,7 @@ class Quantiles:
 
     @property
     def p50(self) -> float:
-        """The median; as the others, it raises ``NotMeasured`` where there is nothing to compute it from."""
+        """The median; like the others, it raises ``NotMeasured`` if the histogram is empty."""
         return self._quantile(0.5)
 
     @property
@@ -59,20 +59,20 @@ class Quantiles:
 
     def _quantile(self, q: float) -> float:
         if not self.histogram.total:
-            raise NotMeasured(f"nothing was measured of the {self.name}")
+            raise NotMeasured(f"the {self.name} was not measured")
         return self.histogram.quantile(q)
 
 
 GAP_NS: Final = 1_000_000
-"""Windows of one load follow each other without a gap, and engines are told of a begin longer before it."""
+"""Longest gap between windows of one load. Its windows have no gaps, and a new load begins later than this."""
 
 
 class Observed:
-    """What was seen of a load so far.
+    """Observations of a load so far.
 
     Args:
-        sessions: What was measured, the first look first; a comparison may add to it.
-        schedule: When its requests were sent; None where nobody knows.
+        sessions: Measured sessions, the first look first; a comparison may add to them.
+        schedule: Schedule of the requests; None if unknown.
     """
 
     def __init__(self, sessions: list[Session], schedule: Schedule | None = None) -> None:
@@ -85,9 +85,9 @@ class Observed:
 
     @property
     def loads(self) -> int:
-        """How often the load was begun: once a start, and side by side as often as it was a server's turn.
+        """Number of times that the load was begun: once a start, and once a turn in side-by-side runs.
 
-        At the begin and the end of each, what is under way is counted by the server and the client on either side.
+        At the begin and the end of each load, the server and the client count requests in flight differently.
         """
         return sum(_stretches(start.windows) for start in self._starts)
 
@@ -102,10 +102,10 @@ class Observed:
 
     @property
     def counters(self) -> Counters:
-        """What the server counted within the measured windows of all starts, with its models or stages as parts.
+        """Server counts within the measured windows of all starts, with models or stages as parts.
 
         Raises:
-            NotMeasured: It does not count, or not in every start.
+            NotMeasured: The server does not count, or did not in every start.
         """
         known = [start.counters for start in self._starts if start.counters is not None]
         found = added(known)
@@ -115,34 +115,34 @@ class Observed:
                 remedies=["command_server and remote_server take counters=MetricNames(...)"],
             )
         if len(known) < len(self._starts):
-            raise NotMeasured(f"of {len(self._starts)} starts only {len(known)} know what the server counted")
+            raise NotMeasured(f"only {len(known)} of {len(self._starts)} starts know what the server counted")
         return found
 
     @property
     def settings(self) -> Mapping[str, ServerSetting]:
-        """How the server of the last start was really set up, beside what was asked for; empty where it is silent."""
+        """Actual settings that the server of the last start reports; empty if it reports none."""
         return self._starts[-1].settings if self._starts else {}
 
     @property
     def cold_start_parts(self) -> Mapping[str, float]:
-        """What the server of the last start says that its cold start went to, in seconds; empty where it is silent."""
+        """Parts of the last start's cold start in seconds, as the server reports them; empty if it reports none."""
         return self._starts[-1].cold_start_parts if self._starts else {}
 
     @property
     def breakdown(self) -> Breakdown:
-        """Where the time of an average request went.
+        """Time of an average request, by component.
 
         Raises:
-            NotMeasured: The server does not count it by request, or no request was answered.
+            NotMeasured: The server does not count by request, or no request was answered.
         """
         return breakdown_of(self.summary, self.counters, self.client)
 
     @property
     def cpu_share(self) -> float:
-        """Share of the machine's cores, 0 to 1, that were busy meanwhile, by whomever: server, client and others.
+        """Share of the machine's cores, 0 to 1, that server, client and all others kept busy.
 
         Raises:
-            NotMeasured: Nobody looked, as side by side, where two servers are up.
+            NotMeasured: CPU share is not sampled in side-by-side runs, which have two servers.
         """
         known = [(start.seconds, start.cpu_share) for start in self._starts if start.cpu_share is not None]
         seconds = math.fsum(each for each, _ in known)
@@ -152,47 +152,47 @@ class Observed:
 
     @property
     def steps(self) -> tuple[StepResult, ...]:
-        """What each step of a stepped load came to, pooled over the starts.
+        """Results of each step of a stepped load, pooled over the starts.
 
         Raises:
             UsageProblem: The load has no steps.
-            NotMeasured: It was measured side by side, where a whole load is one window.
+            NotMeasured: The load was measured side by side, as one window.
         """
         if not isinstance(self.schedule, Steps):
             raise UsageProblem(
-                "run.steps is of a load whose users change in steps",
+                "run.steps needs a load whose users change in steps",
                 remedies=["load(..., schedule=Steps(((1, 10), (20, 10))))"],
             )
         return steps_of(self.schedule.steps, self._starts)
 
     @property
     def client(self) -> Client:
-        """What the load engine saw beside the latencies."""
+        """Observations of the load engine besides the latencies."""
         return Client.pooled(session.client for session in self.sessions)
 
     @property
     def send_lag(self) -> Quantiles:
-        """How late the client sent its requests."""
+        """Delay of the client's sends."""
         return Quantiles("send lag", self.client.lag)
 
     @property
     def service(self) -> Quantiles:
-        """Of an open loop, latencies from the actual send, without what a request waited in the client."""
+        """Latencies of an open loop from the actual send, without the wait in the client."""
         return Quantiles("service time, which only an open loop has beside the latency", self.client.service)
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """Why nothing may be concluded from this run, in words; empty when all is well."""
+        """Reasons why the run proves nothing, in words; empty if it is valid."""
         return tuple(map(str, self.invalid))
 
     @property
     def invalid(self) -> tuple[Reason, ...]:
-        """The same as values."""
+        """Reasons why the run proves nothing, as values."""
         return tuple(problem for session in self.sessions for problem in session.problems)
 
 
 def _stretches(windows: Sequence[Window]) -> int:
-    """Into how many stretches gaps divide windows; each one whose time is not known, for it was kept, is one."""
+    """Number of stretches between gaps in the windows; a kept window without a time counts as one stretch."""
     gaps = (
         not earlier.end_ns or later.begin_ns - earlier.end_ns > GAP_NS for earlier, later in itertools.pairwise(windows)
     )

@@ -1,4 +1,4 @@
-"""Takes rounds of two servers: side by side in turns, or start by start where only one can run at a time."""
+"""Takes rounds of two servers: alternately, or start by start if only one fits at a time."""
 
 from __future__ import annotations
 
@@ -39,24 +39,23 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.instance import Instance
 
 MOST_AGAIN: Final = round(BLOCKS * MOST_REJECTED_SHARE / (1 - MOST_REJECTED_SHARE))
-"""Blocks of a round that are measured again; with more of them too large a share of a whole round is lost."""
+"""Most repeated blocks of a round; more repeats would mean that a whole round loses too large a share."""
 
 
 @dataclass
 class Disturbed:
-    """How the GPUs and the client were in the turns of a round.
+    """Conditions of the GPUs and the client during a round.
 
     Args:
-        conditions: In all turns, and whose they were; those of a block that is measured again for one of them have its
-            reasons.
-        again: How often was measured again.
+        conditions: Conditions of all turns with the turns' servers; the turns of a repeated block carry its reasons.
+        again: Number of repeats.
     """
 
     conditions: list[tuple[Arm, WindowCondition]] = field(default_factory=list)
     again: int = 0
 
     def add(self, found: Iterable[tuple[Arm, WindowCondition]]) -> bool:
-        """Take in the turns of a block, or one alone; whether they have to be measured again."""
+        """Add the turns of a block, or one turn; return whether they have to be measured again."""
         turns = list(found)
         rejected = tuple(dict.fromkeys(text for _, condition in turns for text in condition.rejected))
         client = tuple(dict.fromkeys(reason for _, condition in turns for reason in condition.client))
@@ -66,27 +65,27 @@ class Disturbed:
         return again
 
     def invalid(self) -> tuple[Reason, ...]:
-        """Why they prove nothing, where all was never well for long."""
+        """Reasons why the turns prove nothing, if the conditions were never good for long."""
         if self.again <= MOST_AGAIN:
             return ()
         return judge_windows([condition for _, condition in self.conditions]).invalid
 
     def unknown(self) -> tuple[str, ...]:
-        """What could not be seen."""
+        """Conditions that could not be read."""
         return judge_windows([condition for _, condition in self.conditions]).unknown
 
     def reasons(self, of: Arm) -> tuple[str, ...]:
-        """Why windows of a server were measured again, a text for each."""
+        """Reasons why windows of a server were measured again, one text each."""
         return tuple("; ".join(condition.again) for arm, condition in self.conditions if arm == of and condition.again)
 
 
 TURNS_ALONE: Final = BLOCKS
-"""Of servers that do not run at the same time a window is so many times as long: each needs a start of its own."""
+"""Factor of the window length for servers that do not run at the same time, because each window needs a start."""
 
 
 @dataclass(frozen=True, slots=True)
 class _TurnAlone:
-    """What is kept of a server that was measured alone."""
+    """Record of a server that was measured alone."""
 
     window: Window | None
     side: ArmResult
@@ -97,13 +96,13 @@ class _TurnAlone:
 def round_by_turns(
     start: Callable[[Arm, ExitStack], ServerArm], terms: Terms, telemetry_source: TelemetrySource, *, number: int
 ) -> Round:
-    """Measure a block of four fresh starts, one after the other: that is a round.
+    """Measure a block of four fresh starts, one after the other, which is a round.
 
     Args:
         start: Starts a server, which ends with the stack.
-        terms: How the two are compared.
+        terms: Terms of the comparison.
         telemetry_source: The sampler of the GPUs.
-        number: Of the round, for its coins.
+        number: Number of the round, for its coins.
 
     Raises:
         ServerFailed: A server could not be started.
@@ -152,13 +151,13 @@ def _turn(
     seed: int,
     disturbed: Disturbed,
 ) -> _TurnAlone | None:
-    """Measure a window of a fresh start; None where it is to be measured again."""
+    """Measure a window of a fresh start; None if it is to be measured again."""
     with telemetry_source.monitor() as monitor:
         with ExitStack() as stack:
             server_arm = start(arm, stack)
             monitor.up(server_arm.instance)
             pace = server_arm.pace(terms.requests_wanted, terms.tolerance)
-            # While it runs: what a server that has ended used would be taken for that of others.
+            # While the server runs: after its end its use would be taken for that of others.
             cpu = read_cpu(our_processes(server_arm.members()))
             window = server_arm.turn(Pace(pace.settle, pace.window * TURNS_ALONE), seed=seed)
             taken = cores_taken_by_others(cpu, read_cpu(our_processes(server_arm.members())))
@@ -185,7 +184,7 @@ def _turn(
 
 def _joined(sides: list[ArmResult]) -> ArmResult:
     sizes: dict[str, int] = {}
-    # There is none where the other one's first start was in trouble.
+    # The record is None if the other server's first start was in trouble.
     last = sides[-1] if sides else ArmResult(())
     for side in sides:
         for size, count in side.batch_sizes.items():
@@ -204,8 +203,9 @@ def _joined(sides: list[ArmResult]) -> ArmResult:
 
 
 MOST_REJECTED: Final = 3
-"""Blocks of a round that are thrown away because others used the host; a host that is never quiet is measured as it is,
-for both servers suffer alike.
+"""Most blocks of a round that are thrown away because others used the host.
+
+A host that is never quiet is measured as it is, because both servers suffer alike.
 """
 
 _NO_MEMORY: Final = re.compile(
@@ -214,7 +214,7 @@ _NO_MEMORY: Final = re.compile(
 
 
 class BaseFailed(GpuserveError):
-    """What is compared with could not be started."""
+    """The base could not be started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class _Dropped:
 
 @dataclass
 class _Open:
-    """A round that is under way; its stack ends the load, not the servers."""
+    """An open round; its stack ends the load, not the servers."""
 
     pair: StartedPair
     server_arms: dict[Arm, ServerArm]
@@ -243,21 +243,21 @@ class _Open:
 
 
 class Pairing:
-    """Two deployments under one load; whoever makes it closes it, so that no load outlives it.
+    """Two deployments under one load. The creator closes the pairing, so that no load outlives it.
 
     Args:
-        base: What is compared with.
-        candidate: What is judged.
-        terms: How.
-        progress: Told how its loads get on.
-        rounds: Of the same pair, measured before.
-        starts: Owns the servers, which run on for other loads; None where this pairing alone uses them.
+        base: The reference.
+        candidate: The judged deployment.
+        terms: Terms of the comparison.
+        progress: Shown the progress of the loads.
+        rounds: Earlier rounds of the same pair.
+        starts: Owns the servers, which go on for other loads; None if only this pairing uses them.
 
     Attributes:
-        rounds: What was measured, the newest last; it may still grow.
-        by_turns: Whether only one server runs at a time, from the beginning or since two did not fit.
-        on_late_trouble: Called when trouble has shown at the end of the servers, after the round was full.
-        starts_together: Whether both servers of a round start at the same time; their cold starts are no matter then.
+        rounds: Rounds, the newest last; that one may still grow.
+        by_turns: Whether only one server runs at a time, by choice or because two did not fit.
+        on_late_trouble: Called when trouble shows at the end of the servers, after the round was full.
+        starts_together: Whether both servers of a round start at the same time, because cold starts are not compared.
         on_measured: Called with the pids of both servers while they run, after each block.
     """
 
@@ -287,14 +287,14 @@ class Pairing:
 
     @property
     def blocks_of_open_round(self) -> int:
-        """Blocks of the round that is under way; 0 where none is."""
+        """Blocks of the open round; 0 without one."""
         return len(self._open.blocks) if self._open is not None else 0
 
     @property
     def start_in_blocks(self) -> float:
-        """What the round that is under way took before its first block, as a multiple of a block.
+        """Time that the open round took before its first block, as a multiple of a block.
 
-        Of servers that other loads use too it counts its part of their start.
+        If other loads use the servers too, it is this load's part of their start.
         """
         opened = self._open
         assert opened is not None
@@ -304,11 +304,11 @@ class Pairing:
         return (start_seconds + warmup_seconds) * len(opened.blocks) / measured_seconds
 
     def measure(self, blocks: int) -> None:
-        """Measure until a round has so many blocks: the one that is under way, or a new one.
+        """Measure until the open round, or a new one, has so many blocks.
 
-        Trouble ends the round and its servers, and stands in its ``problems``; so does a load that was lost after it
-        had begun. A round that was disturbed as a whole, by a late client or by servers that still drift, is dropped
-        and taken again, with fresh servers; where another one after it is so too, that is trouble.
+        Trouble ends the round and its servers, and appears in its ``problems``. So does the loss of a running load. A
+        round that was disturbed as a whole, by a late client or by servers that still drift, is dropped. It is taken
+        again with fresh servers, and a second disturbed round is trouble.
 
         Raises:
             BaseFailed: The base could not be started.
@@ -325,7 +325,7 @@ class Pairing:
             raise
 
     def _measured(self, blocks: int) -> bool:
-        """Measure until a round has so many blocks; whether it does, and was not dropped."""
+        """Measure until a round has so many blocks; return whether it has, and was not dropped."""
         if self.by_turns:
             self._take_by_turns()
             return True
@@ -338,7 +338,7 @@ class Pairing:
         return self._fill(opened, blocks)
 
     def close(self) -> None:
-        """End the load, and the servers where no other load uses them."""
+        """End the load, and the servers if no other load uses them."""
         opened, self._dropped = self._open, None
         if self._is_alone:
             self._end_servers()
@@ -365,7 +365,7 @@ class Pairing:
             self._starts.end()
 
     def _hear_late(self, problems: list[Reason]) -> None:
-        """Spoil the round of servers that have just ended: it is the last one."""
+        """Invalidate the last round, which is that of the servers that have just ended."""
         if self.rounds:
             last = self.rounds[-1]
             self.rounds[-1] = replace(last, problems=(*last.problems, *problems))
@@ -379,7 +379,7 @@ class Pairing:
     # -- two at a time
 
     def _opened(self) -> tuple[_Open | None, list[Reason]]:
-        """Begin a round; none where the two servers do not find memory beside each other, and what was left behind."""
+        """Begin a round, or None if the two servers do not fit into memory; also return leftover problems."""
         pair = self._starts.find(self._terms.seed, self._targets, starts_together=self.starts_together)
         if pair is None:
             pair = self._starts.begin(self._targets, self._start_both)
@@ -409,12 +409,12 @@ class Pairing:
         return opened, []
 
     def _start_both(self, stack: ExitStack) -> StartedPair:
-        """Start both servers, at the same time where their cold starts are no matter.
+        """Start both servers, at the same time if cold starts are not compared.
 
         Returns:
-            Without servers where the two do not find memory together, so that they have to run by turns.
+            A pair without servers if the two do not fit into memory together, so that they have to alternate.
         """
-        # Only after both have ended the GPU is looked at once more.
+        # The GPU is checked once more, only after both have ended.
         monitor = stack.enter_context(self._telemetry_source.monitor())
         coin = random.Random(f"{self._terms.seed} {len(self.rounds)}")  # noqa: S311 -- a fair coin, not a secret
         first, second = order = ARMS if coin.random() < 0.5 else ARMS[::-1]
@@ -441,7 +441,7 @@ class Pairing:
         if tried == len(order) and all(map(_lacks_memory, failed.values())):
             self.by_turns = True
             return StartedPair({}, monitor, self.starts_together)
-        # The first that failed, for the other may have failed for it.
+            # The first failure, because the other may be its consequence.
         raise next((problem for problem in failed.values() if not _lacks_memory(problem)), next(iter(failed.values())))
 
     def _start(self, arm: Arm, stack: ExitStack, beside: Callable[[], None] | None = None) -> Instance:
@@ -456,12 +456,12 @@ class Pairing:
         return server_arm
 
     def _fill(self, opened: _Open, blocks: int) -> bool:
-        """Measure until the round has so many blocks; whether it does, and was not dropped."""
+        """Measure until the round has so many blocks; return whether it has, and was not dropped."""
         drift = self._take_blocks(opened, blocks)
         for server_arm in opened.server_arms.values():
             server_arm.rest()
             server_arm.discard(window for block in opened.blocks[:-BLOCKS] for window in block.windows)
-        # Also where the round is to go on: a verdict may be reached by what there is of it.
+            # Also before the round goes on: its present blocks may reach a verdict.
         if not self._problems(opened):
             for server_arm in opened.server_arms.values():
                 server_arm.judge()
@@ -476,14 +476,14 @@ class Pairing:
         if problems or len(opened.blocks) >= BLOCKS:
             self._dropped = None
             if problems:
-                # Another load would meet it too.
+                # Another load would meet this problem too.
                 self._end_servers()
             else:
                 self.close()
         return True
 
     def _take_blocks(self, opened: _Open, blocks: int) -> list[Reason]:
-        """Take blocks, of servers that drift twice as many; returns that they still do."""
+        """Take blocks, twice as many while servers drift; return whether they still drift."""
         wanted = blocks
         while True:
             while len(opened.blocks) < wanted and not self._problems(opened):
@@ -501,7 +501,7 @@ class Pairing:
             wanted = 2 * BLOCKS
 
     def _drop(self, opened: _Open, why: Iterable[Reason]) -> bool:
-        """Drop a round, to be taken again; whether it stands, for something else is wrong with it too."""
+        """Drop a round, to be taken again; return whether it stays because it has other problems too."""
         self.rounds[-1] = self._record(opened)
         self._end_servers()
         if self.rounds[-1].problems:
@@ -522,7 +522,7 @@ class Pairing:
         name = f"{self._terms.seed} {len(self.rounds)} {number}"
         coin = random.Random(name)  # noqa: S311 -- a fair coin, not a secret
         order = ABBA if coin.random() < 0.5 else BAAB
-        # Random arrivals are others in each window of a server, and the same for both servers.
+        # Random arrivals differ between windows of a server, and are the same for both servers.
         seeds = [self._terms.shape.seed + coin.randrange(1 << 30) for _ in range(len(order) // 2)]
         cpu = read_cpu(our_processes(_members(opened.server_arms.values())))
         windows: list[Window] = []
@@ -530,7 +530,7 @@ class Pairing:
             server_arm = opened.server_arms[arm]
             opened.server_arms[_other(arm)].rest()
             if server_arm.varies:
-                # A load that goes on would have other requests than the one that the other server begins with.
+                # A continued load would have other requests than the one that the other server begins with.
                 server_arm.rest()
             if self._problems(opened):
                 return
@@ -544,7 +544,7 @@ class Pairing:
             for server_arm in opened.server_arms.values():
                 server_arm.discard(windows)
             return
-        # To wait for the next sample holds no load up: its ticks come meanwhile, and are counted from where they were.
+        # The wait for the next sample does not hold the load up: its ticks come meanwhile and are counted.
         conditions = [
             replace(condition, client=opened.server_arms[arm].disturbed(window))
             for arm, window, condition in zip(
@@ -563,7 +563,7 @@ class Pairing:
         self.on_measured({arm: server_arm.members() for arm, server_arm in opened.server_arms.items()})
 
     def _drifts(self, blocks: list[Block]) -> bool:
-        """Whether one server changes beside the other: their common drift is the machine's, and cancels."""
+        """Whether one server changes relative to the other; a common drift is the machine's, and cancels."""
         measured = Round(tuple(blocks), "base", {}, "")
         try:
             point = round_point(METRICS["throughput"], measured, METRICS["throughput"].default_tolerance)
@@ -604,7 +604,7 @@ class Pairing:
 
 @contextmanager
 def _as_base_failure(arm: Arm) -> Iterator[None]:
-    """Tell whose server it was that could not be started."""
+    """Tell which of the servers could not be started."""
     try:
         yield
     except ServerFailed as problem:
@@ -620,7 +620,7 @@ def _as_base_failure(arm: Arm) -> Iterator[None]:
 
 
 def _of_both(opened: _Open, what: Callable[[ServerArm], Iterable[Reason]]) -> tuple[Reason, ...]:
-    """What is said of both servers, with whose it is."""
+    """Combine texts about both servers, each with its server."""
     return tuple(reason for arm, server_arm in opened.server_arms.items() for reason in of_arm(arm, what(server_arm)))
 
 

@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], None], progress: Progress) -> None:
     """Start the server ``shape.starts`` times and load each.
 
-    A start that was disturbed as a whole is measured again, at most as often as there are starts: where others took too
-    many of the host's cores, the client was late or saturated, or no steady state was found. What is disturbed then is
-    told as such.
+    A start that was disturbed as a whole is measured again, at most as often as there are starts. It is disturbed if
+    others took too many of the host's cores, the client was late or saturated, or no steady state was found. A
+    disturbance of the last try becomes a problem.
 
-    Trouble under load ends the session early and stands in its ``problems``: what was measured until then is kept,
-    but nothing may be concluded from it.
+    Trouble under load ends the session early and appears in its ``problems``. The session keeps what was measured until
+    then, but proves nothing.
 
     Args:
         target: The request and its deployment.
         shape: The load.
-        keep: Gets the session, also one that Ctrl-C cuts short.
-        progress: Told how it gets on.
+        keep: Gets the session, even if Ctrl-C cuts it short.
+        progress: Shown the progress of the load.
 
     Raises:
         ServerFailed: The server could not be started.
@@ -58,7 +58,7 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
                 with target.started() as instance:
                     loaded = LoadedStart(instance, target, shape, check, progress, monitor)
                     start = loaded.measure()
-                # Now, for the end of the server may yet be interrupted.
+                # Kept now, because the end of the server may yet be interrupted.
                 problems.extend(loaded.problems)
                 why = list(map(str, loaded.disturbances))
                 if shape.foreign_cores is not None and start.foreign_cores > shape.foreign_cores:

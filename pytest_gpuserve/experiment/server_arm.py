@@ -1,4 +1,4 @@
-"""One of two servers that are loaded by turns: it runs all the time, its load only while it is its turn."""
+"""One of two servers that are loaded alternately: it runs all the time, its load only during its turns."""
 
 from __future__ import annotations
 
@@ -30,44 +30,44 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.instance import Instance
 
 SETTLE_TICKS: Final = 1
-"""Of a turn, thrown away: the time in which the load builds up again.
+"""Time at the begin of a turn that is thrown away, because the load has to build up again.
 
-Behind it nothing of that is left: the next tick had 0.998 (standard error 0.007) and 1.004 (0.012) of the throughput of
-those after it, in 167 turns of mosec and LitServe servers.
+Its effect ends there: in 167 turns of mosec and LitServe servers the next tick had 0.998 (standard error 0.007) and
+1.004 (0.012) of the throughput of later ticks.
 """
 
 SETTLE_LATENCIES: Final = 2.0
-"""A load has built up when the first requests have been answered and their successors too."""
+"""Mean latencies until a load has built up: the first requests and their successors have been answered."""
 
 LATENCIES_TIMES_TOLERANCE: Final = 1.0
 LEAST_LATENCIES: Final = 8.0
-"""Users whose requests are batched together are answered together, so a window of n mean latencies counts n of them or
-one more: 0.4 / n (sd) of its throughput. Of three blocks that is 1.2 % for a tolerance of 5 %, and at most 3 % for wide
-ones.
+"""Length of a window in mean latencies: the larger of the first number over the tolerance, and the second.
+
+Users whose requests are batched together are answered together. So a window of n mean latencies counts n batches or one
+more: 0.4 / n (sd) of its throughput. Over three blocks that is 1.2 % at a tolerance of 5 %, and at most 3 % at wide
+tolerances.
 """
 
 WIDE_TOLERANCE: Final = 0.15
 TICKS_WITHIN_WIDE: Final = 3
-"""Of a window of a server whose throughput may fall by so much: what its shortness adds to the spread of blocks is
-small beside that.
-"""
+"""Ticks of a window if the throughput's tolerance is that wide: the spread by its shortness is small beside it."""
 
 MOST_TICKS_FOR_REQUESTS: Final = 4 * TICKS_A_WINDOW
-"""A window is not made longer than this for the sake of a quantile; neighbouring blocks are put together instead."""
+"""Longest window for the sake of a quantile; beyond it, neighbouring blocks are merged instead."""
 
 MOST_TICKS: Final = 20 * TICKS_A_WINDOW
 
 OVERLOADED_SHARE: Final = 0.95
-"""An open loop of which a smaller share was answered than was due measures for how long it was looked at."""
+"""Share of the due requests below which an open loop is overloaded: its latencies depend on the measured time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How long turns have to be, in ticks.
+    """Length of turns, in ticks.
 
     Args:
-        settle: Thrown away at a turn's begin.
-        window: Measured.
+        settle: Ticks at the begin of a turn that are thrown away.
+        window: Measured ticks.
     """
 
     settle: int
@@ -76,7 +76,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """What is kept of a turn."""
+    """Record of a turn."""
 
     window: Window
     ticks: list[Tick]
@@ -85,11 +85,11 @@ class _Turn:
 
 @dataclass
 class ServerArm:
-    """A started server, with its load engines at rest once it is warmed up.
+    """A started server; its load engines are at rest after the warm-up.
 
     Args:
-        arm: Which of the two it is.
-        watch: Looks after it.
+        arm: Which of the two servers it is.
+        watch: Watches the server.
         shape: The load.
     """
 
@@ -104,25 +104,25 @@ class ServerArm:
 
     @classmethod
     def of(cls, arm: Arm, instance: Instance, target: Target, shape: LoadShape, progress: Progress) -> ServerArm:
-        """Look after a running server under a load.
+        """Watch a running server under a load.
 
         Args:
             arm: See the class.
             instance: The server.
-            target: What is sent to it.
+            target: The requests.
             shape: See the class.
-            progress: Told how its loads get on.
+            progress: Shown the progress of the load.
         """
         check = AnswerCheck((request.expect for request in target.requests), wants_all=shape.check == "all")
         return cls(arm, Watch(instance, target, shape, check, progress), shape)
 
     def warm_up(self, stack: ExitStack) -> None:
-        """Load it for a while, and leave it at rest; its engines end with the stack.
+        """Load the server for a while, and leave it at rest; its engines end with the stack.
 
-        Trouble meanwhile, and engines that are lost, stand in its ``problems``; it takes no turns then.
+        Trouble and lost engines appear in ``problems``; the server then takes no turns.
 
         Raises:
-            LoadFailed: Its load could not be begun.
+            LoadFailed: The load could not be begun.
         """
         watch, shape = self.watch, self.shape
         stack.enter_context(watch.sharing())
@@ -131,7 +131,7 @@ class ServerArm:
             if shape.finite:
                 with Engines(watch.plan(shape.warmup), 1, shape.source) as engines:
                     self._warmup = watch.ticks(engines, warmup_ticks)
-                # What is measured is a load of its own, which has yet to begin.
+                # The measured load is a new one, which has yet to begin.
                 watch.so_far = Tick()
             self._engines = stack.enter_context(Engines(watch.plan(shape.schedule), shape.processes, shape.source))
             if not shape.finite:
@@ -144,7 +144,7 @@ class ServerArm:
 
     @property
     def engines(self) -> Engines:
-        """Its load engines, which it has from its warm-up on."""
+        """The load engines; they exist from the warm-up on."""
         assert self._engines is not None
         return self._engines
 
@@ -154,24 +154,24 @@ class ServerArm:
 
     @property
     def varies(self) -> bool:
-        """Whether what it is sent differs from one time to another, so that only turns begun alike are alike."""
+        """Whether the requests differ from one load to another, so that turns are alike only if begun alike."""
         return is_open(self.shape.schedule) or len(self.watch.target.requests) > 1
 
     @property
     def problems(self) -> list[Reason]:
-        """Why nothing may be concluded from it."""
+        """Reasons why the server's turns prove nothing."""
         return self.watch.problems
 
     @property
     def disturbances(self) -> list[Reason]:
-        """Why not either, as its last judgement said, but of what another measurement may do without."""
+        """Further reasons from the last judgement, which another measurement may be free of."""
         return self.watch.disturbances
 
     def pace(self, requests_wanted: Iterable[int], tolerance: float) -> Pace:
-        """Say how long its turns should be, by what its warm-up showed.
+        """Length of the turns, from the warm-up.
 
         Args:
-            requests_wanted: Answers that the two windows of a block should have: the most of these that they can.
+            requests_wanted: Answers that the two windows of a block should have: the largest reachable number.
             tolerance: The throughput's tolerance.
         """
         base = TICKS_A_WINDOW if tolerance < WIDE_TOLERANCE else TICKS_WITHIN_WIDE
@@ -182,7 +182,7 @@ class ServerArm:
             return Pace(SETTLE_TICKS, base)
         rate_per_tick = later.requests / later.seconds * TICK_SECONDS
         wanted = [math.ceil(each / 2 / rate_per_tick) for each in requests_wanted]
-        # What the longest windows do not have is not waited for.
+        # Numbers that the longest windows cannot reach are ignored.
         for_requests = max((ticks for ticks in wanted if ticks <= MOST_TICKS_FOR_REQUESTS), default=0)
         for_latencies = math.ceil(_latencies_wanted(tolerance) * later.latency.mean / TICK_SECONDS)
         window = max(base, for_requests, min(for_latencies, MOST_TICKS))
@@ -190,13 +190,13 @@ class ServerArm:
         return Pace(min(max(SETTLE_TICKS, settle), MOST_TICKS), window)
 
     def turn(self, pace: Pace, *, seed: int) -> Window | None:
-        """Load it for a window, and leave the load on: who is next may be the same. None where there was trouble.
+        """Load the server for a window, and leave the load on for a possible next turn. None if there was trouble.
 
-        Engines that are lost meanwhile are trouble too.
+        Lost engines are trouble too.
 
         Args:
-            pace: How long.
-            seed: Of random arrivals, if the load has to be begun.
+            pace: Length of the turn.
+            seed: Seed of random arrivals, if the load has to be begun.
         """
         if self.problems:
             return None
@@ -224,7 +224,7 @@ class ServerArm:
         window = self.watch.window(ticks, counted)
         self._last = after
         if self.shape.finite:
-            # It has ended by itself, and the next turn begins it anew.
+            # The load has ended by itself, and the next turn begins it anew.
             self.rest()
         if window is None and not self.problems:
             text = "nothing measured: the load ended as soon as it had begun"
@@ -235,25 +235,25 @@ class ServerArm:
         return window
 
     def disturbed(self, window: Window) -> tuple[Reason, ...]:
-        """Say what disturbed the client in a turn, which is to be measured again if anything did."""
+        """Reason why the client was disturbed in a turn, which is then measured again."""
         return next(self.watch.disturbed(turn.ticks) for turn in reversed(self._turns) if turn.window is window)
 
     def discard(self, windows: Iterable[Window]) -> None:
-        """Forget turns that are no part of the round, so that it is not judged by them either."""
+        """Forget turns that do not belong to the round, so that they are not judged."""
         gone = {id(window) for window in windows}
         self._turns = [turn for turn in self._turns if id(turn.window) not in gone]
 
     @property
     def instance(self) -> Instance:
-        """Its server."""
+        """The server."""
         return self.watch.instance
 
     def members(self) -> Collection[int]:
-        """Pids of its server's processes that are not below this one."""
+        """Pids of the server's processes that are not descendants of this process."""
         return self.watch.instance.members()
 
     def rest(self) -> None:
-        """End its load; the server goes on. Engines that are lost meanwhile are a problem."""
+        """End the load; the server goes on. Lost engines are a problem."""
         if self._loading:
             try:
                 self.engines.halt(seed=self.shape.seed)
@@ -263,18 +263,18 @@ class ServerArm:
 
     def _lose(self, problem: LoadFailed) -> None:
         self.watch.lose(problem)
-        # They are not to be told to rest any more: who is stuck would be waited for again.
+        # Lost engines are not told to rest, because a stuck one would be waited for again.
         self._loading = False
 
     def judge(self) -> None:
-        """Look at all turns together for what shows that not the server was measured."""
+        """Judge all turns together: find signs that the measurement is not of the server."""
         self.watch.judge(self._ticks(), [turn.window for turn in self._turns])
         self.problems.extend(_overload(self._totals(), self.shape))
         if not self.problems:
             self.problems.extend(answer_reasons(self.watch.check, []))
 
     def side(self) -> ArmResult:
-        """What is known of it beside its windows."""
+        """Record of the server besides its windows."""
         counters = added([turn.counted for turn in self._turns if turn.counted is not None])
         instance = self.watch.instance
         return ArmResult(
@@ -301,13 +301,13 @@ def _latencies_wanted(tolerance: float) -> float:
 
 
 def _overload(totals: Tick, shape: LoadShape) -> list[Reason]:
-    """Each turn begins with an empty queue, so that an open loop over the server's rate does not show by growing."""
+    """Reason for overload. Each turn begins with an empty queue, so an overloaded open loop does not show by growth."""
     if not is_open(shape.schedule) or shape.finite:
         return []
     if totals.requests >= OVERLOADED_SHARE * totals.due - 3 * math.sqrt(totals.due):
         return []
     text = (
-        f"overloaded: only {totals.requests} of {totals.due} requests were answered in the time in which they were due,"
-        " so the rate is too high for the server, and latencies depend on the duration: lower the rate"
+        f"overloaded: only {totals.requests} of {totals.due} requests were answered in the time when they were due."
+        " The rate is too high for the server, so latencies depend on the duration: lower the rate"
     )
     return [Reason(ReasonKind.OVERLOADED, text)]

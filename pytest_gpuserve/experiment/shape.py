@@ -1,4 +1,4 @@
-"""The load of a run, as its test asked for it, and how long it is measured for what is asked of it."""
+"""The load of a run, as its test describes it, and the length of its measurement."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 
 def windows_wanted(windows: Sequence[Window], shape: LoadShape) -> int:
-    """Return how many windows this start should come to: those that it has, where these will do.
+    """Number of windows that this start should reach: the present number if these are enough.
 
-    It is lengthened until its throughput is steady, until what is left of it holds the requests that its quantiles
-    need, and until that is long enough for Little's law. Where that leads nowhere ``shape.most_windows`` ends it, which
-    is for the caller to see.
+    The start is lengthened until its throughput is steady, the steady rest holds the requests that its quantiles need,
+    and that rest is long enough for Little's law. ``shape.most_windows`` ends a start that gets no further; the caller
+    has to check for that.
 
     Args:
-        windows: Measured so far, two at least.
-        shape: How it is loaded.
+        windows: Windows so far, at least two.
+        shape: The load.
     """
     cut = truncate([window.throughput for window in windows])
     wanted = len(windows)
@@ -40,15 +40,15 @@ def windows_wanted(windows: Sequence[Window], shape: LoadShape) -> int:
     kept = windows[cut.discard :]
     requests = sum(window.requests for window in kept)
     if not requests:
-        # A slow server's first answers are still to come; those that never come end the load by their timeout.
+        # A slow server's first answers are still to come; missing answers end the load by their timeout.
         return len(windows) + 1
     rate = requests / len(kept)
-    # What the longest start does not have is not waited for.
+    # Numbers that the longest start cannot reach are ignored.
     wanted_requests = max((each for each in shape.requests_wanted if each <= rate * shape.most_windows), default=0)
     if requests < wanted_requests:
         wanted = max(wanted, len(windows) + math.ceil((wanted_requests - requests) / rate))
     mean_seconds = sum(window.latency.sum_seconds for window in kept) / requests
-    # On top of what was cut off: the law is asked of the rest.
+    # Added to the cut windows, because the law is checked on the rest.
     return max(wanted, cut.discard + math.ceil(LATENCIES_LONG * mean_seconds / WINDOW_SECONDS))
 
 
@@ -57,16 +57,16 @@ TICKS_A_WINDOW: Final = 5
 WINDOW_SECONDS: Final = TICK_SECONDS * TICKS_A_WINDOW
 
 SECONDS: Final = 4.0
-"""Measured time of a start, unless its test says otherwise."""
+"""Default measured time of a start."""
 
 LEAST_WINDOWS: Final = 4
-"""Of a start: half of them may be cut."""
+"""Fewest windows of a start, because half of them may be cut."""
 
 LENGTHEN_AT_MOST: Final = 3
-"""A start is measured up to so many times as long as asked, if its quantiles need more requests."""
+"""Largest factor by which a start is lengthened if its quantiles need more requests."""
 
 PATIENCE: Final = 15
-"""A start that ends by ``requests`` or ``until`` may take so many times ``seconds``."""
+"""Most time of a start that ends by ``requests`` or ``until``, as a multiple of ``seconds``."""
 
 
 @dataclass(frozen=True)
@@ -75,27 +75,28 @@ class LoadShape:
 
     Args:
         schedule: When requests are sent.
-        seconds: Measured time of a start, 4 by default; a schedule that ends by itself takes none.
+        seconds: Measured time of a start, 4 by default; not for a schedule that ends by itself.
         warmup_seconds: Loaded time before it, which is thrown away.
-        starts: Fresh starts a session, two at least.
-        timeout_seconds: After which a request is an error.
-        requests: Instead of ``seconds``, a start ends after so many.
-        until: Instead of ``seconds``, a start ends when this says so of its finished windows.
+        starts: Fresh starts a session, at least two.
+        timeout_seconds: Age at which a request becomes an error.
+        requests: Number of requests that ends a start; replaces ``seconds``.
+        until: Function of the finished windows that ends a start; replaces ``seconds``.
         processes: Load engines that share the schedule.
-        seed: Of random arrivals and of a shuffled rotation.
-        check: Whether ``all`` answers are checked, or ``some``, as many as disturb nothing.
+        seed: Seed of random arrivals and of a shuffled rotation.
+        check: ``all`` checks every answer, ``some`` as many as disturb nothing.
         allowed_errors: Share of the requests that may fail.
-        requests_wanted: A start is lengthened (up to three times) to reach the most of these that it can.
-        baseline_clock_mhz: Mean SM clock under this load when its baseline was recorded: with a much slower one a
-            window is measured again. None if not known.
-        foreign_cores: Cores that others may take: a start in which they took more is measured again, where not too many
-            are. None for as many as they like.
-        goodput: What each answer has to meet to be a good one; None where nobody asks.
-        source: Where the load engines come from.
-        late_share: What the client may add, by being late, of the time of users or of an open loop's latencies.
+        requests_wanted: Numbers of requests; a start is lengthened (up to three times) for the largest reachable one.
+        baseline_clock_mhz: Mean SM clock under this load when its baseline was recorded, None if unknown. A window with
+            a much slower clock is measured again.
+        foreign_cores: Cores that other processes may take, None for any number. A start in which they took more is
+            measured again, up to a limit.
+        goodput: Objectives of a good answer; None if the test names none.
+        source: Source of the load engines.
+        late_share: Largest share that the client's lateness may add to the time of users or to an open loop's
+            latencies.
 
     Raises:
-        UsageProblem: An argument is out of range, or two contradict each other.
+        UsageProblem: An argument is out of range, or two arguments contradict each other.
     """
 
     schedule: Schedule
@@ -152,21 +153,21 @@ class LoadShape:
         if self.until is not None and not callable(self.until):
             raise UsageProblem(f"load(until=...) is a function of the finished windows, not {self.until!r}")
         if self.requests is not None and self.until is not None:
-            raise UsageProblem("load(requests=..., until=...): one of them says when a start ends")
+            raise UsageProblem("load(requests=..., until=...): give one of them, because each ends a start")
         given = [name for name in ("requests", "until", "seconds") if getattr(self, name) is not None]
         if given and is_finite(self.schedule):
             raise UsageProblem(
-                f"load({given[0]}=...) has no say: a {type(self.schedule).__name__} schedule ends by itself"
+                f"load({given[0]}=...) has no effect: a {type(self.schedule).__name__} schedule ends by itself"
             )
 
     def workload(self) -> Mapping[str, str]:
-        """What a baseline must have in common with it.
+        """Facts that a baseline must have in common with this load.
 
-        How long it was looked at is no part of it; the number of starts is, for sessions of more starts vary less.
+        The measured time is not one of them. The number of starts is, because sessions of more starts vary less.
         """
         words = {**self.schedule.workload(), "starts": str(self.starts)}
         if self.processes > 1 and "max_in_flight" in words:
-            # Each worker has its share of the ceiling, and waits for that though another may have room.
+            # Each worker has its share of the ceiling, and waits for that even if another one has room.
             words["processes"] = str(self.processes)
         if self.seed:
             words["seed"] = str(self.seed)
@@ -177,24 +178,24 @@ class LoadShape:
         return words
 
     def check_target(self, payloads: int, *, is_stream: bool, has_turns: bool = False) -> None:
-        """See that there is what the load asks of its target: payloads, streams; and that turns are users'.
+        """Check that the target fits the load: payloads, streams, and users for conversations.
 
         Args:
-            payloads: How many there are.
+            payloads: Number of payloads.
             is_stream: Whether answers are streams.
-            has_turns: Whether some continue a conversation.
+            has_turns: Whether some requests continue a conversation.
 
         Raises:
-            UsageProblem: One of them is not so.
+            UsageProblem: The target does not fit.
         """
         if self.goodput is not None and self.goodput.is_of_streams and not is_stream:
             raise UsageProblem(
-                f"only a stream has a TTFT or a TPOT, and these answers are none ({self.goodput})",
+                f"only a stream has a TTFT or a TPOT, and these answers are not streams ({self.goodput})",
                 remedies=["server.post(..., stream=True)", "Objectives(latency=...) alone"],
             )
         if has_turns and self.users is None and not self.steps:
             raise UsageProblem(
-                "a turn of a conversation follows an answer, and this load waits for none",
+                "a turn of a conversation follows an answer, and this load does not wait for answers",
                 found=f"{self.workload()['load']}, of requests with turns",
                 remedies=["users who converse: load(..., concurrency=16)", "leave out turns=..."],
             )
@@ -208,22 +209,22 @@ class LoadShape:
 
     @property
     def finite(self) -> bool:
-        """Whether the schedule ends by itself; then all of it is measured, and none of it expected to be steady."""
+        """Whether the schedule ends by itself; then it is measured as a whole, and is not expected to be steady."""
         return is_finite(self.schedule)
 
     @property
     def users(self) -> int | None:
-        """How many users there are all the time; None of other loads."""
+        """Constant number of users; None for other loads."""
         return self.schedule.users if isinstance(self.schedule, Closed) else None
 
     @property
     def steps(self) -> tuple[tuple[int, float], ...]:
-        """Where users change in steps, their numbers and for how many seconds each stays."""
+        """Steps of a stepped load: the number of users and the seconds of each."""
         return self.schedule.steps if isinstance(self.schedule, Steps) else ()
 
     @property
     def warmup(self) -> Schedule:
-        """What warms a server up: the load itself, or where that is measured as a whole, users that come before it."""
+        """Schedule of the warm-up: the load's own, or constant users if the load is measured as a whole."""
         if not self.finite:
             return self.schedule
         return Closed(self.schedule.steps[0][0]) if isinstance(self.schedule, Steps) else Closed(1)
@@ -235,15 +236,15 @@ class LoadShape:
 
     @property
     def most_windows(self) -> int:
-        """Where a start is given up that has not come to its end."""
+        """Largest number of windows of a start, after which it is given up."""
         return self.windows * (LENGTHEN_AT_MOST if self.requests is None and self.until is None else PATIENCE)
 
 
 def schedule_of(concurrency: int | None, schedule: Schedule | None) -> Schedule:
-    """Return the schedule that is meant, of which ``concurrency`` is the short form of one.
+    """Return the schedule; ``concurrency`` is the short form of one.
 
     Raises:
-        UsageProblem: Both are given, or neither, or something else.
+        UsageProblem: Both are given, or neither, or an argument has the wrong type.
     """
     if (concurrency is None) == (schedule is None):
         raise UsageProblem(
@@ -268,15 +269,15 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How two servers are compared.
+    """Terms of a comparison of two servers.
 
     Args:
         shape: The load, which is the same for both.
-        requests_wanted: Answers that each server should give in a block, if it can: the most of these.
+        requests_wanted: Numbers of answers that each server should give in a block: the largest reachable one counts.
         tolerance: The throughput's tolerance: a tighter one makes a window longer.
-        most_foreign_cores: A block in which others took more of the host is thrown away.
-        by_turns: Whether only one of them may run at a time.
-        seed: Of the coins.
+        most_foreign_cores: Cores that other processes may take; a block with more is thrown away.
+        by_turns: Whether only one of the servers may run at a time.
+        seed: Seed of the coins.
     """
 
     shape: LoadShape

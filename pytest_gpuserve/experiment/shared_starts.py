@@ -1,7 +1,8 @@
-"""The pair of servers that runs, and serves every load of its deployment, one load after the other.
+"""The running pair of servers, which serves the loads of its deployment one after the other.
 
-A start is what a comparison costs and what varies most. Each load takes one round of blocks on a start; for its next
-round it wants a fresh one, on which the other loads can take their next rounds too.
+Starts are the main cost and the main source of variation of a comparison. Each load takes one round of blocks on a
+start.
+For its next round it needs a fresh start, on which the other loads can take their next rounds too.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ if TYPE_CHECKING:
 
 @dataclass
 class StartedPair:
-    """Two servers that run.
+    """Two running servers.
 
     Args:
-        instances: The servers, in the order of their starts; none where they do not fit beside each other.
-        monitor: Looks after the GPUs until both have ended.
+        instances: The servers, in the order of their starts; empty if the two do not fit into memory together.
+        monitor: Watches the GPUs until both have ended.
         starts_together: Whether both started at the same time.
-        start_seconds: How long it took until both answered.
+        start_seconds: Time until both answered.
 
     Attributes:
         stack: Ends both.
-        circumstances: What else than their kinds made them what they are.
+        circumstances: Outside facts that shaped the servers, besides their kinds.
         is_measured: Whether the monitor has seen them at rest.
-        in_use: Whether a load is under way.
-        loads: Those that have taken a round, each with what hears of trouble that shows at the servers' end.
+        in_use: Whether a load is running.
+        loads: Loads that have taken a round, each with its listener for trouble at the servers' end.
     """
 
     instances: Mapping[Arm, Instance]
@@ -57,10 +58,10 @@ class StartedPair:
 
 
 class SharedStarts:
-    """Owns the one pair that runs, from its start to its end; whoever makes it ends it.
+    """Owner of the one running pair, from its start to its end. The creator has to end it.
 
     Args:
-        joined: Hears, once for each server, that the test under way goes on with it.
+        joined: Called once for each server that the current test reuses.
     """
 
     def __init__(self, joined: Callable[[Instance], None] = lambda _: None) -> None:
@@ -69,11 +70,11 @@ class SharedStarts:
         self._is_starting = False
 
     def find(self, load: str, targets: Mapping[Arm, Target], *, starts_together: bool) -> StartedPair | None:
-        """The running pair, if it is of this deployment and answers, and the load has taken no round on it; else None.
+        """The running pair if it has this deployment, answers, and is new to the load; else None.
 
         Args:
-            load: Names the load among all of the session.
-            targets: What it sends, where.
+            load: Name of the load, unique in the session.
+            targets: Requests and deployments of the load.
             starts_together: Whether both servers may start at the same time.
         """
         pair = self._pair
@@ -90,14 +91,14 @@ class SharedStarts:
         return pair
 
     def begin(self, targets: Mapping[Arm, Target], start: Callable[[ExitStack], StartedPair]) -> StartedPair:
-        """End the pair that runs, and start another, which is kept if it has servers.
+        """End the running pair, and start another one. It is kept if it has servers.
 
         Args:
-            targets: What will be sent, where.
+            targets: Requests and deployments of the load.
             start: Starts both servers, which end with the stack.
 
         Raises:
-            GpuserveError: As ``start`` does.
+            GpuserveError: ``start`` failed.
         """
         self.end()
         self._is_starting = True
@@ -112,10 +113,10 @@ class SharedStarts:
         return pair
 
     def make_room(self) -> bool:
-        """End the pair before another server starts, unless that is one of its own or a load is under way.
+        """End the pair before another server starts, except for one of its own servers or during a load.
 
         Returns:
-            Whether there was one that has ended.
+            Whether a pair has ended.
         """
         if self._is_starting or self._pair is None or self._pair.in_use:
             return False
@@ -123,16 +124,16 @@ class SharedStarts:
         return True
 
     def end_used(self, load: str) -> None:
-        """End the pair if a load has taken a round on it: whatever goes on with that load knows of its late trouble."""
+        """End the pair if a load has taken a round on it, so that the load learns of late trouble before it goes on."""
         if self._pair is not None and load in self._pair.loads and not self._pair.in_use:
             self.end()
 
     def end(self) -> None:
-        """End both servers, and tell every load that has taken a round of what trouble shows only then."""
+        """End both servers, and tell every load that has taken a round about trouble that shows only then."""
         pair, self._pair = self._pair, None
         if pair is None:
             return
-        # The slowest of them takes seconds.
+        # Wait for the slowest of them, which takes seconds.
         for instance in pair.instances.values():
             if instance.process is not None:
                 instance.process.ask_to_end()
@@ -146,14 +147,14 @@ class SharedStarts:
 
 
 def _circumstances(targets: Mapping[Arm, Target]) -> object:
-    """What servers take from the outside: variables, the working folder, and the files that their kinds know of."""
+    """Outside inputs of servers: variables, the working folder, and the files that their kinds name."""
     kinds = [(target.server.kind.workload(), target.server.kind.information()) for target in targets.values()]
     variables = {name: value for name, value in os.environ.items() if name not in VOLATILE}
     return kinds, variables, str(Path.cwd())
 
 
 def _answers(target: Target, instance: Instance) -> bool:
-    """Whether a server is ready for the first request of a load: it was started with that of another one."""
+    """Whether a server is ready for a load's first request, because it was started with that of another load."""
     try:
         first = target.readiness or target.requests[0]
         replace(target, requests=(first,), messages=target.messages[:1], sharing=None).ask(instance)

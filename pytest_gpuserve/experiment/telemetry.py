@@ -1,4 +1,4 @@
-"""Telemetry of the GPUs around a start of one server or of two side by side, and whether it allows a measurement."""
+"""Telemetry of the GPUs around a start of one or two servers, and whether it allows a measurement."""
 
 from __future__ import annotations
 
@@ -37,84 +37,83 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.instance import Instance
 
 _COUNT: Final = re.compile(r"(?<![\w-])\d+(?![\w-])")
-"""A number by itself, and no part of a name such as a GPU's."""
+"""A number by itself, not a part of a name such as a GPU's."""
 
 
 RELEASE_NS: Final = 5 * NS
-"""How long a driver may take to give back the memory of a server that has ended."""
+"""Time in which a driver may give back the memory of a server that has ended."""
 
 NOT_SUPPORTED: Final = "Not Supported"
-"""NVML's word for a value that a GPU does not have; it does not mean a failure."""
+"""NVML's word for a value that a GPU does not have, which is not a failure."""
 
 ECC_ERRORS: Final = "uncorrected ECC errors"
 
 NEEDED: Final = frozenset({"NVML", "the GPU", "XID events", "memory", "clock-event reasons", "processes", ECC_ERRORS})
-"""Values that a rule rests on: that one is not there has to be said, whatever the reason."""
+"""Values that a rule rests on: their absence is always reported."""
 
 SAMPLE_NS: Final = NS // SAMPLES_A_SECOND
 
 LOOK_NS: Final = (SLOW_EVERY + 1) * SAMPLE_NS
-"""Within so long the processes on a GPU are seen once."""
+"""Time in which the processes on a GPU are seen at least once."""
 
 
 class GpuSampler(Protocol):
     """A sampler of GPUs and processes; `pytest_gpuserve.device.telemetry.Sampling` is one."""
 
     def watch(self, servers: Iterable[int]) -> None:
-        """Take these pids, and all below them, for ours from the next sample on."""
+        """Treat these pids and their descendants as ours from the next sample on."""
 
     def seen(self) -> SamplerOutput:
-        """Return everything that has been seen."""
+        """Return all samples so far."""
 
     def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> SamplerOutput:
-        """Wait for the first sample at or after a moment, and return everything."""
+        """Wait for the first sample at or after a moment, and return all samples."""
 
     def forget_before(self, at_ns: int) -> None:
-        """Hear that what was seen before a moment is needed no more, but for the last sample before it."""
+        """Allow the sampler to forget all samples before a moment, except the last one of them."""
 
     def close(self) -> None:
-        """Look no more."""
+        """Stop sampling."""
 
 
 class NoSampler:
-    """A sampler for machines without a GPU: it reads nothing."""
+    """Sampler for machines without a GPU, which reads nothing."""
 
     def watch(self, servers: Iterable[int]) -> None:
-        """There is nothing to tell them from."""
+        """Ignore the pids."""
 
     def seen(self) -> SamplerOutput:
-        """Nothing was."""
+        """Return no samples."""
         return SamplerOutput()
 
     def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> SamplerOutput:
-        """Nothing will be."""
+        """Return no samples, without a wait."""
         del at_ns, timeout_seconds
         return SamplerOutput()
 
     def forget_before(self, at_ns: int) -> None:
-        """There is nothing to forget."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """There is nothing to close."""
+        """Do nothing."""
 
 
 @dataclass
 class TelemetryMonitor:
-    """Looks after the GPUs from before a server's start until after its end; where there is none, all is well.
+    """Monitor of the GPUs from before a server's start until after its end. Without a GPU it finds no problem.
 
     Args:
         sampler: Samples the GPUs and the processes on them.
-        uuids: Of the GPUs that the server may use; none where there is none.
-        since_ns: From when on what was seen belongs to this start.
-        server_began_ns: When the server was started.
-        note: Hears what could not be seen.
-        clock: Of the samples, in ns.
+        uuids: UUIDs of the GPUs that the server may use; empty without a GPU.
+        since_ns: Begin of the samples that belong to this start.
+        server_began_ns: Time of the server's start.
+        note: Called with each value that could not be read.
+        clock: Clock of the samples, in ns.
         alone: Whether no other server of the session ran when this one was started.
-        without_ecc: Those of the GPUs that count no memory errors.
-        baseline_clock_mhz: Mean SM clock, while they computed, under the same load when the baseline was recorded; None
-            if not known.
-        free_ns: From when on the server's memory was given back, and what is seen belongs to the next start; None until
-            then.
+        without_ecc: UUIDs of the GPUs that do not count memory errors.
+        baseline_clock_mhz: Mean SM clock of computing GPUs under the same load when the baseline was recorded; None if
+            unknown.
+        free_ns: Time when the server's memory was given back; later samples belong to the next start. None until then.
     """
 
     sampler: GpuSampler
@@ -138,14 +137,14 @@ class TelemetryMonitor:
         self._memory_before = self._memory(self.sampler.seen())
 
     def up(self, *instances: Instance) -> None:
-        """Hear that the server answers, and which processes are its own.
+        """Note that the server answers, and which processes are its own.
 
-        The GPU of a server that somebody else runs is not known; then nothing is looked at.
+        If the server was not started here, its GPU is unknown, and the monitor stops watching.
         """
         if not self.uuids:
             return
         if any(instance.process is None for instance in instances):
-            self.note("telemetry absent: on which GPU a server runs that was not started here is not known")
+            self.note("telemetry absent: the server was not started here, so its GPU is not known")
             self.uuids = ()
             return
         pids = [
@@ -155,20 +154,20 @@ class TelemetryMonitor:
         ]
         self._use_remedy = "; ".join(dict.fromkeys(gpu_remedy(instance.kind) for instance in instances))
         self.sampler.watch(pids)
-        # A container's processes were not known for ours before they were told; a sample may have been under way then.
+        # A container's processes were not known as ours until now; a sample may have been under way then.
         self._up_ns = self.clock() + 2 * SAMPLE_NS
         self.sampler.seen_until(self._up_ns)
 
     def judge(self, windows: Sequence[Window], *, wait: bool) -> list[WindowCondition]:
-        """Say how the GPUs were in windows, and look for what makes the whole run invalid.
+        """Judge the GPUs in windows, and look for problems that make the whole run invalid.
 
         Args:
-            windows: In time.
-            wait: Whether to wait, a tenth of a second, until the last one was seen to its end; else of the last ones
-                there may be no answer yet.
+            windows: Windows in order of time.
+            wait: Whether to wait a tenth of a second for the samples that cover the last window. Otherwise the last
+                windows may not be judged yet.
 
         Returns:
-            Of the first windows one each.
+            Conditions of the first windows, one each.
         """
         if not self.uuids:
             return [WindowCondition()] * len(windows)
@@ -184,38 +183,38 @@ class TelemetryMonitor:
         ]
 
     def problems(self) -> list[Reason]:
-        """Why nothing may be concluded from the run; each once, to whoever asks first."""
+        """Reasons why the run proves nothing. Each reason is returned once, to the first caller."""
         found, self._problems = self._problems, []
         return found
 
     def look_past(self) -> None:
-        """Look so long at what came after a load that what is seen only so often was seen once: it is that load's."""
+        """Go on sampling after a load until rare samples have come once, because those belong to the load."""
         if self.uuids:
             self._check(self.sampler.seen_until(self.clock() + LOOK_NS))
 
     def with_gpus(self, windows: Iterable[Window]) -> tuple[Window, ...]:
-        """Add to windows what the GPUs did in them, as far as it was seen."""
+        """Add the GPUs' state to windows, as far as it was sampled."""
         if not self.uuids:
             return tuple(windows)
         samples = self.sampler.seen().samples
         return tuple(replace(window, gpus=gpu_use(_telemetry(samples, window))) for window in windows)
 
     def telemetry(self, windows: Iterable[Window]) -> Telemetry | None:
-        """Sum up what was seen in windows; None where nobody looked, or there is no window."""
+        """Sum up the samples of windows; None without samples or windows."""
         if not self.uuids:
             return None
         samples = self.sampler.seen().samples
         return merged(_telemetry(samples, window) for window in windows)
 
     def down(self) -> None:
-        """Hear that the server has ended: it must have given back its memory, or do so soon.
+        """Note that the server has ended: it must have given back its memory, or do so soon.
 
-        Then for a second more it is looked who is there, and at memory errors: both are seen only so often, and may
-        have come in the load's last moments.
+        Then watch processes and memory errors for a second more. Both are sampled rarely, and may come from the load's
+        last moments.
         """
         if not self.uuids:
             return
-        # The pids of a server that has ended may become anybody's.
+        # The pids of a server that has ended may be reused by any process.
         self.sampler.watch(())
         ended_ns = self.clock()
         while True:
@@ -239,7 +238,7 @@ class TelemetryMonitor:
                 self.note(f"telemetry unknown: {unknown}")
 
     def _check(self, seen: SamplerOutput) -> None:
-        """Look for what makes the run invalid, in all that was seen of it so far."""
+        """Look for problems that make the run invalid, in all samples so far."""
         parts = [
             judge_events(
                 [event for event in seen.events if event.at_ns >= self.since_ns],
@@ -277,12 +276,12 @@ class TelemetryMonitor:
         return judge_processes(looks, self.uuids, server_began_ns=self.server_began_ns)
 
     def _rest(self, samples: Sequence[TelemetrySample]) -> RunCondition:
-        # The utilisation is one of the last second, in which a server may have ended.
+        # The utilisation is an average over the last second, during which a server may have ended.
         seen = between(samples, self.since_ns + NS, self.server_began_ns) if self.alone else ()
         return judge_rest(seen, self.uuids)
 
     def _use(self, samples: Sequence[TelemetrySample]) -> RunCondition:
-        # Another server of the session that runs, or ends, beside this one is on the same GPU.
+        # Another server of the session, running or ending beside this one, is on the same GPU.
         seen = between(samples, *self._load_ns) if self.alone else ()
         return judge_use(seen, self.uuids, before_bytes=self._memory_before, remedy=self._use_remedy)
 
@@ -301,14 +300,14 @@ class TelemetryMonitor:
 
 
 def no_monitor() -> TelemetryMonitor:
-    """Look after nothing, where a load is not a session's."""
+    """Monitor that watches nothing, for a load outside a session."""
     return TelemetryMonitor(NoSampler(), (), 0, 0, lambda _: None, lambda: 0)
 
 
 def gpu_use(telemetry: Telemetry) -> GpuUse:
-    """Say what the GPUs did in a stretch of time, all of them together; what is not known of one is not of them.
+    """Sum over all GPUs in a stretch of time. A value that is unknown for one GPU is unknown for the sum.
 
-    Of a MIG instance only its memory is its own, and the clock the same for all: energy and utilisation are not known.
+    A MIG instance has only its memory for itself, and shares the clock: its energy and utilisation are unknown.
     """
     gpus = list(telemetry.gpus.values())
     memory = [gpu.memory_used_bytes for gpu in gpus]
@@ -339,22 +338,22 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def side_with_telemetry(side: ArmResult, monitor: TelemetryMonitor, windows: Iterable[Window]) -> ArmResult:
-    """Add what the GPUs did in a server's windows."""
+    """Add the GPUs' state to a server's windows."""
     return replace(side, telemetry=monitor.telemetry(windows))
 
 
 class TelemetrySource:
     """The session's view of its GPUs.
 
-    Without a GPU, as on the device ``cpu``, nothing is sampled: there its CPU is the device, and a sampler would use
-    a part of what is measured. Telemetry is then absent.
+    Without a GPU, as on the device ``cpu``, there are no samples and no telemetry. The CPU is the device there, and a
+    sampler would use part of what is measured.
 
     Args:
-        uuids: Of the GPUs that are measured on; none where there is none.
-        open_sampler: Starts what samples them, when it is first needed.
-        note: Hears what could not be seen; of texts that differ in counts alone only the first.
-        without_ecc: Those of the GPUs that count no memory errors.
-        clock: Of the samples, in ns.
+        uuids: UUIDs of the measured GPUs; empty without a GPU.
+        open_sampler: Starts the sampler when it is first needed.
+        note: Called with each value that could not be read; of texts that differ only in counts, only with the first.
+        without_ecc: UUIDs of the GPUs that do not count memory errors.
+        clock: Clock of the samples, in ns.
     """
 
     def __init__(
@@ -378,19 +377,19 @@ class TelemetrySource:
 
     @contextmanager
     def monitor(self, *, baseline_clock_mhz: float | None = None) -> Iterator[TelemetryMonitor]:
-        """Look after the GPUs around a start of a server, which begins and ends within the block.
+        """Watch the GPUs around a start of a server, which begins and ends within the block.
 
         Args:
             baseline_clock_mhz: As for `TelemetryMonitor`.
 
         Raises:
-            ServerFailed: There can be no more processes, or no temporary files.
+            ServerFailed: The sampler could not be started: no more processes, or no temporary files.
         """
         if self._sampler is None:
             self._sampler = self._open_sampler() if self._uuids else NoSampler()
             self._free_ns = self._clock()
         sampler = self._sampler
-        # Long enough to see who else is on the GPU while nobody is who was started here.
+        # Long enough to see foreign processes on the GPU while none of ours is there.
         sampler.seen_until(self._free_ns + LOOK_NS)
         needed_ns = min((self._free_ns, *(monitor.since_ns for monitor in self._open)))
         sampler.forget_before(needed_ns - FAST_GAP_NS)
@@ -422,10 +421,10 @@ class TelemetrySource:
             self._note(text)
 
     def close(self) -> None:
-        """End what looks.
+        """Stop the sampler.
 
         Raises:
-            ServerFailed: It survives SIGKILL.
+            ServerFailed: The sampler survives SIGKILL.
         """
         sampler, self._sampler = self._sampler, None
         if sampler is not None:
@@ -433,4 +432,4 @@ class TelemetrySource:
 
 
 NO_TELEMETRY = TelemetrySource()
-"""Looks at nothing."""
+"""Source without GPUs, whose monitors watch nothing."""

@@ -1,4 +1,4 @@
-"""A server under load, watched: its ticks become windows, and what shows that they measured something else."""
+"""Watch of a server under load: turns ticks into windows, and finds signs that the measurement is not of the server."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.instance import Instance
 
 DEATH_GRACE_SECONDS: Final = 1.0
-"""After errors, how long to look whether the server is dying, before the errors are taken for the cause."""
+"""Time after errors to see whether the server is dying, before the errors are taken for the cause."""
 
 ANSWERED_LATENCIES: Final = 2
-"""Mean latencies after which what was under way has been answered, as a rule."""
+"""Mean latencies after which requests in flight have usually been answered."""
 
 STUCK_SECONDS: Final = 1.0
-"""A shorter wait is not called stuck, however fast the other answers were."""
+"""Shortest wait that is called stuck, even if the other answers were faster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class CounterReading:
     """A reading of a server's counters.
 
     Args:
-        counters: What it says.
-        at_seconds: When, by the monotonic clock, as the middle of the reading.
-        took_seconds: How long after the end of the last tick it was over: on a stalled machine we are late.
+        counters: The counters.
+        at_seconds: Time of the reading by the monotonic clock, as its middle.
+        took_seconds: Delay from the end of the last tick to the end of the reading: large on a stalled machine.
     """
 
     counters: Counters
@@ -61,24 +61,24 @@ class CounterReading:
 
 
 class Progress(Protocol):
-    """Whom a person can watch."""
+    """Progress display for a person."""
 
     def show(self, totals: Tick) -> None:
-        """Hear of all ticks of a load so far."""
+        """Show all ticks of a load so far."""
 
 
 @dataclass
 class Watch:
-    """Looks after one start of a server while it is loaded.
+    """Watch of one start of a server under load.
 
     Args:
         instance: The running server.
-        target: What is sent.
-        shape: When.
-        check: Of the answers.
-        progress: Told how it gets on.
-        problems: Why nothing may be concluded from it; as soon as there is one, no more ticks are taken.
-        disturbances: Why not either, but of what another measurement may do without.
+        target: The requests.
+        shape: Schedule and length of the load.
+        check: Check of the answers.
+        progress: Shown the progress of the load.
+        problems: Reasons why the start proves nothing; after the first one, no more ticks are taken.
+        disturbances: Further such reasons, which another measurement may be free of.
         so_far: All ticks that were shown.
         ended: Whether the load has ended by itself.
     """
@@ -95,16 +95,16 @@ class Watch:
     _complaints: list[Complaint] = field(default_factory=list)
     _tick_end_seconds: float | None = None
     _shared: SharedTensors | None = None
-    # Ticks in which load engines were late for their beats.
+    # Ticks with late beats of load engines.
     _late: list[Tick] = field(default_factory=list)
 
     @contextlib.contextmanager
     def sharing(self) -> Iterator[None]:
-        """Own the shared memory that the target goes through, if it does; plans are made and loads run within.
+        """Own the target's shared memory, if it uses any; plans are made and loads run within the block.
 
         Raises:
             UsageProblem: The load cannot go through shared memory.
-            ServerFailed: The server does not take the memory.
+            ServerFailed: The server does not map the memory.
         """
         with self.target.shared(self.instance, self.shape.schedule) as self._shared:
             yield
@@ -130,7 +130,7 @@ class Watch:
         )
 
     def ticks(self, engines: Engines, count: int | None) -> list[Tick]:
-        """Take ticks until there are so many (None: without limit), or the load has ended, or there is trouble.
+        """Take ticks until this number is reached (None: without limit), the load has ended, or there is trouble.
 
         Raises:
             LoadFailed: A load engine failed.
@@ -141,7 +141,7 @@ class Watch:
             self.ended = tick.last
             self._tick_end_seconds = tick.end_ns / 1e9
             self._look(tick)
-            # Looked at, the answers themselves are not needed any more.
+            # Answers are not needed after they were checked.
             tick = msgspec.structs.replace(tick, answers=[])
             ticks.append(tick)
             self._late += [tick] if tick.late_beats else []
@@ -150,7 +150,7 @@ class Watch:
         return ticks
 
     def window(self, ticks: Sequence[Tick], counted: Counters | None) -> Window | None:
-        """Make a window of ticks and what the server counted meanwhile; None where no time has passed."""
+        """Make a window of ticks and of the server's counts meanwhile; None if no time has passed."""
         totals = total(ticks)
         if totals.nanoseconds <= 0:
             return None
@@ -173,7 +173,7 @@ class Watch:
         )
 
     def read_counters(self) -> CounterReading | None:
-        """Read the server's counters; None where it has none, or where that has failed, which is a problem."""
+        """Read the server's counters; None if it has none. A failed reading is a problem, and gives None too."""
         began = time.monotonic()
         try:
             counters = self.instance.counters()
@@ -186,20 +186,20 @@ class Watch:
         return None if counters is None else CounterReading(counters, (began + ended) / 2, ended - since)
 
     def counted(self, before: CounterReading | None, after: CounterReading | None) -> Counters | None:
-        """What the server counted between two readings; None where it does not count, or counted nonsense."""
+        """The server's counts between two readings; None without counters, or if they are not plausible."""
         if before is None or after is None:
             return None
         try:
             return counted_between(before.counters, after.counters)
         except WentBackwards as problem:
-            text = f"the server's counters went backwards ({problem}): it, or a worker of it, was restarted under load"
+            text = f"the server's counters went backwards ({problem}): the server or a worker was restarted under load"
             self.problems.append(Reason(ReasonKind.COUNTERS_WENT_BACK, text))
             return None
 
     def disturbed(self, ticks: Sequence[Tick]) -> tuple[Reason, ...]:
-        """Say what disturbed the client in a window, which is to be measured again if anything did."""
+        """Reason why the client was disturbed in a window, which is then measured again."""
         shape, totals, usual = self.shape, total(ticks), self.so_far
-        # What was under way while the engine did not run just before is answered in this window.
+        # Requests that were in flight while the engine paused just before are answered in this window.
         since_ns = ticks[0].begin_ns - ANSWERED_LATENCIES * (usual.latency.mean or 0.0) * 1e9 if ticks else 0
         late = [tick for tick in self._late if ticks and since_ns < tick.end_ns <= ticks[0].begin_ns]
         return disturbances(
@@ -216,7 +216,7 @@ class Watch:
         )
 
     def _cores(self) -> int | None:
-        """Cores that its load engines share; None for one each."""
+        """Cores that the load engines share; None for one each."""
         return read_host().cores if self.shape.source.is_here else None
 
     def lose(self, problem: LoadFailed) -> None:
@@ -224,7 +224,7 @@ class Watch:
         self.problems.append(self._shown(lost_in_mid_load(problem)))
 
     def reasons(self, ticks: Sequence[Tick]) -> list[Reason]:
-        """Why nothing could be concluded from ticks, if they were a load by themselves.
+        """Reasons why ticks would prove nothing, if they were a load by themselves.
 
         Args:
             ticks: Oldest first.
@@ -243,15 +243,15 @@ class Watch:
         return [self._shown(reason) for reason in (*found, *each)]
 
     def judge(self, ticks: Sequence[Tick], windows: Sequence[Window]) -> None:
-        """Note what shows that not the server was measured: in ``problems``, or where that may go in ``disturbances``.
+        """Note signs that the measurement is not of the server: in ``problems``, or if repeatable in ``disturbances``.
 
         Args:
-            ticks: Of all that was measured, oldest first.
+            ticks: All measured ticks, oldest first.
             windows: The same as windows.
         """
         shape = self.shape
         totals = total(ticks)
-        # Of errors that are allowed the last may have been a dying server's first.
+        # The last of the allowed errors may have been a dying server's first.
         death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS) if totals.errors else None
         if death is not None:
             self.problems.append(Reason(ReasonKind.SERVER_FAILED, death))
@@ -265,31 +265,31 @@ class Watch:
         compiled = sum(window.stages[COMPILING].count for window in windows if COMPILING in window.stages)
         if compiled:
             text = (
-                f"compiled under load: in {compiled} executions of the measured time the model was compiled, for shapes"
-                " that it had not seen; let it see them before: load(..., warmup_seconds=...)"
+                f"compiled under load: the model was compiled in {compiled} executions of the measured time, for new"
+                " shapes. Send these shapes before: load(..., warmup_seconds=...)"
             )
             self.problems.append(Reason(ReasonKind.COMPILED_UNDER_LOAD, text))
         if shape.finite and not any(reason.kind is ReasonKind.CLIENT_SATURATED for reason in found):
-            # On average a quiet step hides one in which the client could not keep up.
+            # On average, a quiet step hides one in which the client could not keep up.
             self.disturbances.extend(self._saturated(windows))
-        # Requests without an answer have no latency: a server that has lost some of its users looks fast.
+        # Requests without an answer have no latency: a server that has lost some of its requests looks fast.
         slowest_seconds = max((window.latency.max_seconds for window in windows), default=0.0)
         oldest_seconds = totals.oldest_ns / 1e9
         if oldest_seconds > max(STUCK_SECONDS, 2 * slowest_seconds):
             text = (
-                f"stuck requests: at the end one had waited {format_seconds(oldest_seconds)} for its answer, while the"
-                f" slowest that was answered took {format_seconds(slowest_seconds)}; if the server is that uneven,"
-                " measure longer: load(..., seconds=...)"
+                f"stuck requests: at the end one had waited {format_seconds(oldest_seconds)} for its answer, but the"
+                f" slowest answer took {format_seconds(slowest_seconds)}. If the server is that uneven, measure longer:"
+                " load(..., seconds=...)"
             )
             self.problems.append(Reason(ReasonKind.STUCK_REQUESTS, text))
 
     def _look(self, tick: Tick) -> None:
-        """See whether the load may go on."""
+        """Check whether the load may go on."""
         complaints = self.check.check(tick)
         self._complaints.extend(complaints)
         errors = bool(tick.errors) and not self.shape.allowed_errors
-        # A dying server first shows as a hundred reset connections, which would hide the cause. Where errors are
-        # allowed the load goes on, and a wait at each of them would leave us behind it.
+        # A dying server first shows as a hundred reset connections, which would hide the cause. A load with allowed
+        # errors goes on without this wait, which would leave the watch behind the load.
         death = self.instance.death(grace_seconds=DEATH_GRACE_SECONDS if errors else 0.0)
         if death is not None:
             self.problems.append(Reason(ReasonKind.SERVER_FAILED, death))
@@ -302,16 +302,16 @@ class Watch:
             self.problems.extend(map(self._shown, answer_reasons(self.check, self._complaints)))
 
     def _shown(self, reason: Reason) -> Reason:
-        """What may repeat an answer, without the secrets that the server or a request was given."""
+        """Text that may repeat an answer, without the secrets of the server or of a request."""
         text = reason.text
-        # A load has many requests, as a rule with one set of headers.
+        # A load has many requests, usually with one set of headers.
         for headers in {tuple(sorted(request.headers.items())) for request in self.target.requests}:
             text = self.instance.shown(text, dict(headers))
         return reason.with_text(text)
 
     def _saturated(self, windows: Sequence[Window]) -> list[Reason]:
         at_once = min(self.shape.processes, self._cores() or self.shape.processes)
-        # The last one may be so short that a report alone fills it.
+        # The last window may be so short that a report alone fills it.
         whole = [window for window in windows if window.seconds > WINDOW_SECONDS / 2]
         worst = max(whole, key=lambda window: window.client_cpu_seconds / window.seconds, default=None)
         share = worst.client_cpu_seconds / (worst.seconds * at_once) if worst is not None else 0.0
@@ -338,7 +338,7 @@ def _streams_of(totals: Tick) -> Streams | None:
 
 
 def client_of(totals: Tick) -> Client:
-    """What the load engine saw beside the latencies."""
+    """Observations of the load engine besides the latencies."""
     return Client(
         lag=totals.lag,
         service=totals.service,
@@ -349,10 +349,10 @@ def client_of(totals: Tick) -> Client:
 
 
 def our_processes(beyond: Iterable[int] = ()) -> list[psutil.Process]:
-    """This process and all below it: the engines, the supervisors, and through them the servers.
+    """Pids of this process and its descendants: the engines, the supervisors, and through them the servers.
 
     Args:
-        beyond: Pids of servers that are below somebody else; see ``Instance.members``.
+        beyond: Pids of servers that descend from other processes; see ``Instance.members``.
     """
     own = psutil.Process()
     found = {process.pid: process for process in (own, *own.children(recursive=True))}

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.asking import Refused
-from suites.asking import ask_together
+from pytest_gpuserve.answers import Refused
 from suites.catdog.apps.catdog_settings import PRECISIONS
 from suites.catdog.reference import PICTURES, expected_predictions, request_body
+from suites.concurrent_requests import send_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from pytest_gpuserve.asking import Answer
+    from pytest_gpuserve.answers import Answer
     from pytest_gpuserve.experiment.handle import ServerHandle, Target
     from pytest_gpuserve.servers.instance import Instance
 
@@ -99,7 +99,7 @@ def test_a_bad_request_does_not_fail_its_batch(served: Served, size: str) -> Non
     """Requests that shared a batch with bad ones are answered as if these had not been there."""
     before = served.instance.counters()
     bodies = [request_body(PICTURES[1]), b"{}", request_body(PICTURES[2]), b'{"image": "~"}', request_body(PICTURES[3])]
-    answers = ask_together([served.post(body) for body in bodies], served.instance, at_once=len(bodies))
+    answers = send_together([served.post(body) for body in bodies], served.instance, at_once=len(bodies))
     after = served.instance.counters()
     assert before is not None
     assert after is not None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pytest_gpuserve.asking import Refused
+from pytest_gpuserve.answers import Refused
 from pytest_gpuserve.load.kserve import datatype_of
 from pytest_gpuserve.measure.counters import counted_between
 from suites.codegen.analysis import (

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.asking import Answer, Refused
+from pytest_gpuserve.answers import Answer, Refused
 from pytest_gpuserve.load.kserve import decode_answer
-from suites.asking import ask_together
+from suites.concurrent_requests import send_together
 from suites.distilbert.payload import FOX, HEADER_LENGTH, INFER_PATH, SENTENCES, kserve_body
 from suites.distilbert.settings import AS_PUBLISHED, EQUALISED, MAX_BATCH_SIZE
 
@@ -33,7 +33,7 @@ def test_mosec_answers_as_the_model_does(mosec_distilbert: MakeMosec, replies: l
     bad = server.post("/inference", body=NOT_UTF8)
     with targets[0].started() as instance:
         # As many as fill a batch, so that texts of different lengths share one.
-        *answers, refused = ask_together([*targets, bad], instance, at_once=MAX_BATCH_SIZE)
+        *answers, refused = send_together([*targets, bad], instance, at_once=MAX_BATCH_SIZE)
     assert answers == [Answer(reply) for reply in replies] * 4
     assert {len(answer.body) for answer in answers} == {8}
     assert isinstance(refused, Refused)
@@ -51,7 +51,7 @@ def test_pytriton_answers_as_the_model_does(
     several = server.infer({"messages": [[text] for text in SENTENCES]})
     with targets[0].started() as instance:
         asked = [*targets, raw(server, NOT_UTF8), *described, several]
-        answers = ask_together(asked, instance, at_once=MAX_BATCH_SIZE)
+        answers = send_together(asked, instance, at_once=MAX_BATCH_SIZE)
     assert all(isinstance(answer, Answer) for answer in answers)
     labels = [decode_answer(answer.body)["labels"].tolist() for answer in answers]
     bad = labels.pop(len(targets))

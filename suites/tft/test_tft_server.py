@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from pytest_gpuserve.asking import Refused
+from pytest_gpuserve.answers import Refused
 from suites.tft.accuracy import PUBLISHED_RISKS, check_risks, risks
 from suites.tft.apps.tft.contract import (
     DATASETS,

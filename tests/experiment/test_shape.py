@@ -70,7 +70,7 @@ def test_only_users_converse() -> None:
 @pytest.mark.parametrize("schedule", [STEPS, TRACE, Burst(9)])
 def test_what_ends_by_itself_takes_no_other_end(schedule: Schedule, end: dict[str, Any]) -> None:
     """It would have no say, and whoever gave it would think that it had."""
-    with pytest.raises(UsageProblem, match=f"{next(iter(end))}=.*has no say: a {type(schedule).__name__}"):
+    with pytest.raises(UsageProblem, match=f"{next(iter(end))}=.*has no effect: a {type(schedule).__name__}"):
         LoadShape(schedule, **end)
 
 

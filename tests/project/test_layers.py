@@ -26,7 +26,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (
     ("doctor",),
     ("fixture_types", "testing"),
     ("compare",),
-    ("asking",),
+    ("answers",),
     ("experiment",),
     ("servers", "load", "store", "report"),
     ("builds",),

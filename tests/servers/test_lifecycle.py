@@ -14,7 +14,7 @@ import pytest
 
 import pytest_gpuserve.servers.instance as instance_module
 from pytest_gpuserve.errors import ServerFailed
-from pytest_gpuserve.experiment.asking import Refused
+from pytest_gpuserve.experiment.single_request import Refused
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes.children.toolkit import HERE, segments_of

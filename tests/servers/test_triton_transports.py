@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuserve.asking import Refused
+from pytest_gpuserve.answers import Refused
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.load.schedule import Burst, Steps

@@ -1,4 +1,4 @@
-"""Asking a running server once, outside of a load, with the very bytes that a load sends; nothing is measured."""
+"""Single requests to a running server, outside a load, with the bytes that a load sends; they are not measured."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.instance import Instance
 
 ANSWER_SECONDS: Final = 60.0
-"""A deadline that only a server which hangs should reach."""
+"""Deadline that only a hanging server reaches."""
 
 LAST_LOOK_SECONDS: Final = 0.1
-"""For what a server said that did not read its request to the end: it is here already."""
+"""Time to read the answer of a server that did not read its request to the end: the answer is here already."""
 
 DEATH_SECONDS: Final = 1.0
-"""By then it is known whether a server that hung up has died."""
+"""Time after which a server that hung up has ended, if it was dying."""
 
 TEXT_SHOWN: Final = 1000
-"""Characters that an error shows of what the server said; all of a refusal is its ``body``."""
+"""Characters of the server's answer that an error shows; ``body`` holds all of a refusal."""
 
 _RECEIVED_BYTES: Final = 1 << 18
 
@@ -44,7 +44,7 @@ class Answer:
     """A good answer.
 
     Args:
-        body: What came: an HTTP body or a gRPC message.
+        body: The answer: an HTTP body or a gRPC message.
     """
 
     body: bytes
@@ -54,7 +54,7 @@ class Answer:
         """The outputs of an inference, as arrays by name.
 
         Raises:
-            ValueError: It is no answer of KServe v2; the text is one line.
+            ValueError: The answer is not one of KServe v2; the text is one line.
         """
         return decode_answer(self.body)
 
@@ -63,10 +63,10 @@ class Refused(GpuserveError):
     """The server answered with an error.
 
     Args:
-        summary: What it did not do.
-        found: What it said.
-        status: Of HTTP; None over gRPC, which has none.
-        body: What it said, whole: an HTTP body, or the error's text in UTF-8.
+        summary: The request that failed.
+        found: The start of the server's answer.
+        status: HTTP status; None over gRPC.
+        body: The whole answer: an HTTP body, or the error's text in UTF-8.
     """
 
     def __init__(self, summary: str, *, found: str, status: int | None, body: bytes) -> None:
@@ -76,11 +76,11 @@ class Refused(GpuserveError):
 
 
 class WrongAnswer(GpuserveError):
-    """The server answered something else than what ``expect=`` says.
+    """The server's answer is not what ``expect=`` says.
 
     Args:
-        summary: What was asked.
-        found: What is wrong with the answer.
+        summary: The request.
+        found: Difference between the answer and the expected one.
         body: The answer.
     """
 
@@ -90,15 +90,17 @@ class WrongAnswer(GpuserveError):
 
 
 class _Reply(NamedTuple):
-    """What came back, good or not; the status is that of HTTP."""
+    """A reply, good or not; the status is that of HTTP."""
 
     is_good: bool
     body: bytes
     status: int | None = None
 
 
-def ask_once(running: Instance, endpoint: Endpoint, request: Request, payload: bytes, timeout_seconds: float) -> Answer:
-    """Send a request, which is ``payload`` when serialised, to an endpoint of a running server; see ``Target.ask``."""
+def send_once(
+    running: Instance, endpoint: Endpoint, request: Request, payload: bytes, timeout_seconds: float
+) -> Answer:
+    """Send one request, serialised as ``payload``, to an endpoint of a running server; see ``Target.ask``."""
     what = f"{request.method} {request.path}"
     try:
         if endpoint.protocol == "grpc":
@@ -129,7 +131,7 @@ def _ask_http(endpoint: Endpoint, method: str, payload: bytes, timeout_seconds: 
         _connected(endpoint, timeout_seconds) as plain,
         _secured(plain, endpoint.tls, deadline) as link,
     ):
-        # Who does not read all of it may have answered all the same.
+        # A server that does not read all of a request may still have answered it.
         with suppress(OSError):
             _send(link, payload, deadline)
         if deadline.expired():
@@ -142,7 +144,7 @@ def _ask_http(endpoint: Endpoint, method: str, payload: bytes, timeout_seconds: 
             if parsed is not None:
                 return _Reply(is_good=200 <= parsed.status < 300, body=parsed.body, status=parsed.status)
             if not data:
-                raise ConnectionError("it hung up before its answer was complete")
+                raise ConnectionError("the server hung up before its answer was complete")
 
 
 def _connected(endpoint: Endpoint, timeout_seconds: float) -> socket.socket:
@@ -166,7 +168,7 @@ def _secured(plain: socket.socket, tls: Tls | None, deadline: Deadline) -> socke
 
 
 def _send(link: socket.socket, payload: bytes, deadline: Deadline) -> None:
-    """Send all of it; over TLS ``sendall`` would begin to wait anew with each part."""
+    """Send all of it; over TLS ``sendall`` would restart its timeout with each part."""
     left = memoryview(payload)
     while left:
         link.settimeout(deadline.allowed())
@@ -175,7 +177,7 @@ def _send(link: socket.socket, payload: bytes, deadline: Deadline) -> None:
 
 def _ask_grpc(endpoint: Endpoint, message: bytes, timeout_seconds: float) -> _Reply:
     grpc = extra("grpc")
-    # As a load does: answers of any size, and straight to the server.
+    # As a load does: answers of any size, and no proxy.
     options = [("grpc.max_receive_message_length", -1), ("grpc.enable_http_proxy", 0)]
     with _channel(grpc, endpoint, options) as channel:
         try:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from pytest_gpuserve.errors import GpuserveError, ServerFailed, UsageProblem
-from pytest_gpuserve.experiment.asking import TEXT_SHOWN, Refused, WrongAnswer
 from pytest_gpuserve.experiment.handle import ServerHandle
+from pytest_gpuserve.experiment.single_request import TEXT_SHOWN, Refused, WrongAnswer
 from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.instance import Instance
@@ -308,11 +308,11 @@ def test_what_is_not_one_request_to_this_server_is_refused() -> None:
     """Several, one through shared memory, or one whose answer would be another server's: none is started to say so."""
     handle, running = running_at(1, default_model="m")
     for target, said in (
-        (handle.rotate([handle.get("/a"), handle.get("/b")]), r"one request, not 2(.*\n)*.*ask each of those"),
+        (handle.rotate([handle.get("/a"), handle.get("/b")]), r"one request, not 2(.*\n)*.*on each of those"),
         (infer(handle, shared_memory={"Y": 8}), "not through shared memory"),
     ):
         for there in (running, None):
             with pytest.raises(UsageProblem, match=said):
                 target.ask(there)
-    with pytest.raises(UsageProblem, match="asked of another"):
+    with pytest.raises(UsageProblem, match="is sent to another"):
         handle.get("/").ask(running_at(2)[1])

@@ -1,27 +1,27 @@
-"""Several requests asked of a server at once, so that they share batches."""
+"""Concurrent requests to a server, which then share batches."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.asking import Refused
+from pytest_gpuserve.answers import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pytest_gpuserve.asking import Answer
+    from pytest_gpuserve.answers import Answer
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.servers.instance import Instance
 
 
-def ask_together(targets: Sequence[Target], running: Instance, *, at_once: int) -> list[Answer | Refused]:
-    """Ask each target once; a refusal, too, is what came of it.
+def send_together(targets: Sequence[Target], running: Instance, *, at_once: int) -> list[Answer | Refused]:
+    """Send one request to each target; a refusal counts as an answer.
 
     Args:
-        targets: Of one deployment.
-        running: It.
-        at_once: How many requests are under way at a time.
+        targets: Targets of one deployment.
+        running: A server of that deployment.
+        at_once: Largest number of requests in flight.
     """
 
     def ask(target: Target) -> Answer | Refused:
