@@ -9,7 +9,7 @@ from pytest_gpuserve.compare.assertions import Comparison, Duel, Run
 from pytest_gpuserve.compare.baseline_store import Workload
 from pytest_gpuserve.compare.loads import Look, TestLoads
 from pytest_gpuserve.compare.measurement import Measurement
-from pytest_gpuserve.compare.paired import Unconfirmed, base_build, base_failed, make_confirmation
+from pytest_gpuserve.compare.paired_runner import not_settled
 from pytest_gpuserve.compare.recording import judge_recording, may_record, proposals, wants_recording, write_baselines
 from pytest_gpuserve.compare.screen import (
     may_begin_paired,
@@ -157,21 +157,23 @@ class TestComparison(TestLoads):
             return
         if not may_begin_paired(self, measurement, stored):
             return
-        runner, spec = self.paired_runner, spec_of(self, measurement, stored)
+        runner, key = self.paired_runner, measurement.baseline_key
         is_screened = not self._was_paired(measurement) and bool(usable_sessions(self, measurement, stored).sessions)
         try:
-            if is_screened and not runner.has_rounds(spec, base_build(runner, stored, measurement.baseline_key)):
+            spec = spec_of(self, measurement, stored)
+            if is_screened and not runner.has_rounds(spec, stored, key):
                 return
-            measurement.paired = make_confirmation(runner, spec, stored, measurement.baseline_key)
+            measurement.paired = runner.compare_with_base(spec, stored, key)
+        except GpuserveError as problem:
+            measurement.absent = None if is_screened else not_settled(problem)
+            return
+        try:
             self._look_first(measurement, "baseline")
-        except Unconfirmed as problem:
-            measurement.absent = None if is_screened else problem.reason
         except BaseFailed as problem:
-            assert measurement.paired is not None
             # The time that it took is the test's.
             measurement.seconds += measurement.paired.seconds
             measurement.paired, measurement.beside = None, None
-            measurement.absent = base_failed(problem)
+            measurement.absent = not_settled(problem)
 
     def _was_paired(self, measurement: Measurement) -> bool:
         """Whether the test goes on with a load that began side by side: the host is not asked again."""

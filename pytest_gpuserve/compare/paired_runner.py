@@ -1,31 +1,38 @@
-"""Makes comparisons side by side ready: who stands on the other side, what is remembered, what is believed."""
+"""Makes comparisons side by side ready: the other build or server, what is remembered, what is believed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
 
+from pytest_gpuserve.builds.base import HistoryCut, NotCommitted, NotInGit
+from pytest_gpuserve.builds.checkout import NoCheckout
+from pytest_gpuserve.builds.worktree import RevisionUnknown
 from pytest_gpuserve.compare.one_build import OneBuild
 from pytest_gpuserve.compare.side_by_side import KEPT_IN_RUN, Memory, SideBySide
+from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.experiment.pairing import Pairing
-from pytest_gpuserve.experiment.shape import Terms
 from pytest_gpuserve.measure.points import NotMeasured, value_of_starts
-from pytest_gpuserve.store.kept import Pair, Subject
+from pytest_gpuserve.store.files import same_recording
+from pytest_gpuserve.store.kept import Pair
 from pytest_gpuserve.verdict.metric import log_cost
 from pytest_gpuserve.verdict.paired import learn_prior
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from pytest_gpuserve.builds.worktree import ReferenceBuild, ReferenceBuilds
+    from pytest_gpuserve.compare.baseline_store import BaselineKey
     from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.experiment.handle import Target
-    from pytest_gpuserve.experiment.shape import LoadShape
+    from pytest_gpuserve.experiment.shape import Terms
     from pytest_gpuserve.experiment.shared_starts import SharedStarts
     from pytest_gpuserve.experiment.watch import Progress
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
-    from pytest_gpuserve.store.kept import KeptFolder
+    from pytest_gpuserve.store.kept import KeptFolder, Subject
     from pytest_gpuserve.verdict.metric import Metric
     from pytest_gpuserve.verdict.paired import Prior, RoundPoint
     from pytest_gpuserve.verdict.verdict import ReferenceKind
@@ -36,30 +43,33 @@ class PairedSpec:
     """A load that is to be compared side by side.
 
     Args:
-        nodeid: Its test.
-        label: Tells it apart from other loads of the test.
+        subject: Its test, its label and its workload here.
         candidate: What is judged.
-        shape: How it is loaded.
-        workload: What a baseline must have in common with it.
-        requests_wanted: As in `Terms`.
-        tolerance: As in `Terms`.
-        by_turns: Whether only one of the two servers may run at a time.
-        foreign_cores: Cores that others may take of the host.
+        terms: How it is compared.
         stored: Its baseline, from which the spread between starts is learned.
         goes_on: Whether the test has run on an earlier start, and runs again on the next one.
     """
 
-    nodeid: str
-    label: str
+    subject: Subject
     candidate: Target
-    shape: LoadShape
-    workload: Mapping[str, str]
-    requests_wanted: tuple[int, ...]
-    tolerance: float
-    by_turns: bool
-    foreign_cores: float
+    terms: Terms
     stored: Stored | None
-    goes_on: bool = False
+    goes_on: bool
+
+
+_KINDS: Final[Mapping[type[GpuserveError], ReasonKind]] = {
+    RevisionUnknown: ReasonKind.COMMIT_UNKNOWN,
+    HistoryCut: ReasonKind.COMMIT_UNKNOWN,
+    NotCommitted: ReasonKind.NOT_COMMITTED,
+}
+
+
+def not_settled(problem: GpuserveError) -> Reason:
+    """Say why a stored verdict cannot be settled side by side, and what would help."""
+    # If there is no checkout, what helps was said before anything was measured.
+    text = problem.summary if isinstance(problem, NoCheckout) else str(problem)
+    kind = _KINDS.get(type(problem), ReasonKind.NOT_SIDE_BY_SIDE)
+    return Reason(kind, f"it could not be settled side by side: {text}")
 
 
 class PairedRunner:
@@ -93,7 +103,7 @@ class PairedRunner:
         self.against = against
         self.starts = starts
         self._kept = kept
-        self._memories: dict[tuple[str, ...], Memory] = {}
+        self._memories: dict[tuple[str, str], Memory] = {}
 
     def compare_builds(self, spec: PairedSpec, reference_build: ReferenceBuild) -> SideBySide:
         """Compare a server with that of another revision or interpreter.
@@ -111,21 +121,56 @@ class PairedRunner:
             paired.compare_one_build(OneBuild(reference_build.relocation, reference_build.left_out))
         return paired
 
-    def has_rounds(self, spec: PairedSpec, reference_build: ReferenceBuild) -> bool:
-        """Whether rounds of these two builds were measured before, in this run or in one whose rounds are kept."""
-        return bool(self._memory(spec, reference_build.identity).rounds)
+    def compare_with_base(self, spec: PairedSpec, stored: Stored, key: BaselineKey) -> SideBySide:
+        """Compare a server with that of the commit that brought a baseline into git.
+
+        Raises:
+            GpuserveError: There is no such commit, git lacks it, or it has no such server; see `not_settled`.
+        """
+        return self.compare_builds(spec, self._base_build(stored, key))
+
+    def has_rounds(self, spec: PairedSpec, stored: Stored, key: BaselineKey) -> bool:
+        """Whether rounds beside a baseline's commit were measured in this run, or in an earlier one that kept them.
+
+        Raises:
+            GpuserveError: As `compare_with_base`.
+        """
+        return bool(self._memory(spec, self._base_build(stored, key).identity).rounds)
+
+    def is_base_build(self, stored: Stored, key: BaselineKey) -> bool:
+        """Whether this run measures the recorded build, or that of its base commit, with the same packages."""
+        here = self.here
+        if here.revision.content is None or stored.entry.software != here.software:
+            return False
+        if stored.entry.content == here.revision.content:
+            return True
+        try:
+            return self.reference_builds.content_of(self._base_commit(stored, key)) == here.revision.content
+        except GpuserveError:
+            return False
+
+    def _base_build(self, stored: Stored, key: BaselineKey) -> ReferenceBuild:
+        commit = self._base_commit(stored, key)
+        return self.reference_builds.find(revision=commit, python=None, called="the baseline's commit")
+
+    def _base_commit(self, stored: Stored, key: BaselineKey) -> str:
+        try:
+            return self.reference_builds.base_of(key.path, same_recording(key.path.read_bytes(), key.entry))
+        except NotInGit as problem:
+            if stored.entry.commit is not None:
+                return stored.entry.commit
+            where = "outside of git or with uncommitted changes"
+            raise NotInGit(f"{problem.summary}, and the entry was recorded {where}") from problem
 
     def compare_servers(self, spec: PairedSpec, base: Target) -> SideBySide:
         """Compare two servers of this checkout."""
         return self._side_by_side(spec, base, kind="duel", name="its opponent", identity="duel")
 
     def _memory(self, spec: PairedSpec, identity: str) -> Memory:
-        here = self.here
-        content = here.revision.content
-        subject = Subject(spec.nodeid, spec.label, here.host.id, here.device_kind, dict(spec.workload))
-        pair = None if content is None else Pair(subject, identity, content, dict(here.software))
+        content = self.here.revision.content
+        pair = None if content is None else Pair(spec.subject, identity, content, dict(self.here.software))
         # A retry within this run goes on too, whether or not anything outlasts the run.
-        known = (spec.nodeid, spec.label, str(sorted(spec.workload.items())), identity)
+        known = (str(spec.subject), identity)
         if known not in self._memories:
             self._memories[known] = Memory(self._kept, pair)
         return self._memories[known]
@@ -133,17 +178,7 @@ class PairedRunner:
     def _side_by_side(
         self, spec: PairedSpec, base: Target, *, kind: ReferenceKind, name: str, identity: str
     ) -> SideBySide:
-        here = self.here
-        content = here.revision.content
-        memory = self._memory(spec, identity)
-        terms = Terms(
-            shape=spec.shape,
-            requests_wanted=spec.requests_wanted,
-            tolerance=spec.tolerance,
-            most_foreign_cores=spec.foreign_cores,
-            by_turns=spec.by_turns,
-            seed=f"{spec.nodeid} {spec.label} {content or here.occasion}",
-        )
+        memory, terms = self._memory(spec, identity), spec.terms
         # What shows at the end of servers that this load was measured on is known before it goes on.
         self.starts.end_used(terms.seed)
         if not spec.goes_on:
@@ -156,28 +191,23 @@ class PairedRunner:
             kind=kind,
             name=name,
             memory=memory,
-            prior_of=_Priors(spec.stored, here.host.id, memory.past()),
-            most_foreign_cores=spec.foreign_cores,
+            prior_of=_priors(spec.stored, spec.subject.host, memory.past()),
+            most_foreign_cores=terms.most_foreign_cores,
             kept=memory.remark or in_run,
         )
 
 
-class _Priors:
+def _priors(
+    stored: Stored | None, host: str, past: Mapping[str, Sequence[Sequence[RoundPoint]]]
+) -> Callable[[Metric], Prior]:
     """What is believed of each metric's spread between starts, learned when it is first asked for."""
 
-    def __init__(self, stored: Stored | None, host: str, past: Mapping[str, Sequence[Sequence[RoundPoint]]]) -> None:
-        self._stored = stored
-        self._host = host
-        self._past = past
-        self._known: dict[str, Prior] = {}
+    @lru_cache
+    def prior_of(metric: Metric) -> Prior:
+        sessions = stored.sessions if stored is not None and stored.entry.host.id == host else ()
+        return learn_prior(metric, _costs_of_starts(metric, sessions), past.get(metric.name, ()))
 
-    def __call__(self, metric: Metric) -> Prior:
-        if metric.name not in self._known:
-            stored = self._stored
-            sessions = stored.sessions if stored is not None and stored.entry.host.id == self._host else ()
-            costs = _costs_of_starts(metric, sessions)
-            self._known[metric.name] = learn_prior(metric, costs, self._past.get(metric.name, ()))
-        return self._known[metric.name]
+    return prior_of
 
 
 def _costs_of_starts(metric: Metric, sessions: Sequence[Session]) -> list[list[float]]:

@@ -10,22 +10,20 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from pytest_gpuserve.compare.baseline_store import comparability, differences
 from pytest_gpuserve.compare.one_build import outside_git
-from pytest_gpuserve.compare.paired import (
-    Unconfirmed,
-    base_failed,
-    changes_since,
-    is_base_build,
-    make_confirmation,
-    only_code_compared,
-)
-from pytest_gpuserve.compare.paired_runner import PairedSpec
+from pytest_gpuserve.compare.paired_runner import PairedSpec, not_settled
 from pytest_gpuserve.device.host_reading import speed_text
+from pytest_gpuserve.device.rules import HOST_RULES, changes
+from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.experiment.pairing import BaseFailed
+from pytest_gpuserve.experiment.shape import Terms
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests, mean_sm_clock_mhz, mean_value, point
 from pytest_gpuserve.measure.rounds import OF_ONE_SERVER
 from pytest_gpuserve.measure.work import FEWEST_WINDOWS, unknown_work, unlike_work
+from pytest_gpuserve.store.kept import Subject
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.screen import screen_evidence
@@ -37,6 +35,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.compare.loads import TestLoads
     from pytest_gpuserve.compare.measurement import Measurement
     from pytest_gpuserve.device import Device
+    from pytest_gpuserve.experiment.environment import RunEnvironment
     from pytest_gpuserve.measure.streams import Streams
     from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.baseline import Stored
@@ -210,7 +209,7 @@ def _beside(
 
 def _is_base_build(case: TestLoads, measurement: Measurement, stored: Stored) -> bool:
     # The build of a server that somebody else runs is not known.
-    return measurement.is_own and is_base_build(case.paired_runner, stored, measurement.baseline_key)
+    return measurement.is_own and case.paired_runner.is_base_build(stored, measurement.baseline_key)
 
 
 def _why_alone(case: TestLoads, measurement: Measurement, metric: Metric) -> Reason | None:
@@ -227,24 +226,46 @@ def _paired_with_base(case: TestLoads, measurement: Measurement, metric: Metric,
     """The verdict beside the base commit; None where it cannot be asked, which the measurement notes."""
     if measurement.absent:
         return None
+    if measurement.paired is None:
+        try:
+            spec = spec_of(case, measurement, stored)
+            measurement.paired = case.paired_runner.compare_with_base(spec, stored, measurement.baseline_key)
+        except GpuserveError as problem:
+            measurement.absent = not_settled(problem)
+            return None
     # What was measured alone stays the run: further metrics are judged by it, as the baseline was measured alone.
     alone = list(measurement.run.sessions)
     try:
-        if measurement.paired is None:
-            measurement.paired = make_confirmation(
-                case.paired_runner, spec_of(case, measurement, stored), stored, measurement.baseline_key
-            )
         return case.settle_beside(measurement, lambda paired: paired.judge(metric, case.tolerance_of(metric)))
-    except Unconfirmed as problem:
-        measurement.absent = problem.reason
-        return None
     except BaseFailed as problem:
         # The comparison is kept for the time that it took.
-        measurement.absent = base_failed(problem)
+        measurement.absent = not_settled(problem)
         return None
     finally:
         if measurement.beside is None:
             measurement.run.sessions[:] = alone
+
+
+def changes_since(stored: Stored, here: RunEnvironment) -> tuple[str, ...]:
+    """List the differences from the recording beside the code: packages, driver, settings of the GPU and the host."""
+    last = stored.entry
+    changed = [
+        f"{name} {last.software.get(name, 'absent')} -> {here.software.get(name, 'absent')}"
+        for name in sorted({*last.software, *here.software})
+        if last.software.get(name) != here.software.get(name)
+    ]
+    changed += changes(msgspec.to_builtins(last.device), msgspec.to_builtins(here.device_record()))
+    if last.host.id == here.host.id:
+        changed += changes(msgspec.to_builtins(last.host), msgspec.to_builtins(here.host_record()), HOST_RULES)
+    return tuple(changed)
+
+
+def only_code_compared(changed: tuple[str, ...]) -> tuple[Reason, ...]:
+    """What a comparison with the base commit cannot see, for both sides have it now."""
+    if not changed:
+        return ()
+    text = f"only the code was compared: both sides now have {'; '.join(changed)}"
+    return (Reason(ReasonKind.SHARED_CHANGES, text),)
 
 
 def may_begin_paired(case: TestLoads, measurement: Measurement, stored: Stored) -> bool:
@@ -280,17 +301,19 @@ def spec_of(case: TestLoads, measurement: Measurement, stored: Stored | None) ->
         measurement: The load.
         stored: Its baseline, which tells how far starts lie apart where it can be compared with.
     """
+    here, policy, label = case.here, case.policy, measurement.run.label
     return PairedSpec(
-        nodeid=case.nodeid,
-        label=measurement.run.label,
-        candidate=measurement.target,
-        shape=measurement.shape,
-        workload=measurement.workload.must_match,
-        requests_wanted=measurement.shape.requests_wanted,
-        tolerance=case.tolerance_of(METRICS["throughput"]),
-        by_turns=case.policy.one_at_a_time,
-        foreign_cores=case.policy.foreign_cores,
-        stored=None if why_absent(case, measurement, stored) or not may_screen(case.here.device) else stored,
+        Subject(case.nodeid, label, here.host.id, here.device_kind, dict(measurement.workload.must_match)),
+        measurement.target,
+        Terms(
+            measurement.shape,
+            requests_wanted=measurement.shape.requests_wanted,
+            tolerance=case.tolerance_of(METRICS["throughput"]),
+            most_foreign_cores=policy.foreign_cores,
+            by_turns=policy.one_at_a_time,
+            seed=f"{case.nodeid} {label} {here.revision.content or here.occasion}",
+        ),
+        stored=None if why_absent(case, measurement, stored) or not may_screen(here.device) else stored,
         goes_on=case.goes_on,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -10,7 +9,8 @@ import pytest
 
 from pytest_gpuserve.builds.worktree import ReferenceBuilds
 from pytest_gpuserve.compare.baseline_store import BaselineKey
-from pytest_gpuserve.compare.paired import Unconfirmed, changes_since, make_confirmation
+from pytest_gpuserve.compare.paired_runner import PairedRunner, PairedSpec, not_settled
+from pytest_gpuserve.compare.screen import changes_since
 from pytest_gpuserve.errors import GpuserveError, NotInRevision, ServerFailed
 from pytest_gpuserve.store.baseline import Stored
 from tests.compare.world import FakeOpponents
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.builds.worktree import ReferenceBuild
-    from pytest_gpuserve.compare.paired_runner import PairedRunner, PairedSpec
     from pytest_gpuserve.compare.side_by_side import SideBySide
     from pytest_gpuserve.store.schema import Entry
 
@@ -50,13 +49,13 @@ def test_changed_packages_are_named(software: Mapping[str, str], expected: tuple
 # -- why it cannot be had
 
 
-@dataclass
-class Beside:
-    """An arena that notes whom it compares with."""
+class Beside(PairedRunner):
+    """Notes which build it compares with."""
 
-    reference_builds: ReferenceBuilds
-    problem: GpuserveError | None = None
-    compared: list[ReferenceBuild] = field(default_factory=list)
+    def __init__(self, reference_builds: ReferenceBuilds, problem: GpuserveError | None = None) -> None:
+        self.reference_builds = reference_builds
+        self.problem = problem
+        self.compared: list[ReferenceBuild] = []
 
     def compare_builds(self, spec: PairedSpec, reference_build: ReferenceBuild) -> SideBySide:
         """See `PairedRunner`."""
@@ -66,10 +65,9 @@ class Beside:
         return cast("SideBySide", "the comparison")
 
     def confirm(self, made: Entry, path: Path) -> SideBySide:
-        """Make the confirmation of a baseline ready."""
+        """Make the comparison with the commit of a baseline ready."""
         path.touch()
-        key = BaselineKey(path, "test_a")
-        return make_confirmation(cast("PairedRunner", self), cast("PairedSpec", None), Stored(made, ()), key)
+        return self.compare_with_base(cast("PairedSpec", None), Stored(made, ()), BaselineKey(path, "test_a"))
 
 
 def test_the_commit_of_the_baseline_is_compared_with(tmp_path: Path) -> None:
@@ -92,6 +90,8 @@ def test_what_the_commit_does_not_have_is_a_reason(tmp_path: Path) -> None:
         (Beside(reference_builds, NotInRevision("it has no app.py")), entry(), ["it has no app.py"]),
         (Beside(reference_builds, ServerFailed("it does not answer")), entry(), ["it does not answer"]),
     ):
-        with pytest.raises(Unconfirmed) as caught:
+        with pytest.raises(GpuserveError) as caught:
             paired_runner.confirm(made, tmp_path / "test_a.json")
-        assert all(each in str(caught.value) for each in words)
+        text = str(not_settled(caught.value))
+        assert text.startswith("it could not be settled side by side: ")
+        assert all(each in text for each in words)
