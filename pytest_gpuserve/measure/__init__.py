@@ -1,1 +1,1 @@
-"""What was measured: latencies, windows, server starts, sessions, and the statistics of them."""
+"""Measurements: latencies, windows, server starts, sessions, and the statistics of them."""

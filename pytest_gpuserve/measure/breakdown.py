@@ -1,9 +1,9 @@
-"""Where the time of an average request went, so that two servers can be told apart by more than their latency.
+"""Components of the time of an average request, so that two servers can be told apart by more than their latency.
 
-The seven components of `Breakdown` are those of perf_analyzer's tables ("Client Send", "Network+Server Send/Recv",
-"Server Queue", "Server Compute Input", "Infer", "Output", "Client Recv"; documentation of Triton's perf_analyzer,
-"Metrics"). The server's are means over its requests, each of which Triton charges the whole time of its batch.
-`Profile` is of any server: what it counts, and what that leaves.
+The seven components of `Breakdown` are those of perf_analyzer's tables (documentation of Triton's perf_analyzer,
+"Metrics"): "Client Send", "Network+Server Send/Recv", "Server Queue", "Server Compute Input", "Infer", "Output",
+"Client Recv". The server's components are means over its requests. Triton charges each request the whole time of its
+batch. `Profile` exists for any server: what it counts, and the rest.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 EXCESS_SHARE: Final = 0.10
-"""By so much of the latency server and client may count more than it: requests that were under way at the begin and the
-end of the measured time are counted by one of them."""
+"""Share of the latency by which server and client may count more than it. Only one of them counts requests that were in
+flight at the begin or end of the measured time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,15 @@ class Breakdown:
     """Seconds of an average request; together they are its mean latency.
 
     Args:
-        client_send: From the begin of its send until its last byte was handed to the kernel; 0 where it is small.
-        network: The rest: the network, and what the server does before its queue and after its computation. A little
-            below 0 where it is small and the requests that are under way at the ends weigh more.
-        queue: Its wait in the server.
-        compute_input: Carrying its batch's inputs to the model.
-        compute_infer: Execution of its batch.
-        compute_output: Carrying its batch's outputs back. With an asynchronous device it may hold the execution too:
-            compare the sum of the three.
-        client_receive: From the first byte of its answer until the last; 0 where that came at once.
+        client_send: From the begin of the send until its last byte was handed to the kernel; 0 if the request is small.
+        network: The rest: the network, and the server outside its queue and computation. It may be a little below 0 if
+            it is small, because of the requests in flight at the ends.
+        queue: Wait in the server.
+        compute_input: Transfer of the batch's inputs to the model.
+        compute_infer: Execution of the batch.
+        compute_output: Transfer of the batch's outputs back. With an asynchronous device this may contain the execution
+            too: compare the sum of the three.
+        client_receive: From the first byte of the answer until the last; 0 if they came together.
     """
 
     client_send: float
@@ -58,20 +58,20 @@ class Breakdown:
 
     @property
     def total(self) -> float:
-        """Their sum: the mean latency in seconds."""
+        """Sum of the components: the mean latency in seconds."""
         return math.fsum(getattr(self, field.name) for field in fields(self))
 
 
 def breakdown_of(summary: Summary, counters: Counters | None, client: Client) -> Breakdown:
-    """Break a mean latency down by what server and client counted.
+    """Break a mean latency down by the counts of server and client.
 
     Raises:
-        NotMeasured: The server does not count these parts by request, the client does not time its sends, it was an
-            open loop, whose latencies hold a wait in the client too, or what was counted is more than the latency.
+        NotMeasured: The server does not count these parts by request, the client does not time its sends, or the counts
+            exceed the latency. Latencies of an open loop contain a wait in the client, so they cannot be broken down.
     """
     if client.service.total:
         raise NotMeasured(
-            "the latency of an open loop cannot be broken down: it holds what requests waited in the client",
+            "the latency of an open loop cannot be broken down: it contains the wait of requests in the client",
             remedies=["load(..., concurrency=...)"],
         )
     stages = {} if counters is None else _asked(counters).stages
@@ -89,8 +89,8 @@ def breakdown_of(summary: Summary, counters: Counters | None, client: Client) ->
     known = (send, queue, compute_input, compute_infer, compute_output, receive)
     if math.fsum(known) > summary.mean * (1 + EXCESS_SHARE):
         raise NotMeasured(
-            f"the latency cannot be broken down: a request took {format_seconds(summary.mean)}, and server and client"
-            f" count {format_seconds(math.fsum(known))} of it, so they have not counted the same requests"
+            f"the latency cannot be broken down: a request took {format_seconds(summary.mean)}, but server and client"
+            f" count {format_seconds(math.fsum(known))} of it, so they did not count the same requests"
         )
     return Breakdown(
         client_send=send,
@@ -104,50 +104,51 @@ def breakdown_of(summary: Summary, counters: Counters | None, client: Client) ->
 
 
 def _asked(counters: Counters) -> Counters:
-    """Those of the model that requests name: of an ensemble the whole, not the model in it that batches."""
+    """Counters of the model that requests name: of a whole ensemble, not of the batching model inside it."""
     time = counters.stages.get(SERVER)
     alike: Iterable[Counters] = (part for part in counters.parts.values() if part.stages.get(SERVER) == time)
     return next(iter(alike), counters) if time is not None else counters
 
 
 class QueueFrom(str, Enum):
-    """How the time in the queue is known."""
+    """Origin of the time in the queue."""
 
     COUNTER = "counter"
     """The server counts it."""
 
     SERVER = "server"
-    """It is what computation leaves of the server's own time; the wait for a batch to fill is in it."""
+    """The server's own time minus the computation; contains the wait for a batch to fill."""
 
     LATENCY = "latency"
-    """It is what computation leaves of the latency: the network and the client are in it too."""
+    """The latency minus the computation; contains network and client."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Where the mean latency of a server came from. What is not counted is None.
+    """Parts of a server's mean latency. A part that is not counted is None.
 
-    Where they are known, ``queue_seconds``, ``compute_seconds``, ``other_compute`` and ``outside_seconds`` add up to
-    ``mean_seconds``, but for what is rounded up to zero. A batch counts once in ``compute_seconds`` however many
-    requests wait for it: where large batches take longer than small ones, some of a request's wait is in the queue.
+    If they are known, ``queue_seconds``, ``compute_seconds``, ``other_compute`` and ``outside_seconds`` add up to
+    ``mean_seconds``, except for values that are rounded up to zero. A batch counts once in ``compute_seconds``, for any
+    number of requests. If large batches take longer than small ones, part of a request's wait is in the queue.
 
     Args:
         mean_seconds: Mean latency.
         p99_seconds: 99th percentile of the latency.
         client_cores: Cores that the load engine used, on average.
-        client_lag_seconds: 99th percentile of how late requests were sent.
+        client_lag_seconds: 99th percentile of the delay of sends.
         items_per_batch: Items of an average batch.
-        formation_seconds: Time in which an average batch filled; of it the queue has a part.
-        compute_seconds: Computation of an average batch, in the stage that batches.
-        other_compute: The same of the pipeline's other stages, by stage.
-        queue_seconds: What an average request waits in the server for its computation; see ``queue_from``.
-        queue_from: How ``queue_seconds`` is known.
-        outside_seconds: What an average request spends in the network and the client; None if it is in the queue.
+        formation_seconds: Time in which an average batch filled; partly contained in the queue.
+        compute_seconds: Computation of an average batch, in the batching stage.
+        other_compute: Computation of an average batch in the pipeline's other stages, by stage.
+        queue_seconds: Wait of an average request in the server for its computation; see ``queue_from``.
+        queue_from: Origin of ``queue_seconds``.
+        outside_seconds: Time of an average request in the network and the client; None if it is in the queue.
         clock_mhz: Clock of the GPU under load.
-        ttft_seconds: Of streams, mean time to the first token: what waits and prefill take.
-        tpot_seconds: Mean time for each token after it; None where not every answer says how many it has.
-        tokens: Of an average answer; None as above.
-        cached_share: Of the prompt tokens, those that came from the prefix cache.
+        ttft_seconds: Mean time to the first token of streams: waits and prefill.
+        tpot_seconds: Mean time for each later token; None if some answers do not report their token count.
+        tokens: Tokens of an average answer; None likewise.
+        cached_share: Share of the prompt tokens that came from the prefix cache.
+        preemptions: Preemptions of sequences in 1000 requests.
         preemptions: Of sequences, in 1000 requests.
     """
 
@@ -179,17 +180,17 @@ def profile_of(windows: Iterable[Window], client: Client) -> Profile:
     """Sum up windows of one server, or of several starts of it.
 
     Args:
-        windows: The windows; those without counters add to the latency alone.
-        client: What the load engine saw in them; empty where that was not kept, as in a baseline.
+        windows: The windows; those without counters contribute only to the latency.
+        client: Observations of the load engine in them; empty if they were not kept, as in a baseline.
 
     Raises:
-        ValueError: No request was answered in them.
+        ValueError: No request was answered in the windows.
     """
     known = list(windows)
     total = Window.total(known)
     mean = total.latency.mean
     if mean is None:
-        raise ValueError("without a request there is no latency to explain")
+        raise ValueError("the latency of windows without answered requests cannot be explained")
     stages = {name: time.mean for name, time in sorted(total.stages.items()) if time.count}
     other = {
         name.removeprefix(OTHER_COMPUTE): seconds for name, seconds in stages.items() if name.startswith(OTHER_COMPUTE)
@@ -220,7 +221,7 @@ def profile_of(windows: Iterable[Window], client: Client) -> Profile:
 def _rest(
     mean: float, stages: Mapping[str, float], other: float
 ) -> tuple[float | None, QueueFrom | None, float | None]:
-    """Queue, how it is known, and what is spent outside of the server."""
+    """Queue, its origin, and the time outside the server."""
     server = stages.get(SERVER)
     if COMPUTE not in stages:
         queue = stages.get(QUEUE)

@@ -1,12 +1,11 @@
-"""Whether all was in a state to be measured: which windows to measure again, and which runs prove nothing.
+"""Conditions of a measurement: which windows to measure again, and which runs prove nothing.
 
-A window is rejected for what disturbed the GPU or the client while it was measured, never for what was measured in it:
-to throw away slow windows for being slow would hide the very regression that is looked for. So nothing here sees a
+A window is rejected for a disturbance of the GPU or the client, never for the numbers measured in it. To throw away
+slow windows for being slow would hide the very regression that the test looks for. So this module never sees a
 throughput.
 
-There are three answers: all well, something wrong, and not known. What is not known is shown beside the verdict:
-many GPUs do not have every value. Only where nothing at all is known of a GPU, or not the clock that its baseline
-has, does a run prove nothing.
+A condition is good, bad or unknown. Unknown conditions are shown beside the verdict, because many GPUs do not have
+every value. A run proves nothing if its GPU has no known value at all, or lacks the clock that its baseline has.
 """
 
 from __future__ import annotations
@@ -30,13 +29,13 @@ if TYPE_CHECKING:
 MIB: Final = 1 << 20
 
 LEAST_CLOCK_SHARE: Final = 0.95
-"""Of the baseline's SM clock; below it the GPU was a slower one, whatever the reason."""
+"""Smallest share of the baseline's SM clock; below it the GPU was a slower one, for any reason."""
 
 MOST_REJECTED_SHARE: Final = 1 / 3
-"""Of the windows; what is left of a run that loses more is its lucky part."""
+"""Largest share of rejected windows; the rest of a run that loses more is its lucky part."""
 
 MEMORY_TOLERANCE_BYTES: Final = 64 * MIB
-"""Memory that a driver may keep of a process that has ended, on any GPU seen so far, with room to spare."""
+"""Memory that a driver may keep of a process that has ended: the most seen on any GPU, with a margin."""
 
 MOST_UNSEEN_BYTES: Final = 1024 * MIB
 """Memory in use without a process; a driver keeps up to half of it for itself."""
@@ -49,16 +48,16 @@ SLOWDOWNS: Final = {
 }
 """Clock-event reasons that disturb a window, as nvml.h documents them under nvmlClocksEventReasons.
 
-The others do not: idle (0x1) is a server that has nothing to do, which is a result; application clocks (0x2), sync
-boost (0x10) and display clocks (0x100) are settings, the same in every window. Neither does the power cap (0x4): a GPU
-at its power limit is how most GPUs work under full load, it was so when the baseline was recorded, and a change that
-makes it draw more for the same work is a regression to be found. Where the cap takes the clock below the baseline's,
-the clock itself says so.
+The other reasons do not disturb. Idle (0x1) means a server without work, which is a result. Application clocks (0x2),
+sync boost (0x10) and display clocks (0x100) are settings, the same in every window. The power cap (0x4) does not
+disturb either. Most GPUs work at their power limit under full load, also when the baseline was recorded. A change that
+draws more power for the same work is a regression to be found. If the cap takes the clock below the baseline's, the
+rule on the clock finds it.
 """
 
 APPLICATION_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})
-"""XIDs that say nothing of the GPU's health: the list that NVIDIA's device plugin ignores. The driver logs 45, and
-sometimes another of them, of a server that works while pytest-gpuserve ends it."""
+"""XIDs that do not tell about the GPU's health: the list that NVIDIA's device plugin ignores. The driver may log 45,
+and sometimes others, for a healthy server that pytest-gpuserve ends."""
 
 _COOL: Final = "let it cool, see to its fans, its airflow and its power supply (`nvidia-smi -q -d PERFORMANCE`)"
 
@@ -72,9 +71,9 @@ class WindowCondition:
     """The condition of a window.
 
     Args:
-        rejected: The disturbances of the GPUs in it; if there are any, it is measured again.
-        unknown: What could not be seen.
-        client: What disturbed the client in it; likewise.
+        rejected: Disturbances of the GPUs; a window with any is measured again.
+        unknown: Values that could not be read.
+        client: Disturbances of the client; likewise.
     """
 
     rejected: tuple[str, ...] = ()
@@ -83,12 +82,12 @@ class WindowCondition:
 
     @property
     def again(self) -> tuple[str, ...]:
-        """Why it is to be measured again, in words; empty if it is not."""
+        """Reasons to measure it again, in words; empty if it is good."""
         return (*self.rejected, *map(str, self.client))
 
     @property
     def good(self) -> bool:
-        """Whether all was seen, and all was well."""
+        """Whether all values were read, and all are good."""
         return not self.again and not self.unknown
 
 
@@ -97,8 +96,8 @@ class RunCondition:
     """The condition of a run.
 
     Args:
-        invalid: Why it proves nothing, with what helps.
-        unknown: What could not be seen; it is shown, and by itself does not fail the run.
+        invalid: Reasons why the run proves nothing, with a remedy.
+        unknown: Values that could not be read. They are shown, and do not fail the run.
     """
 
     invalid: tuple[Reason, ...] = ()
@@ -106,7 +105,7 @@ class RunCondition:
 
     @classmethod
     def together(cls, parts: Iterable[RunCondition]) -> RunCondition:
-        """Put together what several rules say; each once."""
+        """Combine the results of several rules, each reason once."""
         known = list(parts)
         return cls(
             tuple(dict.fromkeys(reason for part in known for reason in part.invalid)),
@@ -121,21 +120,21 @@ def judge_window(
     baseline_clocks_mhz: Mapping[str, float] | None = None,
     least_clock_share: float = LEAST_CLOCK_SHARE,
 ) -> WindowCondition:
-    """Judge whether GPUs were undisturbed in a window.
+    """Judge whether the GPUs were undisturbed in a window.
 
     Args:
-        telemetry: Of the window.
-        uuids: The GPUs that the server runs on; without one nothing is asked.
-        baseline_clocks_mhz: Mean SM clock of each while it computed, under the same load when the baseline was
-            recorded. It is not compared where there is none, or where the GPU had nothing to do in the window.
-        least_clock_share: Of it.
+        telemetry: Telemetry of the window.
+        uuids: GPUs of the server; without any, no rule applies.
+        baseline_clocks_mhz: Mean SM clock of each computing GPU, under the same load when the baseline was recorded. A
+            GPU without an entry, or without work in the window, is not compared.
+        least_clock_share: Smallest share of the baseline's clock.
     """
     rejected: list[str] = []
     unknown: list[str] = []
     for uuid in uuids:
         gpu = telemetry.gpus.get(uuid)
         if gpu is None or not telemetry.covered:
-            unknown.append(f"{uuid}: no telemetry of all of the window")
+            unknown.append(f"{uuid}: no telemetry of the whole window")
         else:
             found = _judge_gpu(gpu, (baseline_clocks_mhz or {}).get(uuid), least_clock_share)
             rejected.extend(found.rejected)
@@ -167,7 +166,7 @@ def _judge_gpu(gpu: GpuTelemetry, baseline_mhz: float | None, least_share: float
 
 
 def judge_windows(conditions: Sequence[WindowCondition]) -> RunCondition:
-    """Judge whether so many of all measured windows were disturbed that the rest proves nothing."""
+    """Judge whether too many of all measured windows were disturbed, so that the rest proves nothing."""
     count = len(conditions)
     rejected = [condition for condition in conditions if condition.again]
     blind = [condition for condition in conditions if condition.unknown]
@@ -187,12 +186,12 @@ def judge_windows(conditions: Sequence[WindowCondition]) -> RunCondition:
 
 
 def judge_known(samples: Iterable[TelemetrySample], uuids: Iterable[str], *, needs_clock: bool) -> RunCondition:
-    """Judge whether enough was seen of the GPUs in the samples of a run.
+    """Judge whether enough values of the GPUs were read in a run.
 
     Args:
-        samples: Without one nothing is known.
+        samples: Samples of the run; without any, all is unknown.
         uuids: The GPUs.
-        needs_clock: Whether the baseline has an SM clock, with which this run's is compared.
+        needs_clock: Whether the baseline has an SM clock to compare with.
     """
     known = list(samples)
     invalid = []
@@ -200,21 +199,21 @@ def judge_known(samples: Iterable[TelemetrySample], uuids: Iterable[str], *, nee
         seen = [gpu for sample in known for gpu in sample.gpus if gpu.uuid == uuid]
         if all(gpu == GpuSample(uuid) for gpu in seen):
             text = (
-                f"nothing is known of {uuid}: NVML told none of its values during this run, so it may have been slow,"
-                " hot or shared; see that `nvidia-smi -q` shows it, and `python -m pytest_gpuserve.doctor`"
+                f"no value of {uuid} is known: NVML reported none during this run, so the GPU may have been slow, hot"
+                " or shared; check that `nvidia-smi -q` shows it, and run `python -m pytest_gpuserve.doctor`"
             )
             invalid.append(Reason(ReasonKind.GPU_UNKNOWN, text, about=uuid))
         elif needs_clock and _longest_gap(gpu.sm_clock_mhz for gpu in seen) >= MOST_FAILURES:
             text = (
-                f"SM clock of {uuid} unknown: the baseline has one, and whether this GPU was a slower one cannot be"
-                " said; see that `nvidia-smi -q -d CLOCK` shows it, or record a baseline without: --baseline-update"
+                f"SM clock of {uuid} unknown: the baseline has one, but this GPU may have been slower; check that"
+                " `nvidia-smi -q -d CLOCK` shows it, or record a baseline without one: --baseline-update"
             )
             invalid.append(Reason(ReasonKind.GPU_UNKNOWN, text, about=f"SM clock of {uuid}"))
     return RunCondition(tuple(invalid))
 
 
 def _longest_gap(values: Iterable[object]) -> int:
-    """How many values in a row are not known, at most."""
+    """Largest number of unknown values in a row."""
     return max((len(list(run)) for unknown, run in groupby(values, lambda value: value is None) if unknown), default=0)
 
 
@@ -224,15 +223,15 @@ def judge_processes(
     *,
     server_began_ns: int,
 ) -> RunCondition:
-    """Judge whether others computed on the GPUs.
+    """Judge whether other processes computed on the GPUs.
 
-    Within a container NVML may list pids of another namespace, in which none of the server's is found. Then nobody
-    knows their owner; but before the server was started no process there can have been ours.
+    Within a container NVML may list pids of another namespace, so that no process of the server is found. The owner of
+    those pids is then unknown. But a process that was there before the server's start cannot be ours.
 
     Args:
-        samples: Of the run, and of a second or more before the server's start.
+        samples: Samples of the run, and of a second or more before the server's start.
         uuids: The GPUs.
-        server_began_ns: When the server was started, by the samples' clock.
+        server_began_ns: Time of the server's start, by the samples' clock.
     """
     looked: dict[str, list[tuple[int, Sequence[DeviceProcess]]]] = {uuid: [] for uuid in uuids}
     for sample in samples:
@@ -265,7 +264,7 @@ def _judge_looks(
 
 
 def _others(lists: Iterable[Sequence[DeviceProcess]]) -> list[DeviceProcess]:
-    """Foreign processes, each once, as last seen: an ended process loses its parents before it leaves the GPU."""
+    """Foreign processes, each once, as last seen: a process that ends loses its parents before it leaves the GPU."""
     seen = [process for processes in lists for process in processes]
     ours = {process.pid for process in seen if process.ours}
     found = {process.pid: process for process in seen if process.pid not in ours}
@@ -274,10 +273,10 @@ def _others(lists: Iterable[Sequence[DeviceProcess]]) -> list[DeviceProcess]:
 
 @dataclass(frozen=True, slots=True)
 class RestState:
-    """The use of a GPU before anything of the session runs on it.
+    """Use of a GPU before any process of the session runs on it.
 
     Args:
-        busy: Highest utilisation; of an instance None, for that is its whole GPU's.
+        busy: Highest utilisation; None for a MIG instance, which has only that of its whole GPU.
         used_bytes: Most memory in use.
     """
 
@@ -294,7 +293,7 @@ class RestState:
 
     @property
     def is_used(self) -> bool:
-        """Whether somebody uses it, visibly or not."""
+        """Whether other processes use it, visibly or not."""
         return bool(self.busy) or (self.used_bytes or 0) > MOST_UNSEEN_BYTES
 
     def __str__(self) -> str:
@@ -304,7 +303,7 @@ class RestState:
 
 
 def judge_rest(samples: Iterable[TelemetrySample], uuids: Iterable[str]) -> RunCondition:
-    """Judge whether others used the GPUs before the server's start, whose processes need not be visible.
+    """Judge whether other processes, visible or not, used the GPUs before the server's start.
 
     Since driver 535.113 NVML does not list the processes of other containers.
     """
@@ -337,9 +336,9 @@ def judge_memory(
 
     Args:
         uuid: The GPU.
-        before_bytes: Used on it before the server's start; None if not known.
-        after_bytes: Used on it some time after the server's end; None if not known.
-        tolerance_bytes: That the driver may keep.
+        before_bytes: Memory in use before the server's start; None if unknown.
+        after_bytes: Memory in use some time after the server's end; None if unknown.
+        tolerance_bytes: Memory that the driver may keep.
     """
     if before_bytes is None or after_bytes is None:
         return RunCondition(unknown=(f"{uuid}: whether the server gave its memory back",))
@@ -347,9 +346,9 @@ def judge_memory(
     if kept <= tolerance_bytes:
         return RunCondition()
     text = (
-        f"memory not given back: on {uuid} {kept / MIB:.0f} MiB more were in use after the server's end"
+        f"memory not given back: {uuid} had {kept / MIB:.0f} MiB more in use after the server's end"
         f" ({after_bytes / MIB:.0f} MiB) than before its start ({before_bytes / MIB:.0f} MiB), over"
-        f" {tolerance_bytes / MIB:.0f} MiB; see who holds it: `nvidia-smi`, `fuser -v /dev/nvidia*`"
+        f" {tolerance_bytes / MIB:.0f} MiB; find the holder with `nvidia-smi` and `fuser -v /dev/nvidia*`"
     )
     return RunCondition((Reason(ReasonKind.MEMORY_NOT_GIVEN_BACK, text, about=uuid),))
 
@@ -363,12 +362,12 @@ def judge_use(
 ) -> RunCondition:
     """Judge whether a server used its GPUs under load.
 
-    A process of its own, utilisation, or memory: each shows use. Memory tells also in a container whose processes NVML
-    does not list, and under a load too light for 1 % of utilisation: a CUDA context takes 100 MiB or more.
+    A process of its own, utilisation, or memory: each shows use. Memory also tells in a container whose processes NVML
+    does not list, and under a load too light for 1 % of utilisation. A CUDA context takes 100 MiB or more.
 
     Args:
-        samples: Under load; none is none yet.
-        before_bytes: Memory in use on each before the server's start; None if not known.
+        samples: Samples under load; an empty list means none yet.
+        before_bytes: Memory in use on each GPU before the server's start; None if unknown.
         remedy: The server's own setting that puts its model on the GPU.
     """
     known = list(samples)
@@ -396,7 +395,7 @@ def judge_events(events: Iterable[GpuEvent], uuids: Iterable[str], *, load_ns: t
     """Judge events of the GPUs: errors that the driver reports (XID), or their loss.
 
     Args:
-        load_ns: From when to when a load is measured; the XIDs of an application count only then.
+        load_ns: Begin and end of the measured load; the XIDs of an application count only within it.
     """
     wanted = set(uuids)
     begin_ns, end_ns = load_ns
@@ -408,7 +407,7 @@ def judge_events(events: Iterable[GpuEvent], uuids: Iterable[str], *, load_ns: t
         if event.kind == "lost":
             about = f"{event.uuid} lost"
             text = (
-                f"GPU lost: {event.uuid} answers no more (GPU is lost); see `dmesg | grep -i xid`, and restart the"
+                f"GPU lost: {event.uuid} no longer answers (GPU is lost); see `dmesg | grep -i xid`, and restart the"
                 " machine"
             )
         else:
@@ -435,8 +434,8 @@ def judge_ecc(
         Reason(
             ReasonKind.GPU_ERROR,
             f"uncorrected ECC errors on {uuid}: {max(seen) - seen[0]} in this run ({max(seen)} since the driver was"
-            " loaded); results cannot be trusted: reset the GPU (`nvidia-smi --gpu-reset`), and replace it if they"
-            " come again",
+            " loaded). Results cannot be trusted. Reset the GPU (`nvidia-smi --gpu-reset`), and replace it if the"
+            " errors come again",
             about=f"ECC of {uuid}",
         )
         for uuid, seen in counts.items()

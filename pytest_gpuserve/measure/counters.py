@@ -1,4 +1,4 @@
-"""What a server says of itself: what it counted between two readings, and how it is set up."""
+"""A server's own counts between two readings, and its actual settings."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ class WentBackwards(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """A reading of a server's own counters; they only ever rise while it lives, but for ``pending``.
+    """A reading of a server's own counters. They only rise during its life, except ``pending``.
 
     Args:
-        items: Items executed by its batching stage since it started; 0 where it does not count them.
-        batches: Executions, that is batches that they were executed in; 0 likewise.
-        batch_sizes: Executions by batch size; the key is the upper edge of the server's own bucket. Empty where it does
-            not tell.
-        stages: Where its time went since it started, by the names of ``measure/window.py``, such as ``compute``; a
-            stage that it does not count is left out.
-        requests: Requests of all clients that it answered well; None where it does not count them.
-        pending: Requests that are in it right now, as far as it counts them; None where it does not tell.
-        parts: The same for each of its models, or stages of its pipeline, by
-            name; their own parts are empty.
+        items: Items that its batching stage has executed since the start; 0 if not counted.
+        batches: Batches that it has executed; 0 likewise.
+        batch_sizes: Executions by batch size; the key is the upper edge of the server's own bucket. Empty if not
+            reported.
+        stages: Time since the start by stage, by the names of ``measure/window.py``, such as ``compute``. Stages that
+            are not counted are left out.
+        requests: Well answered requests of all clients; None if not counted.
+        pending: Requests in the server right now, as far as it counts them; None if not reported.
+        parts: Counters of each of its models, or stages of its pipeline, by name; their own parts are empty.
         counts_batches: Whether it counts items and batches.
-        tallies: What else it counts, by the names of ``measure/window.py``, such as ``prompt_tokens``.
+        tallies: Further counts, by the names of ``measure/window.py``, such as ``prompt_tokens``.
     """
 
     items: int
@@ -42,18 +41,18 @@ class Counters:
 
 
 def counted_between(before: Counters, after: Counters) -> Counters:
-    """What a server counted between two readings; ``pending`` is that of the later one.
+    """Difference of two readings; ``pending`` is that of the later one.
 
-    Batch sizes, stages and parts in which nothing happened are left out.
+    Batch sizes, stages and parts without a change are left out.
 
     Raises:
-        WentBackwards: A counter is smaller than before, or a part that had counted is gone; names it.
+        WentBackwards: A counter is smaller than before, or a part is gone; the text names it.
     """
     return _between("", before, after)
 
 
 def _between(where: str, before: Counters, after: Counters) -> Counters:
-    # First, for where the whole has fallen the part that fell says more.
+    # Parts first: if the whole has fallen, the part that fell says more.
     nothing = Counters(items=0, batches=0)
     parts = {
         name: _between(f"{name}: ", before.parts.get(name, nothing), after.parts.get(name, nothing))
@@ -97,7 +96,7 @@ def _rise(what: str, before: int, after: int) -> int:
 
 
 def added(readings: list[Counters]) -> Counters | None:
-    """Put together what was counted in several stretches; None of none. ``pending`` has no sum."""
+    """Sum of the counts of several stretches; None for none. ``pending`` has no sum."""
     if not readings:
         return None
     sizes: dict[str, int] = {}
@@ -131,8 +130,8 @@ class StageTime:
     """Time that a server counted in one of its stages, such as `COMPUTE`.
 
     Args:
-        seconds: Their sum; times that overlap count each.
-        count: Of requests or batches, as the stage's name says.
+        seconds: Sum of the times; overlapping times count each.
+        count: Number of requests or batches, as the stage's name says.
     """
 
     seconds: float
@@ -143,25 +142,25 @@ class StageTime:
 
     @property
     def mean(self) -> float:
-        """Seconds of one of them. Raises ZeroDivisionError where there was none."""
+        """Mean seconds. Raises ZeroDivisionError if the count is 0."""
         return self.seconds / self.count
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSetting:
-    """One setting of a server, as text: what it uses and what was asked for; None where that is not known."""
+    """One setting of a server, as text: the value in use and the requested one; None if unknown."""
 
     used: str | None
     asked: str | None = None
 
     @property
     def differs(self) -> bool:
-        """Whether the server is known to use something else than what was asked for."""
+        """Whether the server is known to use another value than requested."""
         return self.asked is not None and self.used is not None and self.asked != self.used
 
 
 def moved(before: Mapping[str, ServerSetting], after: Mapping[str, ServerSetting]) -> list[str]:
-    """Say in words what a server uses that it did not use before; what is not known on both sides has not moved."""
+    """Describe settings that the server did not use before; a value that is unknown before or now has not moved."""
     return [
         f"setting {name}: {before[name].used} before, {setting.used} now"
         for name, setting in after.items()
@@ -170,7 +169,7 @@ def moved(before: Mapping[str, ServerSetting], after: Mapping[str, ServerSetting
 
 
 def differences(settings: Mapping[str, ServerSetting]) -> list[str]:
-    """Say in words where a server uses something else than what was asked for, in the order of the settings."""
+    """Describe settings that are not as requested, in their order."""
     return [
         f"{name}: asked for {setting.asked}, the server uses {setting.used}"
         for name, setting in settings.items()

@@ -1,8 +1,8 @@
 """A mergeable log-bucket histogram of latencies, so that memory does not grow with the number of requests.
 
-A bucket ``i`` holds the latencies in ``[1.001**i, 1.001**(i+1))`` nanoseconds and is reported by its geometric
-middle, so that no latency is off by more than 0.05 %. A coarser sketch (1 %, as many tools use) would be as coarse
-as the changes that a gate must tell apart.
+A bucket ``i`` holds the latencies in ``[1.001**i, 1.001**(i+1))`` nanoseconds. Its geometric middle stands for all of
+them, so each latency is at most 0.05 % off. A coarser sketch (1 %, as in many tools) would be as coarse as the changes
+that a gate must tell apart.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ BASE = 1.001
 LOG_BASE = math.log(BASE)
 LOG2_BASE = math.log2(BASE)
 LARGEST_BUCKET = 60_000
-"""Bucket of about 10**26 ns: anything above it in a file is damage, not a latency."""
+"""Bucket of about 10**26 ns: a larger one in a file is damage, not a latency."""
 
 LONGEST_SECONDS = 1e12
 
 KEPT_RANKS = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
-"""Those of all metrics, and of the shape that a reader wants to see."""
+"""Quantiles of all metrics, and further ones that show readers the shape."""
 
 _SECONDS = r"([0-9][0-9.]{0,11}(?:e[+-][0-9]{2})?)"
 _TEXT = re.compile(rf"{_SECONDS} {_SECONDS}((?: [0-9]{{1,5}}\+[1-9][0-9]{{0,15}})+)", re.ASCII)
-"""Bounded in length, so that damage cannot become a number that takes long to read."""
+"""Bounded in length, so that damaged text cannot become a number that takes long to read."""
 
 
 def bucket_of(latency_ns: int) -> int:
@@ -39,7 +39,7 @@ def bucket_of(latency_ns: int) -> int:
 
 
 def seconds_of(bucket: int) -> float:
-    """Return the latency in seconds that stands for a bucket."""
+    """Return the latency in seconds that represents a bucket."""
     return math.exp((bucket + 0.5) * LOG_BASE) * 1e-9
 
 
@@ -49,11 +49,11 @@ class Histogram:
 
     Args:
         counts: Bucket to number of latencies, every number at least one.
-        sum_ns: Sum of the latencies in nanoseconds; 0 if there are none, or if their sum is not known.
-        max_ns: The greatest of them in nanoseconds; 0 as above.
+        sum_ns: Sum of the latencies in nanoseconds; 0 if the histogram is empty, or the sum is unknown.
+        max_ns: Largest latency in nanoseconds; 0 likewise.
 
     Raises:
-        ValueError: A count is below one, or a bucket is none.
+        ValueError: A count is below one, or a bucket is out of range.
     """
 
     counts: Mapping[int, int] = field(default_factory=dict)
@@ -66,7 +66,7 @@ class Histogram:
         if min(self.counts.values()) < 1:
             raise ValueError("a histogram's counts are at least one")
         if min(self.counts) < 0 or max(self.counts) > LARGEST_BUCKET:
-            raise ValueError(f"a histogram's buckets lie in 0..{LARGEST_BUCKET}")
+            raise ValueError(f"a histogram's buckets must be in 0..{LARGEST_BUCKET}")
 
     @property
     def total(self) -> int:
@@ -80,25 +80,25 @@ class Histogram:
 
     @property
     def max_seconds(self) -> float:
-        """The greatest of the latencies in seconds."""
+        """Largest latency in seconds."""
         return self.max_ns / 1e9
 
     @property
     def mean(self) -> float | None:
-        """Mean of the latencies in seconds; None if there are none."""
+        """Mean of the latencies in seconds; None if the histogram is empty."""
         total = self.total
         return self.sum_ns / total / 1e9 if total else None
 
     @property
     def mean_of_buckets(self) -> float | None:
-        """Mean in seconds within 0.05 %, also where nobody has added them up; None where there are none."""
+        """Mean in seconds within 0.05 %, which needs no exact sum; None if the histogram is empty."""
         total = self.total
         if total and self.sum_ns:
             return self.mean
         return math.fsum(seconds_of(bucket) * count for bucket, count in self.counts.items()) / total if total else None
 
     def slowest_seconds(self, number: int) -> float:
-        """Sum of the slowest so many latencies in seconds, each by its bucket; of all if there are fewer."""
+        """Sum of this number of slowest latencies in seconds, each by its bucket; of all if there are fewer."""
         left, seconds = number, 0.0
         for bucket in sorted(self.counts, reverse=True):
             taken = min(left, self.counts[bucket])
@@ -109,17 +109,17 @@ class Histogram:
         return seconds
 
     def quantile(self, q: float) -> float:
-        """Return the nearest-rank quantile in seconds (the smallest latency with at least ``q`` of all at or below).
+        """Return the nearest-rank quantile in seconds (the smallest latency with a share ``q`` at or below it).
 
         Raises:
-            ValueError: The histogram is empty, or ``q`` is outside of (0, 1].
+            ValueError: The histogram is empty, or ``q`` is outside (0, 1].
         """
         if not 0 < q <= 1:
-            raise ValueError(f"a quantile lies in (0, 1], not at {q}")
+            raise ValueError(f"a quantile must be in (0, 1], not {q}")
         total = self.total
         if total == 0:
             raise ValueError("an empty histogram has no quantiles")
-        # The tiny subtraction keeps 0.99 * 100 = 99.00000000000001 from asking for the 100th of 100.
+        # The tiny subtraction keeps 0.99 * 100 = 99.00000000000001 from selecting the 100th of 100.
         rank = max(1, math.ceil(q * total - 1e-9))
         seen = 0
         for bucket in sorted(self.counts):
@@ -134,14 +134,14 @@ class Histogram:
         None if there are fewer than ``requests_to_know(q)``.
 
         Raises:
-            ValueError: ``q`` is outside of (0, 1).
+            ValueError: ``q`` is outside (0, 1).
         """
         return None if self.total < requests_to_know(q) else min(self.quantile(q), self.max_seconds)
 
     def thinned(self) -> Histogram:
-        """The same at the ranks that are kept, for a file: quantiles at them, total, sum and maximum are unchanged.
+        """Reduce to the ranks that a file keeps: their quantiles, total, sum and maximum do not change.
 
-        Every time is moved up to the next rank. Those of the first bucket stay, which are the chunks of one read.
+        Every time moves up to the next kept rank. The first bucket stays, because it holds the chunks of one read.
         """
         total = self.total
         ends = {max(1, math.ceil(q * total - 1e-9)) for q in KEPT_RANKS} if total else set()
@@ -157,7 +157,7 @@ class Histogram:
         return Histogram(counts, self.sum_ns or round((mean or 0.0) * total * 1e9), self.max_ns)
 
     def to_text(self) -> str:
-        """Write it as ``SUM MAX first+count gap+count ...``, one token a bucket, seconds to six digits; empty of none.
+        """Write it as ``SUM MAX first+count gap+count ...``, one token a bucket, seconds to six digits; empty if empty.
 
         Plain text rather than packed bytes: a reviewer can read it and git compresses it as well.
         """
@@ -175,7 +175,7 @@ class Histogram:
         """Read what ``to_text`` wrote.
 
         Raises:
-            ValueError: It is not of that form, buckets do not rise, or a number is out of range.
+            ValueError: The text is not of that form, buckets do not rise, or a number is out of range.
         """
         if not text:
             return cls({})
@@ -187,7 +187,7 @@ class Histogram:
         for token in found[3].split():
             gap, count = map(int, token.split("+"))
             if counts and not gap:
-                raise ValueError(f"buckets rise, which {token!r} does not")
+                raise ValueError(f"buckets must rise, but {token!r} does not")
             bucket += gap
             counts[bucket] = count
         sum_seconds, max_seconds = float(found[1]), float(found[2])
@@ -211,14 +211,14 @@ def merge(histograms: Iterable[Histogram]) -> Histogram:
 
 
 def requests_to_know(q: float) -> int:
-    """Return from how many requests on a quantile is known: so many that one of them at least lies above it.
+    """Return the smallest number of requests that makes a quantile known, with at least one of them above it.
 
-    With fewer the nearest rank is the last one, and the quantile the maximum under another name: 100 for p99.
+    With fewer, the nearest rank is the last one, and the quantile is only the maximum: below 100 for p99.
 
     Raises:
-        ValueError: ``q`` is outside of (0, 1).
+        ValueError: ``q`` is outside (0, 1).
     """
     if not 0 < q < 1:
-        raise ValueError(f"a quantile that can be unknown lies in (0, 1), not at {q}")
+        raise ValueError(f"a quantile that can be unknown must be in (0, 1), not {q}")
     # Rounded first: 1 - 0.9 is not quite 0.1.
     return math.ceil(round(1 / (1 - q), 6))

@@ -1,4 +1,4 @@
-"""From windows to the numbers that are judged: one log cost a session, with how well the session knows it."""
+"""From windows to judged numbers: one log cost a session, and its precision."""
 
 from __future__ import annotations
 
@@ -34,28 +34,28 @@ ASK_FOR_USAGE: Final = 'ask for it in the request\'s body: "stream_options": {"i
 
 
 class NotMeasured(GpuserveError):
-    """A metric has no value, or too few requests stand behind it; it is never judged."""
+    """A metric has no value, or rests on too few requests; it is not judged."""
 
     kind: ClassVar[ReasonKind] = ReasonKind.NOT_MEASURED
 
     @property
     def reason(self) -> Reason:
-        """The same as a verdict gives it."""
+        """Reason for a verdict."""
         return Reason(self.kind, str(self))
 
 
 class TooFewRequests(NotMeasured):
-    """The measurement is sound, there is only too little of it for the metric and its tolerance."""
+    """The measurement is sound, but too small for the metric and its tolerance."""
 
     kind: ClassVar[ReasonKind] = ReasonKind.TOO_FEW_REQUESTS
 
 
 def point(metric: Metric, session: Session, tolerance: float) -> float:
-    """Reduce a session to one log cost: the mean over its starts, of a batching ratio that of its totals.
+    """Reduce a session to one log cost: the mean over its starts, or for a batching ratio that of its totals.
 
     Raises:
-        NotMeasured: The metric is not known of every start.
-        TooFewRequests: It is known, but too few requests of a start stand behind it.
+        NotMeasured: A start does not know the metric.
+        TooFewRequests: A start has too few requests for the metric.
     """
     if not session.starts:
         raise NotMeasured(f"{metric.name} is not known: no server start was measured")
@@ -71,10 +71,10 @@ def _cost(metric: Metric, session: Session) -> float:
 
 
 def mean_value(metric: Metric, sessions: Sequence[Session]) -> float:
-    """The metric of average sessions, in its unit: what stored numbers are compared by, at their mean log cost.
+    """The metric of average sessions, in its unit; stored numbers are compared by their mean log cost.
 
     Raises:
-        NotMeasured: It is not known of every start, or there is none.
+        NotMeasured: A session does not know the metric, or the list is empty.
     """
     known = [session for session in sessions if session.starts]
     if not known:
@@ -83,12 +83,12 @@ def mean_value(metric: Metric, sessions: Sequence[Session]) -> float:
 
 
 def pooled_value(metric: Metric, sessions: Sequence[Session]) -> float:
-    """The metric over all sessions together, in its unit: what a plain limit is compared with. Raises `NotMeasured`."""
+    """The metric over all sessions together, in its unit, for comparison with a limit. Raises `NotMeasured`."""
     return value_of_starts(metric, [start for session in sessions for start in session.starts])
 
 
 def too_few_requests(metric: Metric, sessions: Sequence[Session], tolerance: float) -> str:
-    """Tell that a pooled quantile has too few requests behind it; empty where they are enough, or it is no quantile."""
+    """Explain that a pooled quantile has too few requests; empty if it has enough, or the metric is not a quantile."""
     needed = requests_needed(metric, tolerance)
     found = sum(observations(metric, session.windows) for session in sessions)
     if metric.quantile is None or found >= needed:
@@ -97,10 +97,10 @@ def too_few_requests(metric: Metric, sessions: Sequence[Session], tolerance: flo
 
 
 def value_of_starts(metric: Metric, starts: Sequence[Start]) -> float:
-    """The metric over some starts, in its unit: of what a start has one value of their mean, else that of all windows.
+    """The metric over some starts, in its unit. A metric with one value a start is averaged, others use all windows.
 
     Raises:
-        NotMeasured: There is nothing to compute it from.
+        NotMeasured: The values are missing.
     """
     if metric.name == COLD_START:
         return statistics.fmean(cold_starts([start.cold_start_seconds for start in starts]))
@@ -112,7 +112,7 @@ def value_of(metric: Metric, windows: Sequence[Window]) -> float:
     if metric.name in _VALUES:
         return _VALUES[metric.name](metric, windows)
     if metric.quantile is None:
-        raise NotMeasured(f"{metric.name} is not known of windows: a start has one, and it ends before the first")
+        raise NotMeasured(f"{metric.name} is a number of a whole start, not of windows")
     if metric.times != LATENCY:
         return _quantile_of_streams(metric, metric.quantile, windows)
     latency = merge(window.latency for window in windows)
@@ -145,8 +145,8 @@ def _quantile_of_streams(metric: Metric, q: float, windows: Sequence[Window]) ->
         _demand_usage(metric, streams)
     times: Histogram = getattr(streams, metric.times)
     if times.total == 0:
-        raise NotMeasured(f"{metric.name} is not known: there were no {metric.counted}")
-    # Of a first token there is no time before it that could be in the same read.
+        raise NotMeasured(f"{metric.name} is not known: the answers had no {metric.counted}")
+    # The first token has no time before it that could be in the same read.
     if metric.times != "ttft" and not is_quantile_known(times, q):
         share = format_fraction(within_one_read(times))
         raise NotMeasured(f"{metric.name} is not known: {share} of its times lie within one read of the client")
@@ -158,17 +158,17 @@ def _streams(metric: Metric, windows: Sequence[Window]) -> Streams:
     if found is None:
         raise NotMeasured(
             f"{metric.name} is not known: no answer was a stream",
-            remedies=["ask for streams: server.post(..., stream=True)"],
+            remedies=["request streams: server.post(..., stream=True)"],
         )
     return found
 
 
 def _demand_usage(metric: Metric, streams: Streams) -> None:
-    """Only the server knows how many tokens an answer has: a chunk may hold several."""
+    """Raise unless all answers report a token count. The client cannot count, as a chunk may hold several tokens."""
     if not streams.has_usage:
         raise NotMeasured(
-            f"{metric.name} is not known: {streams.with_usage} of {streams.ttft.total} answers say how many tokens they"
-            " have",
+            f"{metric.name} is not known: only {streams.with_usage} of {streams.ttft.total} answers report their token"
+            " count",
             remedies=[ASK_FOR_USAGE],
         )
 
@@ -190,20 +190,20 @@ def _goodput(metric: Metric, windows: Sequence[Window]) -> float:
     unjudged = sum(window.unjudged for window in windows)
     if unjudged:
         raise NotMeasured(
-            f"{metric.name} is not known: {unjudged} answers do not say how many tokens they have",
+            f"{metric.name} is not known: {unjudged} answers do not report their token count",
             remedies=[ASK_FOR_USAGE],
         )
     good = sum(window.good or 0 for window in windows)
     if not good:
         answered = sum(window.requests for window in windows)
-        raise NotMeasured(f"{metric.name} is not known: of {answered} answers none met all objectives")
+        raise NotMeasured(f"{metric.name} is not known: none of {answered} answers met all objectives")
     return good / math.fsum(window.seconds for window in windows)
 
 
 def observations(metric: Metric, windows: Sequence[Window]) -> int:
-    """How many there are of what stands behind a metric, see `Metric.counted`; of most it is the answered requests."""
+    """Sample size of a metric, see `Metric.counted`; for most metrics the answered requests."""
     if metric.name == GOODPUT:
-        # Of a much slower build few are good, and that is no want of requests.
+        # A much slower build has few good answers, but not too few requests.
         return sum(window.requests - window.unjudged for window in windows if window.good is not None)
     if metric.times in OF_STREAMS:
         return sum(getattr(window.streams, metric.times).total for window in windows if window.streams is not None)
@@ -211,22 +211,22 @@ def observations(metric: Metric, windows: Sequence[Window]) -> int:
 
 
 def cold_starts(seconds: Sequence[float | None]) -> list[float]:
-    """The cold starts in seconds. Raises `NotMeasured` where there is none, or one is not known."""
+    """Cold starts in seconds. Raises `NotMeasured` if the list is empty, or one is unknown."""
     known = [each for each in seconds if each is not None and each > 0]
     if not known and not seconds:
         raise NotMeasured(f"{COLD_START} is not known: no server start was measured")
     if len(known) < len(seconds):
         raise NotMeasured(
             f"{COLD_START} is not known: the server was not started by this run",
-            remedies=["a remote server has no cold start: gate that of a server that the test starts, by its file"],
+            remedies=["a remote server has no cold start: gate a server that the test starts, by its file"],
         )
     return known
 
 
 def mean_sm_clock_mhz(sessions: Sequence[Session]) -> float | None:
-    """Clock of the GPUs' multiprocessors while they computed, weighed by time; None where no window knows it.
+    """Clock of the GPUs' multiprocessors while they computed, weighted by time; None if no window knows it.
 
-    Windows in which they had nothing to do know none, so that a load with pauses has the clock of its work.
+    Windows without work for the GPUs know none, so a load with pauses has the clock of its work.
     """
     known = [
         (window.seconds, window.gpus.sm_clock_mhz)
@@ -239,12 +239,12 @@ def mean_sm_clock_mhz(sessions: Sequence[Session]) -> float | None:
 
 
 def batch_totals(windows: Sequence[Window]) -> tuple[int, int]:
-    """Add up executed items and batches. Raises `NotMeasured` where a window does not have them."""
+    """Add up executed items and batches. Raises `NotMeasured` if a window does not have them."""
     items = batches = 0
     for window in windows:
         if window.items is None or window.batches is None:
             raise NotMeasured(
-                "the batching ratio is not known: nothing counts this server's batches;"
+                "the batching ratio is not known: this server's batches are not counted;"
                 " command_server and remote_server take counters=MetricNames(...)"
             )
         items += window.items
@@ -257,16 +257,16 @@ _OF_GPUS: Final = {
     "gpu_memory": ("memory_bytes", "memory"),
     "gpu_utilisation": ("utilisation", "utilisation"),
 }
-"""Of each metric of GPUs: its field of `GpuUse`, and its name for people."""
+"""Field of `GpuUse` of each metric of GPUs, and its name for people."""
 
 
 def _value_of_gpus(metric: Metric, windows: Sequence[Window]) -> float:
     """Telemetry of all GPUs together in some windows.
 
-    Energy is their joules over the answered requests, idle power included; a request of several items counts once, as
-    it does for the throughput. Memory is the most of any window, utilisation the mean weighed by time. Two servers side
-    by side are on the same GPUs: while one is loaded the other rests, so its idle power is in the energy of both
-    alike, and makes their ratio smaller than that of the servers alone.
+    Energy is the GPUs' joules over the answered requests, idle power included. A request of several items counts once,
+    as for the throughput. Memory is the most of any window, utilisation the mean weighted by time. Two servers side by
+    side share the GPUs: while one is loaded the other rests, and its idle power is in the energy of both alike. The
+    ratio of their energies is therefore closer to 1 than that of the servers alone.
     """
     field, what = _OF_GPUS[metric.name]
     known: list[tuple[float, float]] = []
@@ -289,7 +289,7 @@ def _value_of_gpus(metric: Metric, windows: Sequence[Window]) -> float:
     if not (math.isfinite(found) and found > 0):
         raise NotMeasured(
             f"{metric.name} is not known: the GPUs' {what} reads {found:g} under this load",
-            remedies=["see that the server computes on the GPU"],
+            remedies=["check that the server computes on the GPU"],
         )
     return found
 
@@ -301,19 +301,19 @@ _VALUES: Final[Mapping[str, Callable[[Metric, Sequence[Window]], float]]] = {
     GOODPUT: _goodput,
     **dict.fromkeys(_OF_GPUS, _value_of_gpus),
 }
-"""How a metric is computed that is no quantile."""
+"""Computation of each metric that is not a quantile."""
 
 
 def _unseen(metric: Metric, what: str, *, is_watched: bool) -> NotMeasured:
     if is_watched:
         return NotMeasured(
-            f"{metric.name} is not known: a GPU did not tell its {what} in every window",
+            f"{metric.name} is not known: a GPU did not report its {what} in every window",
             remedies=[
                 "gate it where the GPU and its driver count it"
                 + (
-                    "; of two servers that share it, side by side, none is known: gpuserve(one_at_a_time=True)"
+                    "; it is unknown for two servers that share it side by side: gpuserve(one_at_a_time=True)"
                     if metric.name == "gpu_memory"
-                    else "; of a MIG instance nothing does, only of a whole GPU"
+                    else "; a MIG instance does not count it, only a whole GPU does"
                 )
             ],
         )
@@ -329,7 +329,7 @@ def _demand_requests(metric: Metric, session: Session, tolerance: float) -> None
     fewest = min(counts)
     if fewest < needed:
         if not any(counts) and any(start.requests for start in session.starts):
-            # What no answer had, more of them will not have.
+            # More answers would not help: none so far has had it.
             value_of_starts(metric, session.starts)
         start = session.starts[counts.index(fewest)]
         raise TooFewRequests(
@@ -344,6 +344,6 @@ def _demand_requests(metric: Metric, session: Session, tolerance: float) -> None
 
 
 def _enough(session: Session, counts: Sequence[int], needed: int) -> int:
-    """Whole seconds in which the slowest start would have come to so many, with a fifth to spare."""
+    """Whole seconds in which the slowest start would reach this number, plus a fifth."""
     seconds_each = max(start.seconds / max(count, 1) for start, count in zip(session.starts, counts, strict=True))
     return math.ceil(1.2 * needed * seconds_each)

@@ -1,4 +1,4 @@
-"""Two servers measured side by side: blocks of windows by turns, and rounds of fresh starts of both."""
+"""Two servers measured side by side: blocks of alternating windows, and rounds of fresh starts of both."""
 
 from __future__ import annotations
 
@@ -26,25 +26,26 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 FEWEST_GROUPS = 2
-"""Neighbouring blocks are put together until a quantile has its requests; a single group would not know its spread."""
+"""Fewest groups of blocks. Blocks are merged until a quantile has its requests; one group alone has no spread."""
 
 OF_ONE_SERVER: Final = frozenset({"gpu_memory"})
-"""Metrics of the whole GPU that no time slice tells apart: of a server that shares it they are not known."""
+"""Metrics of the whole GPU that no time slice separates: they are unknown for a server that shares it."""
 
 
 def round_point(metric: Metric, measured: Round, tolerance: float) -> RoundPoint:
     """Reduce a round to its block differences: log cost of the candidate minus that of the base, positive is worse.
 
-    A rate is the mean of its windows' log costs. A quantile is taken of an arm's windows of a block together, and the
-    batching ratio of their totals: neither is a mean over windows. A cold start gives one difference, whatever the
-    blocks: that of the two starts, or where each server had several, of their mean log costs.
+    A rate is the mean of its windows' log costs. A quantile is taken over an arm's windows of a block together, and the
+    batching ratio over their totals; neither is a mean over windows. A cold start gives one difference for any number
+    of
+    blocks: that of the two starts, or of their mean log costs if each server had several starts.
 
     Energy and utilisation are those of the whole GPU, on which the other server rests meanwhile; see `points`. Memory
-    is the GPU's as well, and so that of both servers unless they ran by turns.
+    is the GPU's as well, and so that of both servers unless only one was up at a time.
 
     Raises:
-        NotMeasured: The metric is not known of every block.
-        TooFewRequests: It is known, but too few requests stand behind it.
+        NotMeasured: A block does not know the metric.
+        TooFewRequests: The metric is known, but rests on too few requests.
     """
     if not measured.blocks:
         raise NotMeasured(f"{metric.name} is not known: no block was measured")
@@ -67,25 +68,25 @@ def paired_value(metric: Metric, rounds: Sequence[Round], arm: Arm) -> float:
 
 
 def _cold_starts(rounds: Sequence[Round], arm: Arm) -> list[float]:
-    """The cold starts of a server, in seconds."""
+    """Cold starts of a server, in seconds."""
     sides = [measured.sides[arm] for measured in rounds if arm in measured.sides]
     return cold_starts([seconds for side in sides for seconds in side.cold_start_seconds])
 
 
 def demand_own_gpu(metric: Metric, rounds: Sequence[Round]) -> None:
-    """Raise `NotMeasured` for a metric of the whole GPU where two servers were on it."""
+    """Raise `NotMeasured` for a metric of the whole GPU if two servers shared it."""
     if metric.name in OF_ONE_SERVER and not all(measured.by_turns for measured in rounds):
         raise NotMeasured(
-            f"{metric.name} is not known of either server: both were on the GPU at the same time",
+            f"{metric.name} is not known for either server: both were on the GPU at the same time",
             remedies=["start them alternately: @pytest.mark.gpuserve(one_at_a_time=True)"],
         )
 
 
 def _groups(metric: Metric, measured: Round, tolerance: float) -> list[list[Block]]:
-    """The blocks in groups of as few neighbours as give each server the requests that the metric needs."""
+    """Smallest groups of neighbouring blocks that give each server the requests that the metric needs."""
     blocks = list(measured.blocks)
     needed = requests_needed(metric, tolerance)
-    # Of servers that run by turns a block is a round, and so a group: the spread is that between rounds.
+    # For servers that alternate in fresh starts a block is a round, and so a group: the spread is that between rounds.
     most = max(1, len(blocks) // FEWEST_GROUPS)
     for size in range(1, most + 1):
         groups = [blocks[first : first + size] for first in range(0, len(blocks), size)]
@@ -95,7 +96,7 @@ def _groups(metric: Metric, measured: Round, tolerance: float) -> list[list[Bloc
             return groups
     fewest = min(observations(metric, _windows(blocks, arm)) for arm in ARMS)
     if not fewest:
-        # What no answer had, more of them will not have.
+        # More answers would not help: none so far has had it.
         for windows in (_windows(blocks, arm) for arm in ARMS):
             if any(window.requests for window in windows):
                 value_of(metric, windows)
@@ -131,14 +132,14 @@ BAAB: Final[tuple[Arm, ...]] = ("candidate", "base", "base", "candidate")
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Windows of both servers in an order in which whatever drifts evenly cancels: ABBA or BAAB.
+    """Windows of both servers in an order that cancels a steady drift: ABBA or BAAB.
 
     Args:
-        order: Whose turn each window was.
+        order: Server of each window.
         windows: The windows, in time.
 
     Raises:
-        ValueError: There is not a window for each turn, or the servers had not as many turns each.
+        ValueError: The windows are not as many as the turns, or the servers had unequal turns.
     """
 
     order: tuple[Arm, ...]
@@ -147,29 +148,29 @@ class Block:
     def __post_init__(self) -> None:
         turns = {arm: self.order.count(arm) for arm in ARMS}
         if len(self.order) != len(self.windows) or turns["base"] != turns["candidate"] or not self.order:
-            raise ValueError(f"a block has as many windows of the base as of the candidate, not {self.order}")
+            raise ValueError(f"a block needs as many windows of the base as of the candidate, not {self.order}")
 
     def of(self, arm: Arm) -> tuple[Window, ...]:
-        """The windows of one of them."""
+        """The windows of one server."""
         return tuple(window for turn, window in zip(self.order, self.windows, strict=True) if turn == arm)
 
 
 @dataclass(frozen=True, slots=True)
 class ArmResult:
-    """What is known of one server in a round, beside its windows.
+    """Record of one server in a round, besides its windows.
 
     Args:
-        cold_start_seconds: From the launch of its process to its first answer, of each of its starts; None where it was
-            not started by us.
-        client: What the load engine saw beside the latencies.
-        batch_sizes: How often the server executed each batch size.
-        answers: Answers received; ``answers_checked`` of them were compared with what the test expects.
+        cold_start_seconds: From the launch of the process to its first answer, for each start; None if it was not
+            started by us.
+        client: Observations of the load engine besides the latencies.
+        batch_sizes: Number of executions of each batch size.
+        answers: Answers received; ``answers_checked`` of them were compared with the test's expectation.
         answers_checked: See ``answers``.
-        cold_start_parts: What it says that its last cold start went to, in seconds.
-        settings: How it was really set up, beside what it was asked for.
-        counters: What it counted within its windows; None where it does not count.
+        cold_start_parts: Parts of the last cold start in seconds, as the server reports them.
+        settings: Actual settings, with the requested values.
+        counters: The server's counts within its windows; None if it does not count.
         telemetry: Telemetry of the GPUs within its windows; None without a sampler. Not kept from run to run.
-        rejected: Why windows were measured again, a text for each that was: what disturbed GPUs or client meanwhile.
+        rejected: Reasons of repeated windows, one text each: disturbances of GPUs or client.
     """
 
     cold_start_seconds: tuple[float | None, ...]
@@ -185,25 +186,25 @@ class ArmResult:
 
 
 def of_arm(arm: Arm, reasons: Iterable[Reason]) -> list[Reason]:
-    """The same as they are said of one of two servers: of the base with its name."""
+    """Attribute texts to one of two servers: those of the base get its name."""
     return [reason if arm == "candidate" else reason.of("the base") for reason in reasons]
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One fresh start of both servers, or where only one fits into memory, fresh starts by turns: the unit of evidence.
+    """Unit of evidence: one fresh start of both servers, or alternating fresh starts if only one fits into memory.
 
     Args:
-        blocks: What was measured; may be fewer than asked where the round was cut short.
+        blocks: Measured blocks; may be fewer than wanted if the round was cut short.
         first: The server that was started first.
-        sides: What else is known of each server.
-        at: When it began, ISO 8601 in UTC.
-        by_turns: Whether only one server ran at a time; then each window is of a fresh start, and each block a round
+        sides: Further record of each server.
+        at: Begin, ISO 8601 in UTC.
+        by_turns: Whether only one server ran at a time; then each window has a fresh start, and each block is a round
             of its own.
-        together: Whether both servers started at the same time, so that nobody knows how long a start takes.
-        rejected: Blocks that were thrown away for what disturbed them, never for what they measured.
-        foreign_cores: Cores that other processes took while it was measured, at most of its blocks.
-        problems: Why nothing may be concluded from it; empty when all is well.
+        together: Whether both servers started at the same time, so that the time of a start is unknown.
+        rejected: Number of blocks that were thrown away for a disturbance, never for the numbers in them.
+        foreign_cores: Most cores that other processes took during a block.
+        problems: Reasons why the round proves nothing; empty if it is valid.
     """
 
     blocks: tuple[Block, ...]

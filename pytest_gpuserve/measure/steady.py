@@ -1,4 +1,4 @@
-"""When a server has warmed up: the truncation rule MSER-5, with a check that what it keeps is steady.
+"""End of a server's warm-up: the truncation rule MSER-5, with a check that the kept part is steady.
 
 MSER: K. P. White, "An effective truncation heuristic for bias reduction in simulation output", Simulation 69 (1997).
 The "5" is the batch: five sub-windows of 0.1 s make one window of 0.5 s, and whole windows are cut.
@@ -17,29 +17,31 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 TREND_LEVEL = 0.02
-"""How sure we are of a change before a start is called unsteady (two-sided)."""
+"""Confidence in a change before a start is called unsteady (two-sided)."""
 
 MATERIAL_CHANGE = 0.05
-"""A change below this share of the mean is never called unsteady: neighbouring windows of a busy machine resemble each
-other, so that a test for independent ones sees small changes everywhere, and a very quiet one shows real but tiny ones.
+"""Changes below this share of the mean are never called unsteady.
+
+Neighbouring windows of a busy machine resemble each other, so a test for independent ones sees small changes
+everywhere. A very quiet machine shows real but tiny changes.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """How many windows to cut off the front, and whether what is left is steady."""
+    """Number of windows to cut off the front, and whether the rest is steady."""
 
     discard: int
     steady: bool
 
 
 def mser(values: Sequence[float]) -> int:
-    """Return how many leading values to cut, at most half, so that the mean of the rest is known best.
+    """Return how many leading values to cut, at most half, for the most precise mean of the rest.
 
-    Minimises ``sum((x_i - mean)**2) / (n - d)**2`` over the cut ``d``; of equal cuts the smallest.
+    Minimises ``sum((x_i - mean)**2) / (n - d)**2`` over the cut ``d``; the smallest of equal cuts.
 
     Raises:
-        ValueError: There are fewer than two values, or one is no number.
+        ValueError: There are fewer than two values, or one is not a number.
     """
     if len(values) < 2:
         raise ValueError("a truncation needs at least two windows")
@@ -58,18 +60,18 @@ def mser(values: Sequence[float]) -> int:
 def truncate(values: Sequence[float]) -> Truncation:
     """Cut the warm-up off a series of window throughputs.
 
-    Two things are not steady: a series that MSER would have cut further than half, because the discarded half differs
-    from the kept one (Welch's t); and a kept part that still rises or falls (t of its regression on time). Reaching
-    the cap alone says nothing: with few windows, one of six stationary series does.
+    A series is not steady if MSER would have cut more than half, because the discarded half differs from the kept one
+    (Welch's t). It is not steady either if the kept part still rises or falls (t of its regression on time). To reach
+    the cap is not enough: with few windows, one of six stationary series does.
 
     Raises:
-        ValueError: There are fewer than two values, or one is no number.
+        ValueError: There are fewer than two values, or one is not a number.
     """
     cut = mser(values)
     kept = values[cut:]
     at_cap = cut == len(values) // 2
     mean = statistics.fmean(kept)
-    # As shares of the mean, which is what a change is held against.
+    # As shares of the mean, because the limit of a change is one.
     trend = mean != 0 and drifts([value / mean for value in kept])
     return Truncation(cut, steady=not (trend or (at_cap and _differ(values[:cut], kept))))
 

@@ -1,4 +1,4 @@
-"""What came of streams of tokens, and which of their times are known."""
+"""Results of token streams, and which of their times are known."""
 
 from __future__ import annotations
 
@@ -11,22 +11,21 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 ONE_READ_SHARE: Final = 0.2
-"""Of the gaps beyond a quantile, on its smaller side, as many at most may lie within one read: a fifth."""
+"""Largest share of the gaps beyond a quantile, on its smaller tail, that may lie within one read: a fifth."""
 
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """What came of the streams of a window: a request counts where it ends, a chunk where it arrives.
+    """Streams of a window: a request counts in the window of its end, a chunk in that of its arrival.
 
     Args:
-        ttft: Of each request, the time to the first chunk with content; to the end where there was none.
-        itl: The gaps between such chunks.
-        tpot: Of each request that says that it has two tokens or more, the time from the first such chunk to the last
-            one, over the tokens but the first.
-        tokens: The chunks that arrived, and of requests that say how many tokens they have the difference. In a short
-            window it may be below 0.
-        with_usage: Requests that say how many tokens they have (``usage.completion_tokens``).
-        usage_tokens: The sum of these.
+        ttft: Time to the first chunk with content, for each request; to the end if it had none.
+        itl: Gaps between such chunks.
+        tpot: For each request that reports two tokens or more: the time from the first such chunk to the last one, over
+            the number of later tokens.
+        tokens: Chunks that arrived, corrected by the reported token counts. In a short window it may be below 0.
+        with_usage: Requests that report their token count (``usage.completion_tokens``).
+        usage_tokens: Sum of the reported counts.
     """
 
     ttft: Histogram = field(default_factory=lambda: Histogram({}))
@@ -38,12 +37,12 @@ class Streams:
 
     @property
     def has_usage(self) -> bool:
-        """Whether every request says how many tokens it has."""
+        """Whether every request reports its token count."""
         return self.with_usage == self.ttft.total > 0
 
     @classmethod
     def pooled(cls, parts: Iterable[Streams | None]) -> Streams | None:
-        """Add up what came of several windows; None where there was no stream."""
+        """Add up the streams of several windows; None without streams."""
         known = [part for part in parts if part is not None]
         if not known:
             return None
@@ -58,9 +57,9 @@ class Streams:
 
 
 def within_one_read(times: Histogram) -> float:
-    """Return which share of the times between a stream's chunks lies within one read.
+    """Return the share of the times between a stream's chunks that lies within one read.
 
-    Chunks that come in one read have one time of arrival, and in no other way are two a nanosecond apart.
+    Chunks that come in one read have the same time of arrival; other chunks are never a nanosecond apart.
     """
     return times.counts.get(0, 0) / times.total if times.total else 0.0
 
@@ -68,8 +67,8 @@ def within_one_read(times: Histogram) -> float:
 def is_quantile_known(times: Histogram, q: float) -> bool:
     """Whether a quantile of the times between chunks is known.
 
-    A gap within one read counts as nothing, and the one before it as longer than it was. Their sum, and so the mean, is
-    right all the same.
+    A gap within one read counts as zero, and the gap before it as longer than it was. Their sum, and so the mean, is
+    right.
     """
     # Rounded: 1 - 0.9 is not quite 0.1.
     return within_one_read(times) <= round(ONE_READ_SHARE * min(q, 1 - q), 9)

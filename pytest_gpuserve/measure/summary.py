@@ -1,4 +1,4 @@
-"""What a load came to, for tables and people: pooled over all measured windows."""
+"""Results of a load, for tables and people: pooled over all measured windows."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.window import Start, Window
 
 LEAST_TO_CUT = 4
-"""A step of fewer windows is taken as a whole."""
+"""Steps of fewer windows are taken as a whole."""
 
 WHOLE_SHARE = 0.5
-"""A window is whole that is longer than so much of its step's first one: the load's last may be of any length."""
+"""Share of its step's first window from which a window is whole: the load's last may have any length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,17 @@ class StepResult:
     """One step, pooled over the starts.
 
     Args:
-        users: How many there were.
+        users: Number of users.
         seconds: Measured time.
-        requests: Requests that were answered well in it, whenever they were sent.
-        errors: Requests that failed in it.
+        requests: Requests that were answered well during the step, sent at any time.
+        errors: Requests that failed during the step.
         throughput: Requests answered a second, over the whole step.
-        steady_throughput: The same without its begin, as far as that was unlike the rest (MSER), and without what was
-            answered after the load's end.
-        last_window_throughput: That of its last whole window: what a load tool's "current RPS" shows at its end.
-        latency: Latencies; empty where nothing was answered.
-        latency_mean_seconds: Their mean; None where nothing was answered.
-        latency_max_seconds: The greatest.
+        steady_throughput: Throughput without the step's begin, if that was unlike the rest (MSER), and without answers
+            after the load's end.
+        last_window_throughput: Throughput of the last whole window: a load tool's "current RPS" at the end.
+        latency: Latencies; empty without answers.
+        latency_mean_seconds: Mean latency; None without answers.
+        latency_max_seconds: Largest latency; None without answers.
     """
 
     users: int
@@ -55,14 +55,14 @@ class StepResult:
 
 
 def steps_of(steps: Sequence[tuple[int, float]], starts: Sequence[Start]) -> tuple[StepResult, ...]:
-    """Divide the windows of a stepped load among its steps: each belongs to the one that its middle lies in.
+    """Assign the windows of a stepped load to its steps: each belongs to the step that contains its middle.
 
     Args:
-        steps: Of the schedule: users, and the seconds that they stay.
-        starts: What was measured, each start of it the whole load.
+        steps: Steps of the schedule: number of users, and seconds.
+        starts: Measured starts, each with the whole load.
 
     Raises:
-        NotMeasured: Its windows are not short enough to be divided: side by side a whole load is one.
+        NotMeasured: The windows are too long to be assigned: side by side a whole load is one.
     """
     longest = max((window.seconds for start in starts for window in start.windows), default=0.0)
     if longest > min(seconds for _, seconds in steps) and len(steps) > 1:
@@ -84,7 +84,7 @@ def steps_of(steps: Sequence[tuple[int, float]], starts: Sequence[Start]) -> tup
 
 
 def _divided(ends: Sequence[float], windows: Sequence[Window]) -> tuple[list[list[Window]], list[Window]]:
-    """The windows of each step, and those in which only what was under way at the end was still answered."""
+    """Windows of each step, and the windows in which only requests in flight at the end were still answered."""
     found: list[list[Window]] = [[] for _ in ends]
     after: list[Window] = []
     passed = 0.0
@@ -136,7 +136,7 @@ class Summary:
         seconds: Measured time.
         throughput: Requests answered a second.
         mean: Mean latency in seconds, exact.
-        max: Greatest latency in seconds, exact.
+        max: Largest latency in seconds, exact.
         latency: All latencies, each within 0.05 %.
     """
 
@@ -150,27 +150,27 @@ class Summary:
 
     @property
     def in_flight(self) -> float:
-        """Requests under way on average, by Little's law: throughput times mean latency.
+        """Mean number of requests in flight, by Little's law: throughput times mean latency.
 
-        Of a closed loop without pauses it is the number of users, within what was under way at the ends.
+        For a closed loop without pauses it is the number of users, up to the requests in flight at the ends.
         """
         return self.throughput * self.mean
 
     def quantile(self, q: float) -> float:
-        """The nearest-rank quantile of the latency in seconds. Raises ValueError for q outside of (0, 1]."""
+        """Nearest-rank quantile of the latency in seconds. Raises ValueError for q outside (0, 1]."""
         return self.latency.quantile(q)
 
     def histogram(self, bins: int) -> list[tuple[float, int]]:
-        """Count latencies in bins of equal width between the least and the greatest, as hey prints them.
+        """Count latencies in bins of equal width between the smallest and the largest, as hey prints them.
 
         Returns:
-            For each bin its upper edge in seconds, and how many latencies lie in it, above the bin before it.
+            Upper edge in seconds of each bin, and the number of latencies up to it, above the previous edge.
 
         Raises:
-            ValueError: There is to be less than one bin.
+            ValueError: The number of bins is below one.
         """
         if bins < 1:
-            raise ValueError(f"a histogram has one bin at least, not {bins}")
+            raise ValueError(f"a histogram needs at least one bin, not {bins}")
         known = {seconds_of(bucket): count for bucket, count in self.latency.counts.items()}
         low, high = min(known), max(known)
         width = (high - low) / bins
@@ -182,7 +182,7 @@ class Summary:
 
 
 def summary_of(windows: Iterable[Window]) -> Summary:
-    """Pool windows. Raises `NotMeasured` where nothing was answered in them."""
+    """Pool windows. Raises `NotMeasured` if no request was answered in them."""
     known: Sequence[Window] = list(windows)
     requests = sum(window.requests for window in known)
     seconds = math.fsum(window.seconds for window in known)

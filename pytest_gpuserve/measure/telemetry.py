@@ -1,6 +1,6 @@
 """Telemetry of GPUs in a stretch of time, from the samples in and around it.
 
-What was not seen is None: never zero. Stretches are put together by `merged`, so that a run is its windows.
+An unknown value is None, never zero. `merged` combines stretches, so a run is the sum of its windows.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ COMMON: Final = {
 
 
 def describe_xid(number: int) -> str:
-    """Say what an XID means; the numbers that are not common are in NVIDIA's list."""
+    """Describe an XID; uncommon numbers refer to NVIDIA's list."""
     return COMMON.get(number, "see docs.nvidia.com/deploy/xid-errors for its meaning")
 
 
 MIG_PREFIX: Final = "MIG-"
-"""Begins the uuid of an instance of a divided GPU."""
+"""Prefix of the uuid of a MIG instance."""
 
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The mean and the peak of a value over so many samples."""
+    """Mean and peak of a value over a number of samples."""
 
     mean: float
     peak: float
@@ -62,16 +62,16 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
-        """Sum up what is known of some values; None where that is nothing."""
+        """Sum up the known values; None if all are unknown."""
         known = [value for value in values if value is not None]
         if not known:
             return None
-        # Rounding must not put a mean above all that it is made of.
+        # Rounding must not put a mean above the peak.
         return cls(min(sum(known) / len(known), max(known)), max(known), len(known))
 
     @classmethod
     def merged(cls, parts: Iterable[Spread | None]) -> Spread | None:
-        """Put together stretches, each with the weight of its samples; None where none is known."""
+        """Combine stretches, weighted by their samples; None if all are unknown."""
         known = [part for part in parts if part is not None]
         if not known:
             return None
@@ -85,16 +85,16 @@ class GpuTelemetry:
     """Telemetry of one GPU in a stretch of time; units as in `pytest_gpuserve.device.sample.GpuSample`.
 
     Args:
-        uuid: Of the GPU or MIG instance. All but memory is the whole GPU's, other instances included.
-        gpu_utilisation: Share of the time in which a kernel ran.
+        uuid: UUID of the GPU or MIG instance. All values except memory are the whole GPU's, other instances included.
+        gpu_utilisation: Share of the time when a kernel ran.
         memory_used_bytes: Allocated memory.
-        sm_clock_mhz: Of the multiprocessors.
-        busy_sm_clock_mhz: The same without the samples in which the GPU had nothing to do, as far as its clock-event
-            reasons tell; None where it never had. How fast a GPU is shows in this one alone.
-        joules: Energy that the GPU took up by its own counter, host and cooling not included; None if it has none, or
-            the samples do not cover the stretch.
-        clock_reasons: How many samples had each bit of the mask of clock-event reasons; None where it is not known.
-        clock_reasons_samples: How many samples had a mask.
+        sm_clock_mhz: Clock of the multiprocessors.
+        busy_sm_clock_mhz: Clock without the samples of an idle GPU, according to the clock-event reasons; None if it
+            was always idle. Only this value shows how fast a GPU is.
+        joules: Energy by the GPU's own counter, without host and cooling; None if it has no counter, or the samples do
+            not cover the stretch.
+        clock_reasons: Number of samples with each bit of the mask of clock-event reasons; None if unknown.
+        clock_reasons_samples: Number of samples with a mask.
     """
 
     uuid: str
@@ -109,12 +109,12 @@ class GpuTelemetry:
 
 @dataclass(frozen=True, slots=True)
 class Telemetry:
-    """What was seen in a stretch of time.
+    """Telemetry in a stretch of time.
 
     Args:
-        seconds: Its length.
-        samples: How many lie in it.
-        covered: Whether no part of it lies in a gap between samples; else what is known is of the rest alone.
+        seconds: Length of the stretch.
+        samples: Number of samples in it.
+        covered: Whether no part of it lies in a gap between samples; otherwise the values are those of the rest.
         gpus: Telemetry of each GPU by its uuid; empty without a GPU.
     """
 
@@ -125,9 +125,9 @@ class Telemetry:
 
     @property
     def joules(self) -> float | None:
-        """The energy of all GPUs together; None where there is none, or that of one is not known.
+        """Energy of all GPUs together; None without GPUs, or if that of one is unknown.
 
-        Of a MIG instance it never is: what NVML tells is the whole GPU's, and other instances take their part of it.
+        For a MIG instance it is unknown: NVML's value is the whole GPU's, and includes other instances.
         """
         if any(is_instance(uuid) for uuid in self.gpus):
             return None
@@ -135,14 +135,14 @@ class Telemetry:
 
 
 def is_instance(uuid: str) -> bool:
-    """Whether it is an instance of a divided GPU, of which energy and utilisation are not its own."""
+    """Whether it is a MIG instance, which has no energy and utilisation of its own."""
     return uuid.startswith(MIG_PREFIX)
 
 
 def merged(parts: Iterable[Telemetry]) -> Telemetry | None:
-    """Put stretches together; None of none.
+    """Combine stretches; None for none.
 
-    Sums are None where a part's is: an unknown part is not nothing. Means and peaks are those of the parts that know.
+    A sum is None if a part's is, because an unknown part is not zero. Means and peaks are those of the known parts.
     """
     known = list(parts)
     if not known:
@@ -174,7 +174,7 @@ def _merged_gpu(uuid: str, parts: Sequence[GpuTelemetry | None]) -> GpuTelemetry
 
 
 def as_plain(telemetry: Telemetry) -> dict[str, Any]:
-    """Write it as a plain dict of JSON values, by the names of the attributes; what is not known is None."""
+    """Convert to a plain dict of JSON values, by the names of the attributes; an unknown value is None."""
     plain = asdict(telemetry)
     plain["joules"] = telemetry.joules
     for gpu in plain["gpus"].values():
@@ -191,7 +191,7 @@ def _sum(values: Sequence[float | None]) -> float | None:
 NS: Final = 1_000_000_000
 
 Point = tuple[int, float]
-"""When a value was seen, in ns, and the value."""
+"""Time of a sample, in ns, and its value."""
 
 
 def covers(times_ns: Sequence[int], begin_ns: int, end_ns: int, gap_ns: int) -> bool:
@@ -203,9 +203,9 @@ def covers(times_ns: Sequence[int], begin_ns: int, end_ns: int, gap_ns: int) -> 
 
 
 def rise_between(seen: Sequence[Point], begin_ns: int, end_ns: int, gap_ns: int) -> float | None:
-    """Return by how much a counter rose, its values at both ends interpolated linearly.
+    """Return the rise of a counter, with linear interpolation of its values at both ends.
 
-    None where an end does not lie between two points at most ``gap_ns`` apart, or the counter fell meanwhile.
+    None if an end does not lie between two points at most ``gap_ns`` apart, or the counter fell meanwhile.
     """
     begin, end = value_at(seen, begin_ns, gap_ns), value_at(seen, end_ns, gap_ns)
     if begin is None or end is None:
@@ -218,7 +218,7 @@ def rise_between(seen: Sequence[Point], begin_ns: int, end_ns: int, gap_ns: int)
 
 
 def value_at(seen: Sequence[Point], at_ns: int, gap_ns: int) -> float | None:
-    """Interpolate a value linearly; None where the moment does not lie between two points close enough."""
+    """Interpolate a value linearly; None if the two nearest points are too far apart or missing."""
     index = bisect_left(seen, at_ns, key=_when)
     if index == len(seen):
         return None
@@ -238,27 +238,27 @@ def _when(point: Point) -> int:
 
 
 FAST_GAP_NS: Final = NS // 2
-"""Between two samples of what is seen ten times a second; nothing is known of a longer one."""
+"""Longest gap between two samples of values that are read ten times a second; a longer gap makes them unknown."""
 
 GPU_IDLE: Final = 0x1
-"""Clock-event reason of a GPU that has nothing to do, nvml.h's nvmlClocksEventReasonGpuIdle: its clocks fall then."""
+"""Clock-event reason of an idle GPU, nvml.h's nvmlClocksEventReasonGpuIdle: its clocks fall then."""
 
 
 def between(samples: Sequence[TelemetrySample], begin_ns: int, end_ns: int) -> Sequence[TelemetrySample]:
-    """The samples, by time, in a stretch from ``begin_ns`` to before ``end_ns`` of the clock of the load's ticks."""
+    """Samples in a stretch from ``begin_ns`` to before ``end_ns``, by the clock of the load's ticks."""
     first = bisect_left(samples, begin_ns, key=_at_ns)
     return samples[first : bisect_left(samples, end_ns, key=_at_ns)]
 
 
 def telemetry_between(samples: Sequence[TelemetrySample], begin_ns: int, end_ns: int) -> Telemetry:
-    """Sum up a stretch of time by samples, which include those before and after it.
+    """Sum up a stretch of time from samples, which include those before and after it.
 
     The energy counter at its ends is interpolated from the samples before and after them, so that neighbouring
     stretches add up to the whole. If these are missing or too far away, the energy is None. A stretch between two
     neighbouring samples, such as the last one of a load, has the other values of these two.
     """
     inside = between(samples, begin_ns, end_ns)
-    # As far around as anything is interpolated from.
+    # The farthest samples that are used for interpolation.
     first = bisect_left(samples, begin_ns - FAST_GAP_NS, key=_at_ns)
     around = samples[first : bisect_right(samples, end_ns + FAST_GAP_NS, key=_at_ns)]
     seconds = (end_ns - begin_ns) / NS
@@ -274,7 +274,7 @@ def telemetry_between(samples: Sequence[TelemetrySample], begin_ns: int, end_ns:
 
 
 def _neighbours(samples: Sequence[TelemetrySample], at_ns: int) -> Sequence[TelemetrySample]:
-    """Find the samples just before and after a moment; none where they are too far apart."""
+    """Find the samples just before and after a moment; none if they are too far apart."""
     after = bisect_left(samples, at_ns, key=_at_ns)
     found = samples[max(0, after - 1) : after + 1]
     return found if after and len(found) > 1 and found[1].at_ns - found[0].at_ns <= FAST_GAP_NS else ()
@@ -305,7 +305,7 @@ def _gpu(
 
 
 def gpu_of(sample: TelemetrySample, uuid: str) -> GpuSample | None:
-    """Find what a sample says of a GPU; None if nothing."""
+    """Find a GPU's values in a sample; None if absent."""
     return next((gpu for gpu in sample.gpus if gpu.uuid == uuid), None)
 
 

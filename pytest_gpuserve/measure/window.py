@@ -1,4 +1,4 @@
-"""One short measurement, and what is made of several: a server start, a session of fresh starts."""
+"""A window of measurement, and combinations of windows: a server start, a session of fresh starts."""
 
 from __future__ import annotations
 
@@ -27,28 +27,29 @@ FORMATION: Final = "formation"
 """Stage, counted by batch: from its first item until it is complete; a part of what its requests wait."""
 
 COMPUTE: Final = "compute"
-"""Stage, counted by batch (or by request, each of which takes as long as its batch): the work of the stage that
-batches, with what carries data there and back."""
+"""Stage, counted by batch: the work of the batching stage, with transfers of data there and back. It may be counted by
+request instead, because each request takes as long as its batch."""
 
 OTHER_COMPUTE: Final = "compute."
-"""What the names of the pipeline's other stages begin with: ``compute.Preprocess_1``."""
+"""Prefix for the names of the pipeline's other stages: ``compute.Preprocess_1``."""
 
 COMPILING: Final = "compiling"
-"""Stage, counted by execution: those in which the model was compiled, and which took as long as that."""
+"""Stage, counted by execution: executions that compiled the model, and so took that much longer."""
 
 PER_REQUEST: Final = "request."
-"""What the names of stages begin with that Triton counts by request, where each request of a batch is charged the whole
-time of its batch: ``request.input``, ``request.infer``, ``request.output``. They make up a request's latency, and say
-nothing of how long the device was busy; that is `COMPUTE`."""
+"""Prefix for stages that Triton counts by request: ``request.input``, ``request.infer``, ``request.output``.
+
+Each request is charged the whole time of its batch. These stages add up to a request's latency, but do not tell how
+long the device was busy; see `COMPUTE`."""
 
 PROMPT_TOKENS: Final = "prompt_tokens"
-"""Tally of a server of language models: tokens of prompts, those that it did not have to compute among them."""
+"""Tally of a server of language models: tokens of prompts, including those from its prefix cache."""
 
 CACHED_TOKENS: Final = "cached_tokens"
-"""Those of them that it had in its prefix cache."""
+"""Prompt tokens that came from the prefix cache."""
 
 PREEMPTIONS: Final = "preemptions"
-"""How often it took a sequence's memory back and computed it anew later, for its KV cache was full."""
+"""Number of times that a full KV cache took a sequence's memory back, so that it was computed anew later."""
 
 TALLIES: Final = (PROMPT_TOKENS, CACHED_TOKENS, PREEMPTIONS)
 
@@ -58,10 +59,10 @@ class GpuUse:
     """Telemetry of all GPUs together in a window; an unknown value is None, never zero.
 
     Args:
-        joules: Energy that they took up.
-        memory_bytes: The most memory that was allocated on them.
-        utilisation: Share of the time in which a kernel ran, as their mean.
-        sm_clock_mhz: Clock of the multiprocessors while they computed, as their mean.
+        joules: Energy.
+        memory_bytes: Most allocated memory.
+        utilisation: Share of the time when a kernel ran, as a mean.
+        sm_clock_mhz: Clock of computing multiprocessors, as a mean.
     """
 
     joules: float | None = None
@@ -71,9 +72,9 @@ class GpuUse:
 
     @classmethod
     def pooled(cls, windows: Sequence[Window]) -> GpuUse | None:
-        """Those of several windows; None where none knows anything.
+        """Combine several windows; None if none of them has values.
 
-        A GPU at rest has no clock, so that of the others counts; what else a window does not know is not known.
+        An idle GPU has no clock, so the others' clocks count. Any other value that one window lacks is unknown.
         """
 
         def values(field: str) -> list[tuple[float, float]]:
@@ -99,24 +100,24 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What happened in a stretch of continuous load, about half a second.
+    """Counts and times of a stretch of continuous load, about half a second.
 
     Args:
-        seconds: Its length by the client's monotonic clock.
-        requests: Requests that were answered well within it.
+        seconds: Length by the client's monotonic clock.
+        requests: Well answered requests.
         errors: Failed requests by kind (``status 503``, ``timeout``, ``reset`` ...).
         latency: Latencies of the answered requests.
-        items: Items that the server's batching stage executed within it; None where the server does not count.
-        batches: Batches that they were executed in; None where the server does not count.
-        client_cpu_seconds: CPU time that the load engine used.
-        stages: Where the server's time went within it, by stage; empty where the server does not count.
+        items: Items that the server's batching stage executed; None if not counted.
+        batches: Batches that it executed; None if not counted.
+        client_cpu_seconds: CPU time of the load engine.
+        stages: Time of the server by stage; empty if not counted.
         gpus: Telemetry of the GPUs; None without a GPU or without a sample.
-        streams: What came of the answers that were streams; None where none was.
-        good: Answers that met all objectives of the load; None where it has none.
-        unjudged: Answers of which that is not known.
-        tallies: What else the server counted within it, by name; empty where it does not count.
-        begin_ns: When it began, by the load's clock, for who looks up what else was seen then; not kept in baselines.
-        end_ns: When it ended.
+        streams: Token streams; None if no answer was a stream.
+        good: Answers that met all objectives of the load; None if it has no objectives.
+        unjudged: Answers whose objectives could not be checked because they told no token count.
+        tallies: Further counts of the server, by name; empty if not counted.
+        begin_ns: Begin by the load's clock, for other samples of that time; not kept in baselines.
+        end_ns: End by the load's clock.
     """
 
     seconds: float
@@ -142,7 +143,7 @@ class Window:
 
     @classmethod
     def total(cls, windows: Sequence[Window]) -> Window:
-        """One window of several; what one of them does not know is not known. Raises ValueError of none."""
+        """Sum of several windows; a value that one of them lacks is unknown. Raises ValueError for none."""
         if not windows:
             raise ValueError("no window was measured")
         errors, tallies = Counter[str](), Counter[str]()
@@ -172,22 +173,22 @@ class Window:
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
-    """The sum; None where one is not known."""
+    """The sum; None if a value is unknown."""
     found = list(counts)
     return None if None in found else sum(count or 0 for count in found)
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
-    """What the load engine saw beside the latencies; not kept in baselines.
+    """Observations of the load engine besides the latencies; not kept in baselines.
 
     Args:
-        lag: How late requests were sent.
-        service: Latencies from the actual send, of an open loop; of a closed loop empty, being the latencies.
-        resent: Requests that were sent once more, for the server had closed a connection that it had kept open.
-        sending_seconds: Over all requests, from the begin of a send until its last byte was handed to the kernel; small
-            requests count nothing. None where the protocol's slots do not time it.
-        receiving_seconds: Over all requests, from the first byte of an answer until its last; as above.
+        lag: Delays of sends.
+        service: Latencies of an open loop from the actual send; empty for a closed loop, whose latencies these are.
+        resent: Requests that were sent again because the server had closed a kept-open connection.
+        sending_seconds: Total time from the begin of a send until its last byte was handed to the kernel; small
+            requests count as zero. None if the protocol does not time it.
+        receiving_seconds: Total time from the first byte of an answer until its last; likewise.
     """
 
     lag: Histogram = field(default_factory=lambda: Histogram({}))
@@ -198,7 +199,7 @@ class Client:
 
     @classmethod
     def pooled(cls, parts: Iterable[Client]) -> Client:
-        """Add up what was seen in several starts."""
+        """Add up several starts."""
         known = list(parts)
         return cls(
             lag=merge(part.lag for part in known),
@@ -210,7 +211,7 @@ class Client:
 
 
 def _sum_if_known(values: Iterable[float | None]) -> float | None:
-    """The sum; None where one is not known, and of none."""
+    """The sum; None if a value is unknown or the list is empty."""
     found = list(values)
     known = [value for value in found if value is not None]
     return math.fsum(known) if found and len(known) == len(found) else None
@@ -222,18 +223,17 @@ class Start:
 
     Args:
         windows: The windows after the warm-up, in order.
-        cold_start_seconds: From the launch of its process to its first answer; None where it was not started by us.
-        discarded: Windows that were cut off the front because the server was not steady yet.
+        cold_start_seconds: From the launch of the process to its first answer; None if it was not started by us.
+        discarded: Number of windows that were cut off the front because the server was not steady yet.
         steady: Whether a steady state was found.
-        foreign_cores: Cores that other processes, or other guests of the hypervisor, took meanwhile, on average.
-        cpu_share: Share of the host's cores that were busy meanwhile; None where nobody looked.
-            Not kept in baselines.
-        client: What the load engine saw beside the latencies.
-        cold_start_parts: What the server says that its cold start went to, in seconds.
-        settings: How the server was really set up, beside what it was asked for.
-        counters: What the server counted within the windows; None where it does not count.
+        foreign_cores: Mean number of cores that other processes, or other guests of the hypervisor, took.
+        cpu_share: Share of the host's cores that were busy; None if not sampled. Not kept in baselines.
+        client: Observations of the load engine besides the latencies.
+        cold_start_parts: Parts of the cold start in seconds, as the server reports them.
+        settings: Actual settings of the server, with the requested values.
+        counters: The server's counts within the windows; None if it does not count.
         telemetry: Telemetry of the GPUs within the windows; None without a sampler. Not kept in baselines.
-        rejected: Why windows were measured again, a text for each that was: what disturbed GPUs or client meanwhile.
+        rejected: Reasons of repeated windows, one text each: disturbances of GPUs or client.
     """
 
     windows: tuple[Window, ...]
@@ -267,16 +267,16 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Two or more fresh starts of one server under one load: the unit that a stored baseline is made of.
+    """Two or more fresh starts of one server under one load: the unit of a stored baseline.
 
     Args:
         starts: The starts, in order.
-        at: When it began, ISO 8601 in UTC.
-        problems: Why nothing may be concluded from it; empty when all is well.
-        batch_sizes: How often the server executed each batch size, by the upper edge of the server's own buckets.
-        answers: Answers received; ``answers_checked`` of them were compared with what the test expects.
+        at: Begin, ISO 8601 in UTC.
+        problems: Reasons why the session proves nothing; empty if it is valid.
+        batch_sizes: Executions by batch size, by the upper edge of the server's own buckets.
+        answers: Answers received; ``answers_checked`` of them were compared with the test's expectation.
         answers_checked: See ``answers``.
-        host_reading: How fast the host was before it: the log of the seconds of fixed work; None where nobody looked.
+        host_reading: Speed of the host before the session: log of the seconds of fixed work; None if not read.
     """
 
     starts: tuple[Start, ...]
@@ -289,7 +289,7 @@ class Session:
 
     @property
     def client(self) -> Client:
-        """What the load engine saw in all starts."""
+        """Observations of the load engine in all starts."""
         return Client.pooled(start.client for start in self.starts)
 
     @property

@@ -1,4 +1,4 @@
-"""Whether two measurements of a language model, or the parts of one, are of the same work."""
+"""Check that two measurements of a language model, or the parts of one, did the same work."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ SAME_TOKENS: Final = 0.01
 """Share by which the mean tokens of an answer may differ between two builds that did the same work."""
 
 SAME_CACHED: Final = 0.05
-"""So much of all prompt tokens may come more from the cache in one part of a load than in another."""
+"""Largest difference in the cached share of prompt tokens between two parts of a load."""
 
 CHANCE: Final = 0.0005
-"""So likely may a difference between answers of many lengths be told in each direction that is chance."""
+"""Level, in each direction, of a claim that answers of varying lengths differ."""
 
 FEWEST_WINDOWS: Final = 4
-"""Of fewer windows nobody knows how much their answers vary."""
+"""Fewest windows that show how much their answers vary."""
 
 FEWEST_REQUESTS: Final = 30
-"""Of fewer requests chance decides which of their prompts the server knows."""
+"""Fewest requests; with fewer, chance decides which of their prompts are in the server's cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,8 @@ class MeanCount:
 
     Args:
         value: The ratio.
-        squared_error: Of it, by how it varies from window to window.
-        windows: That tell it.
+        squared_error: Squared standard error of the ratio, from its variation between windows.
+        windows: Number of windows that report it.
     """
 
     value: float
@@ -49,12 +49,12 @@ class MeanCount:
 
     @classmethod
     def of(cls, counted: Sequence[tuple[int, int]]) -> MeanCount | None:
-        """That of a numerator and a denominator of each window; None of too few windows, or of nothing."""
+        """Ratio of each window's numerator and denominator; None for too few windows, or a zero denominator."""
         whole = sum(below for _, below in counted)
         if len(counted) < FEWEST_WINDOWS or not whole:
             return None
         value = sum(above for above, _ in counted) / whole
-        # Of a ratio of sums (Cochran, Sampling Techniques, 1977, 6.3).
+        # Standard error of a ratio of sums (Cochran, Sampling Techniques, 1977, 6.3).
         squares = math.fsum((above - value * below) ** 2 for above, below in counted)
         return cls(value, len(counted) / (len(counted) - 1) * squares / whole**2, len(counted))
 
@@ -71,21 +71,21 @@ class MeanCount:
 
 
 def unlike_work(before: Sequence[Streams | None], now: Sequence[Streams | None]) -> Reason | None:
-    """Tell that answers have another number of tokens than those that they are compared with, or hide it on one side.
+    """Reason if answers differ in their number of tokens from the reference's, or only one of the builds reports it.
 
     Args:
-        before: The windows of the reference.
-        now: The windows that are compared with it.
+        before: Windows of the reference.
+        now: Windows that are compared with it.
 
     Returns:
-        None if not, or where neither side tells it.
+        None if they do not differ, or neither reports it.
     """
     for who, side, other in (("the reference", before, now), ("what is compared with it", now, before)):
         (silent, answers), (others_silent, others) = _silent(side), _silent(other)
         if silent and others and not others_silent:
             return Reason(
                 ReasonKind.WORK_UNKNOWN,
-                f"unknown work: {silent} of {answers} answers of {who} reported no usage, and all others did; two"
+                f"unknown work: {silent} of {answers} answers of {who} reported no usage, but all others did. Two"
                 " builds are comparable if both report usage, or neither does",
             )
     then, found = tokens_of_answers(before), tokens_of_answers(now)
@@ -100,16 +100,16 @@ def unlike_work(before: Sequence[Streams | None], now: Sequence[Streams | None])
 
 
 def tokens_of_answers(windows: Iterable[Streams | None]) -> MeanCount | None:
-    """Tokens an answer, of those that say it (``usage``); None where none does, or windows are too few."""
+    """Tokens an answer, of answers with ``usage``; None without such answers, or with too few windows."""
     known = [each for each in windows if each is not None and each.with_usage]
     return MeanCount.of([(each.usage_tokens, each.with_usage) for each in known])
 
 
 def unknown_work(*sides: Iterable[Streams | None]) -> tuple[Reason, ...]:
-    """Tell that streams do not say how many tokens they have; empty where all do, and where there is none.
+    """Reason if streams do not report their token count; empty if all do, or the load has no streams.
 
     Args:
-        sides: The windows of what is compared.
+        sides: Windows of each build.
     """
     silent, answers = _silent(each for side in sides for each in side)
     if not silent:
@@ -118,29 +118,29 @@ def unknown_work(*sides: Iterable[Streams | None]) -> tuple[Reason, ...]:
     return (
         Reason(
             ReasonKind.WORK_UNKNOWN,
-            f"{who} reported no usage, so it is unknown whether both sides have as many tokens",
+            f"{who} reported no usage, so it is unknown whether both builds answered with as many tokens",
         ),
     )
 
 
 def _silent(windows: Iterable[Streams | None]) -> tuple[int, int]:
-    """Count the answers that do not say how many tokens they have, and all."""
+    """Number of answers that do not report their token count, and of all answers."""
     known = [each for each in windows if each is not None]
     answers = sum(each.ttft.total for each in known)
     return answers - sum(each.with_usage for each in known), answers
 
 
 def unsteady_cache(parts: Iterable[Sequence[Window]]) -> Reason | None:
-    """Tell that a server had more of the prompts in its prefix cache in one part of a load than in another.
+    """Reason if a server had more of the prompts in its prefix cache in one part of a load than in another.
 
-    Then what is measured depends on how far the load had come, and so on how fast the server is. That the share is
-    another one in another build is no such thing: the build is why.
+    The measurement then depends on the progress of the load, and so on the server's speed. A difference between builds
+    is not such a case, because the build causes it.
 
     Args:
-        parts: Windows each: of a start its halves, of a session its starts.
+        parts: Windows of each part: the halves of a start, or the starts of a session.
 
     Returns:
-        None if not, or unknown.
+        None if not, or if unknown.
     """
     shares = [
         MeanCount.of([(window.tallies[CACHED_TOKENS], window.tallies[PROMPT_TOKENS]) for window in windows])
@@ -154,20 +154,20 @@ def unsteady_cache(parts: Iterable[Sequence[Window]]) -> Reason | None:
     return Reason(
         ReasonKind.UNLIKE_WORK,
         f"unlike work within one load: {format_fraction(known[0].value)} of the prompt tokens came from the prefix"
-        f" cache in one part of it, {format_fraction(known[-1].value)} in another; send prompts that the server has"
+        f" cache in one part of it, {format_fraction(known[-1].value)} in another. Send prompts that the server has"
         " not seen: server.chat(prompts(...)); or warm it up until it knows all: load(..., warmup_seconds=...)",
     )
 
 
 def cached_share(windows: Sequence[Window]) -> float | None:
-    """Return which share of the prompt tokens a server had in its prefix cache; None where it does not count both."""
+    """Return the share of the prompt tokens that came from the prefix cache; None unless the server counts both."""
     counted = [window.tallies for window in windows if window.tallies.keys() >= {CACHED_TOKENS, PROMPT_TOKENS}]
     prompts = sum(each[PROMPT_TOKENS] for each in counted)
     return sum(each[CACHED_TOKENS] for each in counted) / prompts if prompts else None
 
 
 def preemptions_of_thousand(windows: Sequence[Window]) -> float | None:
-    """Return how often a server preempted sequences, in 1000 requests; None where it does not count that."""
+    """Return the number of preemptions in 1000 requests; None if the server does not count them."""
     counted = [window for window in windows if PREEMPTIONS in window.tallies]
     requests = sum(window.requests for window in counted)
     return 1000 * sum(window.tallies[PREEMPTIONS] for window in counted) / requests if requests else None

@@ -242,7 +242,7 @@ def since(begin: float, **values: object) -> Callable[[Alone], Callable[[float],
         "a blind driver": (
             lambda _: lambda _: BLANK,
             ReasonKind.GPU_UNKNOWN,
-            f"nothing is known of {UUID}: NVML told none of its values",
+            f"no value of {UUID} is known: NVML reported none",
         ),
     },
 )

@@ -159,7 +159,7 @@ def test_a_run_needs_something_to_be_known_of_its_gpu() -> None:
     assert judge_known([], [], needs_clock=True) == RunCondition()
     for samples, uuid in (([blank, blank], UUID), ([power], "GPU-2"), ([], UUID)):
         (reason,) = judge_known(samples, [uuid], needs_clock=False).invalid
-        assert reason.text.startswith(f"nothing is known of {uuid}: ")
+        assert reason.text.startswith(f"no value of {uuid} is known: ")
     clocks = [TelemetrySample(0, gpus=(GpuSample(UUID, 1.0, sm_clock_mhz=mhz),)) for mhz in (1500, None)]
     assert judge_known((clocks[:1] + clocks[1:] * 4) * 3, [UUID], needs_clock=True) == RunCondition()
     clocks = clocks[:1] + clocks[1:] * 5
@@ -262,7 +262,7 @@ def test_memory_is_told_in_numbers_or_unknown() -> None:
     assert judge_memory(UUID, 450 * MIB, 451 * MIB, tolerance_bytes=MIB) == RunCondition()
     assert judge_memory(UUID, 450 * MIB, 451 * MIB, tolerance_bytes=MIB - 1).invalid != ()
     (reason,) = judge_memory(UUID, 450 * MIB, 1450 * MIB).invalid
-    assert reason.text.startswith(f"memory not given back: on {UUID} 1000 MiB more")
+    assert reason.text.startswith(f"memory not given back: {UUID} had 1000 MiB more")
     assert "(1450 MiB)" in reason.text
     assert "(450 MiB)" in reason.text
     for before, after in ((None, 1), (1, None), (None, None)):

@@ -180,9 +180,9 @@ def test_what_was_not_measured_is_no_number() -> None:
     with pytest.raises(NotMeasured):
         round_point(THROUGHPUT, a_round(silent, silent), 0.05)
     uncounted = changed(round_of([0.1] * 2), lambda window: replace(window, items=None))
-    with pytest.raises(NotMeasured, match="ask for streams"):
+    with pytest.raises(NotMeasured, match="request streams"):
         round_point(METRICS["itl.p99"], round_of([0.1] * 2), 0.2)
-    with pytest.raises(NotMeasured, match="nothing counts this server's batches"):
+    with pytest.raises(NotMeasured, match="this server's batches are not counted"):
         round_point(METRICS["batching_ratio"], uncounted, 0.05)
 
 

@@ -126,7 +126,7 @@ def test_nothing_measured_has_no_value(metric: Metric) -> None:
     ("items", "batches", "told"),
     [
         # One unread counter makes the ratio unknown, not that of the other windows.
-        *[(*counted, "nothing counts this server's batches") for counted in ((None, 3), (3, None))],
+        *[(*counted, "this server's batches are not counted") for counted in ((None, 3), (3, None))],
         *[(*counted, "stage=") for counted in ((0, 3), (3, 0))],
     ],
 )
@@ -194,7 +194,7 @@ def test_what_is_missing_is_told_with_what_helps(metric: Metric) -> None:
     with pytest.raises(NotMeasured, match=r"(?s)no GPU was watched.*--gpu=NAME"):
         value_of(metric, [window(), window()])
     what = {"energy_per_inference": "energy", "gpu_memory": "memory", "gpu_utilisation": "utilisation"}[metric.name]
-    with pytest.raises(NotMeasured, match=f"a GPU did not tell its {what} in every window") as found:
+    with pytest.raises(NotMeasured, match=f"a GPU did not report its {what} in every window") as found:
         value_of(metric, [used(), replace(used(), gpus=GpuUse())])
     # Of a MIG instance energy and utilisation are the whole GPU's.
     assert ("MIG instance" in str(found.value)) is (metric.name != "gpu_memory")
@@ -229,7 +229,7 @@ def test_a_server_that_we_did_not_start_has_no_cold_start() -> None:
             point(COLD_START, measured, 0.2)
     with pytest.raises(NotMeasured, match="no server start was measured"):
         pooled_value(COLD_START, [])
-    with pytest.raises(NotMeasured, match="cold_start is not known of windows"):
+    with pytest.raises(NotMeasured, match="cold_start is a number of a whole start"):
         value_of(COLD_START, [window()])
 
 
@@ -282,7 +282,7 @@ def test_metrics_of_streams_by_hand() -> None:
         ([TOLD, window()], ["goodput"], "Objectives"),
         ([TOLD, streamed(window(), usage=False)], ["tpot.p90", "output_tokens_per_second"], "include_usage"),
         ([TOLD, replace(TOLD, unjudged=1)], ["goodput"], "include_usage"),
-        ([replace(TOLD, good=0)], ["goodput"], "of 40 answers none met all objectives"),
+        ([replace(TOLD, good=0)], ["goodput"], "none of 40 answers met all objectives"),
         ([streamed(window(), tokens=1)], ["itl.p99"], "no gaps between chunks"),
     ],
     ids=["no stream", "no objectives", "one answer without usage", "unjudged", "none good", "one chunk each"],

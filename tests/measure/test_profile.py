@@ -87,7 +87,7 @@ def test_the_client_is_part_of_the_profile() -> None:
     seen = profile_of([window(items=None, batches=None)], Client())
     assert (seen.items_per_batch, seen.formation_seconds, seen.outside_seconds, seen.clock_mhz) == (None,) * 4
     assert seen.client_lag_seconds is None
-    with pytest.raises(ValueError, match="without a request"):
+    with pytest.raises(ValueError, match="without answered requests"):
         profile_of([window(())], Client())
 
 

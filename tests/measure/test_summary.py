@@ -73,7 +73,11 @@ OPEN_LOOP = Client(service=histogram((0.010,)), sending_seconds=0.0, receiving_s
         # Its latency holds what requests waited in the client, which is none of the network's.
         (FULL, OPEN_LOOP, "open loop"),
         # Where the server counts more time than its requests took, it has counted others.
-        (counters(queue=0.4, input=0.02, infer=0.2, output=0.03, server=0.66), TIMED, "not counted the same requests"),
+        (
+            counters(queue=0.4, input=0.02, infer=0.2, output=0.03, server=0.66),
+            TIMED,
+            "did not count the same requests",
+        ),
     ],
 )
 def test_what_is_not_counted_is_no_component(counted: Counters | None, client: Client, told: str) -> None:
@@ -115,7 +119,7 @@ def test_what_nobody_looked_at_is_not_measured() -> None:
         _ = unseen.cpu_share
     known = replace(start(), counters=counters(queue=0.1))
     assert Observed([session(known, known)]).counters.items == 20
-    with pytest.raises(NotMeasured, match="of 2 starts only 1 know"):
+    with pytest.raises(NotMeasured, match="only 1 of 2 starts know"):
         _ = Observed([session(known, start())]).counters
 
 
