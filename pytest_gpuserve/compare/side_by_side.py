@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
 from pytest_gpuserve.measure.rounds import ARMS, paired_value, round_point
@@ -100,33 +100,6 @@ NOT_LOOKED_AT: Final = Reason(ReasonKind.NOT_LOOKED_AT, "no result yet: p99 need
 LOOKED_BEFORE: Final = Reason(ReasonKind.LOOKED_BEFORE, "this look was taken before, and did not decide it")
 
 
-@dataclass
-class LookSequence:
-    """How far one metric has come.
-
-    Args:
-        tolerance: It was asked with.
-        seen: Its looks so far, by their places.
-        decision: What they decided; None for nothing yet.
-        decided_at: The look that decided.
-        is_kept: Whether an earlier try of the run decided.
-    """
-
-    tolerance: float
-    seen: list[int]
-    decision: Verdict | None = None
-    decided_at: int | None = None
-    is_kept: bool = False
-
-    @classmethod
-    def of(cls, kept: KeptMetric) -> LookSequence:
-        """How far an earlier try had come."""
-        seen = list(kept.looks)
-        if kept.decision is None or not seen:
-            return cls(kept.tolerance, seen)
-        return cls(kept.tolerance, seen, kept.decision, seen[-1], is_kept=True)
-
-
 def rounds_until(rounds: Sequence[Round], look: int) -> Sequence[Round]:
     """The rounds as they were at a look."""
     count, blocks = LOOKS[look]
@@ -182,6 +155,14 @@ def windows_of(rounds: Sequence[Round]) -> int:
     return sum(len(block.windows) for measured in rounds for block in measured.blocks)
 
 
+class _Seen(NamedTuple):
+    """A look, the rounds as they were at it, and the points that it judges by."""
+
+    look: int
+    rounds: Sequence[Round]
+    points: Sequence[RoundPoint]
+
+
 class SideBySide:
     """The comparison of a load with its base.
 
@@ -225,7 +206,8 @@ class SideBySide:
         self._last_seconds = 0.0
         self._round_seconds = memory.round_seconds
         self._one_build: OneBuild | None = None
-        self._sequences = {name: LookSequence.of(kept) for name, kept in memory.metrics.items()}
+        self._earlier = memory.metrics
+        self._metrics = dict(memory.metrics)
 
     def compare_one_build(self, one_build: OneBuild) -> None:
         """Say that both servers are one build, so that neither can be worse or better."""
@@ -287,14 +269,14 @@ class SideBySide:
     @property
     def _is_half_enough(self) -> bool:
         """Whether another start tells more of what is not decided yet than the rest of the first round, in its time."""
-        undecided = {METRICS[name]: sequence for name, sequence in self._sequences.items() if sequence.decision is None}
-        # Whoever has not been looked at may be decided by the blocks that its first look still wants.
-        if not undecided or not all(sequence.seen for sequence in undecided.values()):
+        undecided = {METRICS[name]: asked for name, asked in self._metrics.items() if asked.decision is None}
+        # A metric that has not been looked at may be decided by the blocks that its first look still wants.
+        if not undecided or not all(asked.looks for asked in undecided.values()):
             return False
         start_in_blocks = self._pairing.start_in_blocks
         return all(
-            _worth(metric, self.rounds[0], sequence.tolerance, self._prior_of(metric), start_in_blocks) <= FIRST_WORTH
-            for metric, sequence in undecided.items()
+            _worth(metric, self.rounds[0], asked.tolerance, self._prior_of(metric), start_in_blocks) <= FIRST_WORTH
+            for metric, asked in undecided.items()
         )
 
     def more(self) -> None:
@@ -347,25 +329,14 @@ class SideBySide:
         """Judge what has been measured so far; a decision stays, whatever is measured after it."""
         if problems := self._problems_of(metric):
             return Judgement.invalid(metric, self._kind, *problems, value=self._value(metric, "candidate"))
-        sequence = self._sequences.setdefault(metric.name, LookSequence(tolerance, []))
-        if sequence.tolerance != tolerance:
-            # Another question: its looks begin anew, on the same data.
-            sequence = self._sequences[metric.name] = LookSequence(tolerance, [])
-        if metric.name == COLD_START:
-            self._pairing.starts_together = False
-        look = sequence.decided_at if sequence.decided_at is not None else self._look()
-        if look is None or look < first_look(metric) or not judged_rounds(metric, self.rounds):
-            return self._undecided(metric)
-        rounds = rounds_until(self.rounds, look)
-        try:
-            points = points_of(metric, rounds, tolerance)
-        except TooFewRequests as problem:
-            if look == 0:
-                return self._undecided(metric)
-            return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reasons=(problem.reason,))
-        except NotMeasured as problem:
-            return Judgement.invalid(metric, self._kind, problem.reason)
-        judgement = self._judged(metric, points, rounds, sequence, look)
+        asked = self._metrics.get(metric.name)
+        if asked is None or asked.tolerance != tolerance:
+            # Another tolerance is another question: its looks begin anew, on the same data.
+            asked = self._metrics[metric.name] = KeptMetric(tolerance)
+        seen = self._seen(metric, tolerance, look=None if asked.decision is None else asked.looks[-1])
+        if isinstance(seen, Judgement):
+            return seen
+        judgement = self._judged(metric, seen, asked)
         if self._one_build is not None:
             judgement = self._one_build.judged(judgement)
         return judgement.because(*self._unknown_work(metric))
@@ -387,22 +358,13 @@ class SideBySide:
         return known.because(*self._unknown_work(metric))
 
     def _judged_limit(self, metric: Metric, limit: float) -> Judgement:
-        if metric.name == COLD_START:
-            self._pairing.starts_together = False
-        look = self._look()
-        if look is None or look < first_look(metric) or not judged_rounds(metric, self.rounds):
-            return self._undecided(metric, limit=limit)
-        rounds = rounds_until(self.rounds, look)
-        try:
-            points = points_of(metric, rounds, metric.default_tolerance)
-        except TooFewRequests as problem:
-            if look == 0:
-                return self._undecided(metric, limit=limit)
-            return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reference=limit, reasons=(problem.reason,))
-        except NotMeasured as problem:
-            return Judgement.invalid(metric, self._kind, problem.reason, reference=limit)
+        seen = self._seen(metric, metric.default_tolerance, limit=limit)
+        if isinstance(seen, Judgement):
+            return seen
         allowed = -math.log(limit) if metric.higher_is_better else math.log(limit)
-        evidence = paired_limit(metric, points, self._prior_of(metric), limit_log_cost=allowed, levels=LEVELS[look])
+        evidence = paired_limit(
+            metric, seen.points, self._prior_of(metric), limit_log_cost=allowed, levels=LEVELS[seen.look]
+        )
         reasons = evidence.remarks(metric)
         change = metric.change_of(evidence.estimate)
         low, high = (metric.change_of(bound) for bound in evidence.interval)
@@ -414,10 +376,29 @@ class SideBySide:
             reference=limit,
             change=change,
             interval=None if low is None or high is None else (min(low, high), max(low, high)),
-            rounds=len(points),
+            rounds=len(seen.points),
             reasons=reasons if self.seconds else (*reasons, *self._kept_remark),
-            windows=windows_of(rounds),
+            windows=windows_of(seen.rounds),
         )
+
+    def _seen(
+        self, metric: Metric, tolerance: float, *, look: int | None = None, limit: float | None = None
+    ) -> _Seen | Judgement:
+        """What a look has to judge by, by default the one that is due; a judgement if it has nothing."""
+        if metric.name == COLD_START:
+            self._pairing.starts_together = False
+        look = self._look() if look is None else look
+        if look is None or look < first_look(metric) or not judged_rounds(metric, self.rounds):
+            return self._undecided(metric, limit=limit)
+        rounds = rounds_until(self.rounds, look)
+        try:
+            return _Seen(look, rounds, points_of(metric, rounds, tolerance))
+        except TooFewRequests as problem:
+            if look == 0:
+                return self._undecided(metric, limit=limit)
+            return Judgement(metric, Verdict.INCONCLUSIVE, self._kind, reference=limit, reasons=(problem.reason,))
+        except NotMeasured as problem:
+            return Judgement.invalid(metric, self._kind, problem.reason, reference=limit)
 
     def _look(self) -> int | None:
         """The look that is due now; None where a round was broken off."""
@@ -426,37 +407,34 @@ class SideBySide:
         last = self.rounds[-1]
         return look_index(len(self.rounds), BLOCKS if last.by_turns else len(last.blocks))
 
-    def _judged(
-        self, metric: Metric, points: Sequence[RoundPoint], rounds: Sequence[Round], sequence: LookSequence, look: int
-    ) -> Judgement:
+    def _judged(self, metric: Metric, seen: _Seen, asked: KeptMetric) -> Judgement:
         evidence = paired_evidence(
             metric,
-            points,
+            seen.points,
             self._prior_of(metric),
-            most_growth=metric.growth(sequence.tolerance),
-            levels=LEVELS[look],
+            most_growth=metric.growth(asked.tolerance),
+            levels=LEVELS[seen.look],
         )
         verdict = evidence.verdict
         reasons: tuple[Reason, ...] = ()
-        if sequence.decision is not None:
-            verdict, reasons = sequence.decision, self._kept_remark if sequence.is_kept else ()
-        elif look in sequence.seen:
+        if asked.decision is not None:
+            verdict, reasons = asked.decision, self._kept_remark if asked is self._earlier.get(metric.name) else ()
+        elif seen.look in asked.looks:
             # What was learned since then about other starts must not decide a look that is over.
             reasons = () if verdict is Verdict.INCONCLUSIVE else (LOOKED_BEFORE,)
             verdict = Verdict.INCONCLUSIVE
         else:
-            sequence.seen.append(look)
-            if verdict is not Verdict.INCONCLUSIVE:
-                sequence.decision, sequence.decided_at = verdict, look
+            decision = None if verdict is Verdict.INCONCLUSIVE else verdict
+            self._metrics[metric.name] = replace(asked, looks=(*asked.looks, seen.look), decision=decision)
             self._save()
         judgement = Judgement.from_evidence(
             metric,
             evidence,
             verdict=verdict,
             reference_kind=self._kind,
-            value=paired_value(metric, judged_rounds(metric, rounds), "candidate"),
-            rounds=len(points),
-            windows=windows_of(rounds),
+            value=paired_value(metric, judged_rounds(metric, seen.rounds), "candidate"),
+            rounds=len(seen.points),
+            windows=windows_of(seen.rounds),
         )
         remarks = () if verdict is not evidence.verdict else judgement.reasons
         return replace(judgement, reasons=(*remarks, *reasons))
@@ -493,26 +471,26 @@ class SideBySide:
             # It is of no round by itself.
             sound = []
         if self._one_build is not None and any(
-            each.decision is not None and each.decision.is_claim for each in self._sequences.values()
+            each.decision is not None and each.decision.is_claim for each in self._metrics.values()
         ):
             # What it came of is outside of git, and may be another the next time.
             sound = []
         if sound or self._memory.rounds:
-            self._memory.save(sound, {name: self._kept(name, sound) for name in self._sequences})
+            self._memory.save(sound, {name: self._kept(name, sound) for name in self._metrics})
 
     def _kept(self, name: str, sound: Sequence[Round]) -> KeptMetric:
-        sequence = self._sequences[name]
-        looks = tuple(seen for seen in sequence.seen if LOOKS[seen][0] <= len(sound))
-        is_decided = sequence.decided_at is not None and LOOKS[sequence.decided_at][0] <= len(sound)
+        asked = self._metrics[name]
+        looks = tuple(look for look in asked.looks if LOOKS[look][0] <= len(sound))
         differences = []
         for measured in judged_rounds(METRICS[name], sound):
             if measured.foreign_cores > self._most_foreign_cores:
                 continue
             try:
-                differences.append(round_point(METRICS[name], measured, sequence.tolerance).differences)
+                differences.append(round_point(METRICS[name], measured, asked.tolerance).differences)
             except NotMeasured:
                 continue
-        return KeptMetric(sequence.tolerance, looks, sequence.decision if is_decided else None, tuple(differences))
+        decision = asked.decision if looks == asked.looks else None
+        return KeptMetric(asked.tolerance, looks, decision, tuple(differences))
 
 
 def session_of(measured: Round, arm: Arm) -> Session:
