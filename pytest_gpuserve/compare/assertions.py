@@ -7,6 +7,7 @@ plain number is a service-level check. A comparison that means nothing is an err
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, NoReturn, Protocol, TypeVar
 
@@ -187,6 +188,43 @@ def _no_such_metric(owner: str, name: str) -> NoReturn:
     raise AttributeError(f"{owner} has no metric {name!r}; there are: {', '.join(METRICS)}")
 
 
+class _Comparable(ABC):
+    """A metric that is compared in the direction that is good; any other comparison is an error."""
+
+    metric: Metric
+
+    def __ge__(self, other: object) -> Comparison:
+        return self._compared(">=", other)
+
+    def __le__(self, other: object) -> Comparison:
+        return self._compared("<=", other)
+
+    def __gt__(self, other: object) -> NoReturn:
+        self._refuse(">", other)
+
+    def __lt__(self, other: object) -> NoReturn:
+        self._refuse("<", other)
+
+    def __eq__(self, other: object) -> NoReturn:
+        self._refuse("==", other)
+
+    def __ne__(self, other: object) -> NoReturn:
+        self._refuse("!=", other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _compared(self, operator: str, other: object) -> Comparison:
+        if (operator == ">=") is not self.metric.higher_is_better:
+            self._refuse(operator, other)
+        return self._judged(other)
+
+    @abstractmethod
+    def _judged(self, other: object) -> Comparison: ...
+
+    @abstractmethod
+    def _refuse(self, operator: str, other: object) -> NoReturn: ...
+
+
 class Duel(Sides["Ratio"]):
     """Two servers, measured side by side under one load; its metrics are ratios, the first server's to the second's.
 
@@ -201,7 +239,7 @@ class Duel(Sides["Ratio"]):
 
 
 @dataclass(frozen=True, eq=False)
-class Ratio:
+class Ratio(_Comparable):
     """A metric of the first server divided by that of the second; compare it with a number.
 
     It holds if the data show it, and does not hold if they show the contrary; there is no tolerance: say 0.95 where 5 %
@@ -217,32 +255,10 @@ class Ratio:
     judge: Judge = field(repr=False)
     metric: Metric
 
-    def __ge__(self, other: object) -> Comparison:
-        return self._compare(other, ">=", wants_higher=True)
-
-    def __le__(self, other: object) -> Comparison:
-        return self._compare(other, "<=", wants_higher=False)
-
-    def __gt__(self, other: object) -> NoReturn:
-        self._refuse(">")
-
-    def __lt__(self, other: object) -> NoReturn:
-        self._refuse("<")
-
-    def __eq__(self, other: object) -> NoReturn:
-        self._refuse("==")
-
-    def __ne__(self, other: object) -> NoReturn:
-        self._refuse("!=")
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __bool__(self) -> NoReturn:
         raise UsageProblem(f"duel.{self.metric.name} is neither true nor false", remedies=[self._example()])
 
-    def _compare(self, other: object, operator: str, *, wants_higher: bool) -> Comparison:
-        if wants_higher is not self.metric.higher_is_better:
-            self._refuse(operator)
+    def _judged(self, other: object) -> Comparison:
         if isinstance(other, (int, float)) and not isinstance(other, bool) and math.isfinite(other) and other > 0:
             return self.judge.against_ratio(self.run, self.metric, float(other))
         raise UsageProblem(
@@ -251,7 +267,7 @@ class Ratio:
             remedies=[self._example(), "baseline is for what load(...) returns"],
         )
 
-    def _refuse(self, operator: str) -> NoReturn:
+    def _refuse(self, operator: str, _other: object) -> NoReturn:
         good = "higher" if self.metric.higher_is_better else "lower"
         raise UsageProblem(
             f"`duel.{self.metric.name} {operator} ...` gates nothing: {good} is better", remedies=[self._example()]
@@ -353,7 +369,7 @@ class Run(Sides["Measured"], Observed):
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class Measured(_Comparable):
     """A metric of a run: compare it with ``baseline`` or with a number, in the direction that is good.
 
     Args:
@@ -376,32 +392,10 @@ class Measured:
     def __float__(self) -> float:
         return self.value
 
-    def __ge__(self, other: object) -> Comparison:
-        return self._compare(other, ">=", wants_higher=True)
-
-    def __le__(self, other: object) -> Comparison:
-        return self._compare(other, "<=", wants_higher=False)
-
-    def __gt__(self, other: object) -> NoReturn:
-        self._refuse(">", other)
-
-    def __lt__(self, other: object) -> NoReturn:
-        self._refuse("<", other)
-
-    def __eq__(self, other: object) -> NoReturn:
-        self._refuse("==", other)
-
-    def __ne__(self, other: object) -> NoReturn:
-        self._refuse("!=", other)
-
-    __hash__ = None  # type: ignore[assignment]
-
     def __bool__(self) -> NoReturn:
         no_truth(self.metric.name, self.metric.name)
 
-    def _compare(self, other: object, operator: str, *, wants_higher: bool) -> Comparison:
-        if wants_higher is not self.metric.higher_is_better:
-            self._refuse(operator, other)
+    def _judged(self, other: object) -> Comparison:
         if isinstance(other, Reference):
             if other.metric != self.metric:
                 raise UsageProblem(
