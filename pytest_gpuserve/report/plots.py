@@ -106,7 +106,7 @@ def _draw_rounds(axes: Axes, metric: Metric, sides: dict[str, tuple[Session, ...
             axes.plot(places, values, "o-", label=name, color=_COLOURS[name], linewidth=0.8, markersize=4)
     if reference is not None:
         axes.axhline(scale * reference, label="reference", color=_INK, linestyle="--", linewidth=0.8)
-    axes.locator_params(axis="x", integer=True)
+    axes.locator_params(axis="x", integer=True, min_n_ticks=1)
     axes.set_xlabel("start of the server")
     axes.set_ylabel(f"{metric.name}{f' ({unit})' if unit else ''}")
     if axes.has_data():
@@ -142,4 +142,5 @@ def _small(svg: str) -> str:
     parts = (r"<\?xml.*?\?>", "<!DOCTYPE.*?>", "<!--.*?-->", "<metadata>.*?</metadata>", "<style.*?</style>")
     svg = re.sub("|".join(parts), "", svg, flags=re.DOTALL)
     svg = re.sub(r'(?<=<g) id="[^"]*"| transform="rotate\(-0 [^"]*"', "", svg)
-    return " ".join(re.sub(r"(\.\d)\d+", r"\1", svg).split())
+    # Only coordinates are cut short: a label such as 0.01 is a text between tags.
+    return " ".join(re.sub("<[^>]*>", lambda tag: re.sub(r"(\.\d)\d+", r"\1", tag[0]), svg).split())

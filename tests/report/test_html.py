@@ -191,8 +191,8 @@ def test_rounds_and_latencies_of_both_sides_are_drawn() -> None:
     """Of the metric that did not pass, with its unit; a base and what is measured now, or a reference, are named."""
     slow = judgement(metric="latency.p50")
     alone = RunResult("", (session(),), (judgement(Verdict.PASS), slow), {}, {})
-    axes = {"latency.p50 (ms)", "start of the server", "latency (ms)", "requests that took longer", "1 %"}
-    assert words(drawn(alone)) >= {*axes, "now", "reference"}
+    axes = {"latency.p50 (ms)", "start of the server", "latency (ms)", "requests that took longer", "1 %", "0.01 %"}
+    assert words(drawn(alone)) >= {*axes, "now", "reference", "1"}
     beside = dataclasses.replace(alone, base="main", base_sessions=(session(),), candidate_sessions=(session(),))
     assert words(drawn(beside)) >= {*axes, "now", "base"}
     assert "reference" not in words(drawn(beside))
