@@ -1,4 +1,4 @@
-"""The comparisons of one test: measures its loads, answers its assertions, and tells what changed with them."""
+"""The comparisons of one test: the first look at each of its loads, and the answers to its assertions."""
 
 from __future__ import annotations
 
@@ -22,13 +22,8 @@ from pytest_gpuserve.compare.screen import (
 )
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.experiment.pairing import BaseFailed
-from pytest_gpuserve.measure.breakdown import profile_of
-from pytest_gpuserve.measure.counters import moved
-from pytest_gpuserve.measure.points import NotMeasured, mean_value, pooled_value, too_few_requests
+from pytest_gpuserve.measure.points import NotMeasured, pooled_value, too_few_requests
 from pytest_gpuserve.measure.rounds import demand_own_gpu
-from pytest_gpuserve.measure.window import Client
-from pytest_gpuserve.report.attribution import attribution
-from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.sequential import LOOKS
 from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind, Verdict
@@ -220,20 +215,15 @@ class TestComparison(TestLoads):
                     "gate each server with load(...)",
                 ],
             )
-        measurement.compared = True
         stored = self.baseline_store.find(measurement.baseline_key)
         if self.paired_runner.against is not None:
             judgement = self._against(measurement, metric)
         elif wants_recording(self, stored):
             judgement = judge_recording(self, measurement, metric, stored)
-            self._answer(measurement, judgement, "baseline")
-            return self._comparison(judgement, holds=may_record(self, judgement))
+            return self._answer(measurement, judgement, "baseline", holds=may_record(self, judgement))
         else:
             judgement = settle_baseline(self, measurement, metric, stored)
-        self._answer(measurement, judgement, "baseline")
-        if self._is_skipped(judgement):
-            return self._skipped(judgement)
-        return self._comparison(judgement, holds=judgement.verdict.passes)
+        return self._answer(measurement, judgement, "baseline")
 
     def _against(self, measurement: Measurement, metric: Metric) -> Judgement:
         # A base that could not be started once is not tried again for each metric.
@@ -249,38 +239,32 @@ class TestComparison(TestLoads):
         measurement = self.of(run)
         measure_alone(self, measurement)
         judgement = judge_limit(measurement, metric, limit, tolerance=self.tolerance_of(metric))
-        self._answer(measurement, judgement, "limit")
-        return self._comparison(judgement, holds=judgement.verdict.passes)
+        return self._answer(measurement, judgement, "limit", holds=judgement.verdict.passes)
 
     def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """See ``assertions.Judge``."""
         measurement = self.of(run)
         judgement = self.settle_beside(measurement, lambda paired: paired.judge_limit(metric, limit))
-        self._answer(measurement, judgement, "duel")
-        if judgement.verdict is Verdict.INCONCLUSIVE and self.policy.skip_inconclusive:
-            return self._skipped(judgement)
-        return self._comparison(judgement, holds=judgement.verdict.passes)
+        return self._answer(measurement, judgement, "duel")
 
-    def _is_skipped(self, judgement: Judgement) -> bool:
-        policy = self.policy
-        if judgement.verdict is Verdict.INCONCLUSIVE:
-            return policy.skip_inconclusive
-        return judgement.verdict is Verdict.MISSING and policy.skip_missing
+    def _answer(
+        self, measurement: Measurement, judgement: Judgement, asked: ReferenceKind, *, holds: bool | None = None
+    ) -> Comparison:
+        """Keep an answer, in place of an earlier one to the same question.
 
-    def _skipped(self, judgement: Judgement) -> Comparison:
-        """Go on with the rest of the test: what it finds must not hide behind this."""
-        self._skips.append(f"{judgement.verdict}: {'; '.join(map(str, judgement.reasons))}")
-        return Comparison(judgement, holds=True)
-
-    def _comparison(self, judgement: Judgement, *, holds: bool) -> Comparison:
+        By default it holds if it passes, or if the policy lets it skip the test. Then the rest of the test goes on,
+        because what that finds must not hide behind a skip.
+        """
+        measurement.answers[judgement.metric.name, asked] = judgement
+        if holds is None:
+            policy, verdict = self.policy, judgement.verdict
+            skips = {Verdict.INCONCLUSIVE: policy.skip_inconclusive, Verdict.MISSING: policy.skip_missing}
+            if skips.get(verdict, False):
+                self._skips.append(f"{verdict}: {'; '.join(map(str, judgement.reasons))}")
+            holds = verdict.passes or skips.get(verdict, False)
         if not holds:
             self._unheld.append(judgement)
         return Comparison(judgement, holds=holds)
-
-    def _answer(self, measurement: Measurement, judgement: Judgement, asked: ReferenceKind) -> None:
-        """Keep an answer, and what reports show; either takes the place of an earlier one of its metric and kind."""
-        measurement.answers[judgement.metric.name, asked] = judgement
-        measurement.judgements[judgement.metric.name, judgement.reference_kind] = judgement
 
     # -- telling what came of it
 
@@ -310,7 +294,7 @@ class TestComparison(TestLoads):
             problem
             for measurement in self.measurements
             if not measurement.interrupted
-            and not any(judgement.verdict is Verdict.INVALID for judgement in measurement.judgements.values())
+            and not any(judgement.verdict is Verdict.INVALID for judgement in measurement.answers.values())
             for problem in dict.fromkeys(map(str, _problems(measurement)))
         ]
 
@@ -328,10 +312,8 @@ class TestComparison(TestLoads):
         Raises:
             BaselineUnusable: A file cannot be read or written.
         """
-        written = write_baselines(self, self.measurements)
-        if self.paired_runner.against is not None:
-            return written
-        return [*written, *proposals(self, self.measurements)]
+        written = write_baselines(self)
+        return written if self.paired_runner.against is not None else [*written, *proposals(self)]
 
 
 def _workload_of(targets: Sequence[Target], shape: LoadShape) -> Workload:
@@ -387,32 +369,3 @@ def judge_limit(measurement: Measurement, metric: Metric, limit: float, *, toler
         change=value / limit - 1,
         rounds=len(run.sessions),
     )
-
-
-def other_changes(metric: Metric, before: Sequence[Session], after: Sequence[Session]) -> Mapping[str, float]:
-    """How all metrics but one stand against what they were before, as plain fractions; without those unmeasured."""
-    changes = {}
-    for other in METRICS.values():
-        try:
-            change = mean_value(other, after) / mean_value(other, before) - 1
-        except NotMeasured:
-            continue
-        if other != metric:
-            changes[other.name] = change
-    return changes
-
-
-def attributed(before: Sequence[Session], after: Sequence[Session]) -> list[str]:
-    """Which settings and which part of the server's time moved, in lines; empty where nothing was compared."""
-    windows = [[window for session in sessions for window in session.windows] for sessions in (before, after)]
-    if not all(windows) or not all(any(window.requests for window in side) for side in windows):
-        return []
-    clients = [Client.pooled(session.client for session in sessions) for sessions in (before, after)]
-    settings = [
-        next((start.settings for session in reversed(sessions) for start in session.starts if start.settings), {})
-        for sessions in (before, after)
-    ]
-    return [
-        *moved(*settings),
-        *attribution(profile_of(windows[0], clients[0]), profile_of(windows[1], clients[1])),
-    ]

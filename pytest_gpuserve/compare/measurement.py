@@ -41,9 +41,7 @@ class Measurement:
         paired_runner: Where it is measured side by side.
         seconds: Time spent on it alone.
         interrupted: Whether Ctrl-C cut it short.
-        compared: Whether the test compared it with its baseline.
-        judgements: The last judgement of each metric and kind of reference, in the order of asking.
-        answers: What comparisons with each metric's baseline or limit came to, whoever decided them.
+        answers: The last answer to each comparison: of a metric, with its baseline, a limit or a duel's opponent.
         paired: The comparison with its base side by side, where there is one.
         absent: Why there is none, where there should be; else None.
         reading: How fast the host is, where it was read.
@@ -59,8 +57,6 @@ class Measurement:
     paired_runner: PairedRunner
     seconds: float = 0.0
     interrupted: bool = False
-    compared: bool = False
-    judgements: dict[tuple[str, str], Judgement] = field(default_factory=dict)
     answers: dict[tuple[str, ReferenceKind], Judgement] = field(default_factory=dict)
     paired: SideBySide | None = None
     absent: Reason | None = None
@@ -167,7 +163,7 @@ class Measurement:
         return RunResult(
             label=self.run.label,
             sessions=tuple(self.run.sessions),
-            judgements=tuple(self.judgements.values()),
+            judgements=tuple(self.answers.values()),
             load={**self.shape.workload(), **self.target.fingerprint(), **engine},
             server={**kind.workload(), **self.workload.information},
             base=None if self.paired is None else self.paired.name,

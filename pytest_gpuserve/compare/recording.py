@@ -15,7 +15,7 @@ from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpuserve.compare.loads import TestLoads
     from pytest_gpuserve.compare.measurement import Measurement
@@ -83,7 +83,7 @@ def judge_recording(case: TestLoads, measurement: Measurement, metric: Metric, s
     )
 
 
-def write_baselines(case: TestLoads, measurements: Iterable[Measurement]) -> list[str]:
+def write_baselines(case: TestLoads) -> list[str]:
     """Write the baselines of what a test compared, if this is a recording; says what was written.
 
     Every load is tried, also after one that could not be written; Ctrl-C ends it.
@@ -94,7 +94,7 @@ def write_baselines(case: TestLoads, measurements: Iterable[Measurement]) -> lis
     """
     lines: list[str] = []
     problems: list[BaselineUnusable] = []
-    for measurement in measurements:
+    for measurement in case.measurements:
         try:
             lines += _write(case, measurement)
         except BaselineUnusable as problem:
@@ -109,37 +109,23 @@ def write_baselines(case: TestLoads, measurements: Iterable[Measurement]) -> lis
 
 def _write(case: TestLoads, measurement: Measurement) -> list[str]:
     """Write the baseline of one load, if this is a recording of it; see `write`."""
-    key = measurement.baseline_key
-    if not measurement.compared or measurement.run.invalid or not wants_recording(case, case.baseline_store.find(key)):
+    key, answers = measurement.baseline_key, _answers(measurement)
+    if not answers or measurement.run.invalid or not wants_recording(case, case.baseline_store.find(key)):
         return []
-    done = case.baseline_store.record(
-        key,
-        measurement.workload,
-        measurement.run.sessions,
-        reason=case.policy.reason,
-    )
-    answers = [measurement.answers[metric.name, "baseline"] for metric in _compared(measurement)]
+    done = case.baseline_store.record(key, measurement.workload, measurement.run.sessions, reason=case.policy.reason)
     return [
         f"{key.entry}: {done} in {key.path}{case.baseline_store.here.revision.counts(key.path)}",
         *(f"{key.entry}: {_changed(answer)}" for answer in answers),
     ]
 
 
-def proposals(case: TestLoads, measurements: Iterable[Measurement]) -> list[str]:
-    """Say of what got better, and is not recorded, how to hold on to it.
-
-    Args:
-        measurements: The loads of a test that passed, compared with stored baselines of this host.
-    """
+def proposals(case: TestLoads) -> list[str]:
+    """Say of what got better, and is not recorded, how to hold on to it; of a test that passed."""
     lines = []
-    for measurement in measurements:
+    for measurement in case.measurements:
         if wants_recording(case, case.baseline_store.find(measurement.baseline_key)):
             continue
-        better = [
-            answer
-            for metric in _compared(measurement)
-            if (answer := measurement.answers[metric.name, "baseline"]).verdict is Verdict.IMPROVED
-        ]
+        better = [answer for answer in _answers(measurement) if answer.verdict is Verdict.IMPROVED]
         if better:
             command = tightening_command(case.nodeid, case.baseline_store.here.device.name)
             found = ", ".join(map(_improved, better))
@@ -154,9 +140,10 @@ def _together(problems: Sequence[BaselineUnusable], written: Sequence[str]) -> B
     return BaselineUnusable("\n".join([*map(str, problems), *written]))
 
 
-def _compared(measurement: Measurement) -> list[Metric]:
-    """The metrics that a test has compared with the baseline of a load, in the order in which they are listed."""
-    return [metric for name, metric in METRICS.items() if (name, "baseline") in measurement.answers]
+def _answers(measurement: Measurement) -> list[Judgement]:
+    """The answers to a test's comparisons with the baseline of a load, in the order in which metrics are listed."""
+    asked = ((name, "baseline") for name in METRICS)
+    return [measurement.answers[each] for each in asked if each in measurement.answers]
 
 
 def _improved(judgement: Judgement) -> str:

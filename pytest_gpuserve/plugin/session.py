@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from pytest_gpuserve.compare.assertions import Measured, Ratio, Reference
-from pytest_gpuserve.compare.comparison import TestComparison, attributed, other_changes
+from pytest_gpuserve.compare.comparison import TestComparison
 from pytest_gpuserve.compare.loads import Policy, WaitsForStart
 from pytest_gpuserve.compare.paired_runner import PairedRunner
 from pytest_gpuserve.compare.screen import may_screen
@@ -34,6 +34,7 @@ from pytest_gpuserve.plugin.outputs import Written
 from pytest_gpuserve.plugin.progress import ProgressLines
 from pytest_gpuserve.plugin.terminal import print_closing, write_results
 from pytest_gpuserve.process.secrets import masked
+from pytest_gpuserve.report.attribution import attributed, other_changes
 from pytest_gpuserve.report.explain import explain, headline
 from pytest_gpuserve.report.junit import PROBLEM, properties
 from pytest_gpuserve.report.names import with_texts

@@ -8,14 +8,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.measure.breakdown import QueueFrom
+from pytest_gpuserve.measure.breakdown import QueueFrom, profile_of
+from pytest_gpuserve.measure.counters import moved
+from pytest_gpuserve.measure.points import NotMeasured, mean_value
+from pytest_gpuserve.measure.window import Client
 from pytest_gpuserve.measure.work import SAME_CACHED
 from pytest_gpuserve.units import format_change, format_fraction, format_ratio, format_seconds
+from pytest_gpuserve.verdict.metric import METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from pytest_gpuserve.measure.breakdown import Profile
+    from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.verdict.metric import Metric
 
 NOTABLE_CHANGE: Final = 0.03
 """A part that changed by less did not move, unless it makes up most of the change of the mean latency."""
@@ -110,6 +116,35 @@ class _Part:
         return f"{self.name} {values}{self.unit}" + (f" ({'; '.join(notes)})" if notes else "")
 
 
+def other_changes(metric: Metric, before: Sequence[Session], after: Sequence[Session]) -> Mapping[str, float]:
+    """How all metrics but one stand against what they were before, as plain fractions; without those unmeasured."""
+    changes = {}
+    for other in METRICS.values():
+        try:
+            change = mean_value(other, after) / mean_value(other, before) - 1
+        except NotMeasured:
+            continue
+        if other != metric:
+            changes[other.name] = change
+    return changes
+
+
+def attributed(before: Sequence[Session], after: Sequence[Session]) -> list[str]:
+    """Which settings and which part of the server's time moved, in lines; empty where nothing was compared."""
+    windows = [[window for session in sessions for window in session.windows] for sessions in (before, after)]
+    if not all(windows) or not all(any(window.requests for window in side) for side in windows):
+        return []
+    clients = [Client.pooled(session.client for session in sessions) for sessions in (before, after)]
+    settings = [
+        next((start.settings for session in reversed(sessions) for start in session.starts if start.settings), {})
+        for sessions in (before, after)
+    ]
+    return [
+        *moved(*settings),
+        *attribution(profile_of(windows[0], clients[0]), profile_of(windows[1], clients[1])),
+    ]
+
+
 def attribution(before: Profile, after: Profile) -> list[str]:
     """Say what moved with the latency, what did not, what is not known, and where to look.
 
@@ -119,15 +154,15 @@ def attribution(before: Profile, after: Profile) -> list[str]:
     parts = _parts(before, after)
     counted = [part for part in parts if part.before is not None and part.after is not None]
     one_sided = [part for part in parts if (part.before is None) is not (part.after is None)]
-    moved = [part for part in counted if part.moved]
+    changed = [part for part in counted if part.moved]
     return [
-        *_joined("moved with it", map(str, moved) if moved else ["nothing that was counted"]),
+        *_joined("moved with it", map(str, changed) if changed else ["nothing that was counted"]),
         *_shares(before, after, counted),
         *_joined("did not move", (str(part) for part in counted if not part.moved)),
         *_joined("not counted", (part.name for part in parts if part.before is None and part.after is None)),
         *_joined("counted on one side only", map(str, one_sided)),
         *_tail(before, after),
-        *_joined("look at", _where(moved, clocks_counted=any(part.name == CLOCKS for part in counted)), "; "),
+        *_joined("look at", _where(changed, clocks_counted=any(part.name == CLOCKS for part in counted)), "; "),
     ]
 
 
