@@ -47,7 +47,7 @@ class Settings:
         artifacts_dir: Where tables and charts of the tests' own go; None for pytest's cache.
         full: Whether the published sizes are measured, whatever they take.
         reason: Why an update may loosen a metric.
-        record_sessions: Sessions that a recording takes of each load.
+        record_sessions: Sessions that a recording takes of each load; None for the device's own number.
         foreign_cores: Cores that other processes may take while we measure.
         lock_wait_seconds: How long to wait for another session that measures on the device.
         against: The git revision that every comparison with ``baseline`` is paired against; None for none.
@@ -65,7 +65,7 @@ class Settings:
     budget_seconds: float
     outputs: tuple[Output, ...]
     reason: str | None
-    record_sessions: int
+    record_sessions: int | None
     foreign_cores: float
     lock_wait_seconds: float
     ci: bool
@@ -159,7 +159,7 @@ def add_options(parser: pytest.Parser) -> None:
         ("on_inconclusive", "fail", "like --on-inconclusive"),
         ("gpuserve_budget", "", "like --gpuserve-budget (default: 300)"),
         ("gpuserve_artifacts", "", "like --gpuserve-artifacts, relative to the rootdir"),
-        ("gpuserve_sessions", "3", "sessions that --baseline-update takes of each load"),
+        ("gpuserve_sessions", "", "sessions that --baseline-update takes of each load (default: 3, on cpu 1)"),
         (
             "gpuserve_foreign_cores",
             "0.25",
@@ -320,8 +320,10 @@ def _number(config: pytest.Config, name: str, default: float | None = None) -> f
     return value
 
 
-def _sessions(config: pytest.Config) -> int:
+def _sessions(config: pytest.Config) -> int | None:
     text = _text(config, "gpuserve_sessions")
+    if not text:
+        return None
     if not text.isdigit() or not 1 <= int(text) <= 20:
         raise pytest.UsageError(f"gpuserve_sessions = {text}: it is a whole number from 1 to 20")
     return int(text)

@@ -48,9 +48,25 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
     from pathlib import Path
 
+    from pytest_gpuserve.device import Device
     from pytest_gpuserve.plugin.options import Settings
     from pytest_gpuserve.report.results import RunResult
     from pytest_gpuserve.verdict.verdict import ReferenceKind
+
+
+SESSIONS_ON_A_GPU: Final = 3
+SESSIONS_ON_CPU: Final = 1
+
+
+def sessions_recorded(settings: Settings, device: Device) -> int:
+    """Return how many sessions a recording takes of each load.
+
+    On a GPU the screen and the prior of a comparison read how far sessions lie apart. On ``cpu`` neither does, so one
+    session, of two starts, gives the numbers that an entry shows.
+    """
+    if settings.record_sessions is not None:
+        return settings.record_sessions
+    return SESSIONS_ON_A_GPU if may_screen(device) else SESSIONS_ON_CPU
 
 
 def explained(left: object, right: object, *, gpu: str, stored: bool, before: str) -> list[str] | None:
@@ -173,7 +189,7 @@ class GateSession:
             policy=Policy(
                 record_new=settings.update is not Update.NOTHING,
                 record_all=settings.update is Update.ALL,
-                record_sessions=settings.record_sessions,
+                record_sessions=sessions_recorded(settings, device),
                 reason=settings.reason,
                 skip_missing=not settings.missing_fails,
                 skip_inconclusive=not settings.inconclusive_fails,

@@ -191,7 +191,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Project:
     (root / ".gitignore").write_text(".env\nweights/\n__pycache__/\n")
     (root / "server.py").write_text(SERVER)
     (root / "test_app.py").write_text(TEST)
-    (root / "pytest.ini").write_text("[pytest]\ngpuserve_sessions = 1\ngpuserve_foreign_cores = 64\n")
+    (root / "pytest.ini").write_text("[pytest]\ngpuserve_foreign_cores = 64\n")
     project = Project(root)
     project.git("init", "--quiet", "--initial-branch=main")
     project.commit("first")
