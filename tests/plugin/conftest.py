@@ -29,6 +29,8 @@ REPOSITORY = Path(__file__).parents[2]
 LEFT_OUT = frozenset({"CI", "PYTEST_ADDOPTS", STEP_SUMMARY})
 """Variables of whoever runs these tests that would change what a user's run does."""
 APP = REPOSITORY / "tests" / "fakes" / "mosec_app.py"
+MODEL_SERVER = str(REPOSITORY / "tests" / "fakes" / "children" / "model_server.py")
+"""A server that is up at once, and slow enough that loads of it cost little."""
 
 TEST = """
 import pytest
@@ -50,30 +52,6 @@ def test_it(server, load, baseline):
     run = load(server.post("/inference", body=b"fox", expect={expect}), concurrency=8, seconds=2, warmup_seconds=0.5)
     {assertion}
 """
-
-WEB = """
-import sys, time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-class Answer(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        time.sleep(0.01)
-        self.send_response(200)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body.upper())
-
-    def log_message(self, *_):
-        pass
-
-ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
-"""
-"""A server that is up at once, and slow enough that loads of it cost little."""
-
 
 BUSY = (
     "no steady state",

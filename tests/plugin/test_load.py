@@ -8,26 +8,26 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fakes.children.toolkit import eventually
-from tests.plugin.conftest import WEB, busy_machine, says_no_traceback, text_of
+from tests.plugin.conftest import MODEL_SERVER, busy_machine, says_no_traceback, text_of
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Project
 
-SHAPES = """
+SHAPES = f"""
 import pytest
 from pytest_gpuserve.load import Burst, Closed, Objectives, Poisson, Steps, Trace
 
 @pytest.fixture(scope="module")
 def server(command_server):
-    return command_server(["{python}", "web.py", "{port}"])
+    return command_server(["{{python}}", {MODEL_SERVER!r}, "{{port}}"])
 
 @pytest.fixture
 def fox(server):
-    return server.post("/inference", body=b"fox", expect=b"FOX")
+    return server.post("/infer", body=b"fox", expect=b"FOX")
 
 @pytest.fixture
 def both(server, fox):
-    return server.rotate([fox, server.post("/inference", body=b"dog", expect=b"DOG")], shuffled=True)
+    return server.rotate([fox, server.post("/infer", body=b"dog", expect=b"DOG")], shuffled=True)
 
 def test_open(fox, load):
     run = load(fox, schedule=Poisson(rate=100), requests=220, warmup_seconds=0.3)
@@ -54,45 +54,23 @@ def test_until(fox, load):
     open("seen", "w").write(repr(seen[:2]))
 """
 
-STREAM = """
-    def do_POST(self):
-        if self.path != "/chat":
-            return self.answer()
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.send_response(200)
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        for wait, event in (
-            (0.01, '"choices": [{"delta": {"content": "two words"}}]'),
-            (0.005, '"choices": [{"text": " and one", "finish_reason": "stop"}], "usage": {"completion_tokens": 3}'),
-            (0, ""),
-        ):
-            time.sleep(wait)
-            data = f"data: {{{event}}}\\n\\n" if event else ""
-            end = "\\r\\n"
-            self.wfile.write(f"{len(data):x}{end}{data}{end}".encode())
-
-    def answer(self):"""
-"""For ``WEB``: answers of three tokens in two chunks."""
-
 ONE = """
 import pytest
 from pytest_gpuserve.load import Burst, Poisson, Steps, Trace
 @pytest.fixture(scope="module")
 def server(command_server):
-    return command_server(["{{python}}", "web.py", "{{port}}"])
+    return command_server(["{{python}}", {server!r}, "{{port}}"])
 
 def test_it(server, load):
-    fox = server.post("/inference", body=b"fox", expect=b"FOX")
-    dog = server.post("/inference", body=b"dog", expect=b"DOG")
+    fox = server.post("/infer", body=b"fox", expect=b"FOX")
+    dog = server.post("/infer", body=b"dog", expect=b"DOG")
     {body}
 """
 
 
 def one(project: Project, body: str) -> None:
     """Let the project have one test of a server that is up at once."""
-    project.test_file.write_text(ONE.format(body=body))
-    project.test_file.with_name("web.py").write_text(WEB)
+    project.test_file.write_text(ONE.format(body=body, server=MODEL_SERVER))
 
 
 def test_every_schedule_loads_a_real_server(real_project: Project) -> None:
@@ -101,7 +79,6 @@ def test_every_schedule_loads_a_real_server(real_project: Project) -> None:
     Beside busy processes a client may be late and a server unsteady; then it has to say so, and only so.
     """
     real_project.test_file.write_text(SHAPES)
-    real_project.test_file.with_name("web.py").write_text(WEB.replace("    def do_POST(self):", STREAM))
     real_project.run("--gpuserve-json=out.json")
     whole = json.loads((real_project.path / "out.json").read_text())["tests"]
     tests = {test["nodeid"].rpartition("::")[2]: test["run"] for test in whole}
@@ -150,9 +127,10 @@ WRONG = {
 
 def test_wrong_arguments(real_project: Project) -> None:
     """Each wrong argument of ``load`` fails its test in one line that names it, before any server is started."""
-    marked = ONE.format(body="eval(call)").replace("def test_it(server, load):", "def test_it(server, load, call):")
+    marked = ONE.format(body="eval(call)", server=MODEL_SERVER).replace(f"{MODEL_SERVER!r}, ", '"-c", "exit(3)", ')
+    marked = marked.replace("def test_it(server, load):", "def test_it(server, load, call):")
     text = marked.replace("def test_it", f"@pytest.mark.parametrize('call', {list(WRONG)!r})\ndef test_it")
-    real_project.test_file.write_text(text.replace('"web.py", ', '"-c", "exit(3)", '))
+    real_project.test_file.write_text(text)
     result = real_project.run()
     result.assert_outcomes(failed=len(WRONG))
     for call, words in WRONG.items():

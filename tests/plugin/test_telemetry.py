@@ -9,19 +9,19 @@ import pytest
 
 from tests.fakes.nvml import gpus
 from tests.fakes.nvml.gpus import HW_THERMAL, Course, Moment, Script, Step
-from tests.plugin.conftest import WEB, busy_machine
+from tests.plugin.conftest import MODEL_SERVER, busy_machine
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.plugin.conftest import Project
 
-LOADS = """
+LOADS = f"""
 import pytest
 
 @pytest.fixture(scope="module")
 def fox(command_server):
-    return command_server(["{python}", "web.py", "{port}"]).post("/inference", body=b"fox", expect=b"FOX")
+    return command_server(["{{python}}", {MODEL_SERVER!r}, "{{port}}"]).post("/infer", body=b"fox", expect=b"FOX")
 
 def test_it(fox, load):
     run = load(fox, concurrency=4, seconds=4, warmup_seconds=0.3)
@@ -36,7 +36,6 @@ def on_gpu(project: Project, library: Path, folder: Path, gpu: gpus.FakeGpu) -> 
     for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT"):
         project.environment[name] = environment[name]
     project.environment["CUDA_VISIBLE_DEVICES"] = None
-    project.test_file.with_name("web.py").write_text(WEB)
     project.test_file.write_text(LOADS)
 
 

@@ -120,7 +120,7 @@ def test_precious_folders_cannot_be_owned(folder: Path, tmp_path: Path) -> None:
 def test_a_chatty_child_is_not_held_up_and_its_tail_is_short(tmp_path: Path) -> None:
     """5 MB before listening block nothing; of the log only the end is read, and nothing of an earlier start's."""
     port = free_port()
-    with Process.start(child("web", port, 0, 5 << 20, folder=tmp_path)) as process:
+    with Process.start(child("model_server", port, "chatter=5", folder=tmp_path)) as process:
         eventually(lambda: port in process.listening_ports(), "the chatty server listens")
         assert process.listening_ports() == {port: process.pid}
         tail = process.tail(5).splitlines()

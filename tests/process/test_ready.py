@@ -37,10 +37,10 @@ def test_a_server_is_ready_when_its_own_tree_answers_as_it_should(tmp_path: Path
 
     def accept(status: int, body: bytes, _: str) -> str | None:
         refused.append(status)
-        return None if status == 200 and body == b"ready POST hello" else "the model is not loaded"
+        return None if status == 200 and body == b"HELLO" else "the model is not loaded"
 
-    request = HttpRequest("/inference", method="POST", body=b"hello", headers={"Content-Type": "text/plain"})
-    with Process.start(child("web", port, 3, folder=tmp_path)) as process:
+    request = HttpRequest("/infer", method="POST", body=b"hello", headers={"Content-Type": "text/plain"})
+    with Process.start(child("model_server", port, "loading=3", folder=tmp_path)) as process:
         probe = ready.all_of(
             ready.owned_port_probe(process, port),
             ready.http_probe("127.0.0.1", port, request, accept, patience=patience()),
@@ -71,24 +71,24 @@ def test_an_exit_with_any_code_ends_the_wait_at_once(code: int, advice: str, tmp
 def test_a_passed_deadline_tells_the_last_reason_and_the_remedy(tmp_path: Path) -> None:
     """A deadline's error has the allowance, what was seen last, the log's tail and the argument that allows more."""
     port = free_port()
-    with Process.start(child("web", port, 10**6, 1024, folder=tmp_path)) as process:
+    with Process.start(child("model_server", port, "never", "says=loading", folder=tmp_path)) as process:
         eventually(lambda: port in process.listening_ports(), "the server listens")
-        probe = ready.http_probe("127.0.0.1", port, HttpRequest("/health?full=1"), patience=patience())
+        probe = ready.http_probe("127.0.0.1", port, HttpRequest("/infer", method="POST"), patience=patience())
         with pytest.raises(ServerFailed) as failure:
             ready.wait(probe, process, Deadline.after(0.5), what="slow server")
         assert process.exit_status() is None
     text = str(failure.value)
     assert "slow server was not ready in 500 ms" in text
-    assert f"GET http://127.0.0.1:{port}/health?full=1 answered status 503, body b'loading the model GET '" in text
+    assert f"POST http://127.0.0.1:{port}/infer answered status 503, body b'no worker  '" in text
     assert "status 200 is needed" in text
     assert "start_timeout=1" in text
-    assert "    | " in text
+    assert "    | loading" in text
 
 
 def test_a_foreign_server_on_the_port_is_refused_by_name(tmp_path: Path) -> None:
     """When a stranger listens on the port, the wait ends with its pid and command line instead of using it."""
     port = free_port()
-    stranger = child("web", port, folder=tmp_path)
+    stranger = child("model_server", port, folder=tmp_path)
     with Process.start(stranger) as foreign, Process.start(program("sleep", "600", folder=tmp_path)) as process:
         eventually(lambda: port in foreign.listening_ports(), "the stranger listens")
         probe = ready.all_of(
@@ -112,7 +112,7 @@ def test_a_silent_server_is_not_ready_and_holds_nobody_up() -> None:
 def test_a_server_on_another_port_is_told(tmp_path: Path) -> None:
     """Who listens elsewhere has not been told its port, and that is more help than to wait for longer."""
     port, other = free_ports(2)
-    with Process.start(child("web", other, folder=tmp_path)) as process:
+    with Process.start(child("model_server", other, folder=tmp_path)) as process:
         eventually(lambda: other in process.listening_ports(), "it listens")
         seen = ready.owned_port_probe(process, port)()
     assert seen is not None
@@ -161,7 +161,7 @@ def test_a_port_may_be_held_by_what_also_belongs_to_the_server(tmp_path: Path) -
     (tmp_path / "outside").mkdir()
     with (
         Process.start(program("sleep", "600", folder=tmp_path)) as process,
-        Process.start(child("web", port, folder=tmp_path / "outside")) as outside,
+        Process.start(child("model_server", port, folder=tmp_path / "outside")) as outside,
     ):
         eventually(lambda: port in outside.listening_ports(), "the server outside listens")
         assert ready.owned_port_probe(process, port, also=lambda: {outside.pid})() is None

@@ -1,14 +1,15 @@
 """A small HTTP server with counters and bad habits. Arguments: PORT HABIT...
 
-It answers GET /health, GET /metrics (items, batches, requests as Prometheus text) and POST /infer, which upper-cases.
+It answers GET /health, GET /metrics (items, batches, requests as Prometheus text), POST /infer, which upper-cases, and
+POST /chat: three tokens in two events, 10 and 15 ms later.
 Habits: ``never`` (always 503, with what it knows), ``exit=CODE`` (before it listens), ``chatter=MIB`` (printed first),
 ``immortal`` (ignores SIGTERM), ``breed`` (workers in sessions of their own that ignore SIGTERM), ``die=N`` (kills
-itself at request N), ``hollow=N`` (healthy, but fails every request from number N on), ``broken`` (its model fails with
-status 500), ``wide`` (listens on all addresses), ``segment`` (leaves a segment of shared memory), ``says=TEXT``,
-``ms=N`` (how long an answer takes), ``slow=SECONDS`` (how long any page takes besides), ``moved=URL`` (a post is
-redirected there), ``alone`` (requests one after the other), ``wrong=N`` (every so many answers are wrong),
-``worked=FILE`` (gets a line when an answer begins, by the monotonic clock), ``memory=LINK`` (of those that
-share it only one can live).
+itself at request N), ``hollow=N`` (healthy, but fails every request from number N on), ``loading=N`` (the first N get
+status 503), ``broken`` (its model fails with status 500), ``wide`` (listens on all addresses), ``segment`` (leaves a
+segment of shared memory), ``says=TEXT``, ``ms=N`` (how long an answer takes), ``slow=SECONDS`` (how long any page takes
+besides), ``moved=URL`` (a post is redirected there), ``alone`` (requests one after the other), ``wrong=N`` (every so
+many answers are wrong), ``worked=FILE`` (gets a line when an answer begins, by the monotonic clock), ``memory=LINK``
+(of those that share it only one can live).
 """
 
 import os
@@ -46,6 +47,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Do the model's work."""
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        if self.path == "/chat":
+            self.chat()
+            return
         if self.path != "/infer":
             self.tell(404, b"not here")
             return
@@ -60,7 +64,7 @@ class Handler(BaseHTTPRequestHandler):
         if "broken" in habits:
             self.tell(500, b"ValueError: boom")
             return
-        if "never" in habits or number >= int(habits.get("hollow", 1 << 60)):
+        if "never" in habits or not int(habits.get("loading", 0)) < number < int(habits.get("hollow", 1 << 60)):
             seen = f"{os.environ.get('SOME_TOKEN', '')} {self.headers.get('Authorization', '')}"
             self.tell(503, f"no worker {seen}".encode())
             return
@@ -70,6 +74,20 @@ class Handler(BaseHTTPRequestHandler):
         with working if "alone" in habits else nullcontext():
             time.sleep(float(habits.get("ms", 10)) / 1000)
         self.tell(200, b"nonsense" if number % int(habits.get("wrong", 1 << 60)) == 0 else body.upper())
+
+    def chat(self) -> None:
+        """Send the tokens of a stream."""
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for wait, event in (
+            (0.01, '"choices": [{"delta": {"content": "two words"}}]'),
+            (0.005, '"choices": [{"text": " and one", "finish_reason": "stop"}], "usage": {"completion_tokens": 3}'),
+            (0, ""),
+        ):
+            time.sleep(wait)
+            data = f"data: {{{event}}}\n\n" if event else ""
+            self.wfile.write(f"{len(data):x}\r\n{data}\r\n".encode())
 
     def tell(self, status: int, body: bytes) -> None:
         """Send an answer in one piece."""
