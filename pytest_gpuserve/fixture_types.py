@@ -141,7 +141,7 @@ class MakeDuel:
             opponent: The requests to the second server.
             concurrency: As for ``load``, the same for both.
             schedule: As for ``load``, the same for both.
-            seconds: A window is 0.5 s, or 0.3 s if the throughput's tolerance is 15 % or more. ``8`` doubles it, ``12``
+            seconds: A window is 0.4 s, or 0.3 s if the throughput's tolerance is 15 % or more. ``8`` doubles it, ``12``
                 triples it.
             warmup_seconds: As for ``load``.
             timeout: As for ``load``.

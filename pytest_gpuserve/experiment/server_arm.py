@@ -48,9 +48,18 @@ more: 0.4 / n (sd) of its throughput. Over three blocks that is 1.2 % at a toler
 tolerances.
 """
 
+LEAST_TICKS: Final = 4
+"""Fewest ticks of a window: those of the recorded rounds on which the rules were tried."""
+
 WIDE_TOLERANCE: Final = 0.15
 TICKS_WITHIN_WIDE: Final = 3
 """Ticks of a window if the throughput's tolerance is that wide: the spread by its shortness is small beside it."""
+
+BLOCKS_FOR_REQUESTS: Final = 2
+"""Blocks that together may hold the requests of a quantile, which are merged for it.
+
+Three pairs of blocks tell a p99 nearly as well as six blocks: the spread between starts outweighs the rest.
+"""
 
 MOST_TICKS_FOR_REQUESTS: Final = 4 * TICKS_A_WINDOW
 """Longest window for the sake of a quantile; beyond it, neighbouring blocks are merged instead."""
@@ -171,17 +180,17 @@ class ServerArm:
         """Length of the turns, from the warm-up.
 
         Args:
-            requests_wanted: Answers that the two windows of a block should have: the largest reachable number.
+            requests_wanted: Answers of each server that two blocks should have: the largest reachable number.
             tolerance: The throughput's tolerance.
         """
-        base = TICKS_A_WINDOW if tolerance < WIDE_TOLERANCE else TICKS_WITHIN_WIDE
+        base = LEAST_TICKS if tolerance < WIDE_TOLERANCE else TICKS_WITHIN_WIDE
         if self.shape.seconds is not None:
             base *= max(1, round(self.shape.seconds / (8 * WINDOW_SECONDS)))
         later = total(self._warmup[len(self._warmup) // 2 :])
         if not later.requests or later.latency.mean is None:
             return Pace(SETTLE_TICKS, base)
         rate_per_tick = later.requests / later.seconds * TICK_SECONDS
-        wanted = [math.ceil(each / 2 / rate_per_tick) for each in requests_wanted]
+        wanted = [math.ceil(each / (2 * BLOCKS_FOR_REQUESTS) / rate_per_tick) for each in requests_wanted]
         # Numbers that the longest windows cannot reach are ignored.
         for_requests = max((ticks for ticks in wanted if ticks <= MOST_TICKS_FOR_REQUESTS), default=0)
         for_latencies = math.ceil(_latencies_wanted(tolerance) * later.latency.mean / TICK_SECONDS)

@@ -13,8 +13,8 @@ import pytest
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.handle import ServerHandle, Target
 from pytest_gpuserve.experiment.pairing import Pairing
-from pytest_gpuserve.experiment.server_arm import SETTLE_TICKS
-from pytest_gpuserve.experiment.shape import TICKS_A_WINDOW, LoadShape, Terms
+from pytest_gpuserve.experiment.server_arm import LEAST_TICKS, SETTLE_TICKS
+from pytest_gpuserve.experiment.shape import LoadShape, Terms
 from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed
@@ -211,12 +211,12 @@ class _Started:
     @property
     def _begins(self) -> bool:
         """Whether a turn's window begins now; of a server that runs alone it has only one."""
-        return self.measured % TICKS_A_WINDOW == 0 and (self.measured == 0 or len(self.stage.running) > 1)
+        return self.measured % LEAST_TICKS == 0 and (self.measured == 0 or len(self.stage.running) > 1)
 
     def changed(self, tick: Tick) -> Tick:
         if not self.loading:
             return self._at(tick, -1)
-        number, place = divmod(self.measured, TICKS_A_WINDOW)
+        number, place = divmod(self.measured, LEAST_TICKS)
         if self.settling:
             self.settling -= 1
             late = self.stage.stalled(self.start) if not self.settling else 0

@@ -9,13 +9,14 @@ import pytest
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
 from pytest_gpuserve.experiment.pairing import MOST_AGAIN, MOST_REJECTED, TURNS_ALONE, BaseFailed
 from pytest_gpuserve.experiment.server_arm import (
+    LEAST_TICKS,
     MOST_TICKS,
     SETTLE_TICKS,
     Pace,
     ServerArm,
     _overload,
 )
-from pytest_gpuserve.experiment.shape import TICKS_A_WINDOW, LoadShape
+from pytest_gpuserve.experiment.shape import LoadShape
 from pytest_gpuserve.load.schedule import Closed, Poisson
 from pytest_gpuserve.load.tick import Tick, total
 from pytest_gpuserve.measure.histogram import Histogram
@@ -57,14 +58,14 @@ FAST = ticks(10, 100, 0.001)
 @pytest.mark.parametrize(
     ("warmup", "seconds", "wanted", "expected"),
     [
-        pytest.param(FAST, None, 1, Pace(SETTLE_TICKS, TICKS_A_WINDOW), id="a fast server"),
-        pytest.param(FAST, None, 2400, Pace(SETTLE_TICKS, 12), id="a block has the requests that are wanted"),
+        pytest.param(FAST, None, 1, Pace(SETTLE_TICKS, LEAST_TICKS), id="a fast server"),
+        pytest.param(FAST, None, 2400, Pace(SETTLE_TICKS, 6), id="two blocks have the requests that are wanted"),
         pytest.param(ticks(10, 10, 0.05), None, 1, Pace(SETTLE_TICKS, 10), id="so many latencies"),
         pytest.param(ticks(10, 10, 0.4), None, 1, Pace(8, 80), id="a turn settles for two latencies"),
         pytest.param(ticks(10, 1, 60.0), None, 1, Pace(MOST_TICKS, MOST_TICKS), id="but not for ever"),
-        pytest.param(ticks(10, 0, 0.0), None, 10**6, Pace(SETTLE_TICKS, TICKS_A_WINDOW), id="nothing known"),
-        pytest.param(ticks(5, 10, 30.0) + FAST[5:], None, 1, Pace(SETTLE_TICKS, TICKS_A_WINDOW), id="its later half"),
-        pytest.param(FAST, 40.0, 1, Pace(SETTLE_TICKS, 50), id="a longer load has longer windows"),
+        pytest.param(ticks(10, 0, 0.0), None, 10**6, Pace(SETTLE_TICKS, LEAST_TICKS), id="nothing known"),
+        pytest.param(ticks(5, 10, 30.0) + FAST[5:], None, 1, Pace(SETTLE_TICKS, LEAST_TICKS), id="its later half"),
+        pytest.param(FAST, 40.0, 1, Pace(SETTLE_TICKS, 40), id="a longer load has longer windows"),
     ],
 )
 def test_turns_are_as_long_as_the_warm_up_asks_for(
@@ -76,10 +77,10 @@ def test_turns_are_as_long_as_the_warm_up_asks_for(
 
 
 @pytest.mark.parametrize(
-    ("tolerance", "fast", "slow"), [(0.02, 5, 200), (0.05, 5, 80), (0.1, 5, 40), (0.15, 3, 32), (0.3, 3, 32)]
+    ("tolerance", "fast", "slow"), [(0.02, 4, 200), (0.05, 4, 80), (0.1, 4, 40), (0.15, 3, 32), (0.3, 3, 32)]
 )
 def test_windows_are_as_long_as_the_tolerance_needs(tolerance: float, fast: int, slow: int) -> None:
-    """By how many answers each holds, or half a second; of a tolerance that few servers miss by chance less."""
+    """By how many answers each holds, or 0.4 s; of a tolerance that few servers miss by chance less."""
     for warmup, window in ((FAST, fast), (ticks(10, 10, 0.4), min(slow, MOST_TICKS))):
         arm = ServerArm("base", cast("Watch", None), LoadShape(Closed(4)), _warmup=warmup)
         assert arm.pace((1,), tolerance).window == window
@@ -164,7 +165,7 @@ def test_blocks_that_others_disturbed_are_measured_again_up_to_a_bound(stage: St
     thrown = min(disturbed, MOST_REJECTED)
     assert (len(measured.blocks), measured.rejected, len(stage.turns)) == (3, thrown, 4 * (3 + thrown))
     assert measured.foreign_cores == (0.6 if disturbed > MOST_REJECTED else 0.0)
-    assert [side.client.lag.total for side in measured.sides.values()] == [6 * 500] * 2
+    assert [side.client.lag.total for side in measured.sides.values()] == [6 * 400] * 2
     both.close()
 
 
@@ -173,8 +174,8 @@ def test_servers_that_drift_apart_are_measured_on_once(stage: Stage) -> None:
     stage.rate = lambda arm, number: 100 + (10 * min(number, 12) if arm == "candidate" else 0)
     measured = stage.round()
     assert (len(stage.turns), len(measured.blocks), measured.rejected) == (48, BLOCKS, BLOCKS)
-    assert [measured.sides[arm].client.lag.total for arm in ARMS] == [12 * 500, 12 * 1100]
-    assert {window.requests for window in measured.windows("candidate")} == {220 * TICKS_A_WINDOW}
+    assert [measured.sides[arm].client.lag.total for arm in ARMS] == [12 * 400, 12 * 880]
+    assert {window.requests for window in measured.windows("candidate")} == {220 * LEAST_TICKS}
     assert measured.problems == ()
 
 
@@ -269,7 +270,7 @@ def test_one_at_a_time_each_window_has_a_start(stage: Stage) -> None:
     assert all(measured.by_turns for measured in both.rounds)
     assert stage.turns == stage.starts == [arm for measured in both.rounds for arm in measured.blocks[0].order]
     seconds = [window.seconds for measured in both.rounds for arm in ARMS for window in measured.windows(arm)]
-    assert seconds == pytest.approx([TURNS_ALONE * 0.5] * 8)
+    assert seconds == pytest.approx([TURNS_ALONE * 0.4] * 8)
     assert both.rounds[0].foreign_cores == 0.2
     assert both.rounds[0].sides["base"].cold_start_seconds == (1.0, 1.0)
     assert not stage.running

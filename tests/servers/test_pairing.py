@@ -43,7 +43,7 @@ def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 @pytest.fixture(autouse=True)
 def short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """What happens does not depend on how long it takes."""
-    monkeypatch.setattr(server_arm, "TICKS_A_WINDOW", 1)
+    monkeypatch.setattr(server_arm, "LEAST_TICKS", 1)
 
 
 @pytest.fixture(autouse=True)
