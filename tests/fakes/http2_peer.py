@@ -1,9 +1,9 @@
-"""The other side of the gRPC transport, without sockets: a server's frames, a connection in memory, an issuer."""
+"""The other side of the gRPC transport, without a network: a server's frames, a connection, an issuer."""
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from unittest import mock
 
 import hpack
@@ -12,18 +12,19 @@ from pytest_gpuserve.load.engine import http2
 from pytest_gpuserve.load.engine import http2_codec as codec
 from pytest_gpuserve.load.engine.http2 import Http2
 from pytest_gpuserve.load.engine.http2_codec import DATA, END_HEADERS, END_STREAM, HEADERS, frame
-from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
+from pytest_gpuserve.load.engine.reactor import READABLE
 from pytest_gpuserve.load.engine.transport import Repeat, text_of
 from pytest_gpuserve.load.wire import Endpoint
+from tests.fakes.no_network import PAYLOAD, FakeOpening, FakeReactor, FakeSocket, NoStreams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.load.engine.transport import Sample, Slot, Stream
+    from pytest_gpuserve.load.engine.opening import Connected
+    from pytest_gpuserve.load.engine.transport import Sample, Slot
 
 SECOND_NS = 1_000_000_000
 ENDPOINT = Endpoint("grpc", "127.0.0.1", 1, rpc="/fake.Fake/Echo")
-PAYLOAD = b"request"
 
 
 def block(*fields: tuple[str, str]) -> bytes:
@@ -62,95 +63,7 @@ def number(value: int) -> bytes:
     return struct.pack(">I", value)
 
 
-class FakeSocket:
-    """What is received comes from the test, and what is sent goes to it.
-
-    Args:
-        room: How many bytes the kernel takes before the test makes room again; None for all.
-    """
-
-    def __init__(self, room: int | None = None) -> None:
-        self.sends: list[bytes] = []
-        self.arriving: list[bytes | OSError] = []
-        self.room = room
-
-    def fileno(self) -> int:
-        """No number of a real one."""
-        return 99
-
-    def send(self, data: bytes | memoryview) -> int:
-        """Take as much as there is room for."""
-        count = len(data) if self.room is None else min(self.room, len(data))
-        if count == 0:
-            raise BlockingIOError
-        if self.room is not None:
-            self.room -= count
-        self.sends.append(bytes(data[:count]))
-        return count
-
-    def recv(self, size: int) -> bytes:
-        """Give the next piece."""
-        if not self.arriving:
-            raise BlockingIOError
-        piece = self.arriving.pop(0)
-        if isinstance(piece, OSError):
-            raise piece
-        if len(piece) > size:
-            self.arriving.insert(0, piece[size:])
-        return piece[:size]
-
-
-class FakeReactor(Reactor):
-    """Does nothing by itself."""
-
-    def __init__(self) -> None:
-        self.events: dict[int, int] = {}
-        self.handler: Callable[[int], None]
-        self.closed = 0
-        self.count = 0
-        self.timers: dict[int, tuple[int, Callable[[], None]]] = {}
-
-    def watch(self, fd: int, handler: Callable[[int], None], events: int) -> None:
-        """Note what is waited for."""
-        self.handler = handler
-        self.events[fd] = events
-
-    change = watch
-
-    def close_later(self, sock: object) -> None:
-        """Note the end."""
-        self.closed += 1
-
-    def at(self, when_ns: int, callback: Callable[[], None]) -> int:
-        """Note it."""
-        self.count += 1
-        self.timers[self.count] = (when_ns, callback)
-        return self.count
-
-    def cancel(self, number: int) -> None:
-        """Forget it."""
-        self.timers.pop(number, None)
-
-    def pass_time(self, *, far: bool = False) -> None:
-        """Call what is due now, or all."""
-        for number, (when_ns, callback) in list(self.timers.items()):
-            if far or when_ns == 0:
-                del self.timers[number]
-                callback()
-
-
-class FakeOpening:
-    """A connection attempt that the test decides."""
-
-    def __init__(self, _address: object, _reactor: object, _timeout_ns: int, opened: object, failed: object) -> None:
-        self.opened = opened
-        self.failed = failed
-
-    def cancel(self) -> None:
-        """Nothing is on its way."""
-
-
-class Recorder:
+class Recorder(NoStreams):
     """An issuer that notes everything, and checks that nothing ends twice or at the wrong time.
 
     Args:
@@ -209,18 +122,6 @@ class Recorder:
             self.lost_idle.append((slot.place, kind))
         self.then(slot)
 
-    def chunk(self, now_ns: int, before_ns: int) -> None:
-        """No streams here."""
-        raise AssertionError
-
-    def resent(self, slot: Slot) -> bytes:
-        """Nothing is sent again."""
-        raise AssertionError
-
-    def streamed(self, slot: Slot, now_ns: int, stream: Stream, body: bytes, *, keep: bool) -> None:
-        """No streams here."""
-        raise AssertionError
-
     def _ended(self, slot: Slot, *, keep: bool) -> None:
         assert slot not in self.gone
         self.busy.remove(slot)
@@ -268,12 +169,12 @@ class Bench:
         return slot
 
     def _opening(self, *args: object) -> FakeOpening:
-        self.openings.append(FakeOpening(*args))  # type: ignore[arg-type]
+        self.openings.append(FakeOpening(*args))
         return self.openings[-1]
 
     def connect(self) -> None:
         """Let the last connection attempt succeed."""
-        self.openings[-1].opened(self.socket)  # type: ignore[operator]
+        self.openings[-1].opened(cast("Connected", self.socket))
 
     def receive(self, *pieces: bytes | OSError) -> None:
         """Deliver pieces; an empty one is the end."""

@@ -1,4 +1,4 @@
-"""A slot of HTTP/1.1 without a network: its reactor and socket are the test's, and so is who issues its requests."""
+"""A user of a slot of HTTP/1.1 without a network."""
 
 from __future__ import annotations
 
@@ -9,88 +9,14 @@ from pytest_gpuserve.load.engine.http1 import Http1, HttpConnection, KnownAnswer
 from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE
 from pytest_gpuserve.load.engine.transport import Repeat, text_of
 from pytest_gpuserve.load.wire import Endpoint
+from tests.fakes.no_network import PAYLOAD, FakeOpening, FakeReactor, FakeSocket, NoStreams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from pytest_gpuserve.load.engine.opening import Connected
-    from pytest_gpuserve.load.engine.transport import Sample, Slot, Stream
-
-PAYLOAD = b"request"
+    from pytest_gpuserve.load.engine.transport import Sample, Slot
 
 Event = tuple[object, ...]
-
-
-class FakeReactor:
-    """Remembers what is watched; closes at once, because nothing here has a number to be taken by another."""
-
-    def __init__(self) -> None:
-        self.events = 0
-
-    def watch(self, fd: int, handler: object, events: int) -> None:
-        """Note the events."""
-        self.events = events
-
-    change = watch
-
-    def close_later(self, sock: FakeSocket) -> None:
-        """Close it."""
-        self.events = 0
-        sock.close()
-
-
-class FakeOpening:
-    """A connection that opens when the test says so."""
-
-    def __init__(self, *args: object) -> None:
-        self.opened = cast("Callable[[Connected], None]", args[3])
-        self.failed = cast("Callable[[str, str], None]", args[4])
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        """Note it."""
-        self.cancelled = True
-
-
-class FakeSocket:
-    """Receives what the test puts into it, and takes as much as the test allows.
-
-    Args:
-        room: How many bytes each call of ``send`` takes; an exception is raised.
-    """
-
-    def __init__(self, room: Iterable[int | OSError] = ()) -> None:
-        self.incoming: list[bytes | OSError] = []
-        self.sent = bytearray()
-        self.closed = False
-        self._room = iter(room)
-
-    def fileno(self) -> int:
-        """Return no real number."""
-        return -2
-
-    def close(self) -> None:
-        """Note it."""
-        assert not self.closed
-        self.closed = True
-
-    def recv(self, size: int) -> bytes:
-        """Give the next piece."""
-        assert not self.closed
-        piece = self.incoming.pop(0) if self.incoming else BlockingIOError()
-        if isinstance(piece, OSError):
-            raise piece
-        assert len(piece) <= size
-        return piece
-
-    def send(self, data: bytes | memoryview) -> int:
-        """Take what there is room for."""
-        assert not self.closed
-        room = next(self._room, len(data))
-        if isinstance(room, OSError):
-            raise room
-        self.sent += data[:room]
-        return min(room, len(data))
 
 
 class _AnyAnswer(dict[bytes, "list[int | bytes]"]):
@@ -104,7 +30,7 @@ class _AnyAnswer(dict[bytes, "list[int | bytes]"]):
         return self[body]
 
 
-class User:
+class User(NoStreams):
     """The issuer of one slot, who sends the next request as soon as one has ended, and keeps a record.
 
     Args:
@@ -143,8 +69,7 @@ class User:
             self.repeat.counts = cast("Any", _AnyAnswer())
         self.reactor = FakeReactor()
         endpoint = Endpoint("http", "127.0.0.1", 1)
-        reactor = cast("Any", self.reactor)
-        self.transport = transport(endpoint, reactor, self, 1, head=head, asks_to_close=asks_to_close)
+        self.transport = transport(endpoint, self.reactor, self, 1, head=head, asks_to_close=asks_to_close)
         if known is not None:
             self.transport.known = known
         if not remembers:
@@ -191,25 +116,17 @@ class User:
         self.events.append(("resent",))
         return self._payload
 
-    def chunk(self, now_ns: int, before_ns: int) -> None:
-        """There are no streams here."""
-        raise AssertionError
-
-    def streamed(self, slot: Slot, now_ns: int, stream: Stream, body: bytes, *, keep: bool) -> None:
-        """There are no streams here."""
-        raise AssertionError
-
     # -- the network
 
     def event(self, mask: int) -> None:
         """Deliver an event, as the reactor would."""
         if self.reactor.events:
-            self.slot._handler(mask)
+            self.reactor.handler(mask)
 
     def receive(self, *pieces: bytes, end: bool | OSError = False) -> list[Event]:
         """Deliver the pieces, and the end of the connection or what broke it; returns the record so far."""
         for piece in (*pieces, *([b""] if end is True else [end] if end else [])):
-            self.socket.incoming.append(piece)
+            self.socket.arriving.append(piece)
             self.event(READABLE if piece else READABLE | PEER_CLOSED)
         return self.events
 

@@ -15,7 +15,8 @@ from pytest_gpuserve.load.engine import http1
 from pytest_gpuserve.load.engine.streams import MAX_EVENT_BYTES, StreamAnswer, Streams
 from pytest_gpuserve.load.engine.transport import IDLE, FaultKind
 from pytest_gpuserve.load.request import Asked
-from tests.fakes.http_connection import FakeOpening, User
+from tests.fakes.http_connection import User
+from tests.fakes.no_network import FakeOpening
 from tests.fakes.pieces import cut
 
 if TYPE_CHECKING:

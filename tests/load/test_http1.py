@@ -19,8 +19,9 @@ from pytest_gpuserve.load.engine.http1 import (
 )
 from pytest_gpuserve.load.engine.reactor import PEER_CLOSED, READABLE, WRITABLE
 from pytest_gpuserve.load.engine.transport import Transfer
-from tests.fakes.http_connection import PAYLOAD, Event, FakeOpening, User
+from tests.fakes.http_connection import Event, User
 from tests.fakes.http_server import ANSWERS, BIG, BODY, ok
+from tests.fakes.no_network import PAYLOAD, FakeOpening
 from tests.fakes.pieces import cut
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ def test_a_request_on_a_connection_that_the_server_had_closed_is_sent_again(
     assert user.receive(end=end) == [("answered", BODY, True), ("resent",)]
     old = user.socket
     user.reopen()
-    assert (old.closed, bytes(user.socket.sent), user.requests, user.slot.sent_ns) == (True, PAYLOAD, 2, sent_ns)
+    assert (old.closed, user.socket.sent, user.requests, user.slot.sent_ns) == (True, PAYLOAD, 2, sent_ns)
     assert user.receive(ok(), ok())[2:] == [("answered", BODY, True)] * 2
     assert (user.requests, user.socket.closed) == (4, False)
 
@@ -291,7 +292,7 @@ def test_a_connection_that_the_server_has_closed_is_not_used_again(*, recognised
     """Where its end is known when an answer is read, nothing more is sent on it, recognised or not."""
     user = User(known=KnownAnswers({ok(): BODY}) if recognised else None)
     for number in range(answers):
-        user.socket.incoming.append(ok())
+        user.socket.arriving.append(ok())
         user.event(READABLE | (PEER_CLOSED if number == answers - 1 else 0))
     assert user.events == [("answered", BODY, number < answers - 1) for number in range(answers)]
     assert (user.socket.closed, user.requests) == (True, answers)
@@ -386,7 +387,7 @@ def test_an_answer_before_the_request_was_written_costs_the_connection(*, recogn
     """It counts, as an error too, and what is left of the request is not sent into the next one."""
     user = User(room=[3], known=KnownAnswers({ok(): BODY}) if recognised else None)
     assert user.receive(ok()) == [("answered", BODY, False)]
-    assert (user.socket.closed, bytes(user.socket.sent)) == (True, PAYLOAD[:3])
+    assert (user.socket.closed, user.socket.sent) == (True, PAYLOAD[:3])
     refused = User(room=[3])
     told = refused.receive(ok(b"", status="413 Content Too Large"))
     assert (told, refused.socket.closed) == ([("refused", "status 413", "b''", False)], True)
@@ -430,6 +431,6 @@ def test_a_request_that_cannot_be_written_is_told_by_the_next_event(
     """Sending raises nothing; the request fails once, when the connection's end is received."""
     user = User(room=room)
     assert user.events == []
-    user.socket.incoming.append(end)
+    user.socket.arriving.append(end)
     user.event(READABLE | WRITABLE)
     assert user.events == [("lost", kind)]

@@ -259,7 +259,7 @@ def test_a_slot_that_never_opened_is_lost_with_a_reason() -> None:
     """Refused, silent or hung up before SETTINGS: each slot is told what happened; one that is open has no time-out."""
     refused, silent, hung_up = (Bench(2, settings=None) for _ in range(3))
     opened = Bench()
-    refused.openings[0].failed("connection refused", "no")  # type: ignore[operator]
+    refused.openings[0].failed("connection refused", "no")
     silent.reactor.pass_time(far=True)
     hung_up.receive(b"")
     opened.reactor.pass_time(far=True)

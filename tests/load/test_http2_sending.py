@@ -28,7 +28,8 @@ from pytest_gpuserve.load.engine.http2_codec import (
 )
 from pytest_gpuserve.load.engine.reactor import WRITABLE
 from pytest_gpuserve.load.wire import Endpoint
-from tests.fakes.http2_peer import HEAD, PAYLOAD, Bench, block, end, head, message, number, right
+from tests.fakes.http2_peer import HEAD, Bench, block, end, head, message, number, right
+from tests.fakes.no_network import PAYLOAD, room_for
 
 if TYPE_CHECKING:
     from pytest_gpuserve.load.engine.transport import Slot
@@ -131,14 +132,14 @@ def test_windows_streams_and_the_kernel_are_respected(
     server = WindowedServer(first_window, largest, most_streams)
     payloads = [bytes([65 + place]) * size for place, size in enumerate(sizes)]
     bench.sent_frames()
-    bench.socket.room = room
+    bench.socket.room = room_for(room)
     for place, payload in enumerate(payloads):
         bench.send(place, payload=payload)
     for _ in range(1_000):
-        while bench.reactor.events[99] & WRITABLE:
-            bench.socket.room = room
+        while bench.reactor.events & WRITABLE:
+            bench.socket.room = room_for(room)
             bench.reactor.handler(WRITABLE)
-        bench.socket.room = room
+        bench.socket.room = room_for(room)
         server.read(bench.sent_frames())
         bench.receive(server.answer())
         if not bench.issuer.busy:

@@ -1,0 +1,138 @@
+"""What a transport of the load engine stands on, without a network: the test's own openings, sockets and reactor."""
+
+from __future__ import annotations
+
+from itertools import chain, repeat
+from typing import TYPE_CHECKING, cast
+
+from pytest_gpuserve.load.engine.reactor import Reactor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pytest_gpuserve.load.engine.opening import Connected
+    from pytest_gpuserve.load.engine.transport import Slot, Stream
+
+PAYLOAD = b"request"
+
+
+class FakeSocket:
+    """Receives what the test puts into it, and takes as much as the test allows.
+
+    Args:
+        room: How many bytes each call of ``send`` takes, all after the last one; an exception is raised.
+    """
+
+    def __init__(self, room: Iterable[int | OSError] = ()) -> None:
+        self.arriving: list[bytes | OSError] = []
+        self.sends: list[bytes] = []
+        self.closed = False
+        self.room = iter(room)
+
+    @property
+    def sent(self) -> bytes:
+        """All that was sent."""
+        return b"".join(self.sends)
+
+    def fileno(self) -> int:
+        """Return no real number."""
+        return -2
+
+    def close(self) -> None:
+        """Note it."""
+        assert not self.closed
+        self.closed = True
+
+    def recv(self, size: int) -> bytes:
+        """Give the next piece."""
+        assert not self.closed
+        piece = self.arriving.pop(0) if self.arriving else BlockingIOError()
+        if isinstance(piece, OSError):
+            raise piece
+        if len(piece) > size:
+            self.arriving.insert(0, piece[size:])
+        return piece[:size]
+
+    def send(self, data: bytes | memoryview) -> int:
+        """Take what there is room for."""
+        assert not self.closed
+        room = next(self.room, len(data))
+        if isinstance(room, OSError):
+            raise room
+        self.sends.append(bytes(data[:room]))
+        return min(room, len(data))
+
+
+def room_for(count: int | None) -> Iterator[int | OSError]:
+    """Room for so many bytes at most, and for no more until the test makes some again; None for all."""
+    return iter(()) if count is None else chain([count], repeat(BlockingIOError()))
+
+
+class FakeReactor(Reactor):
+    """Remembers what is watched, and does nothing by itself.
+
+    It closes at once, because nothing here has a number that another could take.
+    """
+
+    def __init__(self) -> None:
+        self.events = 0
+        self.handler: Callable[[int], None]
+        self.closed = 0
+        self.count = 0
+        self.timers: dict[int, tuple[int, Callable[[], None]]] = {}
+
+    def watch(self, fd: int, handler: Callable[[int], None], events: int) -> None:
+        """Note what is waited for."""
+        self.handler, self.events = handler, events
+
+    change = watch
+
+    def close_later(self, sock: object) -> None:
+        """Close it."""
+        self.events = 0
+        self.closed += 1
+        cast("FakeSocket", sock).close()
+
+    def at(self, when_ns: int, callback: Callable[[], None]) -> int:
+        """Note it."""
+        self.count += 1
+        self.timers[self.count] = (when_ns, callback)
+        return self.count
+
+    def cancel(self, number: int) -> None:
+        """Forget it."""
+        self.timers.pop(number, None)
+
+    def pass_time(self, *, far: bool = False) -> None:
+        """Call what is due now, or all."""
+        for number, (when_ns, callback) in list(self.timers.items()):
+            if far or when_ns == 0:
+                del self.timers[number]
+                callback()
+
+
+class FakeOpening:
+    """A connection that opens, or fails to, when the test says so."""
+
+    def __init__(self, *args: object) -> None:
+        self.opened = cast("Callable[[Connected], None]", args[3])
+        self.failed = cast("Callable[[str, str], None]", args[4])
+
+    def cancel(self) -> None:
+        """Nothing is on its way."""
+
+
+class NoStreams:
+    """An issuer of requests whose answers are no streams, and that never sends one again."""
+
+    def chunk(self, now_ns: int, before_ns: int) -> None:
+        """There are no streams here."""
+        raise AssertionError
+
+    def streamed(self, slot: Slot, now_ns: int, stream: Stream, body: bytes, *, keep: bool) -> None:
+        """There are no streams here."""
+        raise AssertionError
+
+    def resent(self, slot: Slot) -> bytes:
+        """Nothing is sent again."""
+        raise AssertionError
