@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from pytest_gpuserve.device.cpu import CpuReading
-from pytest_gpuserve.experiment import pairing, server_arm
 from tests.experiment.stage import Stage
+from tests.fakes.scripted_engines import stand_in
 
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
     """A stage, which takes the place of engines and of the host."""
     made = Stage()
-    monkeypatch.setattr(server_arm, "Engines", made.engines)
-    monkeypatch.setattr(pairing, "our_processes", lambda _: [])
-    monkeypatch.setattr(pairing, "read_cpu", lambda _: CpuReading(0.0, 0.0, 0.0, 0.0))
-    monkeypatch.setattr(pairing, "cores_taken_by_others", lambda *_: made.foreign.pop(0) if made.foreign else 0.0)
+    stand_in(monkeypatch, made.engines, lambda *_: made.foreign.pop(0) if made.foreign else 0.0)
     return made

@@ -23,7 +23,7 @@ from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.rounds import ARMS
 from pytest_gpuserve.measure.window import COMPILING
 from pytest_gpuserve.verdict.sequential import BLOCKS
-from tests.fakes.scripted_engines import TICK_NS, TICK_REQUESTS, ScriptedEngines, scripted_instance, tick_of
+from tests.fakes.scripted_engines import TICK_REQUESTS, ScriptedEngines, scripted_instance, tick_of
 from tests.fakes.scripted_eyes import UUID, ScriptedEyes
 from tests.servers.pairs import Seen
 
@@ -202,11 +202,9 @@ class _Started:
             self.loading = False
 
     def passing(self) -> int:
-        begin_ns = self.stage.eyes.now_ns
         if self.loading and not self.settling and self._begins:
             self.stage.turns.append(self.arm)
-        self.stage.eyes.live_until(begin_ns + TICK_NS)
-        return begin_ns
+        return self.stage.eyes.pass_tick()
 
     @property
     def _begins(self) -> bool:

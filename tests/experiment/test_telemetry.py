@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from pytest_gpuserve.device.cpu import CpuReading
 from pytest_gpuserve.device.sample import DeviceProcess, GpuEvent, Unknown
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.experiment import loaded
 from pytest_gpuserve.experiment.handle import Target
 from pytest_gpuserve.experiment.loaded import LoadedStart
 from pytest_gpuserve.experiment.shape import LoadShape
@@ -24,7 +22,7 @@ from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import GpuUse
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.compare.vocabulary import cases
-from tests.fakes.scripted_engines import TICK_NS, TICK_REQUESTS, ScriptedEngines, scripted_instance
+from tests.fakes.scripted_engines import TICK_REQUESTS, ScriptedEngines, scripted_instance, stand_in
 from tests.fakes.scripted_eyes import MIB, QUIET, UUID, ScriptedEyes
 from tests.servers.pairs import Seen
 from tests.support.reasons import said
@@ -87,10 +85,8 @@ class Alone:
         if self.ticks == self.lost_after_ticks:
             log = "noise\nnode-b/worker-1 was lost\n"
             raise LoadFailed("the load engine died", found="exit status 1", log_tail=log)
-        begin_ns = self.eyes.now_ns
-        self.eyes.live_until(begin_ns + TICK_NS)
         self.ticks += 1
-        return begin_ns
+        return self.eyes.pass_tick()
 
     def counters(self) -> Counters:
         """What the server has counted."""
@@ -140,9 +136,7 @@ class Alone:
 def server(monkeypatch: pytest.MonkeyPatch) -> Alone:
     """A server, which takes the place of engines and of the host."""
     made = Alone()
-    monkeypatch.setattr(loaded, "Engines", made.engines)
-    monkeypatch.setattr(loaded, "read_cpu", lambda _: CpuReading(0.0, 0.0, 0.0, 0.0))
-    monkeypatch.setattr(loaded, "our_processes", lambda _: [])
+    stand_in(monkeypatch, made.engines)
     return made
 
 

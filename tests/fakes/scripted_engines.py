@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from pytest_gpuserve.device.cpu import CpuReading
 from pytest_gpuserve.load.schedule import Steps
 from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+    import pytest
     from typing_extensions import Self
 
     from pytest_gpuserve.load.wire import Plan
@@ -21,6 +23,20 @@ if TYPE_CHECKING:
 TICK_NS: Final = 100_000_000
 TICK_REQUESTS: Final = 100
 USERS: Final = 4
+
+
+def stand_in(
+    patch: pytest.MonkeyPatch, engines: Callable[..., ScriptedEngines], foreign: Callable[..., float] = lambda *_: 0.0
+) -> None:
+    """Take the place of all load engines, and of who looks at the host: others take so many of its cores."""
+    from pytest_gpuserve.experiment import loaded, pairing, server_arm
+
+    for module in (loaded, server_arm):
+        patch.setattr(module, "Engines", engines)
+    for module in (loaded, pairing):
+        patch.setattr(module, "our_processes", lambda _: [])
+        patch.setattr(module, "read_cpu", lambda _: CpuReading(0.0, 0.0, 0.0, 0.0))
+        patch.setattr(module, "cores_taken_by_others", foreign)
 
 
 def scripted_instance(port: int = 1, **values: Any) -> Instance:  # noqa: ANN401 -- whatever an instance has
@@ -97,9 +113,11 @@ class ScriptedEngines:
         return self._changed(tick_of(self.number - 1, begin_ns, last=self.number == self.ticks))
 
 
-def tick_of(number: int, begin_ns: int, requests: int = TICK_REQUESTS, *, last: bool = False) -> Tick:
-    """A tick in which four users had so many answers, each as soon as that takes."""
-    latency_ns = USERS * TICK_NS // requests
+def tick_of(
+    number: int, begin_ns: int, requests: int = TICK_REQUESTS, *, users: int = USERS, last: bool = False
+) -> Tick:
+    """A tick in which so many users had so many answers, each as soon as that takes."""
+    latency_ns = users * TICK_NS // requests
     latency = Histogram({bucket_of(latency_ns): requests}, requests * latency_ns, latency_ns)
     return Tick(
         number,
@@ -112,8 +130,8 @@ def tick_of(number: int, begin_ns: int, requests: int = TICK_REQUESTS, *, last: 
         cpu_ns=1_000_000,
         sent=requests,
         due=requests,
-        under_way=USERS,
+        under_way=users,
         in_flight_ns=requests * latency_ns,
-        users=USERS,
+        users=users,
         last=last,
     )

@@ -70,6 +70,12 @@ class ScriptedEyes:
         while not self.problem and len(self._samples) * SAMPLE_NS <= self.now_ns:
             self._look()
 
+    def pass_tick(self) -> int:
+        """Let a tenth of a second pass; when it began."""
+        begin_ns = self.now_ns
+        self.live_until(begin_ns + SAMPLE_NS)
+        return begin_ns
+
     def watch(self, servers: Iterable[int]) -> None:
         """See `GpuSampler`."""
         self.watched = tuple(servers)

@@ -98,7 +98,7 @@ def test_uncommitted_changes_are_the_candidate(
 
 def test_a_run_that_breaks_off_leaves_nothing_behind(project: Project, checkout: Checkout) -> None:
     """Interrupted in a block it says what it had and decides nothing; where pytest itself breaks, all ends too."""
-    project.script = Script(interrupted_window=10)
+    project.script = Script(interrupted_start=2)
     result = project.run("--against=HEAD", JSON)
     assert result.ret == pytest.ExitCode.INTERRUPTED
     assert "interrupted by Ctrl-C, not decided" in text_of(result)

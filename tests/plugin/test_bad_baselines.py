@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def test_damage_is_named_and_nothing_is_lost(project: Project, recorded: Path, options: tuple[str, ...]) -> None:
     """The test fails unmeasured, the message names file and field, the file keeps its bytes, no traceback is shown."""
     # A measurement would end the run like Ctrl-C.
-    project.script = Script(interrupted_window=1)
+    project.script = Script(interrupted_start=1)
     file = json.loads(recorded.read_text())
     file["entries"]["test_it"]["sessions"][0]["starts"][0]["seconds"] = -0.5
     project.baseline.parent.mkdir(parents=True)

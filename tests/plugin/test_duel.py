@@ -94,6 +94,6 @@ def test_a_duel_that_breaks_off_leaves_nothing_running(project: Project, checkou
         assert says_no_traceback(result)
         assert checkout.left_behind() == []
         project.speed(1, app=app)
-    project.script = Script(interrupted_window=3)
+    project.script = Script(interrupted_start=2)
     assert project.run().ret == pytest.ExitCode.INTERRUPTED
     assert checkout.left_behind() == []

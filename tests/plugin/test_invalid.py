@@ -6,10 +6,8 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.fakes.scripted_starts import Script
 from tests.plugin.conftest import MODEL_SERVER, says_no_traceback
-from tests.support.reasons import because
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Project
@@ -62,8 +60,8 @@ def test_a_server_with_a_fault_is_told_and_not_recorded(real_project: Project) -
 def test_a_test_without_assertions_does_not_hide_it(project: Project) -> None:
     """A load whose answers are wrong fails its test even if the test compares nothing."""
     project.write("")
-    project.script = Script(problems=because("wrong answers: 3 of 9", kind=ReasonKind.WRONG_ANSWERS))
+    project.script = Script(wrong=True)
     result = project.run()
     result.assert_outcomes(passed=1, errors=1)
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["*INVALID: nothing can be concluded*", "*wrong answers: 3 of 9*"])
+    result.stdout.fnmatch_lines(["*INVALID: nothing can be concluded*", "*wrong answers: *"])

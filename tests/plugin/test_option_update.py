@@ -6,7 +6,6 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from tests.fakes.scripted_starts import Script
 from tests.plugin.conftest import text_of
 
@@ -14,8 +13,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.plugin.conftest import Project
-
-UNSTEADY = Reason(ReasonKind.NO_STEADY_STATE, "no steady state: it rose")
 
 
 def test_recorded_file_is_reviewable(recorded: Path) -> None:
@@ -78,7 +75,7 @@ def test_what_cannot_be_trusted_is_not_recorded(project: Project, recorded: Path
     project.write()
     project.ini(gpuserve_foreign_cores="0.25")
     for script, said in (
-        (Script(problems=(UNSTEADY,)), UNSTEADY.text),
+        (Script(drift=0.02), "no steady state: after"),
         (Script(speed=0.3, foreign_cores=1000), "the host was shared: other processes took 1000"),
     ):
         project.script = script

@@ -60,7 +60,7 @@ def test_the_same_pair_measures_nothing_and_says_so(decided: Project, checkout: 
 def test_what_was_interrupted_goes_on(project: Project, checkout: Checkout) -> None:
     """Of a run that Ctrl-C ended in its second round the next one has the first, and measures the second again."""
     project.speed(0.94)
-    project.script = Script(interrupted_window=30)
+    project.script = Script(interrupted_start=4)
     assert project.run("--against=HEAD").ret == pytest.ExitCode.INTERRUPTED
     checkout.servers()
     project.script = Script()
