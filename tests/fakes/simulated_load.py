@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import heapq
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from typing import TYPE_CHECKING, cast
 from unittest import mock
-
-import msgspec
 
 from pytest_gpuserve.load.engine import closed_loop, loop, open_loop, transport
 from pytest_gpuserve.load.engine.__main__ import make_loop
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
 from pytest_gpuserve.load.engine.transport import IDLE, Slot, Stream
 from pytest_gpuserve.load.schedule import is_open
-from pytest_gpuserve.load.tick import Tick, together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
 
     from pytest_gpuserve.load.engine.reactor import Reactor
+    from pytest_gpuserve.load.tick import Tick
     from pytest_gpuserve.load.wire import Plan
 
 MS = 1_000_000
@@ -326,37 +322,3 @@ class SimulatedSlot(Slot):
         assert self._request is not None
         self._request.end_ns = self._simulation.now_ns
         self._request = None
-
-
-@dataclass
-class SimulatedEngines:
-    """Stands for ``Engines``: the whole load has happened, in this process, when the first tick is asked for.
-
-    Args:
-        serve: What becomes of a request.
-    """
-
-    serve: Callable[[Sent], Reply] = field(default=lambda _: Reply())
-
-    def __post_init__(self) -> None:
-        self.parts: list[Simulation] = []
-
-    def __call__(self, plan: Plan, processes: int, source: object) -> AbstractContextManager[SimulatedEngines]:
-        """Load."""
-        self.parts = [
-            Simulation(msgspec.structs.replace(plan, part=part, parts=processes), self.serve).run()
-            for part in range(processes)
-        ]
-        rows = zip_longest(*(part.ticks for part in self.parts))
-        # Engines that used no CPU time would be ones at which nobody looked.
-        self._ticks = iter(
-            [
-                together({str(part): msgspec.structs.replace(tick, cpu_ns=1) for part, tick in enumerate(row) if tick})
-                for row in rows
-            ]
-        )
-        return nullcontext(self)
-
-    def next_tick(self) -> Tick:
-        """The next tick of all parts together."""
-        return next(self._ticks)

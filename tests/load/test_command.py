@@ -1,6 +1,6 @@
 """The command does what its options say, tells what is wrong with them beforehand, and never makes a good thing of it.
 
-What is made of a load is asked of simulated ones, whose numbers are exact; the few real ones are at the end.
+What is made of a load is asked of made up ones, whose numbers are exact; a real one is at the end.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ import pytest
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load import command
-from pytest_gpuserve.load import run as load
 from pytest_gpuserve.load.command import main
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson, Schedule
+from pytest_gpuserve.load.tick import AnswerCount
 from tests.fakes.children.toolkit import ROOT, alive, eventually
 from tests.fakes.http_server import SAFETY_SECONDS, serving
-from tests.fakes.simulated_load import Reply, Sent, SimulatedEngines
+from tests.load.ticks import alike, reporting, tick_of
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from pytest_gpuserve.load.tick import Tick
     from pytest_gpuserve.load.wire import Plan
 
+MS = 1_000_000
 HTTP = "http://127.0.0.1:1/"
 GRPC = "grpc://127.0.0.1:1/service/method"
 SECRET = "hf_abcdefghijkl"
@@ -88,12 +90,22 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
     return attempted
 
 
+def good(number: int, *, last: bool = False, **more: Any) -> Tick:  # noqa: ANN401 -- of the tick
+    """A tick of four users whose answer, ``right``, takes 10 ms."""
+    return tick_of(number, 40, 10 * MS, answers=[AnswerCount(0, b"right", 40, 0)], last=last, **more)
+
+
+def failed(kind: str, sample: str) -> Tick:
+    """All of a load whose nine requests failed."""
+    return tick_of(0, 0, 0, errors={kind: 9}, error_samples={kind: sample}, last=True)
+
+
 @pytest.fixture
-def engines(monkeypatch: pytest.MonkeyPatch) -> SimulatedEngines:
-    """Simulate every load: of a server that answers ``right`` after 10 ms, unless the test says otherwise."""
-    simulated = SimulatedEngines()
-    monkeypatch.setattr(load, "Engines", simulated)
-    return simulated
+def reports(monkeypatch: pytest.MonkeyPatch) -> list[Tick]:
+    """What the engines of every load report: a second of good answers, unless the test says otherwise."""
+    ticks = [good(number, last=number == 9) for number in range(10)]
+    reporting(monkeypatch, ticks)
+    return ticks
 
 
 # -- what the options ask for
@@ -165,48 +177,47 @@ def test_a_wrong_argument_is_told(run: Command, argv: str, said: str) -> None:
 # -- what is said of a load
 
 
-def test_a_load_is_told_in_numbers(run: Command, engines: SimulatedEngines) -> None:
-    """Of a good one: as many requests as were asked for, their times in seconds."""
+def test_a_load_is_told_in_numbers(run: Command, reports: list[Tick]) -> None:
+    """Of a good one: how many requests it had, their times in seconds."""
     values = run.json(HTTP, "--concurrency", 4, "--requests", 400)
     assert (values["requests"], values["errors"], values["valid"]) == (400, 0, True)
     assert values["latency"]["p50"] == pytest.approx(0.010, rel=0.01)
-    assert values["throughput"] == pytest.approx(400, rel=0.05)
+    assert values["throughput"] == pytest.approx(400)
     assert (values["service"], values["ttft"]) == (None, None)
-    open_loop = run.json(HTTP, "--rate", 200, "--requests", 200)
+    reports[:] = [
+        good(number, last=number == 9, service=alike(40, 10 * MS), lag=alike(40, 10_000)) for number in range(10)
+    ]
+    open_loop = run.json(HTTP, "--rate", 400, "--requests", 400)
     assert open_loop["service"]["p50"] == pytest.approx(0.010, rel=0.01)
 
 
-def test_a_load_is_told_in_words(run: Command, engines: SimulatedEngines) -> None:
+def test_a_load_is_told_in_words(run: Command, reports: list[Tick]) -> None:
     """A few lines, of which the last one says whether it can be believed."""
     status, out, _ = run.text(HTTP, "--concurrency", 4, "--requests", 400)
     lines = out.splitlines()
     assert (status, lines[-1]) == (0, "VALID")
     assert lines[0].startswith("requests    400 in ")
     assert "p99 10.0 ms" in lines[2]
-    engines.serve = lambda _: Reply(kind="status 503", body=b"no")
-    status, out, _ = run.text(HTTP, "--requests", 40)
-    assert (status, "status 503: 40, the first: " in out, "INVALID: request errors" in out) == (1, True, True)
+    reports[:] = [failed("status 503", "request 0: b'no'")]
+    status, out, _ = run.text(HTTP, "--requests", 9)
+    assert (status, "status 503: 9, the first: " in out, "INVALID: request errors" in out) == (1, True, True)
 
 
-def test_answers_are_held_against_a_file(run: Command, engines: SimulatedEngines, tmp_path: Path) -> None:
+def test_answers_are_held_against_a_file(run: Command, reports: list[Tick], tmp_path: Path) -> None:
     """What is not in it is wrong, and makes the load invalid."""
     file = tmp_path / "right"
     for body, valid in ((b"right", True), (b"another", False)):
         file.write_bytes(body)
-        values = run.json(HTTP, "--concurrency", 4, "--requests", 40, "--expect-file", file)
-        assert (values["answers_checked"], values["valid"]) == (40, valid)
+        values = run.json(HTTP, "--concurrency", 4, "--requests", 400, "--expect-file", file)
+        assert (values["answers_checked"], values["valid"]) == (400, valid)
 
 
 def test_secrets_are_shown_by_their_names(
-    run: Command, engines: SimulatedEngines, monkeypatch: pytest.MonkeyPatch
+    run: Command, reports: list[Tick], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server may repeat what it was sent, or what is in a variable of this process."""
     monkeypatch.setenv("HF_TOKEN", SECRET)
-
-    def repeat(_: Sent) -> Reply:
-        return Reply(kind="status 500", body=f"{SECRET} hunter22xyz".encode())
-
-    engines.serve = repeat
+    reports[:] = [failed("status 500", f"request 0: b'{SECRET} hunter22xyz'")]
     argv = [HTTP, "--requests", 9, "--header", "Authorization: hunter22xyz"]
     for told in (run.text(*argv)[1], *run.json(*argv)["reasons"]):
         assert SECRET not in told

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-from unittest import mock
+from typing import Any
 
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load import run
 from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.run import LoadOutcome, run_load
 from pytest_gpuserve.load.schedule import Closed
 from pytest_gpuserve.load.tick import AnswerCount, Tick
 from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.verdict.reason import ReasonKind
-from tests.load.ticks import TICK_NS, tick_of
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from tests.load.ticks import TICK_NS, reporting, tick_of
 
 LATENCY_NS = 1_000_000
 USERS = 2
@@ -41,14 +36,6 @@ def lost() -> LoadFailed:
 WRONG = AnswerCount(0, b"wrong", 3, 5)
 
 
-def simulated(monkeypatch: pytest.MonkeyPatch, reports: Sequence[Tick | BaseException]) -> mock.MagicMock:
-    """Let engines report these ticks, and raise what is among them; returns them."""
-    engines = mock.MagicMock()
-    engines.__enter__.return_value.next_tick.side_effect = reports
-    monkeypatch.setattr(run, "Engines", lambda _plan, _processes, _source: engines)
-    return engines
-
-
 def kinds(outcome: LoadOutcome) -> list[ReasonKind]:
     """What speaks against it."""
     return [reason.kind for reason in outcome.reasons]
@@ -57,7 +44,7 @@ def kinds(outcome: LoadOutcome) -> list[ReasonKind]:
 def test_of_the_warm_up_only_errors_and_wrong_answers_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither its requests nor its time: but a server that failed while it warmed up has failed."""
     warmup = [tick(0, errors={"reset": 2}), tick(1, answers=[WRONG])]
-    simulated(monkeypatch, [*warmup, tick(2), tick(3), tick(4, last=True)])
+    reporting(monkeypatch, [*warmup, tick(2), tick(3), tick(4, last=True)])
     outcome = run_load(PLAN, warmup_ns=2 * TICK_NS, check=AnswerCheck([b"right", None]))
     totals = outcome.totals
     assert (totals.requests, totals.latency.total, totals.nanoseconds) == (3 * REQUESTS, 3 * REQUESTS, 3 * TICK_NS)
@@ -92,7 +79,7 @@ def test_a_load_that_is_cut_short_keeps_what_was_measured(
     monkeypatch: pytest.MonkeyPatch, reports: list[Tick | BaseException], warmup: int, expected: list[ReasonKind]
 ) -> None:
     """By Ctrl-C or a loss, which is the first reason."""
-    engines = simulated(monkeypatch, reports)
+    engines = reporting(monkeypatch, reports)
     check = AnswerCheck([b"right", None]) if ReasonKind.WRONG_ANSWERS in expected else None
     outcome = run_load(PLAN, warmup_ns=warmup * TICK_NS, check=check)
     assert (kinds(outcome), engines.__exit__.call_count) == (expected, 1)
@@ -107,7 +94,7 @@ def test_a_load_that_is_cut_short_keeps_what_was_measured(
 
 def test_a_load_that_never_began_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is nothing to keep, and its log says more than a line."""
-    engines = simulated(monkeypatch, [lost()])
+    engines = reporting(monkeypatch, [lost()])
     with pytest.raises(LoadFailed) as caught:
         run_load(PLAN)
     assert caught.value.log_tail
@@ -133,7 +120,7 @@ def test_answers_that_could_not_be_checked_are_no_pass(
 ) -> None:
     """Something was expected, and nothing compared; some are enough unless all were asked for."""
     answers = [AnswerCount(0, b"A", checked, 0)] if checked else []
-    simulated(monkeypatch, [tick(0, answers=answers, unchecked=REQUESTS - checked, last=True)])
+    reporting(monkeypatch, [tick(0, answers=answers, unchecked=REQUESTS - checked, last=True)])
     outcome = run_load(PLAN, check=AnswerCheck(expected, wants_all=wants_all))
     assert kinds(outcome) == found
     if found:

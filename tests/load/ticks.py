@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import msgspec
 
+from pytest_gpuserve.load import run
 from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
+
+    import pytest
 
 TICK_NS = 100_000_000
 
@@ -41,3 +45,15 @@ def tick_of(number: int, requests: int, latency_ns: int, **more: Any) -> Tick:  
         cpu_ns=TICK_NS // 10,
     )
     return msgspec.structs.replace(sound, **more)
+
+
+def reporting(monkeypatch: pytest.MonkeyPatch, reports: Sequence[Tick | BaseException]) -> mock.MagicMock:
+    """Let the engines of each load report these ticks, and raise what is among them; returns them."""
+    engines = mock.MagicMock()
+
+    def begun(*_: object) -> mock.MagicMock:
+        engines.__enter__.return_value.next_tick.side_effect = list(reports)
+        return engines
+
+    monkeypatch.setattr(run, "Engines", begun)
+    return engines
