@@ -97,10 +97,7 @@ def test_a_build_that_starts_and_burns_half_more_is_found(recorded_on_gpu: Proje
 
 
 def test_side_by_side(project: Project, checkout: Checkout) -> None:
-    """Energy and starts are compared beside the base; memory that both share is INVALID, by turns it is known.
-
-    A build that starts half as long again is REGRESSED, after two rounds or more.
-    """
+    """Energy and starts are compared beside the base; memory that both share is INVALID, by turns it is known."""
     project.write(f"{GATES}\n    {MEMORY}")
     gpus(project)
     checkout.commit("gates")
@@ -110,10 +107,3 @@ def test_side_by_side(project: Project, checkout: Checkout) -> None:
     result = run(project, "--against=HEAD")
     assert result.ret == pytest.ExitCode.OK, text_of(result)
     assert verdicts(project) == {"gpu_memory": "PASS"}
-    project.write("assert run.cold_start <= baseline.cold_start")
-    build(project, COLD_START=1.5)
-    run(project, "--against=HEAD")
-    (verdict,) = project.result()["verdicts"]
-    assert (verdict["metric"], verdict["verdict"]) == ("cold_start", "REGRESSED")
-    assert verdict["rounds"] >= 2
-    assert verdict["change"] == pytest.approx(0.5, abs=0.15)

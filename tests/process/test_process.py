@@ -176,10 +176,18 @@ def test_what_an_exited_child_leaves_running_is_ended(tmp_path: Path) -> None:
     assert not any(map(alive, pids.values()))
 
 
+def stubborn(folder: Path) -> Process:
+    """A child that ignores SIGTERM."""
+    up = folder / "up"
+    script = "trap '' TERM; touch \"$0\"; exec sleep 600"
+    process = Process.start(program("sh", "-c", script, str(up), folder=folder))
+    eventually(up.exists, "it ignores SIGTERM")
+    return process
+
+
 def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:
     """SIGTERM without effect is followed by SIGKILL, not before the grace has passed."""
-    with Process.start(child("stubborn", tmp_path / "report", folder=tmp_path)) as process:
-        report(tmp_path / "report")
+    with stubborn(tmp_path) as process:
         before = time.monotonic()
         process.stop(0.5)
         assert time.monotonic() - before >= 0.5
@@ -189,8 +197,7 @@ def test_a_child_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path) 
 
 def test_a_child_that_is_asked_to_end_does_so_while_nobody_waits(tmp_path: Path) -> None:
     """With the same grace as if it were waited for; ``stop`` then finds it gone."""
-    with Process.start(child("stubborn", tmp_path / "report", folder=tmp_path)) as process:
-        report(tmp_path / "report")
+    with stubborn(tmp_path) as process:
         process.ask_to_end(0.2)
         eventually(lambda: process.exit_status() == -signal.SIGKILL, "it ends")
         assert not alive(process.pid)

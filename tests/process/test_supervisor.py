@@ -52,20 +52,18 @@ def owner(folder: Path, *commands: tuple[str, ...], fork: bool = False, **order:
     ],
 )
 def test_nothing_outlives_an_owner_that_is_killed(tmp_path: Path, seconds: float) -> None:
-    """5 s after kill -9 of the owner of four servers no process, port, shared memory or folder of them is left."""
+    """5 s after kill -9 of the owner of three servers no process, port, shared memory or folder of them is left."""
     port = free_port()
-    folders = tuple(tmp_path / f"owned{index}" for index in range(4))
+    folders = tuple(tmp_path / f"owned{index}" for index in range(3))
     for folder in folders:
         folder.mkdir()
     commands = (
         child("model_server", port, folder=tmp_path).argv,
         child("family", tmp_path / "family", "stay", folder=tmp_path).argv,
-        child("stubborn", tmp_path / "stubborn", folder=tmp_path).argv,
         child("semaphore", tmp_path / "semaphore", folder=tmp_path).argv,
     )
     with owner(tmp_path, *commands, owned=folders) as (running, started):
         family, held = report(tmp_path / "family"), report(tmp_path / "semaphore")
-        report(tmp_path / "stubborn")
         eventually(lambda: port_owner(port) is not None, "the server listens")
         pids = {*started["children"], *started["supervisors"], *family.values(), *held["pids"]}
         files = list(map(Path, held["files"]))
