@@ -23,8 +23,7 @@ from tests.support.rounds import round_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pytest_gpuserve.measure.rounds import Round
-    from pytest_gpuserve.verdict.metric import Metric
+    from pytest_gpuserve.measure.rounds import Arm
     from pytest_gpuserve.verdict.paired import RoundPoint
 
     Court = Callable[[float, int], Verdict]
@@ -42,32 +41,6 @@ WRONG = 0.05
 """Most claims that chance may make, and most passes at the edge of the tolerance."""
 
 
-def beside(metric: Metric, measured: Callable[[int], Round], *, left_out: int = 0) -> Verdict:
-    """What a comparison comes to that measures on until it is decided.
-
-    Args:
-        metric: What is compared, within its own tolerance.
-        measured: Measures the round of this number.
-        left_out: So many of the first rounds do not count.
-    """
-    points: list[RoundPoint] = []
-    for look, (rounds, _) in enumerate(LOOKS):
-        if len(points) < rounds:
-            points.append(round_point(metric, measured(len(points)), metric.default_tolerance))
-        if look < first_look(metric):
-            continue
-        verdict = paired_evidence(
-            metric,
-            points[left_out:],
-            default_prior(metric),
-            most_growth=metric.growth(metric.default_tolerance),
-            levels=LEVELS[look],
-        ).verdict
-        if verdict is not Verdict.INCONCLUSIVE:
-            return verdict
-    return Verdict.INCONCLUSIVE
-
-
 def shares(court: Court, change: float, count: int) -> dict[Verdict, float]:
     """How often each verdict comes of a build that differs so much, in runs with seeds from 0 on."""
     counted = Counter(court(change, seed) for seed in range(count))
@@ -83,15 +56,21 @@ def start_side_by_side(change: float, seed: int, first: float = 1.0) -> Verdict:
         first: How many times as long the first start of all takes.
     """
     random = Random(f"cold {change} {first} {seed}")
-
-    def measured(number: int) -> Round:
-        seconds = [10.0 * math.exp(random.gauss(0.0, START_SD)) for _ in range(2)]
-        seconds[1] *= 1 + change
-        if number == 0:
-            seconds[random.randrange(2)] *= first
-        return replace(EMPTY, sides={"base": ArmResult((seconds[0],)), "candidate": ArmResult((seconds[1],))})
-
-    return beside(COLD_START, measured, left_out=1)
+    tolerance = COLD_START.default_tolerance
+    prior, growth = default_prior(COLD_START), COLD_START.growth(tolerance)
+    points: list[RoundPoint] = []
+    for (rounds, _), levels in zip(LOOKS[first_look(COLD_START) :], LEVELS[first_look(COLD_START) :], strict=True):
+        while len(points) < rounds:
+            seconds = [10.0 * math.exp(random.gauss(0.0, START_SD)) for _ in range(2)]
+            seconds[1] *= 1 + change
+            if not points:
+                seconds[random.randrange(2)] *= first
+            sides: dict[Arm, ArmResult] = {"base": ArmResult((seconds[0],)), "candidate": ArmResult((seconds[1],))}
+            points.append(round_point(COLD_START, replace(EMPTY, sides=sides), tolerance))
+        verdict = paired_evidence(COLD_START, points[1:], prior, most_growth=growth, levels=levels).verdict
+        if verdict is not Verdict.INCONCLUSIVE:
+            return verdict
+    return Verdict.INCONCLUSIVE
 
 
 start_from_disk = partial(start_side_by_side, first=FROM_DISK)
