@@ -16,7 +16,6 @@ from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.paired import default_prior, paired_evidence
 from pytest_gpuserve.verdict.sequential import LEVELS, LOOKS, first_look
 from pytest_gpuserve.verdict.verdict import Verdict
-from tests.fakes.scripted_pairing import ScriptedPairing, a_comparison
 from tests.support.counting import short_and_long
 from tests.support.rounds import round_of
 
@@ -90,15 +89,3 @@ def test_the_gate_is_hardly_ever_wrong(court: Court, count: int) -> None:
     assert worse[Verdict.PASS] + worse[Verdict.IMPROVED] == 0
     assert worse[Verdict.REGRESSED] >= 0.99
     assert edge[Verdict.PASS] + edge[Verdict.IMPROVED] <= WRONG + 0.02
-
-
-def test_one_round_decides_nothing() -> None:
-    """However large the difference: half of those two starts may be that one read from the disk."""
-    comparison = a_comparison(ScriptedPairing())
-    found: list[Verdict] = []
-    while not found or found[-1] is Verdict.INCONCLUSIVE:
-        comparison.more()
-        found.append(comparison.judge(COLD_START, COLD_START.default_tolerance).verdict)
-    assert found[:2] == [Verdict.INCONCLUSIVE, Verdict.INCONCLUSIVE]
-    assert found[-1] is Verdict.PASS
-    assert 2 <= len(comparison.rounds) <= 3
