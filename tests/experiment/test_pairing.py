@@ -26,14 +26,12 @@ from pytest_gpuserve.verdict.sequential import BLOCKS
 from tests.experiment.stage import Stage, either_arm, either_way, told
 from tests.fakes.scripted_engines import TICK_NS
 from tests.fakes.scripted_eyes import MIB
+from tests.support.reasons import kinds
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from pytest_gpuserve.experiment.watch import Watch
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.measure.rounds import Arm, Round
-    from pytest_gpuserve.verdict.reason import Reason
 
 HOT = {"clock_reasons": 0x40}
 LATE, HELD_UP = 2, 5
@@ -115,11 +113,6 @@ def windows(measured: Round) -> set[int]:
 def rejected(measured: Round) -> list[str]:
     """Why windows were thrown away."""
     return [text for arm in ARMS for text in measured.sides[arm].rejected]
-
-
-def kinds(problems: Iterable[Reason]) -> list[ReasonKind]:
-    """What problems are about."""
-    return [problem.kind for problem in problems]
 
 
 def test_a_round_goes_on_in_the_same_servers(stage: Stage) -> None:

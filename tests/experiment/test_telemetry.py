@@ -25,7 +25,7 @@ from tests.compare.vocabulary import cases
 from tests.fakes.scripted_engines import TICK_REQUESTS, ScriptedEngines, scripted_instance, stand_in
 from tests.fakes.scripted_eyes import MIB, QUIET, UUID, ScriptedEyes
 from tests.servers.pairs import Seen
-from tests.support.reasons import said
+from tests.support.reasons import kinds, said
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -47,11 +47,6 @@ BLANK = dict.fromkeys(("energy_joules", *QUIET))
 FOREIGN = DeviceProcess(99, "other", 5 * MIB, ours=False)
 CLOCK_UNKNOWN = ReasonKind.GPU_UNKNOWN, f"SM clock of {UUID}"
 OURS = DeviceProcess(SERVER_PID, "server", 5 * MIB, ours=True)
-
-
-def kinds(problems: list[Reason]) -> list[ReasonKind]:
-    """What problems are about."""
-    return [problem.kind for problem in problems]
 
 
 @dataclass

@@ -26,15 +26,14 @@ from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.servers.pairs import Seen
 from tests.support.builders import cached
-from tests.support.reasons import said
+from tests.support.reasons import kinds, said
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from pytest_gpuserve.experiment.handle import ServerHandle
     from pytest_gpuserve.load.driver import Engines
     from pytest_gpuserve.servers.instance import Instance
-    from pytest_gpuserve.verdict.reason import Reason
 
 SECOND_NS = 10**9
 TOKEN = "hf_abcdefghijkl"
@@ -170,11 +169,6 @@ def test_a_cache_that_learns_prompts_under_load_is_told(server: _Server, shape: 
     watch = watch_of(server, shape)
     watch.judge([Tick(0, 0, SECOND_NS, requests=80)], cached(*[0.0] * 4, *[0.9] * 4))
     assert (ReasonKind.UNLIKE_WORK in kinds(watch.problems)) is is_told
-
-
-def kinds(reasons: Iterable[Reason]) -> list[ReasonKind]:
-    """What they are about."""
-    return [reason.kind for reason in reasons]
 
 
 def load_tick(number: int, *, late_beats: int = 0, cpu_share: float = 0.1) -> Tick:

@@ -18,3 +18,8 @@ def said(reasons: Iterable[Reason]) -> tuple[str, ...]:
 def because(*texts: str, kind: ReasonKind = ReasonKind.REMARK) -> tuple[Reason, ...]:
     """Reasons of one kind with these texts."""
     return tuple(Reason(kind, text) for text in texts)
+
+
+def kinds(reasons: Iterable[Reason]) -> list[ReasonKind]:
+    """What they are about."""
+    return [reason.kind for reason in reasons]
