@@ -165,9 +165,7 @@ class ScriptedServers:
         random = Random(f"{script.seed} {number}")
         cost = -math.log(script.speed * of_app("SPEED") * script.pythons.get(kind.app.python, 1.0))
         cold_start = COLD_START_SECONDS * of_app("COLD_START") * math.exp(random.gauss(0.0, 5 * script.noise))
-        server = ScriptedServer(
-            script, random, number, random.gauss(cost, script.noise), JOULES * of_app("JOULES")
-        )
+        server = ScriptedServer(script, random, number, random.gauss(cost, script.noise), JOULES * of_app("JOULES"))
         self._tell(f"start {kind.app.file}")
         self._running[number] = server
         try:

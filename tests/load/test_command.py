@@ -212,9 +212,7 @@ def test_answers_are_held_against_a_file(run: Command, reports: list[Tick], tmp_
         assert (values["answers_checked"], values["valid"]) == (400, valid)
 
 
-def test_secrets_are_shown_by_their_names(
-    run: Command, reports: list[Tick], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_are_shown_by_their_names(run: Command, reports: list[Tick], monkeypatch: pytest.MonkeyPatch) -> None:
     """A server may repeat what it was sent, or what is in a variable of this process."""
     monkeypatch.setenv("HF_TOKEN", SECRET)
     reports[:] = [failed("status 500", f"request 0: b'{SECRET} hunter22xyz'")]
