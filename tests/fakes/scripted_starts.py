@@ -56,7 +56,7 @@ STARTS_NAME: Final = "starts.log"
 TICK_REQUESTS: Final = 200
 BATCH: Final = 4.0
 JOULES: Final = 0.05
-COLD_START_SECONDS: Final = 1.0
+COLD_START_SECONDS: Final = 1.5
 MEMORY_BYTES: Final = 1 << 31
 INTERRUPTED_TICK: Final = 20
 
@@ -69,7 +69,6 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         speed: Of the machine: at 0.5 a build answers half as many requests a second, each in twice the time.
         noise: Standard deviation of the logarithm of the speed, once between starts and once between windows of half a
             second; batches vary alike.
-        drift: By how much the logarithm of the speed falls from each tick to the next.
         wrong: Whether answers are wrong.
         foreign_cores: Cores that others take of the host.
         pythons: Speed of the builds that an interpreter runs, by its path; 1 if it is not named.
@@ -80,7 +79,6 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seed: int = 0
     speed: float = 1.0
     noise: float = 0.003
-    drift: float = 0.0
     wrong: bool = False
     foreign_cores: float = 0.0
     pythons: dict[str, float] = {}
@@ -119,7 +117,7 @@ class ScriptedServer:
         if (self.number, self.ticks) == (self.script.interrupted_start, INTERRUPTED_TICK):
             raise KeyboardInterrupt
         noise = self.script.noise * math.sqrt(5)
-        cost = self.random.gauss(self.cost + self.script.drift * self.ticks, noise)
+        cost = self.random.gauss(self.cost, noise)
         requests = round(TICK_REQUESTS * math.exp(-cost))
         self.items += requests
         self.batches += requests / BATCH * math.exp(self.random.gauss(0.0, noise))
@@ -171,7 +169,8 @@ class ScriptedServers:
         try:
             if beside is not None:
                 beside()
-            process = SimpleNamespace(pid=number, ask_to_end=lambda: None)
+            no_log = SimpleNamespace(log=self.path.with_suffix(".log"))
+            process = SimpleNamespace(pid=number, command=no_log, ask_to_end=lambda: None)
             yield scripted_instance(
                 number, kind=kind, process=process, counters=server.counters, cold_start_seconds=cold_start
             )
