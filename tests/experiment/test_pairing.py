@@ -24,8 +24,8 @@ from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB
 from pytest_gpuserve.verdict.reason import ReasonKind
 from pytest_gpuserve.verdict.sequential import BLOCKS
 from tests.experiment.stage import Stage, either_arm, either_way, told
-from tests.fakes.scripted_engines import TICK_NS
 from tests.fakes.scripted_eyes import MIB
+from tests.load.ticks import TICK_NS
 from tests.support.reasons import kinds
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from pytest_gpuserve.device.cpu import CpuReading
 from pytest_gpuserve.load.schedule import Steps
-from pytest_gpuserve.load.tick import Tick
-from pytest_gpuserve.measure.histogram import Histogram, bucket_of
+from tests.load import ticks
+from tests.load.ticks import TICK_NS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     import pytest
     from typing_extensions import Self
 
+    from pytest_gpuserve.load.tick import Tick
     from pytest_gpuserve.load.wire import Plan
     from pytest_gpuserve.servers.instance import Instance
 
-TICK_NS: Final = 100_000_000
 TICK_REQUESTS: Final = 100
 USERS: Final = 4
 
@@ -118,20 +118,15 @@ def tick_of(
 ) -> Tick:
     """A tick in which so many users had so many answers, each as soon as that takes."""
     latency_ns = users * TICK_NS // requests
-    latency = Histogram({bucket_of(latency_ns): requests}, requests * latency_ns, latency_ns)
-    return Tick(
+    return ticks.tick_of(
         number,
-        begin_ns,
-        begin_ns + TICK_NS,
-        requests=requests,
-        latency=latency,
-        service=latency,
-        lag=Histogram({bucket_of(1000): requests}, requests * 1000, 1000),
-        cpu_ns=1_000_000,
-        sent=requests,
-        due=requests,
+        requests,
+        latency_ns,
+        begin_ns=begin_ns,
+        end_ns=begin_ns + TICK_NS,
+        service=ticks.alike(requests, latency_ns),
+        lag=ticks.alike(requests, 1000),
         under_way=users,
-        in_flight_ns=requests * latency_ns,
         users=users,
         last=last,
     )

@@ -8,7 +8,6 @@ from unittest import mock
 
 import msgspec
 
-from pytest_gpuserve.load import run
 from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 
@@ -49,6 +48,8 @@ def tick_of(number: int, requests: int, latency_ns: int, **more: Any) -> Tick:  
 
 def reporting(monkeypatch: pytest.MonkeyPatch, reports: Sequence[Tick | BaseException]) -> mock.MagicMock:
     """Let the engines of each load report these ticks, and raise what is among them; returns them."""
+    from pytest_gpuserve.load import run
+
     engines = mock.MagicMock()
 
     def begun(*_: object) -> mock.MagicMock:
