@@ -101,14 +101,14 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     Raises:
         UsageProblem: Some contradict each other, mean nothing for such a server, or name what cannot be read.
     """
-    headers = _headers(arguments.header)
+    headers = headers_of(arguments.header)
     endpoint, path = endpoint_of(arguments.url, stream=arguments.stream)
     over_http = endpoint.protocol in {"http", "sse"}
     if not over_http and (headers or arguments.stream):
         # What is ignored in silence is taken for done.
         raise UsageProblem("--header and --stream mean something only with http:// or https://")
     bodies = [os.fsencode(text) for text in arguments.body]
-    bodies += [_read(file, "--body-file") for file in arguments.body_file]
+    bodies += [read_bytes(file, "--body-file") for file in arguments.body_file]
     payloads = bodies or [b""]
     method = "POST" if bodies else "GET"
     if over_http:
@@ -143,7 +143,8 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
     return kind(arguments.rate, arguments.max_in_flight)
 
 
-def _headers(texts: Sequence[str]) -> dict[str, str]:
+def headers_of(texts: Sequence[str]) -> dict[str, str]:
+    """Headers as ``NAME: VALUE``, each name once. Raises UsageProblem for other texts."""
     headers: dict[str, str] = {}
     for text in texts:
         name, colon, value = (part.strip() for part in text.partition(":"))
@@ -153,7 +154,8 @@ def _headers(texts: Sequence[str]) -> dict[str, str]:
     return headers
 
 
-def _read(file: Path, option: str) -> bytes:
+def read_bytes(file: Path, option: str) -> bytes:
+    """Contents of a file that an option names. Raises UsageProblem if it cannot be read."""
     try:
         return file.read_bytes()
     except OSError as problem:
@@ -167,7 +169,7 @@ def main(argv: Sequence[str]) -> int:
         plan = plan_of(arguments)
         check = None
         if arguments.expect_file:
-            check = AnswerCheck([_read(arguments.expect_file, "--expect-file")] * len(plan.payloads))
+            check = AnswerCheck([read_bytes(arguments.expect_file, "--expect-file")] * len(plan.payloads))
         outcome = run_load(
             plan,
             processes=arguments.processes,
@@ -181,7 +183,7 @@ def main(argv: Sequence[str]) -> int:
     except GpuserveError as problem:
         return failed(problem)
     # An answer may repeat what is secret in a request, or in this process.
-    secrets = {**os.environ, **secret_headers(_headers(arguments.header))}
+    secrets = {**os.environ, **secret_headers(headers_of(arguments.header))}
     values = values_of(outcome, plan.schedule)
     values["reasons"] = [without_secrets(reason.text, secrets) for reason in outcome.reasons]
     text = msgspec.json.format(msgspec.json.encode(values)).decode()

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.builds.interpreter import find_python
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
+from pytest_gpuserve.load.command import headers_of, read_bytes
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.new.app import COMMAND, ask, recognise, recognise_command, suite_name
-from pytest_gpuserve.new.files import Runner, suite_files, variable_of, write_missing
+from pytest_gpuserve.new.files import suite_files, variable_of, write_missing
 from pytest_gpuserve.process.command_line import refused, run_command
 from pytest_gpuserve.process.secrets import masked, secret_headers
 
@@ -64,14 +65,18 @@ def _app(given: argparse.Namespace, argv: Sequence[str], root: Path) -> App:
         found = "both" if argv else "neither"
         raise UsageProblem("name one app, or one command", found=found, remedies=[f"{COMMAND} --help"])
     app = recognise_command(argv, root) if argv else recognise((root / given.app).resolve())
-    app = replace(app, model=given.model) if given.model else app
-    return replace(app, name=suite_name(given.name)) if given.name else app
+    target = "" if given.path and given.body is not None else app.target
+    return replace(app, model=given.model or app.model, name=suite_name(given.name or app.name), target=target)
 
 
 def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
     """Ask, write, and say what was done."""
-    body, headers = _body(given.body), _headers(given.header)
-    runner = _runner(given.gpu_runner, given.gpu)
+    if (given.gpu_runner is None) != (given.gpu is None):
+        remedies = ["on the runner, this prints the name: python -m pytest_gpuserve.doctor"]
+        raise UsageProblem("--gpu-runner=LABELS and --gpu=NAME belong together", remedies=remedies)
+    headers, body = headers_of(given.header), None
+    if given.body is not None:
+        body = read_bytes(Path(given.body[1:]), "--body") if given.body.startswith("@") else given.body.encode()
 
     def over(default: Request) -> Request:
         """What the user says goes before what the app's kind suggests; a body is JSON only where it looks like it."""
@@ -84,14 +89,17 @@ def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
     python = None if given.python is None else find_python(given.python, root, "--python")
     with tempfile.TemporaryDirectory(prefix="gpuserve-new-") as folder:
         log = Path(folder) / "server.log"
-        asked = ask(app, over, log=log, python=python, timeout=given.start_timeout)
+        asked = ask(app, over, given.path, log=log, python=python, timeout=given.start_timeout)
     # Only now: an app that does not answer leaves nothing behind.
+    runner = (given.gpu_runner, given.gpu) if given.gpu else None
     written, left = write_missing(suite_files(app, asked, root=root, python=given.python or "", runner=runner))
-    request, answer = asked.request, asked.body[:_SHOWN].decode(errors="replace")
+    request, (answer, _) = asked.request, asked.answers
     sent = f" with {request.body[:_SHOWN].decode(errors='replace')}" if request.body else ""
     return [
+        *([f"the request is a guess: {asked.untold}"] if asked.untold else ()),
         f"{app.kind}: {request.method} {request.path}{sent}",
-        f"answered: {answer}" + (f" ... ({len(asked.body)} bytes)" if len(asked.body) > _SHOWN else ""),
+        f"answered: {answer[:_SHOWN].decode(errors='replace')}"
+        + (f" ... ({len(answer)} bytes)" if len(answer) > _SHOWN else ""),
         *(f"wrote {path.relative_to(root)}" for path in written),
         *(f"left as it is: {path.relative_to(root)}" for path in left),
         *(
@@ -102,35 +110,6 @@ def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
         f"  pytest suites/{app.name} --against=HEAD      # once it is committed: compares your changes side by side",
         f"  pytest suites/{app.name} --baseline-update   # records what it does now; later runs are gated by it",
     ]
-
-
-def _runner(labels: str | None, gpu: str | None) -> Runner | None:
-    if (labels is None) != (gpu is None):
-        raise UsageProblem(
-            "--gpu-runner=LABELS and --gpu=NAME belong together",
-            found="no --gpu" if gpu is None else "no --gpu-runner",
-            remedies=["on the runner, this prints the name: python -m pytest_gpuserve.doctor"],
-        )
-    return Runner(labels, gpu) if labels and gpu else None
-
-
-def _body(given: str | None) -> bytes | None:
-    if given is None or not given.startswith("@"):
-        return None if given is None else given.encode()
-    try:
-        return Path(given[1:]).read_bytes()
-    except OSError as problem:
-        raise UsageProblem(f"--body={given} cannot be read", found=str(problem)) from None
-
-
-def _headers(texts: Sequence[str]) -> dict[str, str]:
-    found = {}
-    for text in texts:
-        name, colon, value = text.partition(":")
-        if not colon or not name.strip():
-            raise UsageProblem(f"--header={text!r} is not a header", remedies=["--header='Content-Type: text/plain'"])
-        found[name.strip()] = value.strip()
-    return found
 
 
 if __name__ == "__main__":

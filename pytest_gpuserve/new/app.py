@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import keyword
 import re
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -14,6 +15,7 @@ from urllib.parse import quote
 
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from pytest_gpuserve.load.request import Request
+from pytest_gpuserve.new.openapi import told_request
 from pytest_gpuserve.plugin.server_factory import ServerFactory
 from pytest_gpuserve.servers.instance import started
 from pytest_gpuserve.servers.triton_api import ask_triton, choose_roles, read_configs
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 COMMAND: Final = "python -m pytest_gpuserve.new"
 
 _IMPORTS: Final = re.compile(r"^\s*(?:import\s+(?:[\w.]+\s*,\s*)*|from\s+)(mosec|litserve|pytriton)\b", re.MULTILINE)
-_ASGI: Final = re.compile(r"^(\w+)\s*(?::\s*[\w.]+\s*)?=\s*(?:\w+\.)?(FastAPI|Starlette)\(", re.MULTILINE)
+_ASGI: Final = re.compile(r"^(\w+)\s*(?::\s*[\w.]+\s*)?=\s*(?:\w+\.)?(?:FastAPI|Starlette)\(", re.MULTILINE)
 _BOUND: Final = re.compile(r"""\.bind\(\s*(?:model_name\s*=\s*)?["']([^"']+)["']""")
 _JSON: Final = {"Content-Type": "application/json"}
 _FIRST: Final = {
@@ -49,7 +51,7 @@ class App:
         place: Its file or folder; of a command the folder in which it runs.
         argv: The command.
         model: The model that pytriton binds.
-        schema: Path of an OpenAPI schema, which tells the request.
+        target: The ASGI app that uvicorn imports, such as ``main:app``.
     """
 
     kind: str
@@ -57,7 +59,7 @@ class App:
     place: Path
     argv: tuple[str, ...] = ()
     model: str = ""
-    schema: str = ""
+    target: str = ""
 
 
 def recognise(place: Path) -> App:
@@ -72,9 +74,10 @@ def recognise(place: Path) -> App:
     kinds = sorted({*_IMPORTS.findall(source)})
     asgi = _ASGI.search(source)
     if not kinds and asgi:
-        argv = ("{python}", "-m", "uvicorn", f"{place.stem}:{asgi[1]}", "--port={port}")
-        schema = "/openapi.json" if asgi[2] == "FastAPI" else ""
-        return App("command", suite_name(place.stem), place.parent, argv=argv, schema=schema)
+        folder, module = place.parent, place.stem
+        while (folder / "__init__.py").is_file():
+            folder, module = folder.parent, f"{folder.name}.{module}"
+        return recognise_command(["python", "-m", "uvicorn", f"{module}:{asgi[1]}", "--port={port}"], folder)
     if len(kinds) != 1:
         raise UsageProblem(
             f"the kind of server in {place} is not recognised",
@@ -88,10 +91,12 @@ def recognise(place: Path) -> App:
 def recognise_command(argv: Sequence[str], folder: Path) -> App:
     """Take a command for a server; its Python is the interpreter of the tests."""
     words = list(argv)
+    target = next((word for word in words if "uvicorn" in words and re.fullmatch(r"[\w.]+:\w+", word)), "")
     script = next((word for word in words if word.endswith(".py")), words[0])
     if re.fullmatch(r"python(3(\.\d+)?)?", words[0]):
         words[0] = "{python}"
-    return App("command", suite_name(Path(script).stem), folder, argv=tuple(words))
+    name = suite_name(target.partition(":")[0] or Path(script).stem)
+    return App("command", name, folder, argv=tuple(words), target=target)
 
 
 def suite_name(text: str) -> str:
@@ -102,36 +107,41 @@ def suite_name(text: str) -> str:
 
 @dataclass(frozen=True)
 class Exchange:
-    """A request, the body of its answer, and whether a second answer is the same."""
+    """A request, the bodies of two answers, and why the app does not tell the request, which is a guess then."""
 
     request: Request
-    body: bytes
-    repeats: bool
+    answers: tuple[bytes, bytes]
+    untold: str = ""
 
 
-def ask(app: App, given: Callable[[Request], Request], *, log: Path, python: str | None, timeout: float) -> Exchange:
+def ask(
+    app: App, given: Callable[[Request], Request], path: str | None, *, log: Path, python: str | None, timeout: float
+) -> Exchange:
     """Start an app, ask it what ``given`` makes of the request that its kind suggests, and end it.
 
-    Raises GpuserveError if it cannot be described as a server, does not start, or does not answer with 2xx.
+    ``path`` is the only one that an ASGI app may suggest. Raises GpuserveError if the app cannot be described as a
+    server, does not start, or does not answer with 2xx.
     """
+    suggested, untold = _FIRST.get(app.kind), ""
     try:
         handle = _describe(app, log=log, python=python, timeout=timeout)
-        if app.kind in {"triton", "pytriton"}:
+        if suggested is None:
             with handle.get("/v2/health/ready").started() as running:
                 # A server of several models, none of which is an ensemble, has no default.
                 roles = partial(choose_roles, read_configs(running.site), model=None, asked=None)
                 model = f"/v2/models/{quote(handle.kind.default_model or roles().asked, safe='')}"
                 return _exchange(handle, given(triton_request(model, ask_triton(running.site, model))), running)
-        if app.schema:
-            with handle.get(app.schema).started() as running:
-                schema = json.loads(handle.get(app.schema).ask(running).body)
-                return _exchange(handle, given(openapi_request(schema)), running)
-        request = given(_FIRST[app.kind])
+        if app.target:
+            importing = partial(told_request, python=python or sys.executable, log=log.with_name("import.log"))
+            told, untold = importing(app.target, path, app.place, timeout=timeout)
+            suggested = told or suggested
+        request = given(suggested)
         with handle.request(request.method, request.path, body=request.body, headers=request.headers).started() as up:
-            return _exchange(handle, request, up)
+            return replace(_exchange(handle, request, up), untold=untold)
     except UsageProblem:
         raise
     except GpuserveError as problem:
+        problem.looked += (untold,) if untold else ()
         problem.remedies += ('say which request it answers: --method=POST --path=/predict --body=\'{"text": "a"}\'',)
         raise
 
@@ -150,56 +160,20 @@ def triton_request(model: str, metadata: Mapping[str, Any]) -> Request:
     return Request("POST", f"{model}/infer", json.dumps({"inputs": inputs}).encode(), _JSON)
 
 
-def openapi_request(schema: Mapping[str, Any]) -> Request:
-    """The first POST of an OpenAPI schema whose body is JSON, with values that its types allow; else ``GET /``."""
-    for path, operations in schema["paths"].items():
-        body = operations.get("post", {}).get("requestBody", {}).get("content", {}).get("application/json")
-        if body and "{" not in path:
-            return Request("POST", path, json.dumps(_value(body["schema"], schema, depth=0)).encode(), _JSON)
-    return _FIRST["command"]
-
-
-_DEEPEST: Final = 8  # of a schema that contains itself
-_SIMPLE: Final = {"string": "a", "integer": 1, "number": 1.0, "boolean": True}
-
-
-def _value(part: Mapping[str, Any], schema: Mapping[str, Any], *, depth: int) -> object:
-    """A value that a part of a schema allows; of an object the required fields."""
-    inner = partial(_value, schema=schema, depth=depth + 1)
-    if "$ref" in part and depth < _DEEPEST:
-        return inner(schema["components"]["schemas"][part["$ref"].rpartition("/")[2]])
-    for told in (part.get("examples"), part.get("enum"), [part["default"]] if "default" in part else None):
-        if told:
-            return told[0]
-    for several in {"anyOf", "oneOf", "allOf"} & part.keys():
-        return inner(part[several][0])
-    if part.get("type") == "array":
-        return [inner(part.get("items", {}))]
-    if part.get("type") == "object":
-        required = part.get("required", ())
-        return {name: inner(field) for name, field in part.get("properties", {}).items() if name in required}
-    return _SIMPLE.get(part.get("type", ""))
-
-
 def _exchange(handle: ServerHandle, request: Request, running: Instance) -> Exchange:
     target = handle.request(request.method, request.path, body=request.body, headers=request.headers)
-    body = target.ask(running).body
-    return Exchange(request, body, repeats=target.ask(running).body == body)
+    return Exchange(request, (target.ask(running).body, target.ask(running).body))
 
 
 def _describe(app: App, *, log: Path, python: str | None, timeout: float) -> ServerHandle:
     def starter(
-        seconds: float, kind: ServerKind, request: Ask, beside: Callable[[], None] | None = None
+        kind: ServerKind, request: Ask, beside: Callable[[], None] | None = None
     ) -> AbstractContextManager[Instance]:
-        return started(kind, request, environment={}, log=log, start_timeout_seconds=seconds, beside=beside)
+        return started(kind, request, environment={}, log=log, start_timeout_seconds=timeout, beside=beside)
 
-    servers = ServerFactory(lambda seconds: partial(starter, seconds), str)
-    if app.kind == "command":
-        return servers.command(app.argv, cwd=app.place, python=python, start_timeout=timeout)
-    if app.kind == "pytriton":
-        if not app.model:
-            raise UsageProblem(f"{app.place} binds no model by a literal name", remedies=["--model=NAME"])
-        return servers.pytriton(app.place, model=app.model, python=python, start_timeout=timeout)
-    describe: Any = {"mosec": servers.mosec, "litserve": servers.litserve, "triton": servers.triton}[app.kind]
-    handle: ServerHandle = describe(app.place, python=python, start_timeout=timeout)
-    return handle
+    servers = ServerFactory(lambda _: starter, str)
+    if app.kind == "pytriton" and not app.model:
+        raise UsageProblem(f"{app.place} binds no model by a literal name", remedies=["--model=NAME"])
+    more: Any = {"command": {"cwd": app.place}, "pytriton": {"model": app.model}}.get(app.kind, {})
+    describe: Callable[..., ServerHandle] = getattr(servers, app.kind)
+    return describe(app.argv or app.place, python=python, start_timeout=timeout, **more)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from os.path import relpath
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -21,20 +20,9 @@ TEMPLATES: Final = Path(__file__).with_name("templates")
 _IN_SOURCE: Final = 80  # longer bodies go into files of their own
 
 
-@dataclass(frozen=True)
-class Runner:
-    """A GPU runner of the user's.
-
-    Args:
-        labels: Its labels, separated by commas.
-        gpu: Its GPU, as the doctor names it.
-    """
-
-    labels: str
-    gpu: str
-
-
-def suite_files(app: App, asked: Exchange, *, root: Path, python: str, runner: Runner | None) -> dict[Path, bytes]:
+def suite_files(
+    app: App, asked: Exchange, *, root: Path, python: str, runner: tuple[str, str] | None
+) -> dict[Path, bytes]:
     """The contents of a suite's files and workflows, by their paths; ``python`` as the user named it."""
     folder, request = root / "suites" / app.name, asked.request
     files: dict[Path, bytes] = {}
@@ -52,13 +40,21 @@ def suite_files(app: App, asked: Exchange, *, root: Path, python: str, runner: R
         parts.append("body=REQUEST")
     if request.headers:
         parts.append(f"headers={_headers(request.headers)}")
+    answer, another = asked.answers
+    fields = sorted(_fields(answer) & _fields(another))
     doc = "Only the status of each answer is checked: the answer differs from one request to the next."
-    if asked.repeats:
-        constants.append(constant("ANSWER", asked.body))
+    if answer == another:
+        constants.append(constant("ANSWER", answer))
         parts.append("expect=ANSWER")
         doc = "Each answer is the one that was there when this test was written."
-    wanted = (("import os", "os.environ", parts), ("from pathlib import Path", "Path(", constants))
-    imports = [f"\n{line}" for line, mark, texts in wanted if any(mark in text for text in texts)]
+    elif fields:
+        constants.append(f"FIELDS = {fields!r}")
+        parts.append("expect=lambda body: json.loads(body).keys() >= {*FIELDS}")
+        doc = "The fields of each answer are checked: their values differ from one request to the next."
+    if asked.untold:
+        doc += "\n\n    The request is a guess: the app itself did not tell which requests it answers.\n    "
+    marks = (("import json", "json.loads"), ("import os", "os.environ"), ("from pathlib import Path", "Path("))
+    imports = [f"\n{line}" for line, mark in marks if any(mark in text for text in (*parts, *constants))]
     extras = {"command": "report", "triton": "pytriton,report"}.get(app.kind, f"{app.kind},report")
     projects = {"requirements.txt": " -r requirements.txt", "pyproject.toml": " -e ."}
     project = next((words for name, words in projects.items() if (root / name).is_file()), "")
@@ -78,18 +74,18 @@ def suite_files(app: App, asked: Exchange, *, root: Path, python: str, runner: R
     return files
 
 
-def workflow_files(suite: str, install: str, runner: Runner | None) -> dict[str, str]:
+def workflow_files(suite: str, install: str, runner: tuple[str, str] | None) -> dict[str, str]:
     """The workflows of a suite by their names; those of a GPU runner gate all suites of the repository.
 
     Args:
         suite: Its name.
         install: The requirements for pip, as words of a shell.
-        runner: The GPU runner; without one the suite is measured on a host of GitHub's.
+        runner: Labels of a GPU runner, separated by commas, and its GPU's name; None measures on a host of GitHub's.
     """
     words = {"NAME": suite, "INSTALL": install}
     if runner is None:
         return {f"gate-{suite}.yml": _filled("gate.yml", words)}
-    words |= {"RUNNER": runner.labels, "GPU": runner.gpu}
+    words |= dict(zip(("RUNNER", "GPU"), runner, strict=True))
     return {name: _filled(name, words) for name in ("gate-gpu.yml", "post-comment.yml", "baseline-update.yml")}
 
 
@@ -112,6 +108,15 @@ def write_missing(files: Mapping[Path, bytes]) -> tuple[list[Path], list[Path]]:
         except OSError as problem:
             raise UsageProblem(f"{path} cannot be written", found=str(problem)) from None
     return written, left
+
+
+def _fields(answer: bytes) -> set[str]:
+    """The names in a JSON object; none in anything else."""
+    try:
+        found = json.loads(answer)
+    except ValueError:
+        return set()
+    return set(found) if isinstance(found, dict) else set()
 
 
 def variable_of(header: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.new.app import openapi_request, recognise, recognise_command, suite_name, triton_request
+from pytest_gpuserve.new.app import App, recognise, recognise_command, suite_name, triton_request
 
 FAKES = Path(__file__).parents[1] / "fakes" / "doubling"
 
@@ -54,42 +54,32 @@ def test_what_is_not_recognised_is_started_by_its_command(tmp_path: Path, source
     assert "-- python app.py --port={port}" in raised.value.remedies[0]
 
 
-def test_an_asgi_app_is_started_by_uvicorn(tmp_path: Path) -> None:
-    """FastAPI's schema is read for the request; Starlette has none."""
-    (tmp_path / "main.py").write_text("import fastapi\nservice: FastAPI = fastapi.FastAPI(title='x')\n")
-    app = recognise(tmp_path / "main.py")
-    command = ("{python}", "-m", "uvicorn", "main:service", "--port={port}")
-    assert (app.kind, app.argv, app.schema) == ("command", command, "/openapi.json")
-    (tmp_path / "main.py").write_text("from starlette.applications import Starlette\napp = Starlette()\n")
-    assert recognise(tmp_path / "main.py").schema == ""
-
-
-def test_a_request_is_what_an_openapi_schema_allows() -> None:
-    """The first POST of JSON without a parameter in its path, with the required fields; without one ``GET /``."""
-    text = {
-        "type": "object",
-        "required": ["text", "tags", "size"],
-        "properties": {
-            "text": {"type": "string"},
-            "tags": {"type": "array", "items": {"type": "integer"}},
-            "size": {"anyOf": [{"type": "number", "default": 2.5}, {"type": "null"}]},
-            "optional": {"type": "boolean"},
-        },
-    }
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/Text"}}}
-    post = {"post": {"requestBody": {"content": content}}}
-    schema = {"paths": {"/": {"get": {}}, "/{id}": post, "/predict": post}, "components": {"schemas": {"Text": text}}}
-    request = openapi_request(schema)
-    assert (request.method, request.path) == ("POST", "/predict")
-    assert json.loads(request.body) == {"text": "a", "tags": [1], "size": 2.5}
-    assert openapi_request({"paths": {}}).path == "/"
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("import fastapi\nservice: FastAPI = fastapi.FastAPI(title='x')\n", "service"),
+        ("from starlette.applications import Starlette\napp = Starlette()\n", "app"),
+    ],
+)
+def test_an_asgi_app_is_started_by_uvicorn(tmp_path: Path, source: str, name: str) -> None:
+    """A module of a package is imported from the folder above it, and a command of uvicorn's names the same app."""
+    (tmp_path / "pack").mkdir()
+    (tmp_path / "pack" / "__init__.py").touch()
+    for folder, module, suite in ((tmp_path, "main", "main"), (tmp_path / "pack", "pack.main", "pack_main")):
+        (folder / "main.py").write_text(source)
+        app = recognise(folder / "main.py")
+        command = ("{python}", "-m", "uvicorn", f"{module}:{name}", "--port={port}")
+        assert app == App("command", suite, tmp_path, argv=command, target=f"{module}:{name}")
+        assert recognise_command(["python", *command[1:]], tmp_path) == app
 
 
 def test_a_commands_python_is_that_of_the_tests() -> None:
     """A virtual environment need not be on the PATH where the suite runs; a suite is named like the script."""
     app = recognise_command(["python3", "my app.py", "--port={port}"], Path("/x"))
     assert (app.argv[0], app.name) == ("{python}", "my_app")
-    assert recognise_command(["./server", "{port}"], Path("/x")).argv[0] == "./server"
+    assert recognise_command(["./server", "a:b", "{port}"], Path("/x")) == App(
+        "command", "server", Path("/x"), argv=("./server", "a:b", "{port}")
+    )
 
 
 @pytest.mark.parametrize(("text", "name"), [("a-B.c", "a_b_c"), ("3d", "app_3d"), ("class", "app_class"), ("é", "app")])

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from pytest_gpuserve.new.files import Runner, workflow_files
+from pytest_gpuserve.new.files import workflow_files
 from pytest_gpuserve.plugin.options import add_options
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ INSTALL = "'pytest-gpuserve[mosec,report]' -r requirements.txt"
 TEXTS = {
     OWN: (FOLDER / OWN).read_text(encoding="utf-8"),
     **workflow_files("app", INSTALL, None),
-    **workflow_files("app", INSTALL, Runner("self-hosted,linux", "T4")),
+    **workflow_files("app", INSTALL, ("self-hosted,linux", "T4")),
 }
 
 NAMES = sorted(TEXTS)
