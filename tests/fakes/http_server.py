@@ -304,7 +304,6 @@ class Totals:
     samples: dict[str, str] = field(default_factory=dict)
     answers: Counter[bytes] = field(default_factory=Counter)
     unchecked: int = 0
-    latency_sum_ns: int = 0
 
     def take(self) -> Tick:
         """Take one tick."""
@@ -319,7 +318,6 @@ class Totals:
         for answers in tick.answers:
             self.answers[answers.body] += answers.count
         self.unchecked += tick.unchecked
-        self.latency_sum_ns += tick.latency.sum_ns
         return tick
 
     def take_until(self, fact: Callable[[Totals, Tick], bool], what: str) -> Totals:

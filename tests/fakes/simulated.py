@@ -116,39 +116,36 @@ def with_history(noise: Noise, count: int, *, sessions: int, past: int) -> list[
     ]
 
 
-def outcome(comparison: Comparison, growth: Growth = GROWTH, start_windows: int = WINDOWS_OF_A_ROUND_START) -> End:
-    """Look until it is decided."""
+def outcome(
+    comparison: Comparison,
+    growth: Growth = GROWTH,
+    start_windows: int = WINDOWS_OF_A_ROUND_START,
+    *,
+    may_end_early: bool = False,
+) -> End:
+    """Look until it is decided.
+
+    Args:
+        comparison: What the rounds measure.
+        growth: What the cost may grow by.
+        start_windows: What it takes to start both servers, in windows.
+        may_end_early: Whether the first round ends early where another start tells more.
+    """
     verdict, slower, windows = Verdict.INCONCLUSIVE, False, 0
+    early: tuple[RoundPoint, ...] = ()
     for (rounds, blocks), (points, levels) in zip(LOOKS, comparison.looks(), strict=True):
-        windows = rounds * start_windows + ((rounds - 1) * BLOCKS + blocks) * WINDOWS_OF_A_BLOCK
-        evidence = paired_evidence(THROUGHPUT, points, comparison.prior, most_growth=growth, levels=levels)
+        if may_end_early and (rounds, blocks) == (1, FIRST_BLOCKS):
+            (first,) = points
+            worth = blocks_worth_a_start(first, comparison.prior, start_in_blocks=start_windows / WINDOWS_OF_A_BLOCK)
+            early = points if worth <= FIRST_WORTH else ()
+        elif rounds == 1 and early:
+            continue
+        known = (*early, *points[1:]) if early else points
+        measured = sum(len(point.differences) for point in known)
+        windows = rounds * start_windows + measured * WINDOWS_OF_A_BLOCK
+        evidence = paired_evidence(THROUGHPUT, known, comparison.prior, most_growth=growth, levels=levels)
         verdict = evidence.verdict
         if verdict is not Verdict.INCONCLUSIVE:
             slower = verdict is Verdict.REGRESSED or evidence.slower_within_tolerance
             break
     return End(verdict, slower, windows)
-
-
-def with_early_end(comparison: Comparison, start_windows: int) -> End:
-    """Look until it is decided; the first round ends early where another start tells more.
-
-    Args:
-        comparison: What the rounds measure.
-        start_windows: What it takes to start both servers, in windows.
-    """
-    verdict, windows, is_early = Verdict.INCONCLUSIVE, 0, False
-    for (rounds, blocks), (points, levels) in zip(LOOKS, comparison.looks(), strict=True):
-        if (rounds, blocks) == (1, FIRST_BLOCKS):
-            begun = points
-            (first,) = points
-            worth = blocks_worth_a_start(first, comparison.prior, start_in_blocks=start_windows / WINDOWS_OF_A_BLOCK)
-            is_early = worth <= FIRST_WORTH
-        elif rounds == 1 and is_early:
-            continue
-        known = (*begun, *points[1:]) if is_early else points
-        measured = sum(len(point.differences) for point in known)
-        windows = rounds * start_windows + measured * WINDOWS_OF_A_BLOCK
-        verdict = paired_evidence(THROUGHPUT, known, comparison.prior, most_growth=GROWTH, levels=levels).verdict
-        if verdict is not Verdict.INCONCLUSIVE:
-            break
-    return End(verdict, verdict is Verdict.REGRESSED, windows)
