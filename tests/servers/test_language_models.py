@@ -15,7 +15,7 @@ from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.command import CommandServer
 from pytest_gpuserve.servers.language_models import ENGINES
 from pytest_gpuserve.servers.metric_names import MetricNames
-from tests.fakes import chat_server
+from tests.fakes.children.toolkit import HERE
 from tests.fakes.threads import in_a_thread
 from tests.servers.deployments import Starts, loaded
 from tests.servers.pages import Pages
@@ -109,7 +109,7 @@ def test_a_server_that_does_not_list_its_models_in_time_is_told() -> None:
 
 def test_a_load_of_prompts(tmp_path: Path) -> None:
     """It begins when one token has come; models are read back, tokens are counted, and no prompt comes twice."""
-    kind = FACTORY.command(["{python}", chat_server.__file__, "{port}"], counters="llama.cpp").kind
+    kind = FACTORY.command(["{python}", str(HERE / "model_server.py"), "{port}"], counters="llama.cpp").kind
     assert isinstance(kind, CommandServer)
     target = Starts(tmp_path / "log").handle(kind).chat(prompts(3, output_tokens=5))
     start, problems, instance = loaded(target, seconds=1.0)

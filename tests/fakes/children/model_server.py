@@ -1,7 +1,9 @@
 """A small HTTP server with counters and bad habits. Arguments: PORT HABIT...
 
 It answers GET /health, GET /metrics (items, batches, requests as Prometheus text), POST /infer, which upper-cases, and
-POST /chat: three tokens in two events, 10 and 15 ms later.
+POST /chat, also as /v1/chat/completions: three tokens in two events, 10 and 15 ms later. Of chats it has llama.cpp's
+counters (as tokens their number, as executions how many of them differ), and /v1/models tells as ``n_ctx`` the
+``max_tokens`` of the first.
 Habits: ``never`` (always 503, with what it knows), ``exit=CODE`` (before it listens), ``chatter=MIB`` (printed first),
 ``immortal`` (ignores SIGTERM), ``breed`` (workers in sessions of their own that ignore SIGTERM), ``die=N`` (kills
 itself at request N), ``hollow=N`` (healthy, but fails every request from number N on), ``loading=N`` (the first N get
@@ -12,6 +14,7 @@ many answers are wrong), ``worked=FILE`` (gets a line when an answer begins, by 
 (of those that share it only one can live).
 """
 
+import json
 import os
 import signal
 import sys
@@ -26,6 +29,7 @@ port = int(sys.argv[1])
 habits = dict(word.partition("=")[::2] for word in sys.argv[2:])
 counting, working = threading.Lock(), threading.Lock()
 counts = Counter[str]()
+chats: list[bytes] = []
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -39,16 +43,24 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/health":
             self.tell(200, b"ok")
             return
+        if self.path == "/v1/models":
+            model = {"id": "/models/a.gguf", "meta": {"n_ctx": json.loads(chats[0])["max_tokens"]}}
+            self.tell(200, json.dumps({"data": [model]}).encode())
+            return
         with counting:
-            counted = counts["all"]
-        lines = (f"{name}_total {counted}\n" for name in ("items", "batches", "requests"))
-        self.tell(200, "".join(lines).encode())
+            counted = {f"{name}_total": counts["all"] for name in ("items", "batches", "requests")}
+            counted |= {"llamacpp:tokens_predicted_total": len(chats), "llamacpp:n_decode_total": len(set(chats))}
+        self.tell(200, "".join(f"{name} {count}\n" for name, count in counted.items()).encode())
 
     def do_POST(self) -> None:
         """Do the model's work."""
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        if self.path == "/chat":
-            self.chat()
+        if self.path in {"/chat", "/v1/chat/completions"}:
+            chats.append(body)
+            if body and not json.loads(body)["stream"]:
+                self.tell(200, b'{"choices": [], "usage": {"completion_tokens": 3}}')
+            else:
+                self.chat()
             return
         if self.path != "/infer":
             self.tell(404, b"not here")
