@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.builds.git import FULL_HISTORY, ask_git, git_text
@@ -55,7 +55,12 @@ def find_base(top: Path, path: Path, is_same: Callable[[bytes], bool]) -> str:
     def has(commit: str, name: str) -> bool:
         version = _known(checkout, "cat-file", "blob", f"{commit}:{name}")
         if version is None and _known(checkout, "ls-tree", commit, "--", f":(literal){name}"):
-            raise GpuserveError("git does not read a version of a baseline file", looked=[f"{commit}:{name}"])
+            what = shlex.quote(f"{commit}:{name}")
+            raise GpuserveError(
+                "git does not read a version of a baseline file",
+                looked=[f"{commit}:{name}"],
+                remedies=[f"git says what is missing: `git -C {shlex.quote(str(top))} cat-file -p {what}`"],
+            )
         return version is not None and is_same(os.fsencode(version))
 
     head = git_text(checkout, "rev-parse", "--verify", "--quiet", "HEAD") or "HEAD"
@@ -93,9 +98,9 @@ def committing(top: Path, name: str) -> str:
     return f"`git -C {here} add -- {shlex.quote(name)} && git -C {here} commit`"
 
 
-@lru_cache(maxsize=256)
+@cache
 def _known(top: Path, *arguments: str) -> str | None:
-    """The output of a git command about commits by their hashes, which entries of one file ask again."""
+    """The output of a git command about commits by their hashes: all entries of a file walk the same commits."""
     return git_text(top, *arguments)
 
 

@@ -137,6 +137,8 @@ class TestComparison(TestLoads):
         except GpuserveError as problem:
             if measurement.paired is not None and not isinstance(problem, BaseFailed):
                 raise
+            if measurement.paired is not None:
+                measurement.seconds += measurement.paired.seconds
             measurement.paired, measurement.beside = None, None
             measurement.absent = Reason(ReasonKind.NOT_SIDE_BY_SIDE, str(problem))
 

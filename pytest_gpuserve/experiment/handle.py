@@ -378,7 +378,7 @@ class Sharing:
         headers = instance.kind.owner_headers(site) if isinstance(instance.kind, Guarded) else {}
 
         def ask(method: str, path: str, body: bytes) -> tuple[int, str]:
-            what = "the server refused to use shared memory of this host"
+            what = "the server could not be told to use shared memory of this host"
             path = f"/v2/systemsharedmemory/region/{path}"
             reply = query(site, path, what=what, method=method, headers=headers, body=body)
             return reply.status, instance.shown(reply.body.decode(errors="replace"), headers)

@@ -15,8 +15,9 @@ from pytest_gpuserve.load.run import answer_reasons
 from pytest_gpuserve.load.schedule import is_open
 from pytest_gpuserve.load.tick import Tick, total
 from pytest_gpuserve.measure.counters import added
-from pytest_gpuserve.measure.rounds import Arm, ArmResult
+from pytest_gpuserve.measure.rounds import FEWEST_GROUPS, Arm, ArmResult
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
+from pytest_gpuserve.verdict.sequential import BLOCKS
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -55,14 +56,18 @@ WIDE_TOLERANCE: Final = 0.15
 TICKS_WITHIN_WIDE: Final = 3
 """Ticks of a window if the throughput's tolerance is that wide: the spread by its shortness is small beside it."""
 
-BLOCKS_FOR_REQUESTS: Final = 2
+BLOCKS_FOR_REQUESTS: Final = (2, BLOCKS // FEWEST_GROUPS)
 """Blocks that together may hold the requests of a quantile, which are merged for it.
 
-Three pairs of blocks tell a p99 nearly as well as six blocks: the spread between starts outweighs the rest.
+Pairs come first: three of them tell a p99 nearly as well as six blocks, for the spread between starts outweighs the
+rest. A slow server gets along with two groups of three.
 """
 
+MARGIN_OF_REQUESTS: Final = 1.1
+"""The warm-up's rate is not exact, and one group of blocks without its requests would make all groups larger."""
+
 MOST_TICKS_FOR_REQUESTS: Final = 4 * TICKS_A_WINDOW
-"""Longest window for the sake of a quantile; beyond it, neighbouring blocks are merged instead."""
+"""Longest window for the sake of a quantile; a smaller number of requests is taken instead of a longer one."""
 
 MOST_TICKS: Final = 20 * TICKS_A_WINDOW
 
@@ -180,7 +185,7 @@ class ServerArm:
         """Length of the turns, from the warm-up.
 
         Args:
-            requests_wanted: Answers of each server that two blocks should have: the largest reachable number.
+            requests_wanted: Answers of each server that a group of blocks should have: the largest reachable number.
             tolerance: The throughput's tolerance.
         """
         base = LEAST_TICKS if tolerance < WIDE_TOLERANCE else TICKS_WITHIN_WIDE
@@ -190,9 +195,7 @@ class ServerArm:
         if not later.requests or later.latency.mean is None:
             return Pace(SETTLE_TICKS, base)
         rate_per_tick = later.requests / later.seconds * TICK_SECONDS
-        wanted = [math.ceil(each / (2 * BLOCKS_FOR_REQUESTS) / rate_per_tick) for each in requests_wanted]
-        # Numbers that the longest windows cannot reach are ignored.
-        for_requests = max((ticks for ticks in wanted if ticks <= MOST_TICKS_FOR_REQUESTS), default=0)
+        for_requests = _ticks_for(requests_wanted, rate_per_tick)
         for_latencies = math.ceil(_latencies_wanted(tolerance) * later.latency.mean / TICK_SECONDS)
         window = max(base, for_requests, min(for_latencies, MOST_TICKS))
         settle = math.ceil(SETTLE_LATENCIES * later.latency.mean / TICK_SECONDS)
@@ -302,6 +305,16 @@ class ServerArm:
 
     def _ticks(self) -> list[Tick]:
         return [tick for turn in self._turns for tick in turn.ticks]
+
+
+def _ticks_for(requests_wanted: Iterable[int], rate_per_tick: float) -> int:
+    """Ticks of a window, so that a group of blocks has the largest of these numbers that it can have."""
+    for wanted in sorted(requests_wanted, reverse=True):
+        for blocks in BLOCKS_FOR_REQUESTS:
+            ticks = math.ceil(wanted * MARGIN_OF_REQUESTS / (2 * blocks) / rate_per_tick)
+            if ticks <= MOST_TICKS_FOR_REQUESTS:
+                return ticks
+    return 0
 
 
 def _latencies_wanted(tolerance: float) -> float:

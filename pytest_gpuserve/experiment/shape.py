@@ -273,7 +273,7 @@ class Terms:
 
     Args:
         shape: The load, which is the same for both.
-        requests_wanted: Numbers of answers that each server should give in a block: the largest reachable one counts.
+        requests_wanted: Numbers of answers of each server for a group of blocks: the largest reachable one counts.
         tolerance: The throughput's tolerance: a tighter one makes a window longer.
         most_foreign_cores: Cores that other processes may take; a block with more is thrown away.
         by_turns: Whether only one of the servers may run at a time.

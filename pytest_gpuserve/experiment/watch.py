@@ -349,7 +349,7 @@ def client_of(totals: Tick) -> Client:
 
 
 def our_processes(beyond: Iterable[int] = ()) -> list[psutil.Process]:
-    """Pids of this process and its descendants: the engines, the supervisors, and through them the servers.
+    """This process and its descendants: the engines, the supervisors, and through them the servers.
 
     Args:
         beyond: Pids of servers that descend from other processes; see ``Instance.members``.

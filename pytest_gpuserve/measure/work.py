@@ -118,7 +118,7 @@ def unknown_work(*sides: Iterable[Streams | None]) -> tuple[Reason, ...]:
     return (
         Reason(
             ReasonKind.WORK_UNKNOWN,
-            f"{who} reported no usage, so it is unknown whether both builds answered with as many tokens",
+            f"{who} reported no usage, so it is unknown whether both servers answered with as many tokens",
         ),
     )
 

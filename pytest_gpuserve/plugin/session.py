@@ -62,7 +62,7 @@ def sessions_recorded(settings: Settings, device: Device) -> int:
     """Return how many sessions a recording takes of each load.
 
     On a GPU the screen and the prior of a comparison read how far sessions lie apart. On ``cpu`` neither does, so one
-    session, of two starts, gives the numbers that an entry shows.
+    session, of two starts, gives the numbers that an entry shows, and that a later recording is held against.
     """
     if settings.record_sessions is not None:
         return settings.record_sessions

@@ -57,7 +57,11 @@ FAST = ticks(10, 100, 0.001)
     ("warmup", "seconds", "wanted", "expected"),
     [
         pytest.param(FAST, None, 1, Pace(SETTLE_TICKS, LEAST_TICKS), id="a fast server"),
-        pytest.param(FAST, None, 2400, Pace(SETTLE_TICKS, 6), id="two blocks have the requests that are wanted"),
+        pytest.param(
+            FAST, None, 2400, Pace(SETTLE_TICKS, 7), id="two blocks have the requests that are wanted, and a tenth more"
+        ),
+        pytest.param(ticks(10, 10, 0.001), None, 1000, Pace(SETTLE_TICKS, 19), id="of a slow server three blocks"),
+        pytest.param(ticks(10, 8, 0.001), None, 1000, Pace(SETTLE_TICKS, LEAST_TICKS), id="what nothing reaches"),
         pytest.param(ticks(10, 10, 0.05), None, 1, Pace(SETTLE_TICKS, 10), id="so many latencies"),
         pytest.param(ticks(10, 10, 0.4), None, 1, Pace(8, 80), id="a turn settles for two latencies"),
         pytest.param(ticks(10, 1, 60.0), None, 1, Pace(MOST_TICKS, MOST_TICKS), id="but not for ever"),
