@@ -239,8 +239,7 @@ class ServerHandle:
             parameters: Parameters of the request, such as ``{"sequence_id": 7}``.
             shared_memory: Outputs by name with the most bytes that each takes; replaces ``outputs``. Inputs and outputs
                 then go through the system shared memory of this host, and requests and answers carry no data. The
-                server
-                has to map shared memory (Triton, pytriton), and ``expect`` has to compare arrays.
+                server has to map shared memory (Triton, pytriton), and ``expect`` has to compare arrays.
 
         Raises:
             UsageProblem: A part is not valid in such a request, the model is not known, or the server does not support
@@ -400,8 +399,7 @@ class Target:
             socket.
         messages: The requests as gRPC messages. The HTTP form of the first one tells whether the model answers.
         sharing: Part that goes through shared memory, or None. The first request, which tells whether the model
-            answers,
-            is always sent with its tensors.
+            answers, is always sent with its tensors.
         readiness: Request that tells whether the model answers; None for the first of ``requests``.
         pauses: For each request the seconds since the previous answer of its conversation; None for the first request
             of a conversation. Empty if the load has no conversations.

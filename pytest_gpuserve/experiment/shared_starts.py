@@ -1,8 +1,7 @@
 """The running pair of servers, which serves the loads of its deployment one after the other.
 
 Starts are the main cost and the main source of variation of a comparison. Each load takes one round of blocks on a
-start.
-For its next round it needs a fresh start, on which the other loads can take their next rounds too.
+start. For its next round it needs a fresh start, on which the other loads can take their next rounds too.
 """
 
 from __future__ import annotations

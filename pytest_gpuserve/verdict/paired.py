@@ -2,11 +2,9 @@
 
 The unit is the round, because the windows of one start share its luck. A round gives the trimmed mean of its block
 differences, and that mean's variance from inside the round (K. K. Yuen, Biometrika 61, 1974, 165-170). The variance
-that
-one pair of starts adds is a prior with degrees of freedom, so a single round can already decide. The spread between
-rounds is mixed in as it becomes known. It replaces the prior if it is significantly larger (F test, .05). The degrees
-of
-freedom of the sum are Satterthwaite's.
+that one pair of starts adds is a prior with degrees of freedom, so a single round can already decide. The spread
+between rounds is mixed in as it becomes known. It replaces the prior if it is significantly larger (F test, .05). The
+degrees of freedom of the sum are Satterthwaite's.
 
 After one round, only the prior knows how far two starts of one build differ. A claim of a change after one round
 therefore has to lie three standard errors beyond the tolerance, by a prior that is at least as wide as the default. A
@@ -26,13 +24,11 @@ machine of two cores, whose neighbours halve its speed for seconds, two starts o
 two starts of a pair differed by up to 6 %.
 
 Few degrees of freedom must not rule: two starts that happen to agree would promise that all do. So history is mixed
-with
-the default prior. The default's weight falls linearly from its own degrees of freedom without history to zero at 8. The
-default can only widen: a spread that was seen to be wider is not averaged down.
+with the default prior. The default's weight falls linearly from its own degrees of freedom without history to zero at
+8. The default can only widen: a spread that was seen to be wider is not averaged down.
 
 Simulated with priors learned from one or three stored sessions, from 1 to 10 comparisons of 2 or 3 rounds, or from
-both.
-Each case has 1200 comparisons on machines of three noise levels:
+both. Each case has 1200 comparisons on machines of three noise levels:
 
 - At the edge of a negligible change at most .020 are REGRESSED (nominal .05).
 - At the edge of the tolerance at most .040 PASS (nominal .05).

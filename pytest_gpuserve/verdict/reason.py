@@ -82,9 +82,8 @@ class Reason:
         kind: Its subject.
         text: The same with its numbers, for people; usually one line.
         about: Which of several subjects of the kind: a GPU, an error of a GPU, a server, or the baseline file whose
-            entry
-            cannot be compared. Empty for the candidate. Two reasons of one kind about one subject are the same problem,
-            with any numbers.
+            entry cannot be compared. Empty for the candidate. Two reasons of one kind about one subject are the same
+            problem, with any numbers.
         seconds: The budget that was too small; None for other kinds.
     """
 

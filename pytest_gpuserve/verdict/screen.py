@@ -6,16 +6,13 @@ Of ``n`` recorded sessions with the mean ``M``, and one new session ``y``::
 
 ``s`` is the spread of sessions within an occasion (a run of pytest). It is pooled over the recorded occasions and mixed
 with the metric's default, which counts as three degrees of freedom. ``d`` is the drift between occasions, which a
-single
-occasion cannot show: the metric's default, mixed with the spread of the occasions' means once there are several. The
-degrees of freedom of the sum are Satterthwaite's (Biometrics Bulletin 2, 1946, 110-114). The zone test of `Evidence`
-decides, a PASS at .05 and a claim at .025.
+single occasion cannot show: the metric's default, mixed with the spread of the occasions' means once there are several.
+The degrees of freedom of the sum are Satterthwaite's (Biometrics Bulletin 2, 1946, 110-114). The zone test of
+`Evidence` decides, a PASS at .05 and a claim at .025.
 
 A screen is weaker than a paired comparison: in a lucky hour it passes builds that a pair of servers would not. The
-table
-is simulated for a tolerated growth of 5 %, 20 000 runs each (`tests/verdict/test_screen.py` counts). Its columns:
-identical
-builds that PASS and are REGRESSED; builds 5 % slower that PASS and are REGRESSED; builds 10 % slower that are
+table is simulated for a tolerated growth of 5 %, 20 000 runs each (`tests/verdict/test_screen.py` counts). Its columns:
+identical builds that PASS and are REGRESSED; builds 5 % slower that PASS and are REGRESSED; builds 10 % slower that are
 REGRESSED.
 
     sd of sessions, occasions    3 sessions of one occasion     12 sessions of four occasions
