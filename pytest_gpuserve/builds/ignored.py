@@ -103,6 +103,7 @@ class LinkedFiles:
         rules: What is linked.
 
     Attributes:
+        base: See above.
         names: Of the links, relative to the top.
         left_out: What is ignored and not linked, beside caches and virtual environments.
         compiled: What is compiled among the app's own files, and is not linked.
@@ -113,7 +114,7 @@ class LinkedFiles:
 
     def __init__(self, top: Path, base: Path, rules: Rules) -> None:
         self._top = top
-        self._base = base
+        self.base = base
         self._rules = rules
         self.names: list[str] = []
         self.left_out: list[str] = []
@@ -152,7 +153,7 @@ class LinkedFiles:
             )
 
     def _add(self, name: str) -> None:
-        source, place = self._top / name, self._base / name
+        source, place = self._top / name, self.base / name
         wanted = self._rules.wants(self._top, name)
         is_folder = source.is_dir() and not source.is_symlink()
         if is_folder and (self._rules.reaches_below(name) or (wanted and _is_folder(place))):
@@ -160,7 +161,7 @@ class LinkedFiles:
                 self._add(f"{name}/{entry.name}")
             return
         # A base that is made inside of an ignored folder must not hold itself.
-        if os.path.lexists(place) or self._base.is_relative_to(source.resolve()):
+        if os.path.lexists(place) or self.base.is_relative_to(source.resolve()):
             return
         if wanted and self._has_parent(name):
             place.symlink_to(source)
@@ -180,7 +181,7 @@ class LinkedFiles:
     def _is_among_others(self, name: str) -> bool:
         """Whether a file is in a folder that the base has, and not in one that is built."""
         folder = name.rpartition("/")[0] or "."
-        return _is_folder(self._base / folder) and self._rules.wants(self._top, folder)
+        return _is_folder(self.base / folder) and self._rules.wants(self._top, folder)
 
     def _add_empty(self, name: str) -> None:
         for folder, _, files in os.walk(self._top / name):
@@ -188,12 +189,12 @@ class LinkedFiles:
                 return
             # Emptied of its ignored files it would be empty too, but those are linked by themselves.
             below = Path(folder).relative_to(self._top).as_posix()
-            if not os.path.lexists(self._base / below) and self._has_parent(below):
-                (self._base / below).mkdir()
+            if not os.path.lexists(self.base / below) and self._has_parent(below):
+                (self.base / below).mkdir()
 
     def _has_parent(self, name: str) -> bool:
         """Whether the base has the folder of a path, or gets it: one that is new in the candidate it does not."""
-        place = self._base
+        place = self.base
         parts = name.split("/")[:-1]
         for depth, part in enumerate(parts, start=1):
             place /= part

@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -23,10 +23,7 @@ from pytest_gpuserve.process.child import Command, Process
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-    from typing_extensions import Self
+    from collections.abc import Callable, Iterator
 
 SHOWN_DIGITS = 12
 
@@ -71,10 +68,9 @@ class ReferenceBuilds:
     def __init__(self, root: Path, rules: Rules | None = None, baselines: Path | None = None) -> None:
         self._root = root
         self._rules = rules or Rules()
-        self._linked: dict[str, LinkedFiles] = {}
         self.content_of = lru_cache(partial(content_of, root, baselines))
         self._stack = ExitStack()
-        self._worktrees: dict[str, Path] = {}
+        self._worktrees: dict[str, LinkedFiles] = {}
 
     def name_of(self, *, revision: str | None, python: str | None, called: str = "") -> str:
         """What people call an opponent: ``origin/main (0123456789ab) with the packages of /old/bin/python``.
@@ -108,10 +104,11 @@ class ReferenceBuilds:
             GpuserveError: A worktree could not be made.
         """
         commit = None if revision is None else resolve_revision(self._root, revision)
+        linked = None if commit is None else self._worktree(commit)
         name = self.name_of(revision=revision, python=python, called=called)
         relocation = Relocation(
             checkout=self._root if commit is None else checkout_of(self._root),
-            worktree=None if commit is None else self._worktree(commit),
+            worktree=None if linked is None else linked.base,
             python=python,
             revision=name,
         )
@@ -119,7 +116,6 @@ class ReferenceBuilds:
         by_hash = called or not _MOVES.isdisjoint(revision or "")
         options = [] if commit is None else [f"--against={commit[:SHOWN_DIGITS] if by_hash else revision}"]
         options += [] if python is None else [f"--against-python={python}"]
-        linked = None if commit is None else self._linked[commit]
         return ReferenceBuild(
             name,
             f"{commit or 'this checkout'} {python or ''}".strip(),
@@ -144,19 +140,17 @@ class ReferenceBuilds:
 
     def remarks(self) -> list[str]:
         """What a report says of the files that they share with the checkout, a line each."""
-        return list(dict.fromkeys(line for linked in self._linked.values() for line in linked.remarks()))
+        return list(dict.fromkeys(line for linked in self._worktrees.values() for line in linked.remarks()))
 
     def close(self) -> None:
         """Remove the worktrees."""
         self._worktrees.clear()
-        self._linked.clear()
         self._stack.close()
 
-    def _worktree(self, commit: str) -> Path:
+    def _worktree(self, commit: str) -> LinkedFiles:
         if commit not in self._worktrees:
-            worktree = self._stack.enter_context(Worktree(self._root, commit))
-            self._linked[commit] = LinkedFiles(worktree.checkout, worktree.path, self._rules)
-            self._worktrees[commit] = worktree.path
+            base = self._stack.enter_context(worktree_of(self._root, commit))
+            self._worktrees[commit] = LinkedFiles(checkout_of(self._root), base, self._rules)
         return self._worktrees[commit]
 
 
@@ -199,8 +193,9 @@ def resolve_revision(root: Path, rev: str) -> str:
     )
 
 
-class Worktree:
-    """The files of a commit, in a temporary folder; a context manager.
+@contextmanager
+def worktree_of(root: Path, commit: str) -> Iterator[Path]:
+    """The files of a commit, in a temporary folder, for as long as the block lasts.
 
     The folder and what git notes of it end with the block, and also when this process ends in any way, SIGKILL
     included. Nothing of the user's checkout is changed: not its files, index, HEAD or branches. Hooks are not run.
@@ -211,69 +206,47 @@ class Worktree:
         root: A folder of the checkout.
         commit: Full hash of the commit.
 
-    Attributes:
-        checkout: Top folder of the checkout.
-        path: Top folder of the worktree, while the block lasts.
+    Raises:
+        GpuserveError: git could not write the files.
     """
-
-    def __init__(self, root: Path, commit: str) -> None:
-        self.checkout = checkout_of(root)
-        self.commit = commit
-        # By this name git notes it among its worktrees, where it must be the only one.
-        name = f"gpuserve-{uuid.uuid4().hex}"
-        self._folder = Path(tempfile.gettempdir()) / name
-        self.path = self._folder / name
-        self._kept = ExitStack()
-
-    def __enter__(self) -> Self:
-        """Have git write the files.
-
-        Raises:
-            GpuserveError: It could not.
-        """
-        common = git_text(self.checkout, "rev-parse", "--git-common-dir") or ".git"
-        notes = (self.checkout / common).resolve() / "worktrees"
-        with ExitStack() as stack:
-            stack.callback(_remove_if_empty, notes)
-            try:
-                self._folder.mkdir(mode=0o700)
-            except OSError as problem:
-                raise GpuserveError(
-                    "there is no place for a worktree", found=str(problem), remedies=["name another: TMPDIR=DIR"]
-                ) from problem
-            stack.callback(shutil.rmtree, self._folder, ignore_errors=True)
-            process = stack.enter_context(self._adding(notes / self.path.name))
-            status = process.wait(CHECKOUT_SECONDS)
-            if status != 0:
-                raise GpuserveError(
-                    f"git could not make a worktree of {self.commit}",
-                    found=f"no end after {format_seconds(CHECKOUT_SECONDS)}" if status is None else "",
-                    looked=[str(self.path)],
-                    remedies=[f"where there is no space, or no right to write: TMPDIR=DIR; git also writes to {notes}"],
-                    log_tail=process.tail(),
-                )
-            self._kept = stack.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._kept.close()
-
-    def _adding(self, note: Path) -> Process:
-        """Git at work; its supervisor stays after it, as the owner of what it makes."""
-        settings = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "advice.detachedHead=false")
-        command = Command(
-            argv=(
-                "git",
-                *(word for setting in settings for word in ("-c", setting)),
-                *("-C", str(self.checkout), "worktree", "add", "--quiet", "--detach", str(self.path), self.commit),
-            ),
-            env=git_environment(),
-            cwd=self._folder,
-            log=self._folder / "git.log",
-        )
-        return Process.start(command, owned_folders=[self._folder, note])
+    checkout = checkout_of(root)
+    # By this name git notes it among its worktrees, where it must be the only one.
+    name = f"gpuserve-{uuid.uuid4().hex}"
+    folder = Path(tempfile.gettempdir()) / name
+    path = folder / name
+    notes = (checkout / (git_text(checkout, "rev-parse", "--git-common-dir") or ".git")).resolve() / "worktrees"
+    settings = ("core.hooksPath=/dev/null", "core.fsmonitor=false", "advice.detachedHead=false")
+    command = Command(
+        argv=(
+            "git",
+            *(word for setting in settings for word in ("-c", setting)),
+            *("-C", str(checkout), "worktree", "add", "--quiet", "--detach", str(path), commit),
+        ),
+        env=git_environment(),
+        cwd=folder,
+        log=folder / "git.log",
+    )
+    with ExitStack() as stack:
+        stack.callback(_remove_if_empty, notes)
+        try:
+            folder.mkdir(mode=0o700)
+        except OSError as problem:
+            raise GpuserveError(
+                "there is no place for a worktree", found=str(problem), remedies=["name another: TMPDIR=DIR"]
+            ) from problem
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        # Its supervisor stays after git, as the owner of what it makes.
+        process = stack.enter_context(Process.start(command, owned_folders=[folder, notes / name]))
+        status = process.wait(CHECKOUT_SECONDS)
+        if status != 0:
+            raise GpuserveError(
+                f"git could not make a worktree of {commit}",
+                found=f"no end after {format_seconds(CHECKOUT_SECONDS)}" if status is None else "",
+                looked=[str(path)],
+                remedies=[f"where there is no space, or no right to write: TMPDIR=DIR; git also writes to {notes}"],
+                log_tail=process.tail(),
+            )
+        yield path
 
 
 def _near(top: Path, rev: str) -> list[str]:

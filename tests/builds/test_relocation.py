@@ -15,7 +15,7 @@ import pytest
 
 from pytest_gpuserve.builds.interpreter import find_python, import_roots
 from pytest_gpuserve.builds.relocation import Relocation
-from pytest_gpuserve.builds.worktree import Worktree
+from pytest_gpuserve.builds.worktree import worktree_of
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.servers.app import App
@@ -88,8 +88,8 @@ def write(root: Path, files: Mapping[str, str]) -> None:
 @pytest.fixture
 def other(root: Path) -> Iterator[Relocation]:
     """From the second commit to the first."""
-    with Worktree(root, git(root, "rev-parse", "HEAD~1")) as worktree:
-        yield Relocation(root, worktree.path, revision="origin/main")
+    with worktree_of(root, git(root, "rev-parse", "HEAD~1")) as worktree:
+        yield Relocation(root, worktree, revision="origin/main")
 
 
 def moved(relocation: Relocation, inside: str) -> Path:
@@ -131,9 +131,9 @@ def test_a_submodule_moves(root: Path, tmp_path: Path) -> None:
     git(root, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(part), "part")
     git(root, "commit", "--quiet", "--message=part")
     assert (root / "part" / "apps" / "app.py").exists()
-    with Worktree(root, git(root, "rev-parse", "HEAD")) as worktree:
-        relocation = Relocation(root, worktree.path)
-        assert relocation.path(root / "part" / "apps") == worktree.path / "part" / "apps"
+    with worktree_of(root, git(root, "rev-parse", "HEAD")) as worktree:
+        relocation = Relocation(root, worktree)
+        assert relocation.path(root / "part" / "apps") == worktree / "part" / "apps"
 
 
 def test_paths_in_a_text(root: Path, other: Relocation) -> None:

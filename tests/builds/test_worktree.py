@@ -15,26 +15,27 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.builds.checkout import checkout_of
-from pytest_gpuserve.builds.worktree import SHOWN_DIGITS, ReferenceBuilds, Worktree, resolve_revision
+from pytest_gpuserve.builds.worktree import SHOWN_DIGITS, ReferenceBuilds, resolve_revision, worktree_of
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from tests.fakes.children.toolkit import ROOT, eventually, report
 from tests.support.plain_git import git, only_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 UNKNOWN = "0123456789abcdef0123456789abcdef01234567"
 
 OWNER = """
 import json, signal, sys
 from pathlib import Path
-from pytest_gpuserve.builds.worktree import Worktree
+from pytest_gpuserve.builds.worktree import worktree_of
 from tests.fakes.children.toolkit import put_report, stay
 
 # A test run in the background has Ctrl-C ignored, and what it starts as well.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-with Worktree(Path(sys.argv[1]), sys.argv[2]) as worktree:
-    put_report(sys.argv[3], str(worktree.path))
+with worktree_of(Path(sys.argv[1]), sys.argv[2]) as worktree:
+    put_report(sys.argv[3], str(worktree))
     stay()
 """
 """Arguments: ROOT, COMMIT, REPORT. Holds a worktree until it is ended."""
@@ -116,24 +117,23 @@ def kept(root: Path) -> Iterator[Path]:
     assert state(root) == before
 
 
-def first_of(root: Path) -> Worktree:
+def first_of(root: Path) -> AbstractContextManager[Path]:
     """A worktree of the first commit."""
-    return Worktree(root, git(root, "rev-parse", "HEAD~1"))
+    return worktree_of(root, git(root, "rev-parse", "HEAD~1"))
 
 
 def test_a_worktree_is_the_commit_and_leaves_nothing(kept: Path) -> None:
     """The files are those of the commit, and all is gone after the block; a second one does not meet it."""
     with first_of(kept) as worktree:
-        assert (worktree.path / "suites" / "app.py").read_text() == "1"
-        assert not (worktree.path / "new").exists()
-        assert git(worktree.path, "status", "--porcelain") == ""
-        assert git(worktree.path, "branch", "--show-current") == ""
-        assert worktree.checkout == kept
+        assert (worktree / "suites" / "app.py").read_text() == "1"
+        assert not (worktree / "new").exists()
+        assert git(worktree, "status", "--porcelain") == ""
+        assert git(worktree, "branch", "--show-current") == ""
         with first_of(kept) as second:
-            assert worktree.path != second.path
-        assert not second.path.exists()
-        assert (worktree.path / "staged").exists()
-        assert git(worktree.path, "rev-parse", "HEAD") == git(kept, "rev-parse", "HEAD~1")
+            assert worktree != second
+        assert not second.exists()
+        assert (worktree / "staged").exists()
+        assert git(worktree, "rev-parse", "HEAD") == git(kept, "rev-parse", "HEAD~1")
     assert not (kept / ".git" / "worktrees").exists()
 
 
@@ -178,8 +178,8 @@ def test_a_shallow_clone_is_a_checkout(root: Path, tmp_path: Path) -> None:
     """The commits that it has can be had, and what it lacks is found by the command that is named."""
     git(tmp_path, "clone", "--quiet", "--depth=1", f"file://{root}", "shallow")
     shallow = tmp_path / "shallow"
-    with Worktree(shallow, git(root, "rev-parse", "HEAD")) as worktree:
-        assert (worktree.path / "staged").read_text() == "2"
+    with worktree_of(shallow, git(root, "rev-parse", "HEAD")) as worktree:
+        assert (worktree / "staged").read_text() == "2"
     assert nothing_left(shallow)
     with pytest.raises(UsageProblem) as told:
         resolve_revision(shallow, "HEAD~1")
@@ -194,9 +194,8 @@ def test_a_linked_worktree_is_a_checkout(root: Path, tmp_path: Path) -> None:
     linked = tmp_path / "linked"
     git(root, "worktree", "add", "--quiet", "-b", "side", str(linked))
     before = state(linked), state(root)
-    with Worktree(linked, git(root, "rev-parse", "HEAD~1")) as worktree:
-        assert (worktree.path / "staged").read_text() == "1"
-        assert worktree.checkout == linked
+    with worktree_of(linked, git(root, "rev-parse", "HEAD~1")) as worktree:
+        assert (worktree / "staged").read_text() == "1"
         assert git(root, "worktree", "list").count("\n") == 2
     assert (state(linked), state(root)) == before
     assert len(list((root / ".git" / "worktrees").iterdir())) == 1
@@ -217,9 +216,8 @@ def test_any_folder_name_will_do(tmp_path: Path, name: str) -> None:
     root = repository(tmp_path / name)
     before = state(root)
     assert checkout_of(root / "suites") == root
-    with Worktree(root / "suites", resolve_revision(root / "suites", "HEAD~1")) as worktree:
-        assert (worktree.path / "staged").read_text() == "1"
-        assert worktree.checkout == root
+    with worktree_of(root / "suites", resolve_revision(root / "suites", "HEAD~1")) as worktree:
+        assert (worktree / "staged").read_text() == "1"
     assert nothing_left(root)
     assert state(root) == before
 
@@ -237,9 +235,8 @@ def test_variables_of_a_hook_name_no_other_repository(
         hook.setenv("GIT_INDEX_FILE", str(other / ".git" / "index"))
         hook.setenv("GIT_PREFIX", "suites/")
         assert resolve_revision(kept, "HEAD~1") == first
-        with Worktree(kept, first) as worktree:
-            assert (worktree.path / "staged").read_text() == "1"
-            assert worktree.checkout == kept
+        with worktree_of(kept, first) as worktree:
+            assert (worktree / "staged").read_text() == "1"
     assert (other / ".git" / "index").read_bytes() == index
     assert state(other) == before
 
@@ -259,7 +256,7 @@ def test_no_hook_is_run(root: Path, tmp_path: Path) -> None:
 def test_what_cannot_be_made_is_told(kept: Path) -> None:
     """A commit that git lacks, a filter that is not installed, as Git LFS; and no folder for temporary files."""
     with pytest.raises(GpuserveError, match="invalid reference") as told:
-        Worktree(kept, UNKNOWN).__enter__()
+        worktree_of(kept, UNKNOWN).__enter__()
     assert UNKNOWN in str(told.value)
     with filtered(kept, "absent", "no-such-program"), pytest.raises(GpuserveError, match="no-such-program"):
         first_of(kept).__enter__()
