@@ -23,43 +23,41 @@ OLDEST: Final = [3, 8]
 ASK_SECONDS: Final = 60.0
 """Longest wait for an interpreter's answer; a cold disk may need many of them."""
 
-# Of the first line's folder nothing may be imported: it is the app's, and an app may have a json.py.
+# Nothing may be imported from the working folder: it is the app's, and an app may have a json.py.
 PREPARE: Final = "import sys; sys.path[:] = [entry for entry in sys.path if entry]\nimport json\n"
 
-_VERSION: Final = """
-print("\\n" + json.dumps(list(sys.version_info[:3])))
-"""
+_BEFORE: Final = f"{PREPARE}given = json.loads(sys.argv[1])\n"
+
+_AFTER: Final = '\nprint("\\n" + json.dumps(answer))'
 
 _VERSIONS: Final = """
 import importlib.metadata, platform
-found = {"python": platform.python_version()}
-for name in json.loads(sys.argv[1]):
+answer = {"python": platform.python_version()}
+for name in given:
     try:
-        found[name] = importlib.metadata.version(name) or "unknown"
+        answer[name] = importlib.metadata.version(name) or "unknown"
     except importlib.metadata.PackageNotFoundError:
         continue
-print("\\n" + json.dumps(found))
 """
 
 _ROOTS: Final = """
-import importlib.metadata
-texts = (dist.read_text("direct_url.json") for dist in importlib.metadata.distributions())
-urls = [json.loads(text) for text in texts if text]
-editable = [url["url"] for url in urls if url.get("dir_info", {}).get("editable")]
-print("\\n" + json.dumps([sys.path, editable]))
+import importlib.metadata, urllib.parse
+texts = [dist.read_text("direct_url.json") for dist in importlib.metadata.distributions()]
+notes = [json.loads(text) for text in texts if text]
+urls = [urllib.parse.urlsplit(note["url"]) for note in notes if note.get("dir_info", {}).get("editable")]
+answer = [sys.path, [urllib.parse.unquote(url.path) for url in urls if url.scheme == "file"]]
 """
 
 _MODULES: Final = """
 import importlib.util
-found = {}
-for name in json.loads(sys.argv[1]):
+answer = {}
+for name in given:
     try:
         spec = importlib.util.find_spec(name)
     except (ImportError, ValueError):
         continue
     if spec and spec.origin:
-        found[name] = spec.origin
-print("\\n" + json.dumps(found))
+        answer[name] = spec.origin
 """
 
 
@@ -86,7 +84,7 @@ def find_python(name: str, folder: Path, option: str = "--against-python") -> st
     else:
         path = os.path.abspath(path)  # noqa: PTH100 -- Path.resolve would follow the link
         try:
-            version = ask_interpreter(path, PREPARE + _VERSION, os.environ, folder)
+            version = ask_interpreter(path, "answer = list(sys.version_info[:3])", os.environ, folder)
         except ServerFailed as problem:
             found = problem.found
         else:
@@ -112,9 +110,8 @@ def import_roots(python: str, environment: Mapping[str, str], cwd: Path) -> tupl
     Raises:
         ServerFailed: It does not answer.
     """
-    path, editable = ask_interpreter(python, PREPARE + _ROOTS, environment, cwd)
-    folders = [folder for url in editable if (folder := _folder_of(url)) is not None]
-    return tuple(dict.fromkeys([*map(Path, path), *(place for each in folders for place in (each / "src", each))]))
+    path, editable = ask_interpreter(python, _ROOTS, environment, cwd)
+    return tuple(dict.fromkeys(map(Path, (*path, *(place for each in editable for place in (f"{each}/src", each))))))
 
 
 @lru_cache
@@ -124,8 +121,7 @@ def installed_versions(python: str, distributions: tuple[str, ...]) -> dict[str,
     Raises:
         ServerFailed: It does not answer.
     """
-    names = json.dumps(distributions)
-    found: dict[str, str] = ask_interpreter(python, PREPARE + _VERSIONS, os.environ, Path.cwd(), names)
+    found: dict[str, str] = ask_interpreter(python, _VERSIONS, os.environ, Path.cwd(), distributions)
     return found
 
 
@@ -138,7 +134,7 @@ def find_modules(folders: Iterable[Path], python: str, environment: Mapping[str,
     names = sorted({name for folder in folders for name in _modules_in(folder)})
     if not names:
         return {}
-    found = ask_interpreter(python, PREPARE + _MODULES, environment, cwd, json.dumps(names))
+    found = ask_interpreter(python, _MODULES, environment, cwd, names)
     return {name: Path(origin) for name, origin in found.items()}
 
 
@@ -150,30 +146,23 @@ def _modules_in(folder: Path) -> Iterable[str]:
             yield entry.stem
 
 
-def _folder_of(url: str) -> Path | None:
-    from urllib.parse import urlsplit  # noqa: PLC0415 -- only needed where there is an editable install
-    from urllib.request import url2pathname  # noqa: PLC0415 -- as above
-
-    parts = urlsplit(url)
-    return Path(url2pathname(parts.path)) if parts.scheme == "file" else None
-
-
 def ask_interpreter(
     python: str,
     script: str,
     environment: Mapping[str, str],
     cwd: Path,
-    *arguments: str,
+    given: object = None,
+    *,
     what: str = "where it imports from",
-) -> Any:  # noqa: ANN401 -- whatever the script prints
-    """Run a script in an interpreter and read the last line that it prints, as JSON.
+) -> Any:  # noqa: ANN401 -- whatever the script answers
+    """Run a script in an interpreter and return the value that it gives the name ``answer``.
 
     Args:
         python: The interpreter.
-        script: What it runs; begin it with `PREPARE`.
+        script: Its lines, for any Python from 3.8 on. ``sys`` and ``json`` are imported.
         environment: All its variables.
         cwd: Its working folder.
-        *arguments: Of the script.
+        given: What the script finds under that name; as the answer, a value of JSON.
         what: What it is asked, for messages.
 
     Raises:
@@ -181,7 +170,7 @@ def ask_interpreter(
     """
     try:
         done = subprocess.run(
-            [python, "-c", script, *arguments],
+            [python, "-c", _BEFORE + script + _AFTER, json.dumps(given)],
             cwd=cwd,
             env=dict(environment),
             capture_output=True,

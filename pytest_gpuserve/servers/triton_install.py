@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.builds.interpreter import ASK_SECONDS, PREPARE, ask_interpreter
+from pytest_gpuserve.builds.interpreter import ASK_SECONDS, ask_interpreter
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.units import format_seconds
 
@@ -33,7 +33,7 @@ def version(name):
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
-facts = {
+answer = {
     "executable": sys.executable,
     "base_prefix": sys.base_prefix,
     "venv": sys.prefix != sys.base_prefix,
@@ -44,11 +44,10 @@ facts = {
     "pytriton": version("nvidia-pytriton"),
     "numpy": version("numpy"),
 }
-if facts["pytriton"]:
+if answer["pytriton"]:
     package = importlib.metadata.distribution("nvidia-pytriton")
     for name, path in (("server", "pytriton/tritonserver"), ("libraries", "nvidia_pytriton.libs")):
-        facts[name] = os.path.abspath(str(package.locate_file(path)))
-print("\\n" + json.dumps(facts))
+        answer[name] = os.path.abspath(str(package.locate_file(path)))
 """
 
 
@@ -148,7 +147,7 @@ def find_triton(python: str) -> TritonInstall:
     Raises:
         ServerFailed: It has no nvidia-pytriton, or one that would not work with it; says what helps.
     """
-    facts = ask_interpreter(python, PREPARE + _FACTS, os.environ, Path.cwd(), what="for its Triton")
+    facts = ask_interpreter(python, _FACTS, os.environ, Path.cwd(), what="for its Triton")
     version = facts["version"]
     if not facts["pytriton"]:
         raise ServerFailed(
