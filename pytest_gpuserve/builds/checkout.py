@@ -1,21 +1,22 @@
-"""The state of the user's checkout: its commit, and what of it is not that commit."""
+"""The state of the user's checkout: its commit, what of it is not that commit, and what helps where it is broken."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.builds.git import ask_git, git_text
+from pytest_gpuserve.builds.git import FULL_HISTORY, ask_git, git_text
 from pytest_gpuserve.errors import UsageProblem
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterator
 
 
 class NoCheckout(UsageProblem):
@@ -98,13 +99,8 @@ def read_revision(root: Path, baseline_dir: Path) -> Revision:
     # All is asked for by name, because a user's configuration may hide some of it.
     kinds = ("--no-renames", "--untracked-files=all", "--ignore-submodules=none")
     changes = git_text(root, "status", "--porcelain", "-z", *kinds, "--", *paths)
-    committed = _committed(checkout, apart, "HEAD")
-    return Revision(
-        commit,
-        clean=changes == "",
-        content=None if committed is None or changes is None else _content(checkout, committed, changes),
-        top=checkout,
-    )
+    content = None if changes is None else _content(checkout, apart, "HEAD", changes)
+    return Revision(commit, clean=changes == "", content=content, top=checkout)
 
 
 def content_of(root: Path, baseline_dir: Path | None, commit: str) -> str | None:
@@ -116,8 +112,7 @@ def content_of(root: Path, baseline_dir: Path | None, commit: str) -> str | None
         commit: As git knows it.
     """
     checkout = checkout_of(root).resolve()
-    files = _committed(checkout, "" if baseline_dir is None else _apart(checkout, baseline_dir), commit)
-    return None if files is None else _hash_of(files[path] for path in sorted(files))
+    return _content(checkout, "" if baseline_dir is None else _apart(checkout, baseline_dir), commit)
 
 
 def _apart(checkout: Path, baseline_dir: Path) -> str:
@@ -128,20 +123,18 @@ def _apart(checkout: Path, baseline_dir: Path) -> str:
     return baselines.relative_to(checkout).as_posix()
 
 
-def _committed(checkout: Path, apart: str, commit: str) -> dict[str, str] | None:
-    """Names, modes and contents of all committed files but those in one folder, each as git lists it."""
+def _content(checkout: Path, apart: str, commit: str, changes: str = "") -> str | None:
+    """Hash the files of a commit, but those in one folder, with what is on the disk where git's status names changes.
+
+    Args:
+        changes: Each is ``XY path``, ended by a NUL; the path is relative to the top.
+    """
     listing = git_text(checkout, "ls-tree", "-r", "-z", "--full-tree", commit)
     if listing is None:
         return None
     # Each is `mode type hash TAB path`, ended by a NUL.
     files = {line.partition("\t")[2]: line for line in listing.split("\0") if line}
-    return {path: line for path, line in files.items() if not apart or not path.startswith(f"{apart}/")}
-
-
-def _content(checkout: Path, committed: dict[str, str], changes: str) -> str | None:
-    """Hash what is on the disk, of which only what git's status names has to be read."""
-    files = dict(committed)
-    # Each is `XY path`, ended by a NUL; the path is relative to the top.
+    files = {path: line for path, line in files.items() if not apart or not path.startswith(f"{apart}/")}
     for path in [line[3:] for line in changes.split("\0") if line]:
         if DERIVED.intersection(Path(path).parts):
             continue
@@ -153,7 +146,8 @@ def _content(checkout: Path, committed: dict[str, str], changes: str) -> str | N
         files.pop(path, None)
         if line:
             files[path] = line
-    return _hash_of(files[path] for path in sorted(files))
+    lines = "\0".join(files[path] for path in sorted(files))
+    return hashlib.sha256(lines.encode(errors="surrogateescape")).hexdigest()
 
 
 def _line(checkout: Path, path: str) -> str:
@@ -189,5 +183,57 @@ def _blob(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0%s" % (len(content), content), usedforsecurity=False).hexdigest()
 
 
-def _hash_of(lines: Iterable[str]) -> str:
-    return hashlib.sha256("\0".join(lines).encode(errors="surrogateescape")).hexdigest()
+# -- what helps
+
+_SIDES: Final = {"2": "--ours", "3": "--theirs"}
+"""The stages of an unmerged file, and what takes them."""
+
+MOST_NAMED: Final = 3
+
+
+def ways_to_restore(path: Path) -> list[str]:
+    """What helps with a file that cannot be read, each with a command that works in its state.
+
+    Args:
+        path: The file, which exists.
+    """
+    git, name, only = f"git -C {shlex.quote(str(path.parent))}", shlex.quote(path.name), f":(literal){path.name}"
+    again = f"record it again: `rm {shlex.quote(str(path))}`, then run pytest with --baseline-update"
+    # Each line is `mode hash stage TAB path`.
+    stages = git_text(path.parent, "ls-files", "--unmerged", "--", only) or ""
+    takes = [f"`{git} checkout {side} -- {name}`" for stage, side in _SIDES.items() if f" {stage}\t" in stages]
+    if takes:
+        return [
+            f"take the entries of one side: {' or '.join(takes)}; then record what neither side measured",
+            f"or {again}",
+        ]
+    # What the index has may be whole, if it is another version.
+    if git_text(path.parent, "diff", "--name-only", "--", only):
+        return [f"take back what was changed in it: `{git} checkout -- {name}`", f"or {again}"]
+    return [again]
+
+
+def said_at_start(root: Path, *, gates: bool) -> Iterator[str]:
+    """What keeps measurements from being compared, before anything is measured; a text each, of one or more lines.
+
+    Args:
+        root: A folder of the checkout.
+        gates: Whether stored baselines are compared with, which takes their history.
+    """
+    try:
+        top = checkout_of(root)
+    except NoCheckout as problem:
+        yield f"nothing can be settled side by side: {problem.summary}\n  help: {problem.remedies[0]}"
+        return
+    listed = git_text(top, "diff", "--name-only", "--diff-filter=U", "-z") or ""
+    unmerged = list(dict.fromkeys(name for name in listed.split("\0") if name))
+    if unmerged:
+        more = f" and {len(unmerged) - MOST_NAMED} more" if len(unmerged) > MOST_NAMED else ""
+        here = shlex.quote(str(top))
+        yield (
+            f"a merge is not finished: {', '.join(unmerged[:MOST_NAMED])}{more}\n"
+            f"  help: take one side of a file with `git -C {here} checkout --ours -- FILE`, or --theirs, then"
+            f" `git -C {here} add -- FILE`"
+        )
+    if gates and git_text(top, "rev-parse", "--is-shallow-repository") == "true":
+        yield f"a baseline from before the end of this clone cannot be settled side by side\n  help: {FULL_HISTORY}"

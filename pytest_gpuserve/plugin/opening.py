@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.builds.checkout import read_revision
+from pytest_gpuserve.builds.checkout import read_revision, said_at_start
 from pytest_gpuserve.builds.ignored import Rules
-from pytest_gpuserve.builds.restore import said_at_start
 from pytest_gpuserve.builds.worktree import ReferenceBuilds, resolve_revision
 from pytest_gpuserve.compare.baseline_store import BaselineStore
 from pytest_gpuserve.device import DeviceLock, list_gpus, read_host, read_software, select_device

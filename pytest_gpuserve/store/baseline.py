@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from pytest_gpuserve.builds.restore import ways_to_restore
+from pytest_gpuserve.builds.checkout import ways_to_restore
 from pytest_gpuserve.errors import BaselineUnusable
 from pytest_gpuserve.measure.points import NotMeasured, mean_value
 from pytest_gpuserve.store import write_whole

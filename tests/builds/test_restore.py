@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.builds.restore import said_at_start, ways_to_restore
+from pytest_gpuserve.builds.checkout import said_at_start, ways_to_restore
 from tests.support.plain_git import git, only_below
 
 if TYPE_CHECKING:
