@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import lru_cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.builds.git import git_text
@@ -104,9 +105,7 @@ class LinkedFiles:
 
     Attributes:
         base: See above.
-        names: Of the links, relative to the top.
         left_out: What is ignored and not linked, beside caches and virtual environments.
-        compiled: What is compiled among the app's own files, and is not linked.
 
     Raises:
         GpuserveError: A link cannot be made.
@@ -116,14 +115,18 @@ class LinkedFiles:
         self._top = top
         self.base = base
         self._rules = rules
-        self.names: list[str] = []
+        self._before: dict[str, dict[str, int]] = {}
         self.left_out: list[str] = []
-        self.compiled: list[str] = []
-        untracked, ignored = _status(top)
+        self._compiled: list[str] = []
+        # A folder that is ignored as a whole is listed alone.
+        kinds = ("--no-renames", "--untracked-files=all", "--ignored=matching", "--ignore-submodules=all")
+        status = _listed(top, "status", "--porcelain", "-z", *kinds)
+        untracked = (line[3:] for line in status if line.startswith("?? "))
         self._candidates = _folders_of([*_listed(top, "ls-files", "-z"), *untracked])
         try:
-            for name in ignored:
-                self._add(name)
+            for line in status:
+                if line.startswith("!! "):
+                    self._add(line[3:].rstrip("/"))
             for name in _listed(top, "ls-files", "--others", "--exclude-standard", "--directory", "-z"):
                 if name.endswith("/"):
                     self._add_empty(name.rstrip("/"))
@@ -131,20 +134,19 @@ class LinkedFiles:
             raise GpuserveError(
                 "what git ignores could not be linked into the base's folder", found=str(problem), looked=[str(base)]
             ) from problem
-        self._before = {name: _state(top / name) for name in self.names}
 
     def remarks(self) -> Iterator[str]:
         """What a report says of them: what is not linked though a server may need it, and what changed meanwhile."""
-        if self.compiled:
+        if self._compiled:
             yield (
-                f"the base does not have {_some(self.compiled)}, which git ignores because it is compiled;"
+                f"the base does not have {_some(self._compiled)}, which git ignores because it is compiled;"
                 " `gpuserve_base_files = *.so` lets both builds run the candidate's, --against-python=EXE compares"
                 " builds that are installed"
             )
-        shared = [file for state in self._before.values() for file in state.compiled]
+        shared = [file for files in self._before.values() for file in files if _is_compiled(file)]
         if shared:
             yield f"both builds run {_some(shared)}, which git ignores: a change in it is not seen"
-        changed = [name for name in self.names if _state(self._top / name) != self._before[name]]
+        changed = [name for name, files in self._before.items() if _files(self._top / name) != files]
         if changed:
             yield (
                 f"{_some(changed)} changed during the run, and both builds share it, because git ignores it; a server"
@@ -165,11 +167,11 @@ class LinkedFiles:
             return
         if wanted and self._has_parent(name):
             place.symlink_to(source)
-            self.names.append(name)
+            self._before[name] = _files(source)
         elif not wanted and not self._is_cache(name):
             self.left_out.append(name)
             if _is_compiled(name) and self._is_among_others(name):
-                self.compiled.append(name)
+                self._compiled.append(name)
 
     def _is_cache(self, name: str) -> bool:
         """Whether it is, or is in, what no server needs of a checkout, or runs from its place."""
@@ -206,27 +208,14 @@ class LinkedFiles:
         return True
 
 
-def _status(top: Path) -> tuple[list[str], list[str]]:
-    """What is untracked, and what is ignored; of a folder that is ignored as a whole only that."""
-    kinds = ("--no-renames", "--untracked-files=all", "--ignored=matching", "--ignore-submodules=all")
-    listed = _listed(top, "status", "--porcelain", "-z", *kinds)
-    untracked = [line[3:] for line in listed if line.startswith("?? ")]
-    return untracked, [line[3:].rstrip("/") for line in listed if line.startswith("!! ")]
-
-
 def _listed(top: Path, *arguments: str) -> list[str]:
     return [each for each in (git_text(top, *arguments) or "").split("\0") if each]
 
 
 def _folders_of(names: Iterable[str]) -> set[str]:
     """All folders that these files are in."""
-    found: set[str] = set()
-    for name in names:
-        folder = name.rstrip("/").rpartition("/")[0]
-        while folder and folder not in found:
-            found.add(folder)
-            folder = folder.rpartition("/")[0]
-    return found
+    nearest = {name.rstrip("/").rpartition("/")[0] for name in names}
+    return {str(folder) for each in map(PurePosixPath, nearest) for folder in (each, *each.parents)}
 
 
 def _is_folder(place: Path) -> bool:
@@ -242,28 +231,15 @@ def _some(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{names[0]} (and {len(names) - 1} more)"
 
 
-@dataclass(frozen=True, slots=True)
-class _State:
-    """Of a linked file or folder: when anything of it changed last, how many files it has, and what is compiled."""
-
-    newest_ns: int
-    count: int
-    compiled: tuple[str, ...] = ()
-
-
-def _state(source: Path) -> _State:
-    newest, count, compiled = 0, 0, []
+def _files(source: Path) -> dict[str, int]:
+    """The files of a linked file or folder, each with when it changed last; none of a folder that has too many."""
+    found: dict[str, int] = {}
     for path in _below(source):
-        count += 1
-        if count > MOST_LOOKED_AT:
-            return _State(0, 0)
-        try:
-            newest = max(newest, path.lstat().st_mtime_ns)
-        except OSError:
-            continue
-        if _is_compiled(path.name):
-            compiled.append(str(path))
-    return _State(newest, count, tuple(compiled))
+        if len(found) == MOST_LOOKED_AT:
+            return {}
+        with suppress(OSError):
+            found[str(path)] = path.lstat().st_mtime_ns
+    return found
 
 
 def _below(source: Path) -> Iterator[Path]:
