@@ -45,7 +45,7 @@ class Rules:
             of folders.
     """
 
-    patterns: tuple[str, ...] = ()
+    patterns: tuple[str, ...]
 
     def wants(self, top: Path, name: str) -> bool:
         """Whether a path is linked.
@@ -74,10 +74,10 @@ class Rules:
         return False
 
     def _said(self, path: str, *, is_folder: bool) -> bool | None:
-        for pattern in reversed(self.patterns):
+        for pattern in (*reversed(self.patterns), *(f"!{each}" for each in (*CACHES, *BUILT))):
             if _matches(pattern.removeprefix("!"), path, is_folder=is_folder):
                 return not pattern.startswith("!")
-        return False if any(_matches(pattern, path, is_folder=is_folder) for pattern in (*CACHES, *BUILT)) else None
+        return None
 
 
 def _matches(pattern: str, path: str, *, is_folder: bool) -> bool:

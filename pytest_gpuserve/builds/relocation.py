@@ -152,6 +152,19 @@ class Relocation:
             self._check(moved, self.interpreter(python), there, self.path(cwd))
         return {name: value for name, value in there.items() if name in own or here.get(name) != value}
 
+    def telling(self, environment: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
+        """Those of a server's variables that may make another server of it.
+
+        An inherited one that names the checkout, such as ``PWD``, does not. Nor does the ``PYTHONPATH`` that another
+        interpreter is given alone.
+
+        Args:
+            environment: As `Relocation.environment` returns them.
+            own: The server's own variables.
+        """
+        names = {*own, *([PYTHONPATH] if self.worktree is not None else [])}
+        return {name: value for name, value in environment.items() if name in names}
+
     def _check(self, places: Iterable[Path], python: str, environment: Mapping[str, str], cwd: Path) -> None:
         """See that the modules of these folders are imported from there: an install may come before any path."""
         for name, origin in find_modules(places, python, environment, cwd).items():
@@ -204,18 +217,6 @@ class Relocation:
             if path.exists() or self.path(path).exists():
                 return text[:end]
         return text[: ends[0]]
-
-
-def telling(environment: Mapping[str, str], own: Mapping[str, str]) -> dict[str, str]:
-    """Of a server's variables those that may make another server of it.
-
-    An inherited one that names the checkout, such as ``PWD``, does not.
-
-    Args:
-        environment: As `Relocation.environment` returns them.
-        own: The server's own variables.
-    """
-    return {name: value for name, value in environment.items() if name in own or name == PYTHONPATH}
 
 
 def _with_slash(before: str, path: Path) -> str:

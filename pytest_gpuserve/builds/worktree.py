@@ -58,16 +58,16 @@ class ReferenceBuilds:
 
     Args:
         root: A folder of the checkout.
-        rules: What of the files that git ignores they share with the checkout.
+        patterns: As in `Rules`: what of the files that git ignores they share with the checkout.
         baselines: The folder of the baselines, which make no other build.
 
     Attributes:
         content_of: Gives the `Revision.content` of a commit, None where it is not known.
     """
 
-    def __init__(self, root: Path, rules: Rules | None = None, baselines: Path | None = None) -> None:
+    def __init__(self, root: Path, patterns: tuple[str, ...] = (), baselines: Path | None = None) -> None:
         self._root = root
-        self._rules = rules or Rules()
+        self._rules = Rules(patterns)
         self.content_of = lru_cache(partial(content_of, root, baselines))
         self._stack = ExitStack()
         self._worktrees: dict[str, LinkedFiles] = {}
@@ -75,10 +75,7 @@ class ReferenceBuilds:
     def name_of(self, *, revision: str | None, python: str | None, called: str = "") -> str:
         """What people call an opponent: ``origin/main (0123456789ab) with the packages of /old/bin/python``.
 
-        Args:
-            revision: As for `find`.
-            python: As for `find`.
-            called: As for `find`.
+        The arguments are those of `find`.
 
         Raises:
             UsageProblem: git does not know the revision.

@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.builds.checkout import read_revision, said_at_start
-from pytest_gpuserve.builds.ignored import Rules
 from pytest_gpuserve.builds.worktree import ReferenceBuilds, resolve_revision
 from pytest_gpuserve.compare.baseline_store import BaselineStore
 from pytest_gpuserve.device import DeviceLock, list_gpus, read_host, read_software, select_device
@@ -209,7 +208,7 @@ def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) 
         UsageProblem: git does not know the revision to compare with, or what is to make the loads cannot.
     """
     device = find_device(settings)
-    reference_builds = ReferenceBuilds(settings.root, Rules(settings.base_files), settings.baseline_dir)
+    reference_builds = ReferenceBuilds(settings.root, settings.base_files, settings.baseline_dir)
     # Before a device is waited for, and long before the first test: git may not know the revision.
     against_name = (
         reference_builds.name_of(revision=settings.against, python=settings.against_python) if measuring else ""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 
 from pytest_gpuserve.builds.interpreter import installed_versions
-from pytest_gpuserve.builds.relocation import telling
 from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
@@ -224,7 +223,7 @@ class App:
         environment = relocation.environment(
             self.environment, inherited=inherited_environment(os.environ), python=self.python, cwd=folder
         )
-        if replace(moved, environment=telling(environment, self.environment)) == self:
+        if replace(moved, environment=relocation.telling(environment, self.environment)) == self:
             raise NotInRevision(
                 f"nothing of {self.fixture}({self.shown}) would be another on the other side",
                 found=f"its app is {self.file}, its interpreter {self.python}",

@@ -10,7 +10,6 @@ import shutil
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.builds.relocation import PYTHONPATH
 from pytest_gpuserve.errors import NotInRevision, UsageProblem
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import Launch, TellsNothing, digests, inherited_environment
@@ -131,9 +130,7 @@ class CommandServer(TellsNothing):
             python=python,
         )
         environment = relocation.environment(self.environment, inherited=inherited, python=self.python, cwd=self.cwd)
-        names = {*self.environment, *([PYTHONPATH] if relocation.worktree is not None else [])}
-        telling = {name: value for name, value in environment.items() if name in names}
-        if replace(moved, environment=telling) == self:
+        if replace(moved, environment=relocation.telling(environment, self.environment)) == self:
             raise NotInRevision(
                 f"nothing of command_server({' '.join(without_secret_values(self.argv))}) would be another on the other"
                 " side",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.builds.interpreter import installed_versions
-from pytest_gpuserve.builds.relocation import PYTHONPATH, telling
+from pytest_gpuserve.builds.relocation import PYTHONPATH
 from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import ServerSetting
@@ -229,7 +229,7 @@ class Triton(TellsNothing):
             python=self.python if self.image else relocation.interpreter(self.python),
         )
         environment = self._environment(relocation, folder)
-        if replace(moved, environment=telling(environment, self.environment)) == self:
+        if replace(moved, environment=relocation.telling(environment, self.environment)) == self:
             raise NotInRevision(
                 f"nothing of triton_server({self.shown}) would be another on the other side",
                 found=f"its model repository is {self.repository}, its interpreter {self.python}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.builds.ignored import MOST_LOOKED_AT, Rules
+from pytest_gpuserve.builds.ignored import MOST_LOOKED_AT
 from pytest_gpuserve.builds.worktree import ReferenceBuilds
 from pytest_gpuserve.errors import NotInRevision
 from tests.support.plain_git import git, only_below
@@ -61,7 +61,7 @@ class Base:
     """
 
     def __init__(self, root: Path, *patterns: str, revision: str = "HEAD") -> None:
-        self.builds = ReferenceBuilds(root, Rules(patterns))
+        self.builds = ReferenceBuilds(root, patterns)
         place = self.builds.find(revision=revision, python=None).relocation.worktree
         assert place is not None
         self.place = place
