@@ -169,13 +169,10 @@ class BaselineStore:
         self._known[path] = change(path, decide)
 
 
-def differences(
-    stored: Mapping[str, str], now: Mapping[str, str], *, names: tuple[str, str] = ("baseline", "this run")
-) -> list[str]:
-    """What differs between two workloads, in words, with what the two are called."""
-    earlier, later = names
+def differences(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What differs between the workload of a baseline and that of this run, in words."""
     return [
-        f"{name}: {earlier} has {_shown(stored.get(name))}, {later} has {_shown(now.get(name))}"
+        f"{name}: baseline has {_shown(stored.get(name))}, this run has {_shown(now.get(name))}"
         for name in sorted(set(stored) | set(now))
         if stored.get(name) != now.get(name)
     ]

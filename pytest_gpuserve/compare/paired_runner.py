@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
@@ -72,6 +72,7 @@ def not_settled(problem: GpuserveError) -> Reason:
     return Reason(kind, f"it could not be settled side by side: {text}")
 
 
+@dataclass(eq=False, kw_only=True)
 class PairedRunner:
     """Where builds are compared side by side in this run.
 
@@ -80,30 +81,20 @@ class PairedRunner:
         reference_builds: Makes other revisions ready.
         kept: Keeps rounds from run to run; None where nothing is to be remembered.
         progress: Told how loads get on.
-        read_host: As in `Measurement`.
-        against: Whom every comparison is with, where that was asked for; None where baselines are stored.
+        read_host: Reads how fast the host is; None where that is not known, or does not matter.
+        against: Gives the build that every comparison is with, where that was asked for; None where baselines are
+            stored.
         starts: Owns the servers that comparisons share; whoever makes it ends it.
     """
 
-    def __init__(
-        self,
-        *,
-        here: RunEnvironment,
-        reference_builds: ReferenceBuilds,
-        kept: KeptFolder | None,
-        progress: Progress,
-        read_host: Callable[[], float | None],
-        against: Callable[[], ReferenceBuild] | None,
-        starts: SharedStarts,
-    ) -> None:
-        self.here = here
-        self.reference_builds = reference_builds
-        self.read_host = read_host
-        self.progress = progress
-        self.against = against
-        self.starts = starts
-        self._kept = kept
-        self._memories: dict[tuple[str, str], Memory] = {}
+    here: RunEnvironment
+    reference_builds: ReferenceBuilds
+    kept: KeptFolder | None
+    progress: Progress
+    read_host: Callable[[], float | None]
+    against: Callable[[], ReferenceBuild] | None
+    starts: SharedStarts
+    _memories: dict[tuple[str, str], Memory] = field(default_factory=dict, init=False)
 
     def compare_builds(self, spec: PairedSpec, reference_build: ReferenceBuild) -> SideBySide:
         """Compare a server with that of another revision or interpreter.
@@ -172,7 +163,7 @@ class PairedRunner:
         # A retry within this run goes on too, whether or not anything outlasts the run.
         known = (str(spec.subject), identity)
         if known not in self._memories:
-            self._memories[known] = Memory(self._kept, pair)
+            self._memories[known] = Memory(self.kept, pair)
         return self._memories[known]
 
     def _side_by_side(

@@ -184,13 +184,17 @@ def _beside(
             ReasonKind.SIDE_BY_SIDE,
             f"{'settled' if decided else 'looked at'} side by side with the baseline's commit",
         )
-        return paired.because(told, *only_code_compared(changes_since(stored, case.here)))
+        changed = "; ".join(changes_since(stored, case.here))
+        text = f"only the code was compared: both sides now have {changed}"
+        return paired.because(told, *([Reason(ReasonKind.SHARED_CHANGES, text)] if changed else []))
     reason = impossible or measurement.absent
     assert reason is not None
     if screened is not None and screened.has(ReasonKind.HOST_SHARED):
         return replace(screened, verdict=Verdict.INVALID).because(reason)
     if screened is not None and screened.reference is not None:
-        if screened.verdict.is_claim and _is_base_build(case, measurement, stored):
+        # The build of a server that somebody else runs is not known.
+        is_own_claim = screened.verdict.is_claim and measurement.is_own
+        if is_own_claim and case.paired_runner.is_base_build(stored, measurement.baseline_key):
             return outside_git(screened, "this checkout is the build of the baseline").because(BY_STORED, reason)
         return screened.because(BY_STORED, reason)
     if screened is not None and screened.verdict is Verdict.MISSING:
@@ -205,11 +209,6 @@ def _beside(
         reference=_mean(metric, stored.sessions),
         reasons=reasons,
     )
-
-
-def _is_base_build(case: TestLoads, measurement: Measurement, stored: Stored) -> bool:
-    # The build of a server that somebody else runs is not known.
-    return measurement.is_own and case.paired_runner.is_base_build(stored, measurement.baseline_key)
 
 
 def _why_alone(case: TestLoads, measurement: Measurement, metric: Metric) -> Reason | None:
@@ -258,14 +257,6 @@ def changes_since(stored: Stored, here: RunEnvironment) -> tuple[str, ...]:
     if last.host.id == here.host.id:
         changed += changes(msgspec.to_builtins(last.host), msgspec.to_builtins(here.host_record()), HOST_RULES)
     return tuple(changed)
-
-
-def only_code_compared(changed: tuple[str, ...]) -> tuple[Reason, ...]:
-    """What a comparison with the base commit cannot see, for both sides have it now."""
-    if not changed:
-        return ()
-    text = f"only the code was compared: both sides now have {'; '.join(changed)}"
-    return (Reason(ReasonKind.SHARED_CHANGES, text),)
 
 
 def may_begin_paired(case: TestLoads, measurement: Measurement, stored: Stored) -> bool:
