@@ -11,10 +11,10 @@ from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.measure.points import NotMeasured, pooled_value
 from pytest_gpuserve.report.results import RunResult
 from pytest_gpuserve.units import format_value
-from pytest_gpuserve.verdict.metric import METRICS, Metric
+from pytest_gpuserve.verdict.metric import METRICS
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpuserve.compare.assertions import Run
     from pytest_gpuserve.compare.baseline_store import BaselineKey, Workload
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.shape import LoadShape
     from pytest_gpuserve.measure.rounds import Round
     from pytest_gpuserve.measure.window import Session
+    from pytest_gpuserve.verdict.metric import Metric
     from pytest_gpuserve.verdict.reason import Reason
     from pytest_gpuserve.verdict.verdict import Judgement, ReferenceKind
 
@@ -138,19 +139,14 @@ class Measurement:
         except NotMeasured:
             return None
 
-    def known(self) -> Mapping[Metric, float]:
-        """All metrics that are known."""
-        values = {metric: self.value(metric) for metric in METRICS.values()}
-        return {metric: value for metric, value in values.items() if value is not None}
-
     def so_far(self) -> str:
         """Say in one line what was measured of a load that was cut short."""
         windows = [window for session in self.run.sessions for window in session.windows]
         requests = sum(window.requests for window in windows)
         values = ", ".join(
             f"{metric.name} {format_value(value, metric.unit)}"
-            for metric, value in self.known().items()
-            if not metric.on_request
+            for metric in METRICS.values()
+            if not metric.on_request and (value := self.value(metric)) is not None
         )
         measured = f"{values} of {requests} requests" if values else "nothing was measured yet"
         return f"interrupted by Ctrl-C, not decided: {measured}"

@@ -5,10 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 
-from pytest_gpuserve.builds.checkout import Revision
+from pytest_gpuserve.builds.base import HistoryCut, NotCommitted
+from pytest_gpuserve.builds.checkout import NoCheckout, Revision
+from pytest_gpuserve.builds.worktree import RevisionUnknown
+from pytest_gpuserve.compare.paired_runner import not_settled
+from pytest_gpuserve.compare.screen import changes_since
+from pytest_gpuserve.errors import GpuserveError, NotInRevision
 from pytest_gpuserve.experiment.pairing import BaseFailed
+from pytest_gpuserve.store.baseline import Stored
 from pytest_gpuserve.store.kept import KeptFolder
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.reason import ReasonKind
@@ -17,10 +24,11 @@ from tests.compare import world as world_module
 from tests.compare.vocabulary import cases
 from tests.compare.world import SAME, SHAPE, THROUGHPUT, WORSE, ask, loaded, target, text_of
 from tests.fakes.scripted_pairing import Build
-from tests.support.builders import COMMIT, here, on_gpu, streamed
+from tests.support.builders import COMMIT, entry, here, on_gpu, streamed
 from tests.support.rounds import window_at
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from tests.compare.world import World
@@ -185,6 +193,39 @@ def test_on_cpu_stored_numbers_decide_nothing(world: World) -> None:
     assert (alone.verdict, alone.change) == (Verdict.INCONCLUSIVE, None)
     assert "on cpu stored numbers decide nothing" in text_of(alone)
     assert "--stored-only" in text_of(alone)
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        (NotCommitted, ReasonKind.NOT_COMMITTED),
+        (HistoryCut, ReasonKind.COMMIT_UNKNOWN),
+        (RevisionUnknown, ReasonKind.COMMIT_UNKNOWN),
+        (NotInRevision, ReasonKind.NOT_SIDE_BY_SIDE),
+        (NoCheckout, ReasonKind.NOT_SIDE_BY_SIDE),
+    ],
+)
+def test_a_base_commit_that_cannot_be_compared_with_is_a_reason(problem: type[GpuserveError], kind: ReasonKind) -> None:
+    """It says what helps, unless that was said before anything was measured."""
+    reason = not_settled(problem("it is not there", remedies=["put it there"]))
+    assert reason.kind is kind
+    assert reason.text.startswith("it could not be settled side by side: it is not there")
+    assert ("put it there" in reason.text) is (problem is not NoCheckout)
+
+
+@pytest.mark.parametrize(
+    ("software", "expected"),
+    [
+        ({"python": "3.11.9"}, ()),
+        ({"python": "3.11.8"}, ("python 3.11.8 -> 3.11.9",)),
+        ({"python": "3.11.9", "torch": "2.8"}, ("torch 2.8 -> absent",)),
+        ({}, ("python absent -> 3.11.9",)),
+    ],
+)
+def test_changed_packages_are_named(software: Mapping[str, str], expected: tuple[str, ...]) -> None:
+    """A package that is another, gone or new since the recording is a change."""
+    recorded = Stored(msgspec.structs.replace(entry(), software=software), ())
+    assert changes_since(recorded, here()) == expected
 
 
 @pytest.mark.parametrize(
