@@ -11,7 +11,7 @@ import pytest
 from pytest_gpuserve.builds.base import HistoryCut, NotCommitted, NotInGit, find_base
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.store.files import same_recording
-from tests.support.plain_git import git, only_below
+from tests.support.plain_git import git, only_below, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -234,13 +234,6 @@ def test_what_is_not_committed_has_no_base(project: Project, exists: bool) -> No
     command = caught.value.remedies[0].split("`")[1].replace("git ", "git -c user.name=A -c user.email=a@b ")
     run(f"{command} --quiet --message=accept", project.root.parent)
     assert project.base() == project.head
-
-
-def run(command: str, cwd: Path) -> None:
-    """Run what a message proposes, as a user would in a shell."""
-    import subprocess
-
-    subprocess.run(command, shell=True, check=True, cwd=cwd, capture_output=True, timeout=60)
 
 
 def test_files_that_are_not_gits_are_told_apart(project: Project, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.builds.checkout import said_at_start, ways_to_restore
-from tests.support.plain_git import git, only_below
+from tests.support.plain_git import git, only_below, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,11 +49,6 @@ def merged(root: Path) -> None:
 def commands(lines: list[str]) -> list[str]:
     """The commands in messages."""
     return [command for line in lines for command in re.findall(r"`([^`]+)`", line)]
-
-
-def run(command: str, cwd: Path) -> None:
-    """Run a command as a user does in a shell."""
-    subprocess.run(command, shell=True, check=True, cwd=cwd, capture_output=True, timeout=60)
 
 
 @pytest.mark.parametrize("side", ["ours", "theirs"])

@@ -25,3 +25,8 @@ def git(root: Path, *arguments: str) -> str:
     """Run git as somebody; its output."""
     command = ["git", "-c", "user.name=A", "-c", "user.email=a@example.invalid", "-C", str(root), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+
+
+def run(command: str, cwd: Path) -> None:
+    """Run a command that a message proposes, as a user does in a shell."""
+    subprocess.run(command, shell=True, check=True, cwd=cwd, capture_output=True, timeout=60)
