@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from dataclasses import replace
 from itertools import takewhile
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
 from pytest_gpuserve.measure.rounds import ARMS, paired_value, round_point
 from pytest_gpuserve.measure.steady import MATERIAL_CHANGE
-from pytest_gpuserve.measure.window import Session, Start
 from pytest_gpuserve.measure.work import unknown_work, unlike_work
 from pytest_gpuserve.store.kept import KeptMetric
 from pytest_gpuserve.verdict.metric import COLD_START, METRICS
@@ -40,6 +38,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.pairing import Pairing
     from pytest_gpuserve.measure.rounds import Arm, Round
     from pytest_gpuserve.measure.streams import Streams
+    from pytest_gpuserve.measure.window import Session
     from pytest_gpuserve.store.kept import KeptFolder, Pair
     from pytest_gpuserve.verdict.metric import Metric
     from pytest_gpuserve.verdict.paired import Prior, RoundPoint
@@ -321,7 +320,7 @@ class SideBySide:
 
     def sessions(self, arm: Arm) -> list[Session]:
         """What was measured of one server, in the form of a load that was measured alone."""
-        return [session_of(measured, arm) for measured in self.rounds]
+        return [measured.session(arm) for measured in self.rounds]
 
     # -- judging
 
@@ -491,37 +490,3 @@ class SideBySide:
                 continue
         decision = asked.decision if looks == asked.looks else None
         return KeptMetric(asked.tolerance, looks, decision, tuple(differences))
-
-
-def session_of(measured: Round, arm: Arm) -> Session:
-    """One server's part of a round, in the form of a load that was measured alone.
-
-    The memory of a GPU that two servers were on at the same time is not known of either.
-    """
-    side = measured.sides[arm]
-    windows = measured.windows(arm)
-    if not measured.by_turns:
-        windows = tuple(
-            window if window.gpus is None else replace(window, gpus=replace(window.gpus, memory_bytes=None))
-            for window in windows
-        )
-    known = [seconds for seconds in side.cold_start_seconds if seconds is not None]
-    start = Start(
-        windows,
-        statistics.fmean(known) if known and len(known) == len(side.cold_start_seconds) else None,
-        foreign_cores=measured.foreign_cores,
-        client=side.client,
-        cold_start_parts=side.cold_start_parts,
-        settings=side.settings,
-        counters=side.counters,
-        telemetry=side.telemetry,
-        rejected=side.rejected,
-    )
-    return Session(
-        starts=(start,) if start.windows else (),
-        at=measured.at,
-        problems=measured.problems,
-        batch_sizes=side.batch_sizes,
-        answers=side.answers,
-        answers_checked=side.answers_checked,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping  # noqa: TC003 -- msgspec reads the annotations
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from pytest_gpuserve.measure.counters import Counters, ServerSetting  # noqa: TC001 -- msgspec reads the annotations
@@ -16,7 +16,7 @@ from pytest_gpuserve.measure.points import (
     value_of,
 )
 from pytest_gpuserve.measure.telemetry import Telemetry  # noqa: TC001 -- as above
-from pytest_gpuserve.measure.window import Client, Window
+from pytest_gpuserve.measure.window import Client, Session, Start, Window
 from pytest_gpuserve.units import format_fraction
 from pytest_gpuserve.verdict.metric import COLD_START, Metric, log_cost, requests_needed
 from pytest_gpuserve.verdict.paired import RoundPoint
@@ -220,3 +220,35 @@ class Round:
     def windows(self, arm: Arm) -> tuple[Window, ...]:
         """All windows of one server."""
         return tuple(window for block in self.blocks for window in block.of(arm))
+
+    def session(self, arm: Arm) -> Session:
+        """One server's part of the round, in the form of a load that was measured alone.
+
+        If both servers were on a GPU at the same time, its memory is not known for either of them.
+        """
+        side, windows = self.sides[arm], self.windows(arm)
+        if not self.by_turns:
+            windows = tuple(
+                window if window.gpus is None else replace(window, gpus=replace(window.gpus, memory_bytes=None))
+                for window in windows
+            )
+        known = [seconds for seconds in side.cold_start_seconds if seconds is not None]
+        start = Start(
+            windows,
+            statistics.fmean(known) if known and len(known) == len(side.cold_start_seconds) else None,
+            foreign_cores=self.foreign_cores,
+            client=side.client,
+            cold_start_parts=side.cold_start_parts,
+            settings=side.settings,
+            counters=side.counters,
+            telemetry=side.telemetry,
+            rejected=side.rejected,
+        )
+        return Session(
+            starts=(start,) if start.windows else (),
+            at=self.at,
+            problems=self.problems,
+            batch_sizes=side.batch_sizes,
+            answers=side.answers,
+            answers_checked=side.answers_checked,
+        )

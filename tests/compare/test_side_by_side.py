@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.compare.side_by_side import NOT_LOOKED_AT, session_of
+from pytest_gpuserve.compare.side_by_side import NOT_LOOKED_AT
 from pytest_gpuserve.measure.rounds import ARMS, ArmResult
-from pytest_gpuserve.measure.window import GpuUse
 from pytest_gpuserve.store.kept import KeptFolder, KeptMetric
 from pytest_gpuserve.verdict import verdict as verdict_module
 from pytest_gpuserve.verdict.metric import METRICS
@@ -192,22 +191,6 @@ def test_a_verdict_tells_its_numbers(change: float, verdict: Verdict) -> None:
     assert judgement.interval[0] < judgement.change < judgement.interval[1]
     assert judgement.windows == 4 * sum(len(measured.blocks) for measured in paired.rounds)
     assert judgement.detectable is None
-
-
-@pytest.mark.parametrize("by_turns", [False, True])
-def test_the_memory_of_a_shared_gpu_is_in_neither_session(*, by_turns: bool) -> None:
-    """It is that of both servers; a server's own windows, energy, and the memory that it had by turns, are told."""
-    made = round_of([math.log(2)], by_turns=by_turns)
-    (block,) = made.blocks
-    used = GpuUse(joules=50.0, memory_bytes=12e9, utilisation=0.5, sm_clock_mhz=1500.0)
-    windows = tuple(replace(window, gpus=used) for window in block.windows)
-    measured = replace(made, blocks=(replace(block, windows=windows),))
-    expected = used if by_turns else replace(used, memory_bytes=None)
-    for arm in ARMS:
-        assert [window.gpus for window in session_of(measured, arm).windows] == [expected] * 2
-        assert [window.gpus for window in session_of(made, arm).windows] == [None] * 2
-    base, candidate = (session_of(made, arm).windows[0].throughput for arm in ARMS)
-    assert candidate == pytest.approx(base / 2)
 
 
 # -- what is decided stays

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pytest_gpuserve.measure.histogram import BASE, Histogram
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
-from pytest_gpuserve.measure.rounds import ABBA, BAAB, ArmResult, Block, Round, paired_value, round_point
+from pytest_gpuserve.measure.rounds import ABBA, ARMS, BAAB, ArmResult, Block, Round, paired_value, round_point
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.measure.window import GpuUse, Window
 from pytest_gpuserve.verdict.metric import METRICS, Metric
@@ -244,3 +244,19 @@ def test_a_server_that_we_did_not_start_has_no_cold_start(unknown: tuple[float |
     measured = cold_starts(*((unknown, known) if arm == "base" else (known, unknown)))
     with pytest.raises(NotMeasured, match="cold_start is not known"):
         differences(COLD_START, measured)
+
+
+@pytest.mark.parametrize("by_turns", [False, True])
+def test_the_memory_of_a_shared_gpu_is_in_neither_session(*, by_turns: bool) -> None:
+    """It is that of both servers; a server's own windows, energy, and the memory that it had by turns, are told."""
+    made = round_of([math.log(2)], by_turns=by_turns)
+    (block,) = made.blocks
+    used = GpuUse(joules=50.0, memory_bytes=12e9, utilisation=0.5, sm_clock_mhz=1500.0)
+    windows = tuple(replace(window, gpus=used) for window in block.windows)
+    measured = replace(made, blocks=(replace(block, windows=windows),))
+    expected = used if by_turns else replace(used, memory_bytes=None)
+    for arm in ARMS:
+        assert [window.gpus for window in measured.session(arm).windows] == [expected] * 2
+        assert [window.gpus for window in made.session(arm).windows] == [None] * 2
+    base, candidate = (made.session(arm).windows[0].throughput for arm in ARMS)
+    assert candidate == pytest.approx(base / 2)
