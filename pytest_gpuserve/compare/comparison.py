@@ -83,8 +83,8 @@ class TestComparison(TestLoads):
         """Check a load of one server, or of two side by side, and add it to the test; the run is the first one's."""
         shape = replace(
             shape,
-            late_share=self.late_share,
-            requests_wanted=self.requests_wanted,
+            late_share=self.policy.late_share,
+            requests_wanted=self.policy.requests_wanted,
             foreign_cores=self.policy.foreign_cores,
         )
         for target in targets:
@@ -231,7 +231,7 @@ class TestComparison(TestLoads):
         # A base that could not be started once is not tried again for each metric.
         if measurement.absent is None:
             try:
-                return self.settle_beside(measurement, lambda paired: paired.judge(metric, self.tolerance_of(metric)))
+                return self.settle_beside(measurement, metric)
             except BaseFailed as problem:
                 measurement.absent = Reason(ReasonKind.NOT_SIDE_BY_SIDE, str(problem))
         return Judgement.missing(metric, "against", measurement.absent, value=measurement.value(metric))
@@ -240,13 +240,13 @@ class TestComparison(TestLoads):
         """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
         measurement = self.of(run)
         measure_alone(self, measurement)
-        judgement = judge_limit(measurement, metric, limit, tolerance=self.tolerance_of(metric))
+        judgement = judge_limit(measurement, metric, limit, tolerance=self.policy.tolerance_of(metric))
         return self._answer(measurement, judgement, "limit", holds=judgement.verdict.passes)
 
     def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """See ``assertions.Judge``."""
         measurement = self.of(run)
-        judgement = self.settle_beside(measurement, lambda paired: paired.judge_limit(metric, limit))
+        judgement = self.settle_beside(measurement, metric, limit=limit)
         return self._answer(measurement, judgement, "duel")
 
     def _answer(

@@ -12,7 +12,7 @@ from pytest_gpuserve.verdict.sequential import LOOKS
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from pytest_gpuserve.compare.assertions import Run
     from pytest_gpuserve.compare.baseline_store import BaselineStore
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Which verdicts fail, skip or record.
+    """The policy of a test: which verdicts fail, skip or record, its budget and its tolerances.
 
     Args:
         record_new: Whether loads without a baseline are recorded.
@@ -37,7 +37,7 @@ class Policy:
         foreign_cores: Cores that others may take while we measure, before a change is theirs rather than the build's.
         stored_only: Whether nothing is measured side by side with the base commit.
         one_at_a_time: Whether two servers of the test do not fit into memory together.
-        named: Metrics to which a marker of the test gives a tolerance.
+        tolerances: Tolerances that a marker of the test gives, by the names of their metrics.
     """
 
     record_new: bool
@@ -50,7 +50,30 @@ class Policy:
     foreign_cores: float
     stored_only: bool
     one_at_a_time: bool
-    named: frozenset[str]
+    tolerances: Mapping[str, float]
+
+    def tolerance_of(self, metric: Metric) -> float:
+        """The tolerance of a metric, as the test states it."""
+        return self.tolerances.get(metric.name, metric.default_tolerance)
+
+    @property
+    def requests_wanted(self) -> tuple[int, ...]:
+        """Requests that each start should have for what the test may compare: a start has as many as it can of these.
+
+        The test shows its metrics only when it compares. So these are the usual metrics and those that a marker names.
+        """
+        # How many gaps a request has is not known before it.
+        gated = (
+            metric
+            for name, metric in METRICS.items()
+            if (name in self.tolerances or not metric.on_request) and metric.times != "itl"
+        )
+        return tuple(sorted({requests_needed(metric, self.tolerance_of(metric)) for metric in gated}))
+
+    @property
+    def late_share(self) -> float:
+        """What the client may add to a load of the test: more where a marker names only wider tolerances."""
+        return late_share_within(min((self.tolerance_of(METRICS[name]) for name in self.tolerances), default=0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +114,7 @@ class TestLoads:
         nodeid: The test.
         baseline_store: The baselines of the device.
         paired_runner: Where builds are compared side by side.
-        policy: Which verdicts fail, skip or record.
-        tolerance_of: The tolerance of each metric, as the test states it.
+        policy: See there.
         on_look: Hears of every look before it is taken.
         may_wait: Asked when a comparison wants a fresh start: whether the test ends here, and runs again on it.
         earlier: That of an earlier try of the same test, whose sessions are kept: a retry is more data under the same
@@ -112,7 +134,6 @@ class TestLoads:
     baseline_store: BaselineStore
     paired_runner: PairedRunner
     policy: Policy
-    tolerance_of: Callable[[Metric], float]
     on_look: Callable[[Look], None]
     may_wait: Callable[[], bool]
     earlier: TestLoads | None = None
@@ -151,31 +172,17 @@ class TestLoads:
             measurement.show()
 
     @property
-    def requests_wanted(self) -> tuple[int, ...]:
-        """Requests that each start should have for what the test may compare: a start has as many as it can of these.
-
-        The test shows its metrics only when it compares. So these are the usual metrics and those that a marker names.
-        """
-        # How many gaps a request has is not known before it.
-        gated = (
-            metric
-            for name, metric in METRICS.items()
-            if (name in self.policy.named or not metric.on_request) and metric.times != "itl"
-        )
-        return tuple(sorted({requests_needed(metric, self.tolerance_of(metric)) for metric in gated}))
-
-    @property
-    def late_share(self) -> float:
-        """What the client may add to a load of the test: more where a marker names only wider tolerances."""
-        return late_share_within(min((self.tolerance_of(METRICS[name]) for name in self.policy.named), default=0.0))
-
-    @property
     def left_seconds(self) -> float:
         """Of the test's budget."""
         return self.policy.budget_seconds - self.spent_seconds()
 
-    def settle_beside(self, measurement: Measurement, judge: Callable[[SideBySide], Judgement]) -> Judgement:
+    def settle_beside(self, measurement: Measurement, metric: Metric, *, limit: float | None = None) -> Judgement:
         """Judge a load beside its base and measure to the next look, until it is decided or must stop.
+
+        Args:
+            measurement: The load, with its comparison side by side.
+            metric: Its metric.
+            limit: Of the ratio to the base's value; None to judge the change by the metric's tolerance.
 
         Raises:
             WaitsForStart: The look wants a fresh start, and the test is to wait for it.
@@ -186,7 +193,10 @@ class TestLoads:
         paired = measurement.paired
         assert paired is not None
         while True:
-            judgement = judge(paired)
+            if limit is None:
+                judgement = paired.judge(metric, self.policy.tolerance_of(metric))
+            else:
+                judgement = paired.judge_limit(metric, limit)
             # More rounds do not help a quantile that a single one has too few requests for.
             if judgement.verdict is not Verdict.INCONCLUSIVE or judgement.has(ReasonKind.TOO_FEW_REQUESTS):
                 return judgement

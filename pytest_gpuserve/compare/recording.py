@@ -46,7 +46,7 @@ def judge_recording(case: TestLoads, measurement: Measurement, metric: Metric, s
     unsound = unsound_judgement(case, measurement, metric)
     if unsound is not None:
         return unsound
-    value, tolerance = measurement.value(metric), case.tolerance_of(metric)
+    value, tolerance = measurement.value(metric), case.policy.tolerance_of(metric)
     shared = shared_host(case, measurement)
     if shared is not None:
         reason = shared.with_text(f"{shared}; a baseline recorded now would hide a regression later")

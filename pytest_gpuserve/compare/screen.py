@@ -107,7 +107,7 @@ def unsound_judgement(case: TestLoads, measurement: Measurement, metric: Metric)
         return Judgement.invalid(metric, "baseline", *run.invalid, value=measurement.value(metric))
     try:
         for session in run.sessions:
-            point(metric, session, case.tolerance_of(metric))
+            point(metric, session, case.policy.tolerance_of(metric))
     except TooFewRequests:
         return None
     except NotMeasured as problem:
@@ -156,7 +156,7 @@ def _screened(case: TestLoads, measurement: Measurement, metric: Metric, usable:
     unlike = unlike_work(*streams)
     if unlike is not None:
         return Judgement.invalid(metric, "baseline", unlike, value=measurement.value(metric))
-    judgement = stored_judgement(metric, usable, sessions, tolerance=case.tolerance_of(metric))
+    judgement = stored_judgement(metric, usable, sessions, tolerance=case.policy.tolerance_of(metric))
     shared = shared_host(case, measurement)
     # A server that is kept waiting batches better.
     if shared is None or (judgement.verdict is Verdict.PASS and metric.name != "batching_ratio"):
@@ -235,7 +235,7 @@ def _paired_with_base(case: TestLoads, measurement: Measurement, metric: Metric,
     # What was measured alone stays the run: further metrics are judged by it, as the baseline was measured alone.
     alone = list(measurement.run.sessions)
     try:
-        return case.settle_beside(measurement, lambda paired: paired.judge(metric, case.tolerance_of(metric)))
+        return case.settle_beside(measurement, metric)
     except BaseFailed as problem:
         # The comparison is kept for the time that it took.
         measurement.absent = not_settled(problem)
@@ -299,7 +299,7 @@ def spec_of(case: TestLoads, measurement: Measurement, stored: Stored | None) ->
         Terms(
             measurement.shape,
             requests_wanted=measurement.shape.requests_wanted,
-            tolerance=case.tolerance_of(METRICS["throughput"]),
+            tolerance=case.policy.tolerance_of(METRICS["throughput"]),
             most_foreign_cores=policy.foreign_cores,
             by_turns=policy.one_at_a_time,
             seed=f"{case.nodeid} {label} {here.revision.content or here.occasion}",

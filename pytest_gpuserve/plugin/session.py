@@ -181,7 +181,6 @@ class GateSession:
         """Make the gate of a test; one that is run again goes on with the sessions that it has."""
         settings, device = self.settings, self.here.device
         self._progress.begin(item.nodeid)
-        set_by_markers = tolerances(item, device.name)
         gate = TestComparison(
             item.nodeid,
             baseline_store=self._opened.baseline_store,
@@ -197,9 +196,8 @@ class GateSession:
                 foreign_cores=max(settings.foreign_cores, FOREIGN_SHARE * device.host.cores),
                 stored_only=settings.stored_only,
                 one_at_a_time=one_at_a_time(item, device.name),
-                named=frozenset(set_by_markers),
+                tolerances=tolerances(item, device.name),
             ),
-            tolerance_of=lambda metric: set_by_markers.get(metric.name, metric.default_tolerance),
             may_wait=self.laps.may_wait,
             earlier=self._gates.get(item.nodeid),
             on_look=self._progress.look,

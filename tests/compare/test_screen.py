@@ -69,7 +69,7 @@ def test_what_will_not_be_recorded_is_not_measured_to_its_end(world: World) -> N
 )
 def test_the_client_may_add_a_tenth_of_the_narrowest_tolerance(world: World, named: set[str], share: float) -> None:
     """Of those that a marker names: a load that is compared at 20 % is not INVALID for 1 % of it."""
-    world.next_run(named=frozenset(named))
+    world.next_run(tolerances={name: METRICS[name].default_tolerance for name in named})
     judge = world.judge()
     judge.measure(target(), SHAPE, None)
     assert judge.measurements[0].shape.late_share == pytest.approx(share)

@@ -158,7 +158,7 @@ class World:
             foreign_cores=1.0,
             stored_only=False,
             one_at_a_time=False,
-            named=frozenset(),
+            tolerances={},
         )
     )
 
@@ -241,7 +241,6 @@ class World:
             baseline_store=BaselineStore(self.folder / "baselines", self.here),
             paired_runner=self.paired_runner,
             policy=self.policy,
-            tolerance_of=lambda metric: metric.default_tolerance,
             on_look=lambda _: None,
             may_wait=lambda: False,
             earlier=earlier,
