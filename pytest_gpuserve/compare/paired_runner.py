@@ -183,7 +183,7 @@ class PairedRunner:
             name=name,
             memory=memory,
             prior_of=_priors(spec.stored, spec.subject.host, memory.past()),
-            most_foreign_cores=terms.most_foreign_cores,
+            most_foreign_cores=terms.shape.foreign_cores,
             kept=memory.remark or in_run,
         )
 

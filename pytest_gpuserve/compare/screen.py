@@ -292,16 +292,14 @@ def spec_of(case: TestLoads, measurement: Measurement, stored: Stored | None) ->
         measurement: The load.
         stored: Its baseline, which tells how far starts lie apart where it can be compared with.
     """
-    here, policy, label = case.here, case.policy, measurement.run.label
+    here, label = case.here, measurement.run.label
     return PairedSpec(
         Subject(case.nodeid, label, here.host.id, here.device_kind, dict(measurement.workload.must_match)),
         measurement.target,
         Terms(
             measurement.shape,
-            requests_wanted=measurement.shape.requests_wanted,
             tolerance=case.policy.tolerance_of(METRICS["throughput"]),
-            most_foreign_cores=policy.foreign_cores,
-            by_turns=policy.one_at_a_time,
+            by_turns=case.policy.one_at_a_time,
             seed=f"{case.nodeid} {label} {here.revision.content or here.occasion}",
         ),
         stored=None if why_absent(case, measurement, stored) or not may_screen(here.device) else stored,

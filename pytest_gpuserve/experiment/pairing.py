@@ -156,7 +156,7 @@ def _turn(
         with ExitStack() as stack:
             server_arm = start(arm, stack)
             monitor.up(server_arm.instance)
-            pace = server_arm.pace(terms.requests_wanted, terms.tolerance)
+            pace = server_arm.pace(terms.shape.requests_wanted, terms.tolerance)
             # While the server runs: after its end its use would be taken for that of others.
             cpu = read_cpu(our_processes(server_arm.members()))
             window = server_arm.turn(Pace(pace.settle, pace.window * TURNS_ALONE), seed=seed)
@@ -397,7 +397,7 @@ class Pairing:
             for server_arm in server_arms.values():
                 server_arm.warm_up(stack)
             terms = self._terms
-            paces = (arm.pace(terms.requests_wanted, terms.tolerance) for arm in server_arms.values())
+            paces = (arm.pace(terms.shape.requests_wanted, terms.tolerance) for arm in server_arms.values())
             pace = _slower(*paces)
             if not pair.is_measured:
                 pair.monitor.up(*pair.instances.values())
@@ -539,7 +539,7 @@ class Pairing:
                 return
             windows.append(window)
         taken = cores_taken_by_others(cpu, read_cpu(our_processes(_members(opened.server_arms.values()))))
-        if taken > self._terms.most_foreign_cores and opened.rejected - opened.disturbed.again < MOST_REJECTED:
+        if taken > self._terms.shape.foreign_cores and opened.rejected - opened.disturbed.again < MOST_REJECTED:
             opened.rejected += 1
             for server_arm in opened.server_arms.values():
                 server_arm.discard(windows)

@@ -61,7 +61,7 @@ def take_session(target: Target, shape: LoadShape, keep: Callable[[Session], Non
                 # Kept now, because the end of the server may yet be interrupted.
                 problems.extend(loaded.problems)
                 why = list(map(str, loaded.disturbances))
-                if shape.foreign_cores is not None and start.foreign_cores > shape.foreign_cores:
+                if start.foreign_cores > shape.foreign_cores:
                     why.append(f"others took {start.foreign_cores:.2f} of the host's cores")
                 if why and spare and not problems:
                     spare -= 1

@@ -86,10 +86,11 @@ class LoadShape:
         check: ``all`` checks every answer, ``some`` as many as disturb nothing.
         allowed_errors: Share of the requests that may fail.
         requests_wanted: Numbers of requests; a start is lengthened (up to three times) for the largest reachable one.
+            Side by side, windows are lengthened for it.
         baseline_clock_mhz: Mean SM clock under this load when its baseline was recorded, None if unknown. A window with
             a much slower clock is measured again.
-        foreign_cores: Cores that other processes may take, None for any number. A start in which they took more is
-            measured again, up to a limit.
+        foreign_cores: Cores that other processes may take, any number by default. A start, or a block side by side, in
+            which they took more is measured again, up to a limit.
         goodput: Objectives of a good answer; None if the test names none.
         source: Source of the load engines.
         late_share: Largest share that the client's lateness may add to the time of users or to an open loop's
@@ -112,7 +113,7 @@ class LoadShape:
     allowed_errors: float = 0.0
     requests_wanted: tuple[int, ...] = ()
     baseline_clock_mhz: float | None = field(default=None, compare=False)
-    foreign_cores: float | None = field(default=None, compare=False)
+    foreign_cores: float = field(default=math.inf, compare=False)
     goodput: Objectives | None = None
     source: EngineSource = field(default=LOCAL, compare=False)
     late_share: float = field(default=LATE_SHARE, compare=False)
@@ -273,16 +274,12 @@ class Terms:
 
     Args:
         shape: The load, which is the same for both.
-        requests_wanted: Numbers of answers of each server for a group of blocks: the largest reachable one counts.
         tolerance: The throughput's tolerance: a tighter one makes a window longer.
-        most_foreign_cores: Cores that other processes may take; a block with more is thrown away.
         by_turns: Whether only one of the servers may run at a time.
         seed: Seed of the coins.
     """
 
     shape: LoadShape
-    requests_wanted: tuple[int, ...]
     tolerance: float
-    most_foreign_cores: float
     by_turns: bool
     seed: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
@@ -99,7 +99,8 @@ class Stage:
         self, shape: LoadShape = USERS, *, alone: bool = False, on_gpu: bool = False, requests: int = 1
     ) -> Pairing:
         """Both, to be compared under this load; a seed makes it repeatable."""
-        terms = Terms(shape, requests_wanted=(1,), tolerance=0.05, most_foreign_cores=0.5, by_turns=alone, seed="s")
+        shape = replace(shape, requests_wanted=(1,), foreign_cores=0.5)
+        terms = Terms(shape, tolerance=0.05, by_turns=alone, seed="s")
         source = TelemetrySource([UUID], lambda: self.eyes, self.notes.append, clock=self.eyes.clock)
 
         def target(arm: Arm) -> Target:

@@ -90,15 +90,8 @@ class Deployments:
 
 def terms(schedule: Schedule | None = None, *, by_turns: bool = False, foreign_cores: float = 1000.0) -> Terms:
     """How two are compared here: in so short a time as tells anything at all."""
-    shape = LoadShape(schedule or Closed(USERS), warmup_seconds=0.3)
-    return Terms(
-        shape,
-        requests_wanted=(1,),
-        tolerance=0.05,
-        most_foreign_cores=foreign_cores,
-        by_turns=by_turns,
-        seed="a seed",
-    )
+    shape = LoadShape(schedule or Closed(USERS), warmup_seconds=0.3, requests_wanted=(1,), foreign_cores=foreign_cores)
+    return Terms(shape, tolerance=0.05, by_turns=by_turns, seed="a seed")
 
 
 @contextmanager
