@@ -9,14 +9,14 @@ if TYPE_CHECKING:
 
 
 class GpuserveError(Exception):
-    """Base of every error that a user can fix; its text is shown without a traceback.
+    """Base of all errors that a user can fix; its text is shown without a traceback.
 
     Args:
-        summary: What was needed and did not happen, in one sentence.
-        found: What was there instead.
-        looked: The places that were examined, in order.
-        remedies: What helps, each with the exact flag, argument or command.
-        log_tail: Last lines of the log that belongs to the failure.
+        summary: The step that failed, in one sentence.
+        found: The actual state.
+        looked: The examined places, in order.
+        remedies: Remedies, each with the exact flag, argument or command.
+        log_tail: Last lines of the log of the failure.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class UsageProblem(GpuserveError):
 
 
 class DeviceProblem(UsageProblem):
-    """The device that was asked for is not there, or cannot be used now."""
+    """The requested device is absent, or cannot be used now."""
 
 
 class ServerFailed(GpuserveError):
@@ -66,7 +66,7 @@ class ServerFailed(GpuserveError):
 
 
 class LoadFailed(GpuserveError):
-    """The load engine itself could not do its work; nothing that it measured may be used."""
+    """The load engine itself failed; its measurements must not be used."""
 
 
 class BaselineUnusable(GpuserveError):
@@ -74,4 +74,4 @@ class BaselineUnusable(GpuserveError):
 
 
 class NotInRevision(GpuserveError):
-    """The other revision has no such server, or nothing of it would be another there."""
+    """The other revision has no such server, or the server would be the same there."""

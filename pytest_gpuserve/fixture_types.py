@@ -1,4 +1,4 @@
-"""Fixtures that tests call: their arguments, for people, for annotations and for the program; heavy imports wait."""
+"""Types of callable fixtures: their arguments, for people, annotations and the program; heavy imports wait."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 class Load:
-    """What the ``load`` fixture is.
+    """Type of the ``load`` fixture.
 
     Args:
-        gate: Of the test, which ``load`` and ``duel`` share.
-        telemetry: Looks at the GPU while servers are loaded.
-        engine: Where the load engines come from.
+        gate: Comparison of the test, which ``load`` and ``duel`` share.
+        telemetry: Samples the GPU while servers are loaded.
+        engine: Source of the load engines.
     """
 
     def __init__(self, gate: TestComparison, telemetry: TelemetrySource, engine: EngineSource) -> None:
@@ -107,7 +107,7 @@ class Load:
 
 
 class MakeDuel:
-    """What the ``duel`` fixture is; made as ``Load`` is."""
+    """Type of the ``duel`` fixture; made as ``Load`` is."""
 
     def __init__(self, gate: TestComparison, telemetry: TelemetrySource, engine: EngineSource) -> None:
         self._gate = gate
@@ -133,7 +133,7 @@ class MakeDuel:
     ) -> Duel:
         """Load two servers side by side, in alternating blocks over fresh starts of both.
 
-        The result's metrics are ratios, the first server's value to the second's: ``assert duel.throughput >= 1.05``
+        The result's metrics are ratios, the first server's value to the second's. ``assert duel.throughput >= 1.05``
         holds if the data show that the first does at least 5 % more. The plugin measures until that is decided.
 
         Args:

@@ -1,4 +1,4 @@
-"""For packages that bring a kind of server of their own: what their tests check it with."""
+"""Checks for packages with a kind of server of their own, for use in their tests."""
 
 from __future__ import annotations
 
@@ -28,32 +28,32 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.base import ServerKind
 
 BUSY: Final = DISTURBANCES | {ReasonKind.STUCK_REQUESTS}
-"""What other work on the machine can make of a sound load of a sound server."""
+"""Problems that other work on the machine can cause for a sound load of a sound server."""
 
 
 class Unseen:
-    """A progress line that nobody looks at."""
+    """A progress line without a display."""
 
     def show(self, totals: Tick) -> None:
         """Take a tick."""
 
 
 def check_server_kind(target: Target, executed: Path | None = None, *, users: int = 12, seconds: float = 2.0) -> Start:
-    """Start a server, load it, end it, and see that all that its kind tells of it is so.
+    """Start a server, load it, end it, and check every report of its kind.
 
-    Every answer is right. What it counts in the measured windows alone is what its model itself counted then, and as
-    many as were sent. The parts of its cold start are no more than the whole. It is the same workload with another
-    interpreter. Nothing is left after its end. A machine that is too busy to tell skips the test.
+    Every answer is right. Its counts in the measured windows equal those of its model in that time, and the sent
+    requests. The parts of its cold start do not exceed the whole. It is the same workload with another interpreter.
+    After its end no process or folder is left. A machine that is too busy skips the test.
 
     Args:
         target: A request with ``expect=...``, which the model executes as one item.
         executed: The file to which the model, right after each batch, appends a line that begins with its size
-            and ``time.monotonic()``; None for a kind that counts nothing.
-        users: How many send it at the same time.
-        seconds: How long.
+            and ``time.monotonic()``; None for a kind without counters.
+        users: Number of concurrent users.
+        seconds: Measured time.
 
     Returns:
-        What was measured, of which settings and parts of the cold start are left to be asserted.
+        The measurement; settings and parts of the cold start are left to be asserted.
     """
     _check_description(target.server.kind)
     check = AnswerCheck((request.expect for request in target.requests), wants_all=True)
@@ -61,10 +61,10 @@ def check_server_kind(target: Target, executed: Path | None = None, *, users: in
     with target.started() as instance:
         load = LoadedStart(instance, target, shape, check, Unseen())
         start = load.measure()
-        assert instance.process is not None, "it was not started here"
+        assert instance.process is not None, "the server was not started here"
         processes = [*instance.process.tree(), *map(psutil.Process, instance.members())]
-    assert not [process for process in processes if process.is_running()], "processes are left after its end"
-    assert not instance.site.folder.exists(), f"its folder is left after its end: {instance.site.folder}"
+    assert not [process for process in processes if process.is_running()], "the server left processes after its end"
+    assert not instance.site.folder.exists(), f"the server left its folder after its end: {instance.site.folder}"
 
     assert {problem.kind for problem in load.problems} <= BUSY, load.problems
     assert check.checked == check.answers > 0
@@ -73,7 +73,7 @@ def check_server_kind(target: Target, executed: Path | None = None, *, users: in
     if not start.windows:
         pytest.skip(f"the machine is too busy: {load.problems}")
     if executed is None:
-        assert start.counters is None, "it counts, but the model's own notes are missing"
+        assert start.counters is None, "the server counts, but the model's own notes are missing"
     else:
         readings = [(before, after) for before, after in load.readings(start) if before and after]
         assert start.counters is not None, "read_counters() returns None"
@@ -83,11 +83,11 @@ def check_server_kind(target: Target, executed: Path | None = None, *, users: in
 
 
 def _check_description(kind: ServerKind) -> None:
-    """The description is texts alone, and the same on the other side of a comparison."""
+    """The description consists of texts, and is the same in the other build of a comparison."""
     told = kind.workload()
     texts = [*told.items(), *kind.information().items()]
     assert all(isinstance(text, str) for pair in texts for text in pair), texts
-    assert told == kind.workload(), "workload() is another one each time"
+    assert told == kind.workload(), "workload() changes from call to call"
     with tempfile.TemporaryDirectory() as folder:
         other = Path(folder, "python")
         other.symlink_to(sys.executable)
@@ -96,23 +96,22 @@ def _check_description(kind: ServerKind) -> None:
         except NotInRevision:
             return
     assert moved != kind, "relocated() changes nothing, and does not raise NotInRevision"
-    assert moved.workload() == told, "relocated() makes another workload of it"
+    assert moved.workload() == told, "relocated() changes the workload"
 
 
 def _check_counters(
     counted: Counters, requests: int, readings: list[tuple[CounterReading, CounterReading]], executed: Path
 ) -> None:
-    """What a server counted between these readings is what its model executed then, and what it was asked for."""
+    """A server's counts between these readings are its model's executions, and the requests."""
     lines = (line.split() for line in executed.read_text().splitlines())
     own = [
         int(size)
         for size, done, *_ in lines
         if any(before.at_seconds <= float(done) < after.at_seconds for before, after in readings)
     ]
-    assert own, f"its model notes no batch in {executed}"
+    assert own, f"its model did not note a batch in {executed}"
     batch_seconds = sum(after.at_seconds - before.at_seconds for before, after in readings) / len(own)
-    # What is executed at a reading, and while it takes its time, may be on either side of it; but between two windows
-    # it is in one of them.
+    # An execution during a reading may count before or after it. Between two windows it counts in one of them.
     each = [reading for both in readings for reading in both]
     edges = [reading for reading in each if sum(reading is other for other in each) == 1]
     unsure = sum(2 + edge.took_seconds / batch_seconds for edge in edges)
@@ -121,7 +120,7 @@ def _check_counters(
     assert counted.items / counted.batches == ratio, "batching ratio: counted, and by the model itself"
     if counted.batch_sizes:
         assert sum(counted.batch_sizes.values()) == counted.batches, counted.batch_sizes
-    # In the warm-up batches were executed that are not among them.
+    # The batches of the warm-up are not among them.
     sent = pytest.approx(requests, rel=0.1, abs=max(own) * unsure)
     assert counted.items == sent, "items: counted, and sent in the same time"
     if counted.requests is not None:

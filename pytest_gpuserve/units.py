@@ -1,6 +1,6 @@
-"""Units and the one place where numbers become text.
+"""Units, and the only functions that turn numbers into text.
 
-Inside the package a time is seconds (``float``, suffix ``_seconds`` or none in public results) or
+Inside the package a time is in seconds (``float``, suffix ``_seconds`` or none in public results) or
 nanoseconds (``int``, suffix ``_ns``).
 """
 
@@ -31,12 +31,12 @@ GiB = 2.0**30
 
 
 def utc_now() -> str:
-    """This moment, for people and files: ISO 8601 in UTC, to the second. Durations are never taken from it."""
+    """This moment, for people and files: ISO 8601 in UTC, to the second. It is not used for durations."""
     return dt.datetime.now(dt.timezone.utc).isoformat(timespec="seconds")
 
 
 def digest(text: str) -> str:
-    """Name a text without telling it: baselines are public, and a token may stand in a header or a variable."""
+    """Identify a text without revealing it: baselines are public, and a header or a variable may hold a token."""
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
@@ -108,7 +108,7 @@ _FORMATS: Final[Mapping[str, Callable[[float], str]]] = {
 
 
 def _scaled(value: float, units: Iterable[tuple[float, str]]) -> str:
-    """A number in the largest of these units in which it is at least one; empty if there is none."""
+    """A number in the largest of these units with a value of at least one; empty if there is no such unit."""
     if not math.isfinite(value):
         return ""
     for scale, unit in units:

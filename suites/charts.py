@@ -1,7 +1,7 @@
 """Charts of a suite's tables, each drawn into one SVG; the same numbers give the same file, byte for byte.
 
-Latencies are given in seconds and drawn in milliseconds. matplotlib is imported when something is drawn, and its
-state, pyplot's above all, is left as it was.
+Latencies are given in seconds and drawn in milliseconds. matplotlib is imported when a chart is drawn, and its state,
+including pyplot's, does not change.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 COLOURS: Final = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442")
-"""Okabe and Ito's, which the colour-blind tell apart too (https://jfly.uni-koeln.de/color/); black is for lines."""
+"""Colours of Okabe and Ito, which colour-blind people can distinguish (https://jfly.uni-koeln.de/color/); black is for
+lines."""
 
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
-"""Of lines, so that no series is told by its colour alone."""
+"""Styles of lines, so that series do not differ only in colour."""
 
 LINE_COLOUR: Final = "#000000"
 
 MOST_TICK_LABELS: Final = 16
-"""More labels than that would lie on each other: every second, third, ... is shown."""
+"""Most labels of an axis; with more, only every second, third, ... is shown."""
 
 STYLE: Final = {
     "svg.hashsalt": "pytest-gpuserve",
@@ -55,13 +56,13 @@ def latency_and_throughput(
 
     Args:
         path: The SVG to write; its folder is made.
-        labels: What was measured, such as ``batch 8``.
+        labels: Measured points, such as ``batch 8``.
         quantiles: Latencies in seconds by the quantile's name, one for each label.
-        throughput: One for each label.
+        throughput: A value for each label.
         throughput_label: Text of its axis, with the unit.
 
     Raises:
-        ValueError: There is nothing to draw, lengths differ, or a number is not finite.
+        ValueError: A list is empty, lengths differ, or a number is not finite.
     """
     _check("labels", labels, {**quantiles, "throughput": throughput}, needed=quantiles)
     width = 0.8 / len(quantiles)
@@ -86,18 +87,18 @@ def stacked(
     *,
     line_label: str = "Throughput (requests/s)",
 ) -> None:
-    """Draw what latencies are made of as stacked bars, and the throughput as a line on an axis of its own.
+    """Draw the components of latencies as stacked bars, and the throughput as a line on an axis of its own.
 
     Args:
         path: The SVG to write; its folder is made.
-        x: What the bars belong to, such as a concurrency; at equal distances.
-        components: Seconds by name, one for each bar; they are stacked in this order, the first at the bottom.
+        x: Positions of the bars, such as a concurrency; at equal distances.
+        components: Seconds by name, one for each bar, stacked in this order from the bottom.
         line: The throughput, one for each bar.
         x_label: Text of the axis below.
         line_label: Text of the throughput's axis, with the unit.
 
     Raises:
-        ValueError: There is nothing to draw, lengths differ, or a number is not finite.
+        ValueError: A list is empty, lengths differ, or a number is not finite.
     """
     _check("x", x, {**components, "line": line}, needed=components)
     with _drawn(path, width=_width(len(x))) as figure:
@@ -128,13 +129,13 @@ def panels(
         path: The SVG to write; its folder is made.
         x: Numbers, such as batch sizes; their order is kept.
         x_label: Text of the axis below, with the unit.
-        panels: Series by name, of each panel by its title, which names the unit; nothing is converted. None is a gap;
-            a panel of gaps alone says that it was not measured.
-        log_x: Whether x is drawn by powers of two.
+        panels: Series by name for each panel, by its title, which has the unit; values are not converted. None is a
+            gap; a panel of gaps says that it was not measured.
+        log_x: Whether x has a scale of powers of two.
 
     Raises:
-        ValueError: There is nothing to draw, lengths differ, a number is not finite, or x is not above 0 where its
-            logarithm is drawn.
+        ValueError: A list is empty, lengths differ, a number is not finite, or x is not above 0 on a logarithmic
+            scale.
     """
     _check(
         "x",
@@ -177,15 +178,15 @@ def tradeoff(
 
     Args:
         path: The SVG to write; its folder is made.
-        series: By name points of throughput, p99 in seconds, and a label, which may be empty.
+        series: Points of each series by name: throughput, p99 in seconds, and a label, which may be empty.
         throughput_label: Text of the axis below, with the unit.
 
     Raises:
-        ValueError: There is nothing to draw, or a number is not finite.
+        ValueError: All series are empty, or a number is not finite.
     """
     numbers = {name: [number for point in points for number in point[:2]] for name, points in series.items()}
     if not any(numbers.values()):
-        raise ValueError("nothing to draw: no point in any series")
+        raise ValueError("no series has a point to draw")
     _check_finite(numbers)
     with _drawn(path, width=6.4) as figure:
         axes = figure.subplots()
@@ -208,7 +209,7 @@ def _drawn(path: Path, *, width: float) -> Iterator[Figure]:
     from matplotlib import style  # noqa: PLC0415 -- see the module's docstring
     from matplotlib.figure import Figure  # noqa: PLC0415 -- as above
 
-    # "default" first: whoever draws may have settings of their own.
+    # "default" first, because the caller may have settings of its own.
     with style.context(["default", STYLE]):
         figure = Figure(figsize=(width, 3.6), layout="constrained")
         yield figure
@@ -231,7 +232,7 @@ def _name_places(axes: Axes, labels: Sequence[str]) -> None:
 
 
 def _legend(figure: Figure) -> None:
-    """One legend above all axes, each name once."""
+    """A common legend above all axes, each name once."""
     named: dict[str, Artist] = {}
     for axes in figure.axes:
         handles, labels = axes.get_legend_handles_labels()
@@ -243,10 +244,10 @@ def _legend(figure: Figure) -> None:
 def _check(
     what: str, x: Sequence[object], columns: Mapping[str, Sequence[float | None]], *, needed: Iterable[object]
 ) -> None:
-    """Compare lengths, and see that there is something to draw.
+    """Compare lengths, and check that the lists are not empty.
 
     Raises:
-        ValueError: There is not, lengths differ, or a number is not finite.
+        ValueError: A list is empty, lengths differ, or a number is not finite.
     """
     if not len(x) or not list(needed):
         raise ValueError("nothing to draw: " + ("no numbers" if len(x) else f"{what} is empty"))
@@ -276,7 +277,7 @@ def _text(value: float | str) -> str:
 
 
 def _width(bars: int) -> float:
-    """Inches for so many bars."""
+    """Width in inches for this number of bars."""
     return min(16.0, max(6.4, 0.35 * bars))
 
 

@@ -1,4 +1,4 @@
-"""What a suite needs beside what every environment has, and what is said where it is not there."""
+"""Special needs of a suite, and the skips without them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Final
 import pytest
 
 DEFAULT_COMPILER: Final = "g++"
-"""What inductor runs on Linux where the variable CXX names no other; it looks for no further one."""
+"""Inductor's compiler on Linux unless the variable CXX names another; it searches no further one."""
 
 
 def needs_triton() -> None:
-    """Skip a test where Triton's wheel is not installed: it is not made for every Python, and needs numpy below 2."""
+    """Skip a test without Triton's wheel, which does not exist for every Python, and needs numpy below 2."""
     if find_spec("pytriton") is None:
         pytest.skip("Triton is not installed: pip install 'pytest-gpuserve[pytriton]' (Python 3.12 or older, x86-64)")
 
 
 def needs_cpp_compiler() -> None:
-    """Skip a test in which inductor compiles for the CPU where it would not find a C++ compiler."""
+    """Skip a test if inductor, which compiles for the CPU, would not find a C++ compiler."""
     compiler = os.environ.get("CXX", DEFAULT_COMPILER)
     if shutil.which(compiler) is None:
-        pytest.skip(f"there is no C++ compiler {compiler!r}, with which torch.compile makes its kernels: install g++")
+        pytest.skip(f"the C++ compiler {compiler!r}, which torch.compile needs, is not installed: install g++")

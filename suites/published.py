@@ -1,8 +1,8 @@
-"""Numbers that others printed of the suites' systems: ``baselines/<device>/published/<suite>.json``.
+"""Numbers that others published for the suites' systems: ``baselines/<device>/published/<suite>.json``.
 
 A record has its document and line, the throughput as printed, and its values in a baseline's units (requests a second,
-seconds, bytes, shares). What was not printed is not there. It is one value without samples, so that a test compares it
-as a limit, with a share by which another host, driver and package may differ.
+seconds, bytes, shares). Values that were not printed are absent. A record is one value without samples. So a test
+compares it as a limit, with a share for differences of host, driver and packages.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ import pytest
 BASELINES: Final = Path(__file__).parents[1] / "baselines"
 
 LEAST: Final = 0.9
-"""Of a printed value of which more is better."""
+"""Share of a printed value that must be reached, if more is better."""
 
 MOST: Final = 1.1
-"""Of a printed value of which less is better."""
+"""Share of a printed value that must not be exceeded, if less is better."""
 
 NAMELESS: Final = "unnamed"
-"""Folder of what was printed of a device that nobody named."""
+"""Folder of numbers for a device without a name."""
 
 
 def records_of(suite: str) -> dict[str, list[dict[str, Any]]]:
-    """Read a suite's records, by the devices that they are of."""
+    """Read a suite's records, by their devices."""
     files = sorted(BASELINES.glob(f"*/published/{suite}.json"))
     return {file.parents[1].name: json.loads(file.read_text(encoding="utf-8"))["entries"] for file in files}
 
 
 def published(device: str, suite: str, **keys: str | float) -> dict[str, float]:
-    """The values of the one record that keywords describe; the test is skipped where this device has none.
+    """The values of the one record with these keywords; the test is skipped if this device has none.
 
     Raises:
-        ValueError: No record has such a keyword, or several records are left.
+        ValueError: No record has such keywords, or several records match.
     """
     records = records_of(suite)
     unknown = keys.keys() - {name for each in records.values() for record in each for name in record["keys"]}

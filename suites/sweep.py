@@ -77,7 +77,7 @@ class Sweep:
 
 
 def measured(run: Run) -> dict[str, Value]:
-    """What every row says of its run; latencies in seconds, None for what is not known."""
+    """Common columns of every row; latencies in seconds, None for unknown values."""
     summary = run.summary
     return {
         "throughput": summary.throughput,
@@ -98,7 +98,7 @@ def measured(run: Run) -> dict[str, Value]:
 
 
 def known(read: Callable[[], float]) -> float | None:
-    """What ``read`` returns; None where it was not measured."""
+    """Result of ``read``; None if it was not measured."""
     try:
         return read()
     except NotMeasured:

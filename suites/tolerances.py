@@ -1,4 +1,4 @@
-"""What the suites tolerate on a CPU that they share with whatever else its host does."""
+"""Tolerances of the suites on a CPU that they share with other work of its host."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ CPU_TOLERANCES = pytest.mark.gpuserve(
     batching_ratio=0.25,
     cold_start=0.6,
 )
-"""Two cores of a shared host give one build up to 15 % less from start to start, so that what a GPU tolerates could
-not be decided there within a test's budget; but a server that is 30 % slower is to be found, within one or two rounds
-side by side. How much faster one hour is than another does not count there: both servers have the same hour, and what
-a stored baseline says of a change is settled so.
+"""Tolerances for two cores of a shared host, which give one build up to 15 % less from start to start.
+
+A GPU's tolerances could not be decided there within a test's budget. But a server that is 30 % slower must be found,
+within one or two rounds side by side. Differences between hours do not count there, because both servers have the same
+hour, and a stored baseline's verdict is settled that way.
 """

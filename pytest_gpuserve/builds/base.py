@@ -7,7 +7,7 @@ import shlex
 from functools import cache
 from typing import TYPE_CHECKING
 
-from pytest_gpuserve.builds.git import FULL_HISTORY, ask_git, git_text
+from pytest_gpuserve.builds.git import FULL_HISTORY, git_text, query_git
 from pytest_gpuserve.errors import GpuserveError
 
 if TYPE_CHECKING:
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class NotCommitted(GpuserveError):
-    """The entry is not in HEAD as it is on the disk, so that no commit has brought it yet."""
+    """HEAD does not have the entry as it is on disk, so no commit has brought it yet."""
 
 
 class NotInGit(GpuserveError):
-    """The file is outside of the checkout, or git ignores it."""
+    """The file is outside the checkout, or git ignores it."""
 
 
 class HistoryCut(GpuserveError):
@@ -28,23 +28,23 @@ class HistoryCut(GpuserveError):
 
 
 def find_base(top: Path, path: Path, is_same: Callable[[bytes], bool]) -> str:
-    """Find the commit that brought an entry as it is now.
+    """Find the commit that brought the present content of an entry.
 
-    The history of the file is read newest first, and no further than to that commit. A file that was moved or renamed
-    is followed. If a merge joins two histories, the entry is followed to the side that it comes from.
+    The history of the file is read newest first, and only up to that commit. A moved or renamed file is followed. If a
+    merge joins two histories, the entry is followed into the one that it comes from.
 
     Args:
         top: Top folder of the checkout.
         path: The baseline file.
-        is_same: Whether a version of the file has the entry as it is now.
+        is_same: Whether a version of the file has the entry's present content.
 
     Returns:
         The full hash of the commit.
 
     Raises:
         NotCommitted: HEAD does not have the entry.
-        NotInGit: The file is not git's.
-        HistoryCut: It cannot be told, because the clone is shallow.
+        NotInGit: git does not track the file.
+        HistoryCut: The clone is shallow, so the commit is unknown.
         GpuserveError: git does not read a version of the file.
     """
     place, checkout = path.resolve(), top.resolve()
@@ -74,16 +74,16 @@ def find_base(top: Path, path: Path, is_same: Callable[[bytes], bool]) -> str:
         )
     start = head
     while True:
-        # The newest commit that has changed the file, so that it has the entry as it is at the start.
+        # This is the newest commit that changed the file, so it has the entry's present content.
         commit = _known(checkout, "rev-list", "-1", start, "--", f":(top,literal){name}")
         if not commit:
-            raise GpuserveError("git does not tell the history of a file", looked=[f"{checkout}: {name}"])
+            raise GpuserveError("git does not list the history of a file", looked=[f"{checkout}: {name}"])
         parents = _parents(checkout, commit)
         earlier = next((place for place in _places(checkout, commit, parents, name) if has(*place)), None)
         if earlier is None:
             break
         start, name = earlier
-    if not all(ask_git(checkout, "cat-file", "-e", parent).done for parent in parents):
+    if not all(query_git(checkout, "cat-file", "-e", parent).done for parent in parents):
         raise HistoryCut(
             "the clone ends before the commit that brought the baseline entry",
             found=f"its history begins at {commit[:12]}",
@@ -93,29 +93,29 @@ def find_base(top: Path, path: Path, is_same: Callable[[bytes], bool]) -> str:
 
 
 def committing(top: Path, name: str) -> str:
-    """The command that commits a file, tracked or not, with what is staged already."""
+    """Command that commits a file, tracked or not, with the staged changes."""
     here = shlex.quote(str(top))
     return f"`git -C {here} add -- {shlex.quote(name)} && git -C {here} commit`"
 
 
 @cache
 def _known(top: Path, *arguments: str) -> str | None:
-    """The output of a git command about commits by their hashes: all entries of a file walk the same commits."""
+    """Output of a git command on commits by their hashes, cached for other entries of the file."""
     return git_text(top, *arguments)
 
 
 def _is_ignored(top: Path, name: str) -> bool:
-    return ask_git(top, "check-ignore", "--quiet", "--", name).done
+    return query_git(top, "check-ignore", "--quiet", "--", name).done
 
 
 def _parents(top: Path, commit: str) -> list[str]:
-    """The parents of a commit, also those that a shallow clone does not have."""
+    """The parents of a commit, including those that a shallow clone does not have."""
     head, _, _ = (_known(top, "cat-file", "commit", commit) or "").partition("\n\n")
     return [line.removeprefix("parent ") for line in head.splitlines() if line.startswith("parent ")]
 
 
 def _places(top: Path, commit: str, parents: Iterable[str], name: str) -> Iterator[tuple[str, str]]:
-    """Where a file of a commit may have been in its parents: by the same name, or by the one that it was moved from."""
+    """Possible places of a commit's file in its parents: the same name, or the one that it was moved from."""
     yield from ((parent, name) for parent in parents)
     for parent in parents:
         listed = _known(top, "diff-tree", "-r", "-M", "--diff-filter=R", "--name-status", "-z", parent, commit) or ""

@@ -1,4 +1,4 @@
-"""The state of the user's checkout: its commit, what of it is not that commit, and what helps where it is broken."""
+"""State of the user's checkout: its commit, its differences from that commit, and remedies for a broken one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pytest_gpuserve.builds.git import FULL_HISTORY, ask_git, git_text
+from pytest_gpuserve.builds.git import FULL_HISTORY, git_text, query_git
 from pytest_gpuserve.errors import UsageProblem
 
 if TYPE_CHECKING:
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 
 class NoCheckout(UsageProblem):
-    """There is no checkout, or git does not read it."""
+    """The folder is not in a checkout, or git does not read it."""
 
 
 _OTHERWISE: Final = "or compare with the packages of another interpreter: --against-python=EXE"
 
 
 def checkout_of(root: Path) -> Path:
-    """The top folder of the checkout that a folder is in.
+    """Top folder of the checkout that contains a folder.
 
     Raises:
-        NoCheckout: It is in none, git does not trust it, or there is no git.
+        NoCheckout: The folder is not in a checkout, git does not trust it, or git is not installed.
     """
-    answer = ask_git(root, "rev-parse", "--show-toplevel")
+    answer = query_git(root, "rev-parse", "--show-toplevel")
     if answer.done:
         return Path(answer.text)
     trusting = re.search(r"git config --global --add safe\.directory .+", answer.text)
@@ -46,10 +46,10 @@ def checkout_of(root: Path) -> Path:
 
 
 LARGEST_READ_BYTES: Final = 8 * 2**20
-"""A changed or new file above this is known by its size and the time of its last change, not by what is in it."""
+"""Largest changed or new file that is read; a larger one is identified by its size and the time of its last change."""
 
 DERIVED: Final = frozenset({"__pycache__"})
-"""Folders of files that Python makes of the sources: a run that writes them has not changed the code."""
+"""Folders of bytecode, which is not a change of the code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,13 @@ class Revision:
     """A state of a checkout.
 
     Args:
-        commit: The full hash; None outside of git or before the first commit.
-        clean: Whether the checkout is that commit, unchanged but for baseline files.
-        content: Hash of all files that would run, but the baselines: those of the commit, with what was changed, added
-            or removed since. Committing these changes leaves it as it is (but where git turns what is on the disk into
-            something else, line ends for instance). Files that git ignores are no part of it, nor is bytecode; of a
-            changed file above `LARGEST_READ_BYTES` only size and time count. None where that is not known.
-        top: Top folder of the checkout, without links; None outside of git.
+        commit: The full hash; None outside git or before the first commit.
+        clean: Whether the checkout is that commit without changes, except in baseline files.
+        content: Hash of all files that would run, without baselines: those of the commit, with changes, additions and
+            removals since. A commit of these changes does not alter it, unless git converts files (line ends, for
+            example). Ignored files and bytecode are left out. A changed file above `LARGEST_READ_BYTES` counts by size
+            and time. None if unknown.
+        top: Top folder of the checkout, without links; None outside git.
     """
 
     commit: str | None
@@ -72,10 +72,10 @@ class Revision:
     top: Path | None = None
 
     def counts(self, path: Path) -> str:
-        """From when on a baseline that was recorded here counts, as an end of a sentence; empty outside of git.
+        """Condition from which a baseline that was recorded here counts, as the end of a sentence; empty outside git.
 
         Args:
-            path: Its file.
+            path: The baseline file.
         """
         if self.top is None or not path.resolve().is_relative_to(self.top):
             return ""
@@ -83,11 +83,11 @@ class Revision:
 
 
 def read_revision(root: Path, baseline_dir: Path) -> Revision:
-    """Ask git for the state of a checkout; without git, or when it does not answer, nothing is known and not clean.
+    """Read the state of a checkout. If git is absent or fails, the state is unknown and not clean.
 
     Args:
         root: A folder of the checkout, not necessarily its top: code beside it counts as well.
-        baseline_dir: Where changes do not count; that it is the whole checkout is no reason to call that clean.
+        baseline_dir: Folder whose changes do not count. If it is the whole checkout, that is not called clean.
     """
     commit = git_text(root, "rev-parse", "--verify", "HEAD")
     top = git_text(root, "rev-parse", "--show-toplevel")
@@ -96,7 +96,7 @@ def read_revision(root: Path, baseline_dir: Path) -> Revision:
     checkout = Path(top).resolve()
     apart = _apart(checkout, baseline_dir)
     paths = [":(top)", *([f":(top,exclude,literal){apart}"] if apart else [])]
-    # All is asked for by name, because a user's configuration may hide some of it.
+    # All options are given, because a user's configuration may hide some of the output.
     kinds = ("--no-renames", "--untracked-files=all", "--ignore-submodules=none")
     changes = git_text(root, "status", "--porcelain", "-z", *kinds, "--", *paths)
     content = None if changes is None else _content(checkout, apart, "HEAD", changes)
@@ -104,19 +104,19 @@ def read_revision(root: Path, baseline_dir: Path) -> Revision:
 
 
 def content_of(root: Path, baseline_dir: Path | None, commit: str) -> str | None:
-    """The `Revision.content` of a checkout of a commit, unchanged; None without git.
+    """The `Revision.content` of a commit's checkout without changes; None without git.
 
     Args:
         root: A folder of the checkout.
-        baseline_dir: As in `read_revision`; None where there is none.
-        commit: As git knows it.
+        baseline_dir: As in `read_revision`, or None.
+        commit: A commit that git knows.
     """
     checkout = checkout_of(root).resolve()
     return _content(checkout, "" if baseline_dir is None else _apart(checkout, baseline_dir), commit)
 
 
 def _apart(checkout: Path, baseline_dir: Path) -> str:
-    """The folder of the baselines as git names it; empty where it is not a part of the checkout."""
+    """The folder of the baselines by git's name; empty outside the checkout."""
     baselines = baseline_dir.resolve()
     if baselines == checkout or not baselines.is_relative_to(checkout):
         return ""
@@ -124,10 +124,10 @@ def _apart(checkout: Path, baseline_dir: Path) -> str:
 
 
 def _content(checkout: Path, apart: str, commit: str, changes: str = "") -> str | None:
-    """Hash the files of a commit, but those in one folder, with what is on the disk where git's status names changes.
+    """Hash the files of a commit, except those in one folder; changed files are read from the disk.
 
     Args:
-        changes: Each is ``XY path``, ended by a NUL; the path is relative to the top.
+        changes: Output of git's status: ``XY path`` entries, each ended by a NUL, with paths relative to the top.
     """
     listing = git_text(checkout, "ls-tree", "-r", "-z", "--full-tree", commit)
     if listing is None:
@@ -141,7 +141,7 @@ def _content(checkout: Path, apart: str, commit: str, changes: str = "") -> str 
         try:
             line = _line(checkout, path)
         except OSError:
-            # A file that cannot be read now may well be read by the server.
+            # A file that cannot be read now may be readable for the server.
             return None
         files.pop(path, None)
         if line:
@@ -151,7 +151,7 @@ def _content(checkout: Path, apart: str, commit: str, changes: str = "") -> str 
 
 
 def _line(checkout: Path, path: str) -> str:
-    """A file on the disk as git would list it after a commit; empty if it is gone."""
+    """A file on disk as git would list it after a commit; empty if it was removed."""
     place = checkout / path
     try:
         status = place.lstat()
@@ -168,9 +168,9 @@ def _line(checkout: Path, path: str) -> str:
 
 
 def _inner(place: Path, path: str) -> str:
-    """A folder on the disk as git would list it: a repository of its own, or nothing."""
+    """A folder on disk as git would list it: a repository of its own, or empty."""
     if not (place / ".git").exists():
-        # A folder where there was a file: the files in it are listed by themselves.
+        # A folder that replaces a file: the files in it are listed separately.
         return ""
     inner = read_revision(place, place)
     if inner.content is None:
@@ -179,7 +179,7 @@ def _inner(place: Path, path: str) -> str:
 
 
 def _blob(content: bytes) -> str:
-    """The hash by which git names a file's content: of ``blob SIZE NUL content``."""
+    """Hash of git for a file's content: of ``blob SIZE NUL content``."""
     return hashlib.sha1(b"blob %d\0%s" % (len(content), content), usedforsecurity=False).hexdigest()
 
 

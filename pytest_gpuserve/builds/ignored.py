@@ -1,4 +1,4 @@
-"""What git ignores in the checkout is linked into the base's folder, but for what is built or cached."""
+"""Files that git ignores in the checkout: they are linked into the base's folder, except built and cached ones."""
 
 from __future__ import annotations
 
@@ -17,32 +17,32 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 COMPILED: Final = ("*.so", "*.so.*", "*.pyd", "*.dylib")
-"""Names of compiled artefacts, which are the candidate's."""
+"""Names of compiled files, which belong to the candidate."""
 
 CACHES: Final = (
     *(".git", "__pycache__", "*.pyc", ".pytest_cache", ".mypy_cache", ".ruff_cache", ".hypothesis", ".tox", ".nox"),
     *(".eggs", ".ipynb_checkpoints", ".coverage", ".coverage.*", "htmlcov", "node_modules"),
 )
-"""What is not linked, because no server needs it, or makes it anew."""
+"""Files that are not linked, because servers do not need them, or make them anew."""
 
 BUILT: Final = ("build/", "dist/", "target/", "cmake-build-*/", "*.egg-info", "*.o", *COMPILED)
-"""What is not linked, because it is built from the candidate's code."""
+"""Files that are not linked, because they are built from the candidate's code."""
 
 ENVIRONMENTS: Final = ("pyvenv.cfg", "conda-meta")
-"""What a virtual environment has in it; it is not moved, so that both builds run the same one."""
+"""Marker files of a virtual environment, which is not moved, so that both builds run the same one."""
 
 MOST_LOOKED_AT: Final = 5_000
-"""Files of a linked folder of which is known whether they changed; of a larger folder nothing is said."""
+"""Most files of a linked folder whose changes are watched; a larger folder is not watched."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Which ignored files are linked: the last pattern that matches a path, or else a folder that it is in, says so.
+    """Choice of the ignored files to link: the last pattern that matches a path, or else its folder, decides.
 
     Args:
-        patterns: Of the ini setting ``gpuserve_base_files``, after `CACHES` and `BUILT`. ``!PATTERN`` leaves out. A
-            pattern with a slash is of the path from the top of the checkout, any other of a name; a slash at its end is
-            of folders.
+        patterns: Values of the ini setting ``gpuserve_base_files``, after `CACHES` and `BUILT`. ``!PATTERN`` leaves
+            out. A pattern with a slash matches the path from the top of the checkout, any other a name. A slash at its
+            end restricts it to folders.
     """
 
     patterns: tuple[str, ...]
@@ -65,7 +65,7 @@ class Rules:
         return wanted
 
     def reaches_below(self, name: str) -> bool:
-        """Whether a pattern is of something in a folder, so that it cannot be linked, or left out, as a whole."""
+        """Whether a pattern matches a file in a folder, which then cannot be linked, or left out, as a whole."""
         depth = name.count("/") + 1
         for pattern in self.patterns:
             parts = pattern.removeprefix("!").strip("/").split("/")
@@ -93,19 +93,19 @@ def _is_environment(folder: Path) -> bool:
 
 
 class LinkedFiles:
-    """Links from a base's folder to what git ignores in the checkout, and its empty folders, which git does not keep.
+    """Links from a base's folder to ignored files and folders of the checkout, and to its empty folders.
 
-    A folder that is ignored as a whole is one link. What the base has itself stays its own. A folder that only the
-    candidate has files in is the candidate's, with all that is ignored in it.
+    A folder that is ignored as a whole is one link. The base's own files stay. A folder whose files only the candidate
+    has belongs to the candidate, with all ignored files in it.
 
     Args:
         top: Top folder of the checkout.
         base: Top folder of the base, with the files of its commit.
-        rules: What is linked.
+        rules: Choice of the linked files.
 
     Attributes:
-        base: See above.
-        left_out: What is ignored and not linked, beside caches and virtual environments.
+        base: Top folder of the base.
+        left_out: Ignored files that are not linked, besides caches and virtual environments.
 
     Raises:
         GpuserveError: A link cannot be made.
@@ -132,11 +132,11 @@ class LinkedFiles:
                     self._add_empty(name.rstrip("/"))
         except OSError as problem:
             raise GpuserveError(
-                "what git ignores could not be linked into the base's folder", found=str(problem), looked=[str(base)]
+                "ignored files could not be linked into the base's folder", found=str(problem), looked=[str(base)]
             ) from problem
 
     def remarks(self) -> Iterator[str]:
-        """What a report says of them: what is not linked though a server may need it, and what changed meanwhile."""
+        """Remarks for a report: files that are not linked although a server may need them, and changes meanwhile."""
         if self._compiled:
             yield (
                 f"the base does not have {_some(self._compiled)}, which git ignores because it is compiled;"
@@ -145,13 +145,12 @@ class LinkedFiles:
             )
         shared = [file for files in self._before.values() for file in files if _is_compiled(file)]
         if shared:
-            yield f"both builds run {_some(shared)}, which git ignores: a change in it is not seen"
+            yield f"both builds run {_some(shared)}, which git ignores, so changes in it are not seen"
         changed = [name for name, files in self._before.items() if _files(self._top / name) != files]
         if changed:
             yield (
-                f"{_some(changed)} changed during the run, and both builds share it, because git ignores it; a server"
-                " that writes there needs another place, or `gpuserve_base_files = !"
-                f"{changed[0]}` keeps it from the base"
+                f"{_some(changed)} changed during the run, and both builds share it, because git ignores it. Let the"
+                f" server write elsewhere, or keep it from the base with `gpuserve_base_files = !{changed[0]}`"
             )
 
     def _add(self, name: str) -> None:
@@ -162,7 +161,7 @@ class LinkedFiles:
             for entry in sorted(source.iterdir()):
                 self._add(f"{name}/{entry.name}")
             return
-        # A base that is made inside of an ignored folder must not hold itself.
+        # A base inside an ignored folder must not contain itself.
         if os.path.lexists(place) or self.base.is_relative_to(source.resolve()):
             return
         if wanted and self._has_parent(name):
@@ -174,14 +173,14 @@ class LinkedFiles:
                 self._compiled.append(name)
 
     def _is_cache(self, name: str) -> bool:
-        """Whether it is, or is in, what no server needs of a checkout, or runs from its place."""
+        """Whether the path is a cache or is in one, or is in a virtual environment, which stays in its place."""
         folders = [name, *map(str, Path(name).parents)]
         return any(_is_environment(self._top / each) for each in folders[:-1]) or any(
             fnmatchcase(part, pattern) for part in name.split("/") for pattern in CACHES
         )
 
     def _is_among_others(self, name: str) -> bool:
-        """Whether a file is in a folder that the base has, and not in one that is built."""
+        """Whether a file is in a folder that the base has, and not in a built one."""
         folder = name.rpartition("/")[0] or "."
         return _is_folder(self.base / folder) and self._rules.wants(self._top, folder)
 
@@ -189,13 +188,13 @@ class LinkedFiles:
         for folder, _, files in os.walk(self._top / name):
             if files:
                 return
-            # Emptied of its ignored files it would be empty too, but those are linked by themselves.
+            # It would be empty without its ignored files too, but these are linked separately.
             below = Path(folder).relative_to(self._top).as_posix()
             if not os.path.lexists(self.base / below) and self._has_parent(below):
                 (self.base / below).mkdir()
 
     def _has_parent(self, name: str) -> bool:
-        """Whether the base has the folder of a path, or gets it: one that is new in the candidate it does not."""
+        """Whether the base has, or gets, the parent folder of a path; it does not get a new one of the candidate."""
         place = self.base
         parts = name.split("/")[:-1]
         for depth, part in enumerate(parts, start=1):
@@ -213,13 +212,13 @@ def _listed(top: Path, *arguments: str) -> list[str]:
 
 
 def _folders_of(names: Iterable[str]) -> set[str]:
-    """All folders that these files are in."""
+    """All folders of these files."""
     nearest = {name.rstrip("/").rpartition("/")[0] for name in names}
     return {str(folder) for each in map(PurePosixPath, nearest) for folder in (each, *each.parents)}
 
 
 def _is_folder(place: Path) -> bool:
-    """Whether it is a folder itself, and not a link to one, through which nothing may be made."""
+    """Whether it is a folder, not a link to one, through which files must not be made."""
     return place.is_dir() and not place.is_symlink()
 
 
@@ -232,7 +231,7 @@ def _some(names: list[str]) -> str:
 
 
 def _files(source: Path) -> dict[str, int]:
-    """The files of a linked file or folder, each with when it changed last; none of a folder that has too many."""
+    """Files of a linked file or folder, each with the time of its last change; empty for a folder with too many."""
     found: dict[str, int] = {}
     for path in _below(source):
         if len(found) == MOST_LOOKED_AT:
@@ -246,6 +245,6 @@ def _below(source: Path) -> Iterator[Path]:
     if not _is_folder(source):
         yield source
     for folder, folders, files in os.walk(source):
-        # What Python makes of the sources is no change of them.
+        # Bytecode is not a change of the sources.
         folders[:] = [name for name in folders if name != "__pycache__"]
         yield from (Path(folder, name) for name in files)

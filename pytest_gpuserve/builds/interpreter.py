@@ -1,4 +1,4 @@
-"""Other interpreters: found, tried, and asked for their packages and for where they import from."""
+"""Other interpreters: their discovery, a trial, and queries for their packages and import paths."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 
 OLDEST: Final = [3, 8]
-"""The first Python that tells its packages."""
+"""Oldest Python that reports its packages."""
 
 ASK_SECONDS: Final = 60.0
-"""Longest wait for an interpreter's answer; a cold disk may need many of them."""
+"""Longest wait for an interpreter's answer; a cold disk may need many of these seconds."""
 
-# Nothing may be imported from the working folder: it is the app's, and an app may have a json.py.
+# Modules must not be imported from the working folder: it is the app's, and an app may have a json.py.
 PREPARE: Final = "import sys; sys.path[:] = [entry for entry in sys.path if entry]\nimport json\n"
 
 _BEFORE: Final = f"{PREPARE}given = json.loads(sys.argv[1])\n"
@@ -66,33 +66,33 @@ def find_python(name: str, folder: Path, option: str = "--against-python") -> st
     """Find an interpreter and try it.
 
     Args:
-        name: Its file, absolute or relative to the folder, or a name to look up along the PATH.
-        folder: Where the name was written.
-        option: The option that it was given by, for messages.
+        name: Its file, absolute or relative to the folder, or a name on the PATH.
+        folder: Folder of the file with the name.
+        option: The option with the name, for messages.
 
     Returns:
-        Its absolute path; a link is not followed, for it is by its own place that it finds its packages.
+        Its absolute path; links are not followed, because an interpreter finds its packages by its own place.
 
     Raises:
-        UsageProblem: There is none, it cannot be executed, or it is no Python.
+        UsageProblem: The file does not exist, cannot be executed, or is not a Python.
     """
     typed = Path(name).expanduser()
     path = shutil.which(name) if len(typed.parts) == 1 and "/" not in name else str(folder / typed)
     looked = [f"PATH={os.environ.get('PATH', '')}"] if path is None else [path]
     if path is None or not Path(path).is_file():
-        found = "there is no such file" if name else "no name"
+        found = "the file does not exist" if name else "no name"
     else:
         path = os.path.abspath(path)  # noqa: PTH100 -- Path.resolve would follow the link
         try:
-            version = ask_interpreter(path, "answer = list(sys.version_info[:3])", os.environ, folder)
+            version = query_interpreter(path, "answer = list(sys.version_info[:3])", os.environ, folder)
         except ServerFailed as problem:
             found = problem.found
         else:
             if isinstance(version, list) and version >= OLDEST:
                 return path
-            found = f"it calls itself version {version}"
+            found = f"its version is {version}"
     raise UsageProblem(
-        f"{option}={name}: this is not a Python that can run servers",
+        f"{option}={name} is not a Python that can run servers",
         found=found,
         looked=looked,
         remedies=[f"give the interpreter of a virtual environment, such as {option}=/path/to/.venv/bin/python"],
@@ -100,41 +100,41 @@ def find_python(name: str, folder: Path, option: str = "--against-python") -> st
 
 
 def import_roots(python: str, environment: Mapping[str, str], cwd: Path) -> tuple[Path, ...]:
-    """The folders that an interpreter imports from: its ``sys.path``, and its editable installs with their ``src``.
+    """Folders of an interpreter's imports: its ``sys.path``, and its editable installs with their ``src``.
 
     Args:
         python: The interpreter.
         environment: All its variables.
-        cwd: Its working folder, which entries may be relative to.
+        cwd: Its working folder, which relative entries start from.
 
     Raises:
-        ServerFailed: It does not answer.
+        ServerFailed: The interpreter does not answer.
     """
-    path, editable = ask_interpreter(python, _ROOTS, environment, cwd)
+    path, editable = query_interpreter(python, _ROOTS, environment, cwd)
     return tuple(dict.fromkeys(map(Path, (*path, *(place for each in editable for place in (f"{each}/src", each))))))
 
 
 @lru_cache
 def installed_versions(python: str, distributions: tuple[str, ...]) -> dict[str, str]:
-    """The versions of an interpreter and of these packages of it; what it does not have is left out.
+    """Versions of an interpreter and of these packages in it, without missing ones.
 
     Raises:
-        ServerFailed: It does not answer.
+        ServerFailed: The interpreter does not answer.
     """
-    found: dict[str, str] = ask_interpreter(python, _VERSIONS, os.environ, Path.cwd(), distributions)
+    found: dict[str, str] = query_interpreter(python, _VERSIONS, os.environ, Path.cwd(), distributions)
     return found
 
 
 def find_modules(folders: Iterable[Path], python: str, environment: Mapping[str, str], cwd: Path) -> dict[str, Path]:
-    """Where an interpreter would import the modules and packages from that lie in these folders, without doing it.
+    """Places from which an interpreter would import the modules and packages in these folders, without an import.
 
     Raises:
-        ServerFailed: It does not answer.
+        ServerFailed: The interpreter does not answer.
     """
     names = sorted({name for folder in folders for name in _modules_in(folder)})
     if not names:
         return {}
-    found = ask_interpreter(python, _MODULES, environment, cwd, names)
+    found = query_interpreter(python, _MODULES, environment, cwd, names)
     return {name: Path(origin) for name, origin in found.items()}
 
 
@@ -146,27 +146,27 @@ def _modules_in(folder: Path) -> Iterable[str]:
             yield entry.stem
 
 
-def ask_interpreter(
+def query_interpreter(
     python: str,
     script: str,
     environment: Mapping[str, str],
     cwd: Path,
     given: object = None,
     *,
-    what: str = "where it imports from",
+    what: str = "its import paths",
 ) -> Any:  # noqa: ANN401 -- whatever the script answers
     """Run a script in an interpreter and return the value that it gives the name ``answer``.
 
     Args:
         python: The interpreter.
-        script: Its lines, for any Python from 3.8 on. ``sys`` and ``json`` are imported.
+        script: Lines of the script, for any Python from 3.8 on. ``sys`` and ``json`` are imported.
         environment: All its variables.
         cwd: Its working folder.
-        given: What the script finds under that name; as the answer, a value of JSON.
-        what: What it is asked, for messages.
+        given: Value of the variable ``given`` in the script; like the answer, a value of JSON.
+        what: The queried facts, for messages.
 
     Raises:
-        ServerFailed: It does not answer.
+        ServerFailed: The interpreter does not answer.
     """
     try:
         done = subprocess.run(
@@ -180,7 +180,7 @@ def ask_interpreter(
             errors="replace",
             check=False,
         )
-        # Whatever else an interpreter prints at its start, the answer is the last line.
+        # An interpreter may print other lines at its start, but the answer is the last one.
         return json.loads(done.stdout.splitlines()[-1])
     except subprocess.TimeoutExpired:
         found = f"no answer in {format_seconds(ASK_SECONDS)}"
@@ -189,8 +189,8 @@ def ask_interpreter(
     except (ValueError, IndexError):
         found = (done.stderr or done.stdout).strip()[-2000:] or f"exit code {done.returncode}"
     raise ServerFailed(
-        f"the server's interpreter could not be asked {what}",
+        f"the server's interpreter did not report {what}",
         found=found,
         looked=[python],
-        remedies=["make sure that it is a Python of 3.8 or later: python=... of the server, or --against-python=EXE"],
+        remedies=["use a Python of 3.8 or later: python=... of the server, or --against-python=EXE"],
     )

@@ -1,4 +1,4 @@
-"""Moving a server to another checkout of the project, and to another interpreter."""
+"""Moves a server to another checkout of the project, and to another interpreter."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ if TYPE_CHECKING:
 PYTHONPATH = "PYTHONPATH"
 
 SITES = frozenset({"site-packages", "dist-packages"})
-"""Where packages are installed; never the project's own code."""
+"""Folders of installed packages, which are never the project's own code."""
 
 _BEGIN = r"""(?:(?<![^\s=:,;"'(){}<>|@\[\]])|(?<=://)|(?<=^-[A-Za-z]))"""
-"""What stands before a path in a text; a letter may not, for then it is the middle of another path."""
+"""Characters before a path in a text; after a letter it would be the middle of another path."""
 
 _NEXT = r"""(?=[/\s:,;"'(){}<>|\[\]]|$)"""
-"""What follows the name of a folder that is named to its end."""
+"""Characters after the name of a folder that is named to its end."""
 
 _ENDS = re.compile(r"""[\s:,;"'(){}<>|\[\]]|$""")
-"""What may end a path in a text; most of it may also stand in one, so longer readings are tried first."""
+"""Characters that may end a path in a text. Most may also occur in one, so longer readings are tried first."""
 
 
 @dataclass(frozen=True)
 class Relocation:
-    """From this checkout and interpreter to another checkout, another interpreter, or both.
+    """Mapping from this checkout and interpreter to another checkout, another interpreter, or both.
 
-    What git ignores (weights, data, ``.env``) is linked into the other checkout, and is the same for both; what is not
-    there, such as a virtual environment, stays where it is. Python files that git ignores are imported by both servers,
-    so a change in them is not seen. What is built into the first checkout, such as compiled extensions, the other one
-    does not have: a server that needs them does not start there.
+    Ignored files (weights, data, ``.env``) are linked into the other checkout, and are the same for both. Files without
+    a link, such as a virtual environment, stay in place. Both servers import ignored Python files, so changes in them
+    are not seen. The other checkout lacks files that are built into the first one, such as compiled extensions. A
+    server that needs them does not start there.
 
     Args:
         checkout: Top folder of the project's checkout.
-        worktree: Top folder of the other revision's; None to stay in the first.
+        worktree: Top folder of the other revision; None to stay in the first.
         python: The other interpreter, an absolute path; None to stay with the test's own.
-        revision: What people call the other side, such as ``origin/main (0123456789ab)``.
+        revision: Name of the other build for people, such as ``origin/main (0123456789ab)``.
     """
 
     checkout: Path
@@ -53,7 +53,7 @@ class Relocation:
     revision: str = "the other revision"
 
     def path(self, path: Path) -> Path:
-        """Where a file or folder is on the other side; what is outside of the checkout or untracked stays in place."""
+        """Place of a file or folder in the other build; paths outside the checkout and untracked ones stay."""
         inside = self._inside(path)
         if self.worktree is None or inside is None:
             return path
@@ -61,35 +61,35 @@ class Relocation:
         return moved if moved.exists() or not path.exists() or self._tracked(inside) else path
 
     def source(self, path: Path) -> Path:
-        """Where a file of code is on the other side, untracked ones too.
+        """Place of a file of code in the other build, even of an untracked one.
 
         Raises:
-            NotInRevision: The other revision does not have it.
+            NotInRevision: The other revision does not have the file.
         """
         inside = self._inside(path)
         if self.worktree is None or inside is None:
             return path
         moved = self.worktree / inside
-        # What is linked there, because git ignores it, is this checkout's.
+        # A link there belongs to this checkout, because git ignores its target.
         if not moved.is_file() or moved.resolve().is_relative_to(self.checkout.resolve()):
             raise NotInRevision(
                 f"{self.revision} has no {inside.as_posix()}",
                 looked=[str(moved)],
-                remedies=["a server that is new, or that git ignores, has nothing to be compared with there"],
+                remedies=["a server that is new, or that git ignores, cannot be compared with another revision"],
             )
         return moved
 
     def interpreter(self, python: str) -> str:
-        """The interpreter on the other side: one that a server asked for itself is kept, but for its place."""
+        """Interpreter of the other build: a server's own one stays, except for its place."""
         if self.python is not None and python == sys.executable:
             return self.python
         return self.text(python)
 
     def text(self, value: str) -> str:
-        """An argument or a variable on the other side: every path in it that begins with the checkout is moved.
+        """Argument or variable of the other build: every path in the text that begins with the checkout is moved.
 
         A path begins the text, or follows white space, ``=``, ``:``, ``,``, ``;``, a quote or bracket, ``://``, or an
-        option of one letter (``-I``). Where it ends is told by what there is on the disk, for names may have spaces.
+        option of one letter (``-I``). Its end is found by the existing files, because names may have spaces.
         """
         if self.worktree is None:
             return value
@@ -104,10 +104,10 @@ class Relocation:
         return value
 
     def argument(self, value: str, cwd: Path) -> str:
-        """The same for an argument that may also be a path relative to a folder, such as ``data/weights.bin``.
+        """Argument of the other build, which may also be a path relative to a folder, such as ``data/weights.bin``.
 
-        Relative paths move by themselves, because the working folder does; one that is untracked becomes absolute. A
-        word without a slash is no path.
+        Relative paths move with the working folder; an untracked one becomes absolute. A word without a slash is not a
+        path.
         """
         if "/" in value and not Path(value).is_absolute():
             place = cwd / value
@@ -118,23 +118,23 @@ class Relocation:
     def environment(
         self, own: Mapping[str, str], *, inherited: Mapping[str, str], python: str, cwd: Path
     ) -> dict[str, str]:
-        """A server's variables on the other side, so that it imports that side's code.
+        """Variables of a server in the other build, so that it imports that build's code.
 
-        Whatever the server's interpreter imports from within the checkout, because of ``PYTHONPATH``, of a ``.pth``
-        file or of an editable install, stands first on the ``PYTHONPATH`` as its place in the worktree. With another
-        interpreter alone, which may lack that install, it stands there as it is.
+        The server's interpreter may import from within the checkout, because of ``PYTHONPATH``, a ``.pth`` file or an
+        editable install. Such folders come first on the ``PYTHONPATH``, with their places in the worktree. With only
+        another interpreter, which may lack that install, they come first unchanged.
 
         Args:
             own: The server's own variables.
-            inherited: The ones that it is started with besides.
-            python: Its interpreter on this side.
-            cwd: Its working folder on this side.
+            inherited: Variables that it inherits.
+            python: Its interpreter in this build.
+            cwd: Its working folder in this build.
 
         Returns:
-            Its own variables, and those inherited ones that are others there.
+            Its own variables, and the inherited ones that change.
 
         Raises:
-            NotInRevision: It would import code of this checkout all the same.
+            NotInRevision: The server would still import code of this checkout.
             ServerFailed: An interpreter does not answer.
         """
         if self.worktree is None and self.interpreter(python) == python:
@@ -166,7 +166,7 @@ class Relocation:
         return {name: value for name, value in environment.items() if name in names}
 
     def _check(self, places: Iterable[Path], python: str, environment: Mapping[str, str], cwd: Path) -> None:
-        """See that the modules of these folders are imported from there: an install may come before any path."""
+        """Check that the modules of these folders are imported from there, because an install may precede any path."""
         for name, origin in find_modules(places, python, environment, cwd).items():
             inside = self._inside(origin)
             if inside is not None and self._tracked(inside):
@@ -182,14 +182,14 @@ class Relocation:
                 )
 
     def _is_code(self, folder: Path) -> bool:
-        """Whether a folder is the project's own: the site-packages of a .venv in the checkout is not."""
+        """Whether a folder is the project's own; the site-packages of a .venv in the checkout are not."""
         inside = self._inside(folder)
         if inside is None or SITES.intersection(inside.parts) or not folder.is_dir():
             return False
         return self._tracked(inside)
 
     def _inside(self, path: Path) -> Path | None:
-        """The path relative to the checkout, by its name or by what that is a link to; None outside of it."""
+        """Path relative to the checkout, by its name or through a link; None outside it."""
         for seen in (Path(os.path.normpath(path)), path.resolve()):
             if self.worktree is not None and seen.is_relative_to(self.worktree):
                 return None
@@ -199,18 +199,18 @@ class Relocation:
         return None
 
     def _tracked(self, inside: Path) -> bool:
-        """Whether git tracks it, or anything in it; what is in a submodule counts, for that is code of a commit."""
+        """Whether git tracks the path, or a file in it; a submodule counts, because it is code of a commit."""
         if inside == Path():
             return True
         place = f":(literal,top){inside.as_posix()}"
-        # Where git does not answer, nothing is taken for data that both sides may share.
+        # If git fails, no file is taken for data that both builds may share.
         return git_text(self.checkout, "ls-files", "--recurse-submodules", "--", place) != ""
 
     def _tops(self) -> Sequence[str]:
         return tuple(dict.fromkeys((str(self.checkout), str(self.checkout.resolve()))))
 
     def _longest(self, text: str, least: int) -> str:
-        """The path at the front of a text: the longest that exists on either side, else up to the first end."""
+        """Path at the front of a text: the longest that exists in either build, else up to the first possible end."""
         ends = [match.start() for match in _ENDS.finditer(text, least)]
         for end in reversed(ends):
             path = Path(text[:end])

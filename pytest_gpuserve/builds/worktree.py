@@ -1,4 +1,4 @@
-"""Another revision of the user's project beside the checkout, in a folder that is gone afterwards whatever happens."""
+"""Another revision of the user's project, in a temporary folder that is removed in any case."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.builds.base import find_base
 from pytest_gpuserve.builds.checkout import checkout_of, content_of
-from pytest_gpuserve.builds.git import FULL_HISTORY, GitOutput, ask_git, git_environment, git_text
+from pytest_gpuserve.builds.git import FULL_HISTORY, GitOutput, git_environment, git_text, query_git
 from pytest_gpuserve.builds.ignored import LinkedFiles, Rules
 from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
@@ -34,15 +34,15 @@ class RevisionUnknown(UsageProblem):
 
 @dataclass(frozen=True, slots=True)
 class ReferenceBuild:
-    """What stands on the base's side.
+    """The reference of a comparison.
 
     Args:
-        name: What people call it: ``origin/main (0123456789ab)``.
-        identity: Tells it apart from any other: its commit and interpreter.
+        name: Name for people: ``origin/main (0123456789ab)``.
+        identity: Unique name: its commit and interpreter.
         relocation: Moves a server to it.
-        options: What compares with it again, on the command line.
-        content: As in `Revision`; None where that is not known, or its packages are others.
-        left_out: What git ignores in the checkout, and it does not have.
+        options: Options that compare with it again.
+        content: As in `Revision`; None if unknown, or if its packages differ.
+        left_out: Ignored files of the checkout that it lacks.
     """
 
     name: str
@@ -54,15 +54,15 @@ class ReferenceBuild:
 
 
 class ReferenceBuilds:
-    """Makes worktrees when they are first needed, and removes them at the end; whoever makes it closes it.
+    """Makes worktrees when they are first needed, and removes them at the end. The creator has to close it.
 
     Args:
         root: A folder of the checkout.
-        patterns: As in `Rules`: what of the files that git ignores they share with the checkout.
-        baselines: The folder of the baselines, which make no other build.
+        patterns: As in `Rules`: choice of the ignored files that they share with the checkout.
+        baselines: The folder of the baselines, which do not make another build.
 
     Attributes:
-        content_of: Gives the `Revision.content` of a commit, None where it is not known.
+        content_of: Gives the `Revision.content` of a commit, or None.
     """
 
     def __init__(self, root: Path, patterns: tuple[str, ...] = (), baselines: Path | None = None) -> None:
@@ -73,7 +73,7 @@ class ReferenceBuilds:
         self._worktrees: dict[str, LinkedFiles] = {}
 
     def name_of(self, *, revision: str | None, python: str | None, called: str = "") -> str:
-        """What people call an opponent: ``origin/main (0123456789ab) with the packages of /old/bin/python``.
+        """Name of an opponent for people: ``origin/main (0123456789ab) with the packages of /old/bin/python``.
 
         The arguments are those of `find`.
 
@@ -92,9 +92,9 @@ class ReferenceBuilds:
         """Make an opponent ready.
 
         Args:
-            revision: As git knows it; None for this checkout.
+            revision: A revision that git knows; None for this checkout.
             python: Absolute path of an interpreter; None for the test's own.
-            called: How people call the revision, if not so.
+            called: Another name of the revision for people.
 
         Raises:
             UsageProblem: git does not know the revision.
@@ -109,7 +109,7 @@ class ReferenceBuilds:
             python=python,
             revision=name,
         )
-        # What is relative is another commit as soon as the next one is made.
+        # A relative name means another commit as soon as the next one is made.
         by_hash = called or not _MOVES.isdisjoint(revision or "")
         options = [] if commit is None else [f"--against={commit[:SHOWN_DIGITS] if by_hash else revision}"]
         options += [] if python is None else [f"--against-python={python}"]
@@ -123,20 +123,20 @@ class ReferenceBuilds:
         )
 
     def base_of(self, path: Path, is_same: Callable[[bytes], bool]) -> str:
-        """Find the commit that brought an entry of a baseline file as it is now; its full hash.
+        """Find the commit that brought the present content of a baseline file's entry; its full hash.
 
         Args:
             path: The file.
-            is_same: Whether a version of the file has the entry as it is now.
+            is_same: Whether a version of the file has the entry's present content.
 
         Raises:
-            GpuserveError: As of `find_base`.
-            UsageProblem: There is no git, or no checkout.
+            GpuserveError: See `find_base`.
+            UsageProblem: git is not installed, or the folder is not in a checkout.
         """
         return find_base(checkout_of(self._root), path, is_same)
 
     def remarks(self) -> list[str]:
-        """What a report says of the files that they share with the checkout, a line each."""
+        """Remarks for a report on the files that they share with the checkout, a line each."""
         return list(dict.fromkeys(line for linked in self._worktrees.values() for line in linked.remarks()))
 
     def close(self) -> None:
@@ -152,10 +152,10 @@ class ReferenceBuilds:
 
 
 CHECKOUT_SECONDS: Final = 900.0
-"""Longest time that git may take to write the files of a revision; large ones may have to be fetched."""
+"""Longest time for git to write the files of a revision; large ones may have to be fetched."""
 
 _MOVES: Final = frozenset("~^@")
-"""In a revision, what counts from another one: ``HEAD~1``."""
+"""Suffix of a revision that counts from another one: ``HEAD~1``."""
 
 _HASH: Final = re.compile(r"[0-9a-fA-F]{7,64}")
 
@@ -165,21 +165,21 @@ def resolve_revision(root: Path, rev: str) -> str:
 
     Args:
         root: A folder of the checkout.
-        rev: What the user called it.
+        rev: The user's name of it.
 
     Returns:
         The full hash of its commit.
 
     Raises:
         RevisionUnknown: git does not know it.
-        UsageProblem: There is no git, or no checkout.
+        UsageProblem: git is not installed, or the folder is not in a checkout.
     """
     top = checkout_of(root)
-    # What begins so would be taken for an option, or for what to leave out.
-    answer = GitOutput("", done=False) if rev.startswith(("-", "^")) else ask_git(top, "rev-parse", "--verify", rev)
+    # Such a begin would be taken for an option, or for an exclusion.
+    answer = GitOutput("", done=False) if rev.startswith(("-", "^")) else query_git(top, "rev-parse", "--verify", rev)
     if answer.done:
-        # In a second step, for a name may be a text to search for, to which nothing can be appended.
-        answer = ask_git(top, "rev-parse", "--verify", f"{answer.text}^{{commit}}")
+        # In a second step, because a name may be a search text, to which nothing can be appended.
+        answer = query_git(top, "rev-parse", "--verify", f"{answer.text}^{{commit}}")
     if answer.done:
         return answer.text
     raise RevisionUnknown(
@@ -194,10 +194,10 @@ def resolve_revision(root: Path, rev: str) -> str:
 def worktree_of(root: Path, commit: str) -> Iterator[Path]:
     """The files of a commit, in a temporary folder, for as long as the block lasts.
 
-    The folder and what git notes of it end with the block, and also when this process ends in any way, SIGKILL
-    included. Nothing of the user's checkout is changed: not its files, index, HEAD or branches. Hooks are not run.
-    Filters are, as in every checkout, so files of Git LFS are there (those that are not in the local store are fetched,
-    without asking for a password). Submodules are empty folders.
+    The folder and git's notes of it end with the block, and also with this process in any case, even after SIGKILL. The
+    user's checkout does not change: not its files, index, HEAD or branches. Hooks do not run. Filters do, as in every
+    checkout, so files of Git LFS exist; those outside the local store are fetched, without a prompt for a password.
+    Submodules are empty folders.
 
     Args:
         root: A folder of the checkout.
@@ -207,7 +207,7 @@ def worktree_of(root: Path, commit: str) -> Iterator[Path]:
         GpuserveError: git could not write the files.
     """
     checkout = checkout_of(root)
-    # By this name git notes it among its worktrees, where it must be the only one.
+    # git uses this name among its worktrees, where it must be unique.
     name = f"gpuserve-{uuid.uuid4().hex}"
     folder = Path(tempfile.gettempdir()) / name
     path = folder / name
@@ -229,10 +229,10 @@ def worktree_of(root: Path, commit: str) -> Iterator[Path]:
             folder.mkdir(mode=0o700)
         except OSError as problem:
             raise GpuserveError(
-                "there is no place for a worktree", found=str(problem), remedies=["name another: TMPDIR=DIR"]
+                "a worktree cannot be created", found=str(problem), remedies=["name another folder: TMPDIR=DIR"]
             ) from problem
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
-        # Its supervisor stays after git, as the owner of what it makes.
+        # Its supervisor stays after git, as the owner of the files.
         process = stack.enter_context(Process.start(command, owned_folders=[folder, notes / name]))
         status = process.wait(CHECKOUT_SECONDS)
         if status != 0:
@@ -240,14 +240,14 @@ def worktree_of(root: Path, commit: str) -> Iterator[Path]:
                 f"git could not make a worktree of {commit}",
                 found=f"no end after {format_seconds(CHECKOUT_SECONDS)}" if status is None else "",
                 looked=[str(path)],
-                remedies=[f"where there is no space, or no right to write: TMPDIR=DIR; git also writes to {notes}"],
+                remedies=[f"if space or permissions are missing: TMPDIR=DIR; git also writes to {notes}"],
                 log_tail=process.tail(),
             )
         yield path
 
 
 def _near(top: Path, rev: str) -> list[str]:
-    """The branch or tag that a mistyped revision is likely to mean; what it counts from there (``~1``) is kept."""
+    """The likely branch or tag of a mistyped revision; a suffix (``~1``) stays."""
     name = re.split(r"[~^@]", rev, maxsplit=1)[0]
     refs = git_text(top, "for-each-ref", "--format=%(refname:short)", "refs/heads", "refs/remotes", "refs/tags")
     near = difflib.get_close_matches(name, (refs or "").split(), n=1, cutoff=0.8)
@@ -255,9 +255,9 @@ def _near(top: Path, rev: str) -> list[str]:
 
 
 def _ways_to(top: Path, rev: str) -> list[str]:
-    """What makes an unknown revision known."""
+    """Remedies that make an unknown revision known."""
     if git_text(top, "rev-parse", "--verify", "--quiet", "HEAD") is None:
-        return ["there is no commit yet: commit the build to compare with"]
+        return ["make the first commit, which is the build to compare with"]
     ways = []
     if git_text(top, "rev-parse", "--is-shallow-repository") == "true":
         ways.append(FULL_HISTORY)
@@ -269,15 +269,15 @@ def _ways_to(top: Path, rev: str) -> list[str]:
         ways.append(_fetching(remote, branch))
     elif remotes:
         ways.extend(f"{_fetching(each, rev)} and --against={each}/{rev}" for each in remotes)
-    return [*ways, "`git branch --all` and `git tag` list what there is"]
+    return [*ways, "list them with `git branch --all` and `git tag`"]
 
 
 def _fetching(remote: str, branch: str) -> str:
-    # With the target spelled out, for a clone of a single branch would only note it as FETCH_HEAD.
+    # With an explicit target, because a clone of a single branch would only note it as FETCH_HEAD.
     return f"if it is a branch of {remote}: `git fetch {remote} {branch}:refs/remotes/{remote}/{branch}`"
 
 
 def _remove_if_empty(folder: Path) -> None:
-    """As git does it with its folder of worktrees after the last one."""
+    """Remove git's folder of worktrees if it is empty, as git does after the last one."""
     with suppress(OSError):
         folder.rmdir()

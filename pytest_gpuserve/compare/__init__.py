@@ -1,1 +1,1 @@
-"""What is asserted of loads, and how it is decided: by stored baselines, side by side, by limits."""
+"""Assertions on loads, and their decisions: by stored baselines, side by side, by limits."""

@@ -1,7 +1,7 @@
 """The vocabulary of a test's assertions: ``run.throughput >= baseline.throughput``.
 
-Comparing with ``baseline`` asks the judge for a verdict, which may measure more before it answers; comparing with a
-plain number is a service-level check. A comparison that means nothing is an error, never a quiet true or false.
+A comparison with ``baseline`` gets a verdict from the judge, which may measure more before it answers. A comparison
+with a plain number is a service-level check. A comparison without a meaning is an error, never silently true or false.
 """
 
 from __future__ import annotations
@@ -45,71 +45,71 @@ class Sides(Generic[T]):
 
     @property
     def batching_ratio(self) -> T:
-        """Items in an executed batch, on average, by the server's own counters."""
+        """Mean items of an executed batch, by the server's own counters."""
         return self._make(METRICS["batching_ratio"])
 
     @property
     def ttft(self) -> Quantiles[T]:
-        """Of streams, the time to the first chunk with content, in seconds; lower is better.
+        """Time of streams to the first chunk with content, in seconds; lower is better.
 
-        From the send, of an open loop from when the request was due; a request counts where it ends. An answer without
-        content has that of its end.
+        It counts from the send, in an open loop from the due time. A request counts where it ends. An answer without
+        content has the time of its end.
         """
         return Quantiles("ttft", self._make)
 
     @property
     def itl(self) -> Quantiles[T]:
-        """Of streams, the gaps between chunks with content (inter-token latency), in seconds; lower is better.
+        """Gaps of streams between chunks with content (inter-token latency), in seconds; lower is better.
 
-        It is not known where too many chunks came in one read.
+        They are unknown if too many chunks came in one read.
         """
         return Quantiles("itl", self._make)
 
     @property
     def tpot(self) -> Quantiles[T]:
-        """Of streams, the time for each output token after the first, in seconds; lower is better.
+        """Time of streams for each output token after the first, in seconds; lower is better.
 
-        Of a request (end - first chunk with content) / (tokens - 1), by the tokens that its ``usage`` tells. It is not
-        known where not every answer tells them.
+        For a request it is (end - first chunk with content) / (tokens - 1), with the token count of its ``usage``. It
+        is unknown unless every answer reports that.
         """
         return Quantiles("tpot", self._make)
 
     @property
     def output_tokens_per_second(self) -> T:
-        """Of streams, tokens that arrived a second, by ``usage``; not known where not every answer tells them."""
+        """Tokens of streams that arrived a second, by ``usage``; unknown unless every answer reports it."""
         return self._make(METRICS[OUTPUT_TOKENS])
 
     @property
     def goodput(self) -> T:
         """Answers a second that met all objectives of ``load(..., goodput=Objectives(...))``; higher is better.
 
-        Only of a load that has objectives. A load of other ones is another workload.
+        It needs a load with objectives. A load with other objectives is another workload.
         """
         return self._make(METRICS[GOODPUT])
 
     @property
     def energy_per_inference(self) -> T:
-        """Joules of all GPUs by answered request, idle power included; lower is better.
+        """Joules of all GPUs for each answered request, idle power included; lower is better.
 
-        A request of several items is one inference. Energy is a whole GPU's: beside ``--against`` the other server
-        rests on it meanwhile, whose idle power is in both numbers alike.
+        A request of several items is one inference. Energy is a whole GPU's. Beside ``--against`` the other server
+        rests on the GPU meanwhile, and its idle power is in both numbers alike.
         """
         return self._make(METRICS["energy_per_inference"])
 
     @property
     def gpu_memory(self) -> T:
-        """The most bytes that were allocated on the GPUs, by whatever process; lower is better.
+        """The most bytes that all processes had allocated on the GPUs; lower is better.
 
-        Beside ``--against`` it is known only of servers that run by turns: ``gpuserve(one_at_a_time=True)``.
+        Beside ``--against`` it is known only for alternating servers: ``gpuserve(one_at_a_time=True)``.
         """
         return self._make(METRICS["gpu_memory"])
 
     @property
     def gpu_utilisation(self) -> T:
-        """Share of the time, 0 to 1, in which a kernel ran on the GPUs, as their mean; higher is better.
+        """Share of the time, 0 to 1, when a kernel ran on the GPUs, as their mean; higher is better.
 
-        Only at the same load: of an open loop a quicker model answers the same requests in less of the GPU's time.
-        It says that a kernel ran, not how much of the GPU it used.
+        Compare it only at the same load: in an open loop a faster model answers the same requests in less of the GPU's
+        time. It tells that a kernel ran, not how much of the GPU it used.
         """
         return self._make(METRICS["gpu_utilisation"])
 
@@ -117,7 +117,7 @@ class Sides(Generic[T]):
     def cold_start(self) -> T:
         """Seconds from the launch of the server's process to its first answer, a value for each start; lower is better.
 
-        Files that the first start of all finds on the disk, later ones find in memory.
+        The first start reads from disk; later starts hit the page cache.
         """
         return self._make(METRICS["cold_start"])
 
@@ -163,17 +163,17 @@ class Quantiles(Generic[T]):
 
 
 def example(metric: Metric) -> str:
-    """Tell how a comparison of a metric with the baseline's is written."""
+    """Example of a comparison of a metric with the baseline's."""
     operator = ">=" if metric.higher_is_better else "<="
     return f"write `assert run.{metric.name} {operator} baseline.{metric.name}`"
 
 
 def no_truth(what: str, metric: str) -> NoReturn:
-    """Refuse to say whether something is true that would have to be compared first.
+    """Refuse the truth value of an object that has to be compared first.
 
     Args:
-        what: What was asked for its truth.
-        metric: The name of a metric that could be compared.
+        what: Description of the object.
+        metric: Name of a metric that could be compared.
 
     Raises:
         UsageProblem: Always.
@@ -182,14 +182,14 @@ def no_truth(what: str, metric: str) -> NoReturn:
 
 
 def _no_such_metric(owner: str, name: str) -> NoReturn:
-    # Python asks for dunder names on its own account and expects exactly this answer.
+    # Python looks up dunder names by itself and needs exactly this error.
     if name.startswith("_"):
         raise AttributeError(name)
-    raise AttributeError(f"{owner} has no metric {name!r}; there are: {', '.join(METRICS)}")
+    raise AttributeError(f"{owner} has no metric {name!r}; its metrics: {', '.join(METRICS)}")
 
 
 class _Comparable(ABC):
-    """A metric that is compared in the direction that is good; any other comparison is an error."""
+    """A metric that can be compared in its good direction; any other comparison is an error."""
 
     metric: Metric
 
@@ -229,8 +229,8 @@ class Duel(Sides["Ratio"]):
     """Two servers, measured side by side under one load; its metrics are ratios, the first server's to the second's.
 
     Args:
-        run: What was measured of the first server.
-        judge: Who reaches the verdicts.
+        run: Measurement of the first server.
+        judge: Reaches the verdicts.
     """
 
     def __init__(self, run: Run, judge: Judge) -> None:
@@ -242,12 +242,12 @@ class Duel(Sides["Ratio"]):
 class Ratio(_Comparable):
     """A metric of the first server divided by that of the second; compare it with a number.
 
-    It holds if the data show it, and does not hold if they show the contrary; there is no tolerance: say 0.95 where 5 %
-    less will do.
+    The assertion holds if the data show it, and fails if they show the contrary. It has no tolerance: write 0.95 if 5 %
+    less is acceptable.
 
     Args:
-        run: What was measured of the first server.
-        judge: Who reaches the verdict.
+        run: Measurement of the first server.
+        judge: Reaches the verdict.
         metric: The metric.
     """
 
@@ -279,25 +279,25 @@ class Ratio(_Comparable):
 
 
 class Judge(Protocol):
-    """Who reaches verdicts; made by the session for one test."""
+    """Reaches verdicts; made by the session for one test."""
 
     def against_baseline(self, run: Run, metric: Metric) -> Comparison:
-        """Compare with the stored baseline, measuring more until it is decided."""
+        """Compare with the stored baseline, and measure more until it is decided."""
 
     def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
         """Compare with a number in the metric's unit."""
 
     def against_ratio(self, run: Run, metric: Metric, limit: float) -> Comparison:
-        """Compare the ratio of a duel's first server to its second with a limit, measuring until it is decided."""
+        """Compare the ratio of a duel's first server to its second with a limit, and measure until it is decided."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What an assertion sees: true or false, with the judgement behind it.
+    """Result of an assertion: true or false, with its judgement.
 
     Args:
         judgement: The verdict and its numbers.
-        holds: Whether the assertion holds; a recording run holds where a gating one would not.
+        holds: Whether the assertion holds; in a recording run it may hold where a gating run fails.
     """
 
     judgement: Judgement
@@ -309,10 +309,10 @@ class Comparison:
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """A metric of the baseline, which has a value only where a run is compared with it.
+    """A metric of the baseline, which has a value only in a comparison with a run.
 
     Args:
-        metric: Which metric.
+        metric: The metric.
     """
 
     metric: Metric
@@ -339,20 +339,20 @@ class Reference:
 
 
 class Baseline(Sides[Reference]):
-    """The stored baseline of whatever run it is compared with."""
+    """The stored baseline of the run that it is compared with."""
 
     def __init__(self) -> None:
         super().__init__(Reference)
 
 
 class Run(Sides["Measured"], Observed):
-    """What was measured of one load; it stays attached to its server, so that a comparison can measure more.
+    """Measurement of one load; it keeps its server, so that a comparison can measure more.
 
     Args:
-        label: Tells apart several loads of one test; empty for the first.
-        judge: Who reaches the verdicts on it.
-        sessions: What was measured so far, the first look first; a comparison may add to it.
-        schedule: When its requests were sent.
+        label: Distinguishes several loads of one test; empty for the first.
+        judge: Reaches the verdicts on it.
+        sessions: Measured sessions, the first look first; a comparison may add to them.
+        schedule: Schedule of its requests.
     """
 
     def __init__(
@@ -370,7 +370,7 @@ class Run(Sides["Measured"], Observed):
 
 @dataclass(frozen=True, eq=False)
 class Measured(_Comparable):
-    """A metric of a run: compare it with ``baseline`` or with a number, in the direction that is good.
+    """A metric of a run: compare it with ``baseline`` or with a number, in its good direction.
 
     Args:
         run: The run.
@@ -382,10 +382,10 @@ class Measured(_Comparable):
 
     @property
     def value(self) -> float:
-        """The value over all that was measured, in the metric's unit (seconds, requests a second, joules, bytes, ...).
+        """The value over the whole measurement, in the metric's unit (seconds, requests a second, joules, bytes, ...).
 
         Raises:
-            NotMeasured: There is nothing to compute it from.
+            NotMeasured: The metric's data are missing.
         """
         return pooled_value(self.metric, self.run.sessions)
 
@@ -404,7 +404,7 @@ class Measured(_Comparable):
                     remedies=[example(self.metric)],
                 )
             return self.run.judge.against_baseline(self.run, self.metric)
-        # Every metric is above 0, so a limit of 0 or below holds for all of them, or for none.
+        # Every metric is above 0, so a limit of 0 or below is always true, or always false.
         if isinstance(other, (int, float)) and not isinstance(other, bool) and math.isfinite(other) and other > 0:
             return self.run.judge.against_limit(self.run, self.metric, float(other))
         raise UsageProblem(

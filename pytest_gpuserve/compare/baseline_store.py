@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def comparability(here: RunEnvironment, entry: Entry) -> Compatibility:
     """Compare the device of a recording with this one, and the host if this one recorded it.
 
-    The rest of another host does not matter here.
+    Other facts of another host do not matter here.
     """
     found = compare(msgspec.to_builtins(entry.device), msgspec.to_builtins(here.device_record()))
     if entry.host.id != here.host.id:
@@ -36,12 +36,12 @@ def comparability(here: RunEnvironment, entry: Entry) -> Compatibility:
 
 
 MOST_SESSIONS = 12
-"""Recording again at the same commit on the same host adds sessions; beyond so many the oldest go."""
+"""Most sessions of an entry: a repeated recording at the same commit and host adds sessions, and drops the oldest."""
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineKey:
-    """Where the baseline of a load is kept.
+    """Place of a load's baseline.
 
     Args:
         path: The file.
@@ -54,11 +54,11 @@ class BaselineKey:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """What a run was.
+    """Description of a run.
 
     Args:
-        must_match: What a baseline must have in common with it.
-        information: What may change.
+        must_match: Facts that a baseline must have in common with it.
+        information: Facts that may change.
     """
 
     must_match: Mapping[str, str]
@@ -82,16 +82,16 @@ class BaselineStore:
         self._known: dict[Path, dict[str, Stored]] = {}
 
     def key_of(self, nodeid: str, label: str) -> BaselineKey:
-        """Where a test's baseline is: ``suites/x/test_y.py::test_z[1]`` in ``x/test_y.json`` as ``test_z[1]``."""
+        """Place of a test's baseline: ``suites/x/test_y.py::test_z[1]`` in ``x/test_y.json`` as ``test_z[1]``."""
         file, _, name = nodeid.partition("::")
-        # A test outside of the root folder must not lead out of the baselines.
+        # A test outside the root folder must not lead out of the baselines.
         relative = Path(*[part for part in Path(file).parts if part not in {"/", ".."}])
         if len(relative.parts) > 1 and relative.parts[0] == "suites":
             relative = Path(*relative.parts[1:])
         return BaselineKey(self._folder / relative.with_suffix(".json"), f"{name} {label}" if label else name)
 
     def find(self, key: BaselineKey) -> Stored | None:
-        """The entry of a load, whatever its workload.
+        """Entry of a load, with any workload.
 
         Raises:
             BaselineUnusable: Its file cannot be read or trusted.
@@ -105,19 +105,19 @@ class BaselineStore:
         sessions: Iterable[Session],
         reason: str | None,
     ) -> str:
-        """Write the sessions of a load into its file, at once and atomically; says in words what it did.
+        """Write the sessions of a load into its file, at once and atomically; return a report.
 
-        Sessions are added to those that are there if they measured the same on the same host: same workload, same
-        code, same software. Else they replace them: sessions of different code cannot be pooled.
+        Sessions are added to existing ones if they measured the same on the same host: same workload, same code, same
+        software. Else they replace them, because sessions of different code cannot be pooled.
 
         Args:
-            key: Where.
-            workload: What was measured.
-            sessions: What came of it.
-            reason: Why a metric may be loosened; None where none may.
+            key: Place of the baseline.
+            workload: Description of the load.
+            sessions: Its measurements.
+            reason: Reason why a metric may be loosened, or None.
 
         Raises:
-            BaselineUnusable: The file cannot be read or written; it is as it was.
+            BaselineUnusable: The file cannot be read or written; it is unchanged.
         """
         revision = self.here.revision
         recorded = list(sessions)
@@ -144,7 +144,7 @@ class BaselineStore:
         return said[0]
 
     def unused(self, path: Path, used: set[str]) -> list[str]:
-        """Entries of a file that no test of it asked for.
+        """Entries of a file that its tests did not use.
 
         Raises:
             BaselineUnusable: The file cannot be read or trusted.
@@ -155,7 +155,7 @@ class BaselineStore:
         """Remove entries from a file.
 
         Raises:
-            BaselineUnusable: The file cannot be read or written; it is as it was.
+            BaselineUnusable: The file cannot be read or written; it is unchanged.
         """
         gone: Mapping[str, None] = dict.fromkeys(keys)
         self._change(path, lambda _: gone)
@@ -170,7 +170,7 @@ class BaselineStore:
 
 
 def differences(stored: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What differs between the workload of a baseline and that of this run, in words."""
+    """Differences between the workload of a baseline and that of this run, in words."""
     return [
         f"{name}: baseline has {_shown(stored.get(name))}, this run has {_shown(now.get(name))}"
         for name in sorted(set(stored) | set(now))
@@ -183,14 +183,14 @@ def _shown(value: str | None) -> str:
 
 
 def used_settings(sessions: Sequence[Session]) -> dict[str, str]:
-    """How the server was set up in the last session, by its own word; what it does not tell is left out."""
+    """Settings of the server in the last session, as it reports them; others are left out."""
     starts = [start for session in sessions for start in session.starts]
     settings = starts[-1].settings if starts else {}
     return {name: setting.used for name, setting in settings.items() if setting.used is not None}
 
 
 def _together(old: Stored | None, new: Entry) -> tuple[Entry, str]:
-    """Say what happens to an entry, in words."""
+    """Description of an entry's change."""
     entry, done = new, "recorded" if old is None else "replaced"
     if old is not None and _same_build(old.entry, new):
         sessions = [*old.entry.sessions, *new.sessions][-MOST_SESSIONS:]
@@ -213,6 +213,6 @@ def _same_build(old: Entry, new: Entry) -> bool:
 
 
 def _is_same_device(old: DeviceRecord, new: DeviceRecord) -> bool:
-    """Whether nothing tells two devices apart that could move a number: two GPUs of a kind are the same."""
+    """Whether two devices have no difference that could move a number: two GPUs of a kind are the same."""
     found = compare(msgspec.to_builtins(old), msgspec.to_builtins(new))
     return not (found.incompatible or found.warnings)

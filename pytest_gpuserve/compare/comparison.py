@@ -1,4 +1,4 @@
-"""The comparisons of one test: the first look at each of its loads, and the answers to its assertions."""
+"""Comparisons of one test: the first look at each of its loads, and the answers to its assertions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class TestComparison(TestLoads):
-    """The comparisons of one test: it measures loads, answers assertions, and tells what came of them."""
+    """Comparisons of one test: measures loads, answers assertions, and reports the results."""
 
     _skips: list[str] = field(default_factory=list, init=False)
     _unheld: list[Judgement] = field(default_factory=list, init=False)
@@ -54,7 +54,7 @@ class TestComparison(TestLoads):
             UsageProblem: Another load of this test has that name.
             ServerFailed: The server could not be started.
             LoadFailed: The load engine failed.
-            BaselineUnusable: The baseline file cannot be read or trusted; found before anything is measured.
+            BaselineUnusable: The baseline file cannot be read or trusted; raised before the first measurement.
         """
         measurement = self._added(name, shape, target)
         against = self.paired_runner.against
@@ -80,7 +80,7 @@ class TestComparison(TestLoads):
         return Duel(measurement.run, self)
 
     def _added(self, name: str | None, shape: LoadShape, *targets: Target) -> Measurement:
-        """Check a load of one server, or of two side by side, and add it to the test; the run is the first one's."""
+        """Check a load of one server, or of two, and add it to the test; the run is the first server's."""
         shape = replace(
             shape,
             late_share=self.policy.late_share,
@@ -95,7 +95,7 @@ class TestComparison(TestLoads):
         if any(label == other.run.label for other in self.measurements):
             raise UsageProblem(
                 f"two loads of this test are called {label!r}, and would share one baseline",
-                remedies=["give each its own: load(..., name='...')"],
+                remedies=["name each load: load(..., name='...')"],
             )
         measurement = Measurement(
             Run(label, self, [], shape.schedule),
@@ -113,7 +113,7 @@ class TestComparison(TestLoads):
         policy = self.policy
         stored = self.baseline_store.find(measurement.baseline_key)
         wanted = wants_recording(self, stored)
-        # What is recorded anew may have other clocks.
+        # A new recording may have other clocks.
         clock_mhz = None if wanted else recorded_clock_mhz(self, measurement, stored)
         sessions = policy.record_sessions if wanted else 1
         measurement.run.sessions.extend(self._kept(measurement))
@@ -123,12 +123,12 @@ class TestComparison(TestLoads):
             else:
                 self.announce("session", 1, 1)
             measurement.take(clock_mhz)
-            # What will not be recorded anyway need not be measured to its end.
+            # A load that will not be recorded anyway need not be measured to its end.
             if measurement.run.invalid or shared_host(self, measurement):
                 break
 
     def _begin_against(self, measurement: Measurement, against: Callable[[], ReferenceBuild]) -> None:
-        """Compare with what was asked for; where it has no such server, the measurement notes why."""
+        """Compare with the requested base; if that has no such server, the measurement notes why."""
         stored = self.baseline_store.find(measurement.baseline_key)
         try:
             spec = spec_of(self, measurement, stored)
@@ -143,12 +143,12 @@ class TestComparison(TestLoads):
             measurement.absent = Reason(ReasonKind.NOT_SIDE_BY_SIDE, str(problem))
 
     def _begin_beside_commit(self, measurement: Measurement) -> None:
-        """Begin side by side with the baseline's commit where the stored numbers decide nothing here.
+        """Begin side by side with the baseline's commit if the stored numbers decide nothing here.
 
-        They decide nothing either where an earlier run has measured rounds of these two builds: a screen after them
-        would be a second look, and could pass what they called REGRESSED.
+        They decide nothing either if an earlier run has measured rounds of these two builds. A screen after them would
+        be a second look, and could pass a REGRESSED build.
         """
-        # Where that commit cannot be measured, the measurement notes why.
+        # If that commit cannot be measured, the measurement notes why.
         stored = self.baseline_store.find(measurement.baseline_key)
         if stored is None or wants_recording(self, stored):
             return
@@ -173,7 +173,7 @@ class TestComparison(TestLoads):
             measurement.absent = not_settled(problem)
 
     def _was_paired(self, measurement: Measurement) -> bool:
-        """Whether the test goes on with a load that began side by side: the host is not asked again."""
+        """Whether the test continues a load that began side by side; the host is then not read again."""
         if self.earlier is None or not self.goes_on:
             return False
         return any(
@@ -237,7 +237,7 @@ class TestComparison(TestLoads):
         return Judgement.missing(metric, "against", measurement.absent, value=measurement.value(metric))
 
     def against_limit(self, run: Run, metric: Metric, limit: float) -> Comparison:
-        """See ``assertions.Judge``; the value is that of all that was measured, pooled."""
+        """See ``assertions.Judge``; the value is pooled over the whole measurement."""
         measurement = self.of(run)
         measure_alone(self, measurement)
         judgement = judge_limit(measurement, metric, limit, tolerance=self.policy.tolerance_of(metric))
@@ -252,10 +252,10 @@ class TestComparison(TestLoads):
     def _answer(
         self, measurement: Measurement, judgement: Judgement, asked: ReferenceKind, *, holds: bool | None = None
     ) -> Comparison:
-        """Keep an answer, in place of an earlier one to the same question.
+        """Keep an answer, and replace an earlier one to the same comparison.
 
-        By default it holds if it passes, or if the policy lets it skip the test. Then the rest of the test goes on,
-        because what that finds must not hide behind a skip.
+        By default it holds if it passes, or if the policy lets it skip the test. The rest of the test then goes on,
+        because a skip must not hide later failures.
         """
         measurement.answers[judgement.metric.name, asked] = judgement
         if holds is None:
@@ -275,7 +275,7 @@ class TestComparison(TestLoads):
         return self.of(run).answers[metric.name, kind]
 
     def compared(self, run: Run, judgement: Judgement) -> tuple[Sequence[Session], Sequence[Session]]:
-        """The sessions that a judgement compared: the reference's and the run's; none where nothing was compared."""
+        """Compared sessions of a judgement: the reference's and the run's; empty without a comparison."""
         measurement = self.of(run)
         if judgement.reference_kind in {"against", "duel"} and measurement.paired is not None:
             return measurement.paired.sessions("base"), measurement.paired.sessions("candidate")
@@ -283,14 +283,14 @@ class TestComparison(TestLoads):
         if stored is None or measurement.run.invalid or judgement.reference_kind != "baseline":
             return (), ()
         usable = usable_sessions(self, measurement, stored).sessions
-        # What a host of another speed did moved with the host.
+        # Changes on a host of another speed moved with the host.
         return ([session for _, session in usable], measurement.run.sessions) if usable else ((), ())
 
     def unjudged_problems(self) -> list[str]:
-        """Problems of runs of which no comparison has spoken; a test must not pass over them.
+        """Problems of runs without any comparison; a test must not pass over them.
 
-        Asked after ``close``, it knows of those too that showed only at the servers' end. A run that Ctrl-C cut short
-        has none, because its test has no outcome.
+        After ``close`` they include those that show only at the servers' end. A run that Ctrl-C cut short has none,
+        because its test has no outcome.
         """
         return [
             problem
@@ -301,15 +301,15 @@ class TestComparison(TestLoads):
         ]
 
     def unheld(self) -> list[Judgement]:
-        """Comparisons that did not hold; a test that went on all the same has forgotten an ``assert``."""
+        """Failed comparisons; a test that went on has forgotten an ``assert``."""
         return list(self._unheld)
 
     def skip_reason(self) -> str:
-        """Why the test, if nothing in it failed, is skipped rather than passed; empty if it is not."""
+        """Reason why a test without failures is skipped rather than passed; empty if it passed."""
         return "; ".join(dict.fromkeys(self._skips))
 
     def record(self) -> list[str]:
-        """Write the baselines of what this test compared, if this is a recording; says what was written, or could be.
+        """Write the baselines of this test's comparisons, if this is a recording; return a report, also of proposals.
 
         Raises:
             BaselineUnusable: A file cannot be read or written.
@@ -319,7 +319,7 @@ class TestComparison(TestLoads):
 
 
 def _workload_of(targets: Sequence[Target], shape: LoadShape) -> Workload:
-    """The workload of a load of one server, or of two side by side, each with its own words."""
+    """Workload of a load of one server, or of two side by side, each with its own description."""
     must_match: dict[str, str] = {}
     information: dict[str, str] = {}
     for name, target in zip("ab", targets, strict=False):
@@ -340,13 +340,13 @@ def _problems(measurement: Measurement) -> tuple[Reason, ...]:
 
 
 def judge_limit(measurement: Measurement, metric: Metric, limit: float, *, tolerance: float) -> Judgement:
-    """Compare all that was measured, pooled, with a number in the metric's unit, without statistics.
+    """Compare the pooled measurement with a number in the metric's unit, without statistics.
 
     Args:
         measurement: The load and its results.
         metric: The metric to compare.
         limit: The number.
-        tolerance: The metric's tolerance; it sets how many requests a quantile needs.
+        tolerance: The metric's tolerance, which sets the number of requests that a quantile needs.
     """
     run = measurement.run
     if run.invalid:

@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The policy of a test: which verdicts fail, skip or record, its budget and its tolerances.
+    """Policy of a test: verdicts that fail, skip or record, its budget and its tolerances.
 
     Args:
         record_new: Whether loads without a baseline are recorded.
         record_all: Whether loads with one are recorded too.
         record_sessions: Sessions that a recording takes.
         reason: Why a recording may loosen a metric.
-        skip_missing: Whether a missing baseline skips.
-        skip_inconclusive: Whether a verdict that could not be reached skips.
+        skip_missing: Whether a missing baseline skips the test.
+        skip_inconclusive: Whether an undecided verdict skips the test.
         budget_seconds: Most measuring time of one test.
-        foreign_cores: Cores that others may take while we measure, before a change is theirs rather than the build's.
-        stored_only: Whether nothing is measured side by side with the base commit.
+        foreign_cores: Cores that others may take before they, not the build, explain a change.
+        stored_only: Whether comparisons side by side with the base commit are forbidden.
         one_at_a_time: Whether two servers of the test do not fit into memory together.
-        tolerances: Tolerances that a marker of the test gives, by the names of their metrics.
+        tolerances: Tolerances from a marker of the test, by the names of their metrics.
     """
 
     record_new: bool
@@ -82,10 +82,10 @@ class Look:
 
     Args:
         unit: The unit that is measured next.
-        number: Which, from 1.
-        most: How many there are at most.
-        judgement: The last look's judgement of the metric that is being decided; None before the first look.
-        left_seconds: Rest of the test's budget before this look; None without a budget, as for a recording.
+        number: Number of the unit, from 1.
+        most: Largest number of units.
+        judgement: The last look's judgement of the undecided metric; None before the first look.
+        left_seconds: Rest of the test's budget before this look; None without a budget, as in a recording.
     """
 
     unit: Literal["session", "round"]
@@ -100,33 +100,33 @@ class Look:
 
 
 class WaitsForStart(BaseException):
-    """A comparison is not decided, and goes on when the servers are started again, for other tests too.
+    """An undecided comparison waits for the next start of its servers, which other tests use too.
 
-    It ends the test's function, which then runs once more; no ``except Exception`` of the test is meant to stop it.
+    It ends the test's function, which then runs once more. It must pass through ``except Exception`` of the test.
     """
 
 
 @dataclass(eq=False)
 class TestLoads:
-    """The loads of one test: how they are measured further, and for how long.
+    """The loads of one test, with their further measurement and its budget.
 
     Args:
         nodeid: The test.
         baseline_store: The baselines of the device.
-        paired_runner: Where builds are compared side by side.
+        paired_runner: Makes comparisons side by side.
         policy: See there.
-        on_look: Hears of every look before it is taken.
-        may_wait: Asked when a comparison wants a fresh start: whether the test ends here, and runs again on it.
-        earlier: That of an earlier try of the same test, whose sessions are kept: a retry is more data under the same
-            question, never another chance.
+        on_look: Called with every look before it is taken.
+        may_wait: Called when a comparison needs a fresh start: whether the test ends here, and runs again on it.
+        earlier: Loads of an earlier try of the test, whose sessions are kept: a retry is more data for the same
+            comparison, never another chance.
 
     Attributes:
-        measurements: The loads that the test asked for, in that order.
-        waits: Whether the test ended before it was decided, and is to run again on the next start of its servers.
+        measurements: The test's loads, in order.
+        waits: Whether the test ended undecided, to run again on the next start of its servers.
         goes_on: Whether the test has waited for a start, and runs again on it.
     """
 
-    # Not a test class, whatever its name looks like to pytest.
+    # Not a test class, although its name looks like one to pytest.
     __test__ = False
 
     nodeid: str
@@ -146,11 +146,11 @@ class TestLoads:
         self._spent_before = self.earlier.spent_seconds() if self.earlier is not None and self.goes_on else 0.0
 
     def of(self, run: Run) -> Measurement:
-        """The load that the test holds as this run."""
+        """The load with this run."""
         return next(measurement for measurement in self.measurements if measurement.run is run)
 
     def spent_seconds(self) -> float:
-        """What the test has measured so far."""
+        """Measuring time of the test so far."""
         return self._spent_before + sum(measurement.all_seconds for measurement in self.measurements)
 
     def stop_other_loads(self, measurement: Measurement) -> None:
@@ -160,7 +160,7 @@ class TestLoads:
                 self._stop(other)
 
     def close(self) -> None:
-        """End the loads that a comparison side by side has left running for its next look."""
+        """End the loads that comparisons side by side have left running for their next looks."""
         for measurement in self.measurements:
             self._stop(measurement)
 
@@ -168,12 +168,12 @@ class TestLoads:
         if measurement.paired is not None:
             measurement.paired.stop_load()
         if measurement.rounds:
-            # Some trouble shows only at its end, or that of its servers.
+            # Some problems show only at its end, or that of its servers.
             measurement.show()
 
     @property
     def left_seconds(self) -> float:
-        """Of the test's budget."""
+        """Rest of the test's budget."""
         return self.policy.budget_seconds - self.spent_seconds()
 
     def settle_beside(self, measurement: Measurement, metric: Metric, *, limit: float | None = None) -> Judgement:
@@ -185,7 +185,7 @@ class TestLoads:
             limit: Of the ratio to the base's value; None to judge the change by the metric's tolerance.
 
         Raises:
-            WaitsForStart: The look wants a fresh start, and the test is to wait for it.
+            WaitsForStart: The look needs a fresh start, and the test has to wait for it.
             BaseFailed: The base could not be started.
             ServerFailed: The server could not be started.
             LoadFailed: The load engine failed.
@@ -197,7 +197,7 @@ class TestLoads:
                 judgement = paired.judge(metric, self.policy.tolerance_of(metric))
             else:
                 judgement = paired.judge_limit(metric, limit)
-            # More rounds do not help a quantile that a single one has too few requests for.
+            # More rounds do not help a quantile that has too few requests in a single one.
             if judgement.verdict is not Verdict.INCONCLUSIVE or judgement.has(ReasonKind.TOO_FEW_REQUESTS):
                 return judgement
             stop = self._why_not(paired)
@@ -212,11 +212,11 @@ class TestLoads:
             measurement.look()
 
     def _why_not(self, paired: SideBySide) -> Reason | None:
-        """Why the next look is not taken; None if it may be."""
+        """Reason against the next look; None if it may be taken."""
         if paired.exhausted:
-            return Reason(ReasonKind.LAST_LOOK, f"not decided after {LOOKS[-1][0]} rounds, which is the last look")
+            return Reason(ReasonKind.LAST_LOOK, f"not decided after {LOOKS[-1][0]} rounds, the last look")
         taken, seconds, budget = len(paired.rounds), paired.next_seconds, self.policy.budget_seconds
-        # The first look is always taken: without it nothing is known at all.
+        # The first look is always taken, because without it the change is unknown.
         if not taken or seconds <= self.left_seconds:
             return None
         return Reason(
@@ -230,5 +230,5 @@ class TestLoads:
     def announce(
         self, unit: Literal["session", "round"], number: int, most: int, judgement: Judgement | None = None
     ) -> None:
-        """Tell that a look is about to be taken, with what the last one said."""
+        """Announce a look, with the result of the last one."""
         self.on_look(Look(unit, number, most, judgement, self.left_seconds))

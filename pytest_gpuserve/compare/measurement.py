@@ -1,4 +1,4 @@
-"""A run with the means to measure more of it."""
+"""A run with the means to measure more."""
 
 from __future__ import annotations
 
@@ -34,20 +34,19 @@ class Measurement:
     """A load of a test.
 
     Args:
-        run: What the test holds of it.
-        target: What is sent, where.
-        shape: How it is loaded.
-        workload: What it is, for a baseline.
-        baseline_key: Where its baseline is.
-        paired_runner: Where it is measured side by side.
-        seconds: Time spent on it alone.
+        run: The test's view of it.
+        target: Requests and their server.
+        shape: Schedule and length of the load.
+        workload: Description for a baseline.
+        baseline_key: Place of its baseline.
+        paired_runner: Makes comparisons side by side.
+        seconds: Measuring time without a base.
         interrupted: Whether Ctrl-C cut it short.
         answers: The last answer to each comparison: of a metric, with its baseline, a limit or a duel's opponent.
-        paired: The comparison with its base side by side, where there is one.
-        absent: Why there is none, where there should be; else None.
-        reading: How fast the host is, where it was read.
-        beside: What the run was measured beside, from its first look on; None if it was measured alone, whatever has
-            to confirm it.
+        paired: The comparison with its base side by side, or None.
+        absent: Reason why a side-by-side comparison could not run, or None.
+        reading: Speed of the host, if it was read.
+        beside: The base of the run from its first look on; None if it was measured alone, even if a base confirms it.
     """
 
     run: Run
@@ -66,7 +65,7 @@ class Measurement:
 
     @property
     def rounds(self) -> Sequence[Round]:
-        """The rounds that are the run; none where it was measured alone."""
+        """Rounds of the run; empty if it was measured alone."""
         return self.paired.rounds if self.beside is not None and self.paired is not None else ()
 
     def take(self, baseline_clock_mhz: float | None = None) -> None:
@@ -82,7 +81,7 @@ class Measurement:
             self.run.sessions.append(replace(session, host_reading=reading))
 
         if self.paired_runner.starts.make_room() or self.run.sessions:
-            # It was read beside servers that ran, or for another session.
+            # The host was read beside running servers, or for another session.
             self.reading.clear()
         reading = self.host_reading()
         try:
@@ -96,17 +95,17 @@ class Measurement:
 
     @property
     def is_own(self) -> bool:
-        """Whether the test starts the server; else somebody else runs it, perhaps elsewhere."""
+        """Whether the test starts the server; else it runs already, perhaps on another host."""
         return bool(self.target.server.kind.python)
 
     def host_reading(self) -> float | None:
-        """How fast the host is before its next session, read once; None where that is not known."""
+        """Speed of the host before its next session, read once; None if unknown."""
         if not self.reading:
             self.reading.append(self.paired_runner.read_host() if self.is_own else None)
         return self.reading[0]
 
     def look(self) -> None:
-        """Measure to the next look beside its base, and put that into the run.
+        """Measure to the next look beside its base, and add that to the run.
 
         Raises:
             BaseFailed: The base could not be started.
@@ -123,24 +122,24 @@ class Measurement:
             self.show()
 
     def show(self) -> None:
-        """Put what was measured beside the base into the run."""
+        """Add the measurement beside the base to the run."""
         assert self.paired is not None
         self.run.sessions[:] = self.paired.sessions("candidate")
 
     @property
     def all_seconds(self) -> float:
-        """Time spent on it, alone and side by side."""
+        """Measuring time, alone and side by side."""
         return self.seconds + (self.paired.seconds if self.paired is not None else 0.0)
 
     def value(self, metric: Metric) -> float | None:
-        """The metric over all that was measured; None if it is not known."""
+        """The metric over the whole measurement; None if unknown."""
         try:
             return pooled_value(metric, self.run.sessions)
         except NotMeasured:
             return None
 
     def so_far(self) -> str:
-        """Say in one line what was measured of a load that was cut short."""
+        """One line on the measurement of a load that was cut short."""
         windows = [window for session in self.run.sessions for window in session.windows]
         requests = sum(window.requests for window in windows)
         values = ", ".join(
@@ -148,11 +147,11 @@ class Measurement:
             for metric in METRICS.values()
             if not metric.on_request and (value := self.value(metric)) is not None
         )
-        measured = f"{values} of {requests} requests" if values else "nothing was measured yet"
+        measured = f"{values} of {requests} requests" if values else "no request was measured yet"
         return f"interrupted by Ctrl-C, not decided: {measured}"
 
     def result(self) -> RunResult:
-        """All of it, for reports."""
+        """The load's result for reports."""
         kind = self.target.server.kind
         source = self.shape.source
         engine = {} if source is LOCAL else {"engine": source.name, "workers": str(self.shape.processes)}
@@ -170,5 +169,5 @@ class Measurement:
 
     @property
     def foreign_cores(self) -> float:
-        """Cores that others took, at the worst of its starts."""
+        """Most cores that others took during one of its starts."""
         return max((start.foreign_cores for session in self.run.sessions for start in session.starts), default=0.0)

@@ -1,4 +1,4 @@
-"""A build beside itself: nothing of it has changed, so that what differs is outside of git."""
+"""A build compared with itself: its code is the same, so differences come from outside git."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.verdict.verdict import Judgement
 
 OF_EACH_START: Final = frozenset({TREE_VARIABLE, "PWD", "OLDPWD", PYTHONPATH})
-"""Variables that differ between any two starts, or that a base is given to find its own code."""
+"""Variables that differ between any two starts, or that let a base find its own code."""
 
 _PORT: Final = re.compile(r"\b[0-9]{4,5}\b")
 _FOLDER: Final = re.compile(r"gpuserve-[A-Za-z0-9_]+")
@@ -32,11 +32,11 @@ MOST_NAMED: Final = 3
 
 @dataclass
 class OneBuild:
-    """The two servers of a comparison whose builds are the same in git.
+    """Two servers of a comparison whose builds are the same in git.
 
     Args:
         relocation: From the candidate's folder to the base's.
-        left_out: What git ignores, and the base does not have.
+        left_out: Ignored files that the base does not have.
     """
 
     relocation: Relocation
@@ -44,7 +44,7 @@ class OneBuild:
     _found: list[str] = field(default_factory=list)
 
     def look(self, pids: Mapping[Arm, Collection[int]]) -> None:
-        """Look at both while they run."""
+        """Read both servers' processes while they run."""
         base, candidate = look_at(pids["base"]), look_at(pids["candidate"])
         self._found = []
         for whose, (variables, commands, files) in (
@@ -55,11 +55,11 @@ class OneBuild:
             shown = [name for name in map(self._said, files) if not name.startswith(temporary)]
             names = [name for name in variables if name not in OF_EACH_START]
             self._found += [f"only the {whose} has {_some(shown)} open"] if shown else []
-            self._found += [f"the {whose} has another {_some(names)} in its environment"] if names else []
+            self._found += [f"the {whose} has a different {_some(names)} in its environment"] if names else []
             self._found += [f"the {whose} runs {commands[0]}"] if commands else []
 
     def judged(self, judgement: Judgement) -> Judgement:
-        """The judgement of two builds that are one: neither worse nor better, but not to be trusted."""
+        """Judgement of two equal builds: neither worse nor better, but not to be trusted."""
         if not judgement.verdict.is_claim or judgement.change is None:
             return judgement
         found = [*([f"the base does not have {_some(self.left_out)}"] if self.left_out else []), *self._found]
@@ -68,24 +68,24 @@ class OneBuild:
         )
 
     def _said(self, text: str) -> str:
-        """A text without what differs between any two starts."""
+        """A text without the parts that differ between any two starts."""
         if self.relocation.worktree is not None:
             text = text.replace(str(self.relocation.worktree), str(self.relocation.checkout))
         return _PORT.sub("PORT", _FOLDER.sub("FOLDER", text))
 
 
 def outside_git(judgement: Judgement, same: str, *found: str) -> Judgement:
-    """Turn a claim about two builds that are one into INVALID.
+    """Turn a claim about two equal builds into INVALID.
 
     Args:
         judgement: REGRESSED or IMPROVED, with its change.
-        same: Which builds are one, as a sentence.
-        found: The differences between them.
+        same: Sentence on the equal builds.
+        found: Differences between them.
     """
     assert judgement.change is not None
     text = (
-        f"{same}, and differ by {format_change(judgement.change)}: something outside git differs (environment"
-        " variables, files outside of the checkout, warm caches)"
+        f"{same}, but differ by {format_change(judgement.change)}: something outside git differs (environment"
+        " variables, files outside the checkout, warm caches)"
     )
     reason = Reason(ReasonKind.OUTSIDE_GIT, "; ".join([text, *found]))
     return replace(judgement, verdict=Verdict.INVALID, reasons=(reason,))

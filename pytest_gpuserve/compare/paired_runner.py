@@ -1,4 +1,4 @@
-"""Makes comparisons side by side ready: the other build or server, what is remembered, what is believed."""
+"""Prepares comparisons side by side: the other build or server, remembered rounds, and priors."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PairedSpec:
-    """A load that is to be compared side by side.
+    """A load for a comparison side by side.
 
     Args:
         subject: Its test, its label and its workload here.
-        candidate: What is judged.
-        terms: How it is compared.
+        candidate: The judged target.
+        terms: Terms of the comparison.
         stored: Its baseline, from which the spread between starts is learned.
         goes_on: Whether the test has run on an earlier start, and runs again on the next one.
     """
@@ -65,26 +65,25 @@ _KINDS: Final[Mapping[type[GpuserveError], ReasonKind]] = {
 
 
 def not_settled(problem: GpuserveError) -> Reason:
-    """Say why a stored verdict cannot be settled side by side, and what would help."""
-    # If there is no checkout, what helps was said before anything was measured.
+    """Reason why a stored verdict cannot be settled side by side, with a remedy."""
+    # Without a checkout, the remedy was given before the first measurement.
     text = problem.summary if isinstance(problem, NoCheckout) else str(problem)
     kind = _KINDS.get(type(problem), ReasonKind.NOT_SIDE_BY_SIDE)
-    return Reason(kind, f"it could not be settled side by side: {text}")
+    return Reason(kind, f"the verdict could not be settled side by side: {text}")
 
 
 @dataclass(eq=False, kw_only=True)
 class PairedRunner:
-    """Where builds are compared side by side in this run.
+    """Maker of this run's comparisons side by side.
 
     Args:
         here: The circumstances.
-        reference_builds: Makes other revisions ready.
-        kept: Keeps rounds from run to run; None where nothing is to be remembered.
-        progress: Told how loads get on.
-        read_host: Reads how fast the host is; None where that is not known, or does not matter.
-        against: Gives the build that every comparison is with, where that was asked for; None where baselines are
-            stored.
-        starts: Owns the servers that comparisons share; whoever makes it ends it.
+        reference_builds: Prepares other revisions.
+        kept: Keeps rounds from run to run, or None.
+        progress: Shown the progress of the loads.
+        read_host: Reads the speed of the host; None if that is unknown, or does not matter.
+        against: Gives the requested base of every comparison; None for stored baselines.
+        starts: Owns the servers that comparisons share; its creator ends it.
     """
 
     here: RunEnvironment
@@ -100,8 +99,8 @@ class PairedRunner:
         """Compare a server with that of another revision or interpreter.
 
         Raises:
-            NotInRevision: There is no such server on the other side.
-            GpuserveError: It cannot be found out what would run there.
+            NotInRevision: The other build has no such server.
+            GpuserveError: Its server cannot be determined.
         """
         base = spec.candidate.relocated(reference_build.relocation)
         paired = self._side_by_side(
@@ -116,15 +115,15 @@ class PairedRunner:
         """Compare a server with that of the commit that brought a baseline into git.
 
         Raises:
-            GpuserveError: There is no such commit, git lacks it, or it has no such server; see `not_settled`.
+            GpuserveError: The commit is unknown, git lacks it, or it has no such server; see `not_settled`.
         """
         return self.compare_builds(spec, self._base_build(stored, key))
 
     def has_rounds(self, spec: PairedSpec, stored: Stored, key: BaselineKey) -> bool:
-        """Whether rounds beside a baseline's commit were measured in this run, or in an earlier one that kept them.
+        """Whether rounds beside a baseline's commit were measured in this run, or kept by an earlier one.
 
         Raises:
-            GpuserveError: As `compare_with_base`.
+            GpuserveError: See `compare_with_base`.
         """
         return bool(self._memory(spec, self._base_build(stored, key).identity).rounds)
 
@@ -150,7 +149,7 @@ class PairedRunner:
         except NotInGit as problem:
             if stored.entry.commit is not None:
                 return stored.entry.commit
-            where = "outside of git or with uncommitted changes"
+            where = "outside git or with uncommitted changes"
             raise NotInGit(f"{problem.summary}, and the entry was recorded {where}") from problem
 
     def compare_servers(self, spec: PairedSpec, base: Target) -> SideBySide:
@@ -160,7 +159,7 @@ class PairedRunner:
     def _memory(self, spec: PairedSpec, identity: str) -> Memory:
         content = self.here.revision.content
         pair = None if content is None else Pair(spec.subject, identity, content, dict(self.here.software))
-        # A retry within this run goes on too, whether or not anything outlasts the run.
+        # A retry within this run goes on too, even if no folder keeps rounds.
         known = (str(spec.subject), identity)
         if known not in self._memories:
             self._memories[known] = Memory(self.kept, pair)
@@ -170,11 +169,11 @@ class PairedRunner:
         self, spec: PairedSpec, base: Target, *, kind: ReferenceKind, name: str, identity: str
     ) -> SideBySide:
         memory, terms = self._memory(spec, identity), spec.terms
-        # What shows at the end of servers that this load was measured on is known before it goes on.
+        # Problems at the end of servers that this load was measured on are known before it goes on.
         self.starts.end_used(terms.seed)
         if not spec.goes_on:
             memory.late, memory.limits = (), {}
-        # The candidate's telemetry source is the session's, and looks at all that both servers use.
+        # The candidate's telemetry source is the session's, and covers all GPUs of both servers.
         pairing = Pairing(base, spec.candidate, terms, self.progress, memory.rounds, starts=self.starts)
         in_run = KEPT_IN_RUN if memory.rounds and not spec.goes_on else None
         return SideBySide(
@@ -191,7 +190,7 @@ class PairedRunner:
 def _priors(
     stored: Stored | None, host: str, past: Mapping[str, Sequence[Sequence[RoundPoint]]]
 ) -> Callable[[Metric], Prior]:
-    """What is believed of each metric's spread between starts, learned when it is first asked for."""
+    """Prior of each metric's spread between starts, learned when it is first used."""
 
     @lru_cache
     def prior_of(metric: Metric) -> Prior:

@@ -1,4 +1,4 @@
-"""What a recording run writes, and what it refuses to write."""
+"""Entries that a recording run writes, and entries that it refuses."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ if TYPE_CHECKING:
 
 
 def wants_recording(case: TestLoads, stored: Stored | None) -> bool:
-    """Whether this run records a load that has this baseline so far."""
+    """Whether this run records a load with this present baseline."""
     return case.policy.record_all or (case.policy.record_new and stored is None)
 
 
 def may_record(case: TestLoads, judgement: Judgement) -> bool:
-    """Whether what was judged so may be recorded."""
+    """Whether a load with this judgement may be recorded."""
     if judgement.verdict is Verdict.INVALID or judgement.value is None:
         return False
     return bool(case.policy.reason) or judgement.verdict is not Verdict.REGRESSED
 
 
 def judge_recording(case: TestLoads, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
-    """Say what a recording would do to a metric; the numbers of both are compared as they are.
+    """Judge the effect of a recording on a metric; the two numbers are compared directly.
 
     Args:
         measurement: The load and its results.
         metric: The metric to compare.
-        stored: The entry that it would replace; None where there is none.
+        stored: The entry that it would replace, or None.
     """
     unsound = unsound_judgement(case, measurement, metric)
     if unsound is not None:
@@ -52,7 +52,7 @@ def judge_recording(case: TestLoads, measurement: Measurement, metric: Metric, s
         reason = shared.with_text(f"{shared}; a baseline recorded now would hide a regression later")
         return Judgement.invalid(metric, "baseline", reason, value=value)
     try:
-        # What is recorded must be good enough to compare with tomorrow.
+        # A recording must be good enough for comparisons tomorrow.
         for session in measurement.run.sessions:
             point(metric, session, tolerance)
         value = mean_value(metric, measurement.run.sessions)
@@ -61,7 +61,7 @@ def judge_recording(case: TestLoads, measurement: Measurement, metric: Metric, s
     recorded = Reason(ReasonKind.RECORDING, "recorded by this run, if the test passes")
     absent = why_absent(case, measurement, stored)
     if stored is None or absent:
-        # That there was nothing is why it is recorded; that there was another workload is worth saying.
+        # A missing entry explains why it is recorded; an entry with another workload is worth a remark.
         return Judgement.missing(metric, "baseline", *(absent if stored else ()), recorded, value=value)
     try:
         reference = mean_value(metric, stored.sessions)
@@ -84,13 +84,13 @@ def judge_recording(case: TestLoads, measurement: Measurement, metric: Metric, s
 
 
 def write_baselines(case: TestLoads) -> list[str]:
-    """Write the baselines of what a test compared, if this is a recording; says what was written.
+    """Write the baselines of a test's comparisons, if this is a recording; return a report.
 
-    Every load is tried, also after one that could not be written; Ctrl-C ends it.
+    Every load is tried, even after one that could not be written; Ctrl-C ends it.
 
     Raises:
-        BaselineUnusable: A file cannot be read or written; says what was written all the same.
-        KeyboardInterrupt: By Ctrl-C; says what could not be written before it.
+        BaselineUnusable: A file cannot be read or written; the text lists the written ones.
+        KeyboardInterrupt: After Ctrl-C; the text lists files that could not be written before it.
     """
     lines: list[str] = []
     problems: list[BaselineUnusable] = []
@@ -120,7 +120,7 @@ def _write(case: TestLoads, measurement: Measurement) -> list[str]:
 
 
 def proposals(case: TestLoads) -> list[str]:
-    """Say of what got better, and is not recorded, how to hold on to it; of a test that passed."""
+    """Proposals for a passed test: the commands that record improvements."""
     lines = []
     for measurement in case.measurements:
         if wants_recording(case, case.baseline_store.find(measurement.baseline_key)):
@@ -134,14 +134,14 @@ def proposals(case: TestLoads) -> list[str]:
 
 
 def _together(problems: Sequence[BaselineUnusable], written: Sequence[str]) -> BaselineUnusable:
-    """One error of all that could not be written, with what was."""
+    """One error for all files that could not be written, with the written ones."""
     if len(problems) == 1 and not written:
         return problems[0]
     return BaselineUnusable("\n".join([*map(str, problems), *written]))
 
 
 def _answers(measurement: Measurement) -> list[Judgement]:
-    """The answers to a test's comparisons with the baseline of a load, in the order in which metrics are listed."""
+    """Answers to a test's comparisons with the baseline of a load, in the order of the metrics."""
     asked = ((name, "baseline") for name in METRICS)
     return [measurement.answers[each] for each in asked if each in measurement.answers]
 

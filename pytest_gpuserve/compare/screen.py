@@ -1,8 +1,8 @@
-"""Verdicts against a baseline: its stored numbers screen where they may, and its base commit decides everything else.
+"""Verdicts against a baseline: its stored numbers screen if they may, and its base commit decides everything else.
 
-Stored numbers count on a GPU alone, and only those that this host recorded with the same facts of the GPU while it was
-as fast as it is now. There they may end a comparison with PASS. Where no rounds are possible they give all three
-outcomes, which say that nothing was settled side by side.
+Stored numbers count only on a GPU, and only if this host recorded them with the same facts of the GPU while it was as
+fast as now. They may then end a comparison with PASS. If rounds are impossible they give all three outcomes, with the
+remark that they were not settled side by side.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 SHARED_GPU: Final = Reason(
     ReasonKind.NOT_SIDE_BY_SIDE,
-    "not settled side by side with the baseline's commit, where both servers would share the GPU's memory; start"
+    "not settled side by side with the baseline's commit, because both servers would share the GPU's memory; start"
     " them alternately: @pytest.mark.gpuserve(one_at_a_time=True)",
 )
 
@@ -55,21 +55,21 @@ SOMEBODY_ELSES: Final = Reason(
 )
 
 BY_STORED: Final = Reason(ReasonKind.STORED_ALONE, "by stored numbers, not settled side by side")
-"""Of a verdict that rests on them alone, where rounds are impossible."""
+"""Remark on a verdict that rests on stored numbers alone, because rounds are impossible."""
 
 
 def may_screen(device: Device) -> bool:
-    """Whether stored numbers count on a device: hours and neighbours move those of a CPU by more than any tolerance."""
+    """Whether stored numbers count on a device: time and neighbours move those of a CPU by more than any tolerance."""
     return device.gpu is not None
 
 
 @dataclass(frozen=True, slots=True)
 class Usable:
-    """What of a baseline is evidence here and now.
+    """Part of a baseline that is evidence here and now.
 
     Args:
-        sessions: Recorded sessions, each with its occasion; empty where none is.
-        why: Why none is, or not all; None where all are.
+        sessions: Usable recorded sessions, each with its occasion; may be empty.
+        why: Reason why none, or not all, are usable; None if all are.
     """
 
     sessions: Sequence[tuple[str, Session]]
@@ -77,7 +77,7 @@ class Usable:
 
 
 def settle_baseline(case: TestLoads, measurement: Measurement, metric: Metric, stored: Stored | None) -> Judgement:
-    """Judge by stored numbers or beside the base commit, measuring rounds until it is decided or must stop.
+    """Judge by stored numbers or beside the base commit, and measure rounds until it is decided or must stop.
 
     Raises:
         ServerFailed: The server could not be started.
@@ -101,7 +101,7 @@ def settle_baseline(case: TestLoads, measurement: Measurement, metric: Metric, s
 
 
 def unsound_judgement(case: TestLoads, measurement: Measurement, metric: Metric) -> Judgement | None:
-    """The judgement of what cannot be trusted, or is not known at all; None of a sound measurement."""
+    """Judgement of a measurement that cannot be trusted, or is unknown; None if it is sound."""
     run = measurement.run
     if run.invalid:
         return Judgement.invalid(metric, "baseline", *run.invalid, value=measurement.value(metric))
@@ -119,9 +119,9 @@ def unsound_judgement(case: TestLoads, measurement: Measurement, metric: Metric)
 
 
 def usable_sessions(case: TestLoads, measurement: Measurement, stored: Stored) -> Usable:
-    """The sessions of a baseline that are evidence for a load.
+    """Sessions of a baseline that are evidence for a load.
 
-    Of a server that somebody else runs the host is not this one, and nobody knows how fast it is.
+    A server that was not started here has another host, whose speed is unknown.
     """
     if not may_screen(case.here.device):
         return Usable((), _not_screened("on cpu stored numbers decide nothing: one host differs too much by the hour"))
@@ -142,13 +142,13 @@ def usable_sessions(case: TestLoads, measurement: Measurement, stored: Stored) -
             kept.append((record.occasion, session))
     streams = _streams([session for _, session in kept])
     if len(streams) < FEWEST_WINDOWS and any(each is not None and each.with_usage for each in streams):
-        found[f"{len(streams)} starts do not tell how long answers are: record two sessions or more"] = None
+        found[f"{len(streams)} starts do not report token counts: record two sessions or more"] = None
         kept = []
     return Usable(kept, _not_screened("; ".join(found)) if found else None)
 
 
 def _screened(case: TestLoads, measurement: Measurement, metric: Metric, usable: Usable) -> Judgement | None:
-    """The judgement by stored numbers; None if they decide nothing."""
+    """Judgement by stored numbers; None if they decide nothing."""
     if not usable.sessions:
         return None
     sessions, recorded = measurement.run.sessions, [session for _, session in usable.sessions]
@@ -158,7 +158,7 @@ def _screened(case: TestLoads, measurement: Measurement, metric: Metric, usable:
         return Judgement.invalid(metric, "baseline", unlike, value=measurement.value(metric))
     judgement = stored_judgement(metric, usable, sessions, tolerance=case.policy.tolerance_of(metric))
     shared = shared_host(case, measurement)
-    # A server that is kept waiting batches better.
+    # A server that waits for requests batches better.
     if shared is None or (judgement.verdict is Verdict.PASS and metric.name != "batching_ratio"):
         return judgement.because(*unknown_work(*streams))
     return replace(judgement, verdict=Verdict.INCONCLUSIVE, reasons=(shared,))
@@ -185,7 +185,7 @@ def _beside(
             f"{'settled' if decided else 'looked at'} side by side with the baseline's commit",
         )
         changed = "; ".join(changes_since(stored, case.here))
-        text = f"only the code was compared: both sides now have {changed}"
+        text = f"only the code was compared: both builds now have {changed}"
         return paired.because(told, *([Reason(ReasonKind.SHARED_CHANGES, text)] if changed else []))
     reason = impossible or measurement.absent
     assert reason is not None
@@ -212,17 +212,17 @@ def _beside(
 
 
 def _why_alone(case: TestLoads, measurement: Measurement, metric: Metric) -> Reason | None:
-    """Why no rounds are taken at all; None where they are tried."""
+    """Reason why rounds are impossible; None if they are tried."""
     if case.policy.stored_only:
         return NOT_ASKED
     if not measurement.is_own:
         return SOMEBODY_ELSES
-    # Of two servers on one GPU it is not known, so that to start them would be for nothing.
+    # Two servers on one GPU have no memory value each, so it would be useless to start them.
     return SHARED_GPU if metric.name in OF_ONE_SERVER and not case.policy.one_at_a_time else None
 
 
 def _paired_with_base(case: TestLoads, measurement: Measurement, metric: Metric, stored: Stored) -> Judgement | None:
-    """The verdict beside the base commit; None where it cannot be asked, which the measurement notes."""
+    """Verdict beside the base commit; None if that is impossible, with a note in the measurement."""
     if measurement.absent:
         return None
     if measurement.paired is None:
@@ -232,12 +232,12 @@ def _paired_with_base(case: TestLoads, measurement: Measurement, metric: Metric,
         except GpuserveError as problem:
             measurement.absent = not_settled(problem)
             return None
-    # What was measured alone stays the run: further metrics are judged by it, as the baseline was measured alone.
+    # The earlier measurement stays the run, which judges further metrics, because the baseline was measured alone too.
     alone = list(measurement.run.sessions)
     try:
         return case.settle_beside(measurement, metric)
     except BaseFailed as problem:
-        # The comparison is kept for the time that it took.
+        # The comparison is kept for its measuring time.
         measurement.absent = not_settled(problem)
         return None
     finally:
@@ -246,7 +246,7 @@ def _paired_with_base(case: TestLoads, measurement: Measurement, metric: Metric,
 
 
 def changes_since(stored: Stored, here: RunEnvironment) -> tuple[str, ...]:
-    """List the differences from the recording beside the code: packages, driver, settings of the GPU and the host."""
+    """List differences from the recording besides the code: packages, driver, settings of the GPU and the host."""
     last = stored.entry
     changed = [
         f"{name} {last.software.get(name, 'absent')} -> {here.software.get(name, 'absent')}"
@@ -263,14 +263,14 @@ def may_begin_paired(case: TestLoads, measurement: Measurement, stored: Stored) 
     """Whether a load may be measured beside the base commit from its first look on."""
     if case.policy.stored_only or not measurement.is_own or why_absent(case, measurement, stored):
         return False
-    # Where the test says when a start ends, it may count what was measured by then.
+    # If the test decides the end of a start, it may count its finished windows.
     return measurement.shape.requests is None and measurement.shape.until is None
 
 
 def measure_alone(case: TestLoads, measurement: Measurement) -> None:
     """Measure a session of a load that has only been measured beside its baseline's commit.
 
-    A limit is about a server that has the machine for itself.
+    A limit applies to a server that has the machine for itself.
 
     Raises:
         ServerFailed: The server could not be started.
@@ -286,11 +286,11 @@ def measure_alone(case: TestLoads, measurement: Measurement) -> None:
 
 
 def spec_of(case: TestLoads, measurement: Measurement, stored: Stored | None) -> PairedSpec:
-    """Describe a load that is to be compared side by side.
+    """Describe a load for a comparison side by side.
 
     Args:
         measurement: The load.
-        stored: Its baseline, which tells how far starts lie apart where it can be compared with.
+        stored: Its baseline, which tells the spread between starts if it is comparable.
     """
     here, label = case.here, measurement.run.label
     return PairedSpec(
@@ -299,7 +299,7 @@ def spec_of(case: TestLoads, measurement: Measurement, stored: Stored | None) ->
         Terms(
             measurement.shape,
             tolerance=case.policy.tolerance_of(METRICS["throughput"]),
-            by_turns=case.policy.one_at_a_time,
+            one_at_a_time=case.policy.one_at_a_time,
             seed=f"{case.nodeid} {label} {here.revision.content or here.occasion}",
         ),
         stored=None if why_absent(case, measurement, stored) or not may_screen(here.device) else stored,
@@ -311,7 +311,7 @@ def spec_of(case: TestLoads, measurement: Measurement, stored: Stored | None) ->
 
 
 def why_absent(case: TestLoads, measurement: Measurement, stored: Stored | None) -> tuple[Reason, ...]:
-    """Why there is nothing to compare with; empty if there is."""
+    """Reason why the load has no reference to compare with; empty if it has one."""
     key = measurement.baseline_key
     if stored is None:
         return (Reason(ReasonKind.NO_ENTRY, f"{key.path} has no entry {key.entry!r}", about=str(key.path)),)
@@ -330,14 +330,14 @@ def why_absent(case: TestLoads, measurement: Measurement, stored: Stored | None)
 
 
 def recorded_clock_mhz(case: TestLoads, measurement: Measurement, stored: Stored | None) -> float | None:
-    """The mean SM clock that a comparable baseline was recorded with; None where there is none."""
+    """Mean SM clock in a comparable baseline; None without one."""
     if stored is None or why_absent(case, measurement, stored):
         return None
     return mean_sm_clock_mhz(stored.sessions)
 
 
 def shared_host(case: TestLoads, measurement: Measurement) -> Reason | None:
-    """The reason that other processes used too much of the host meanwhile; None if they did not."""
+    """Reason that other processes used too much of the host; None if they did not."""
     taken = measurement.foreign_cores
     if taken <= case.policy.foreign_cores:
         return None
@@ -349,7 +349,7 @@ def shared_host(case: TestLoads, measurement: Measurement) -> Reason | None:
 
 
 def _noted(judgement: Judgement, stored: Stored) -> Judgement:
-    """The same with the reason for which the baseline was accepted."""
+    """The judgement with the reason with which the baseline was accepted."""
     accepted = stored.entry.reason
     if not accepted or judgement.verdict is Verdict.INVALID:
         return judgement
@@ -360,9 +360,9 @@ def stored_judgement(metric: Metric, usable: Usable, sessions: Sequence[Session]
     """Judge the sessions of a run, as one, by recorded ones of the same host.
 
     Args:
-        metric: What is judged.
-        usable: The recorded ones, one at least.
-        sessions: The run's.
+        metric: The judged metric.
+        usable: The recorded sessions, at least one.
+        sessions: Sessions of the run.
         tolerance: How much worse it may be.
     """
     recorded: dict[str, list[float]] = {}
@@ -387,9 +387,9 @@ def stored_judgement(metric: Metric, usable: Usable, sessions: Sequence[Session]
 
 
 def not_measured(metric: Metric, problem: NotMeasured) -> Judgement:
-    """The judgement of a metric that a run does not have."""
+    """Judgement of a metric that a run lacks."""
     if isinstance(problem, TooFewRequests):
-        # The measurement is sound, there is only too little of it.
+        # The measurement is sound, but too short.
         return Judgement(metric, Verdict.INCONCLUSIVE, "baseline", reasons=(problem.reason,))
     return Judgement.invalid(metric, "baseline", problem.reason)
 

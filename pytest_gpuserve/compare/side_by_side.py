@@ -1,4 +1,4 @@
-"""A load that is measured on two servers side by side: its rounds, what its looks came to, and what is kept of them."""
+"""A load that is measured on two servers side by side: its rounds, the results of its looks, and their storage."""
 
 from __future__ import annotations
 
@@ -45,25 +45,23 @@ if TYPE_CHECKING:
     from pytest_gpuserve.verdict.verdict import ReferenceKind
 
 
-KEPT_IN_RUN: Final = Reason(
-    ReasonKind.KEPT, "decided by an earlier try in this run, and kept: a retry goes on where it ended"
-)
+KEPT_IN_RUN: Final = Reason(ReasonKind.KEPT, "decided by an earlier try in this run, and kept: a retry continues it")
 
 
 class Memory:
-    """The rounds of one pair, from one try of a test to the next, and from one run of pytest to the next.
+    """Rounds of one pair, from one try of a test to the next, and from one run of pytest to the next.
 
     Args:
-        folder: Where they are kept; None to forget them with this run.
-        pair: Which pair it is; None where a build cannot be told from another, so that nothing outlasts this run.
+        folder: Folder of the rounds; None to forget them with this run.
+        pair: The pair; None if a build cannot be identified, so that rounds end with this run.
 
     Attributes:
-        rounds: Of earlier tries of this pair.
-        metrics: What they came to, by the metric's name.
-        remark: When that was, and how to forget it, for a verdict that stems from it; None where no run before has any.
-        round_seconds: How long the last round took in this run; 0 where none was taken.
-        late: Trouble that showed at the end of the servers of a round, which was forgotten for it; in this try.
-        limits: What ratios have been shown to hold a limit or to miss it, in this try.
+        rounds: Rounds of earlier tries of this pair.
+        metrics: Their results, by the metric's name.
+        remark: Time of these, and how to forget them, for a verdict that stems from them; None without earlier runs.
+        round_seconds: Duration of the last round in this run; 0 without one.
+        late: Shutdown problems that discarded a round in this try.
+        limits: Ratios that were shown in this try to hold a limit or to miss it.
     """
 
     def __init__(self, folder: KeptFolder | None, pair: Pair | None) -> None:
@@ -79,19 +77,19 @@ class Memory:
         if kept is not None:
             self.rounds, self.metrics = kept.rounds, kept.metrics
             text = (
-                f"decided at {kept.at} of this very pair of builds, and kept: a re-run goes on where the last one"
-                " ended; `--cache-clear` forgets it"
+                f"decided at {kept.at} for this very pair of builds, and kept: a re-run continues the last one;"
+                " `--cache-clear` forgets it"
             )
             self.remark = Reason(ReasonKind.KEPT, text)
 
     def save(self, rounds: Sequence[Round], metrics: Mapping[str, KeptMetric]) -> None:
-        """Remember how far it has come."""
+        """Store the present state."""
         self.rounds, self.metrics = tuple(rounds), dict(metrics)
         if self._folder is not None and self._pair is not None:
             self._folder.save(self._pair, rounds, metrics)
 
     def past(self) -> Mapping[str, list[list[RoundPoint]]]:
-        """Of each metric, the rounds of other pairs under the same load on this device and host."""
+        """Rounds of other pairs under the same load on this device and host, for each metric."""
         return {} if self._folder is None or self._pair is None else self._folder.past(self._pair)
 
 
@@ -100,7 +98,7 @@ LOOKED_BEFORE: Final = Reason(ReasonKind.LOOKED_BEFORE, "this look was taken bef
 
 
 def rounds_until(rounds: Sequence[Round], look: int) -> Sequence[Round]:
-    """The rounds as they were at a look."""
+    """Rounds as they were at a look."""
     count, blocks = LOOKS[look]
     if look == 0:
         return [replace(rounds[0], blocks=rounds[0].blocks[:blocks])]
@@ -108,11 +106,10 @@ def rounds_until(rounds: Sequence[Round], look: int) -> Sequence[Round]:
 
 
 def judged_rounds(metric: Metric, rounds: Sequence[Round]) -> Sequence[Round]:
-    """The rounds that a metric is judged by, and its values are of.
+    """Rounds that judge a metric, and give its values.
 
-    Of cold starts the first round is left out where there is another: who starts first of all reads from the disk what
-    the others find in memory. So is a round whose servers
-    started at the same time.
+    For cold starts the first round is left out if there is another one. Its first start reads from disk what the others
+    find in memory. A round whose servers started at the same time is left out too.
     """
     if metric.name != COLD_START or len(rounds) < 2:
         return rounds
@@ -120,9 +117,10 @@ def judged_rounds(metric: Metric, rounds: Sequence[Round]) -> Sequence[Round]:
 
 
 def points_of(metric: Metric, rounds: Sequence[Round], tolerance: float) -> list[RoundPoint]:
-    """The rounds as they are judged.
+    """Rounds as points of a judgement.
 
-    A first round that ended after three blocks has too few requests for many a quantile; that must not keep all later
+    A first round that ended after three blocks has too few requests for many quantiles; that must not prevent a
+    judgement of all later rounds.
     rounds from being judged.
     """
     rounds = judged_rounds(metric, rounds)
@@ -137,12 +135,12 @@ def points_of(metric: Metric, rounds: Sequence[Round], tolerance: float) -> list
 
 
 def _worth(metric: Metric, measured: Round, tolerance: float, prior: Prior, start_in_blocks: float) -> float:
-    """How many blocks of a start are worth their time; infinitely many where that cannot be told of these."""
+    """Number of blocks of a start that are worth their time; infinite if unknown."""
     try:
         point = round_point(metric, measured, tolerance)
     except NotMeasured:
         return math.inf
-    # Only a whole round tells whether one server changes beside the other.
+    # Only a whole round tells whether one server changes relative to the other.
     change = (point.differences[-1] - point.differences[0]) * (BLOCKS - 1) / (FIRST_BLOCKS - 1)
     if len(point.differences) < FIRST_BLOCKS or abs(change) > MATERIAL_CHANGE:
         return math.inf
@@ -150,12 +148,12 @@ def _worth(metric: Metric, measured: Round, tolerance: float, prior: Prior, star
 
 
 def windows_of(rounds: Sequence[Round]) -> int:
-    """How many windows rounds have, of both servers together."""
+    """Number of windows in rounds, of both servers together."""
     return sum(len(block.windows) for measured in rounds for block in measured.blocks)
 
 
 class _Seen(NamedTuple):
-    """A look, the rounds as they were at it, and the points that it judges by."""
+    """A look, the rounds at it, and the points that it judges by."""
 
     look: int
     rounds: Sequence[Round]
@@ -167,17 +165,17 @@ class SideBySide:
 
     Args:
         pairing: Takes the rounds; it may have rounds of an earlier run already.
-        kind: What the base is.
-        name: What people call the base.
-        memory: Remembers it for a re-run.
-        prior_of: What is believed beforehand of each metric's spread between starts.
+        kind: Kind of the base.
+        name: Name of the base for people.
+        memory: Remembers the comparison for a re-run.
+        prior_of: Prior of each metric's spread between starts.
         most_foreign_cores: A round in which others took more of the host is evidence, but teaches nothing about starts.
-        kept: What is said of a verdict that an earlier try has reached; None where there was none.
+        kept: Remark on a verdict from an earlier try, or None.
 
     Attributes:
         name: See above.
-        options: What compares with this base again, on the command line; empty where nothing does.
-        seconds: Time spent on it in this run.
+        options: Options that compare with this base again; empty if none do.
+        seconds: Measuring time in this run.
     """
 
     def __init__(
@@ -200,7 +198,7 @@ class SideBySide:
         self._prior_of = prior_of
         self._most_foreign_cores = most_foreign_cores
         self._kept_remark = () if kept is None else (kept,)
-        # Of its rounds before this one: what these have of it is in their own problems.
+        # Problems of its earlier rounds: those of these rounds are in the rounds themselves.
         self._late = memory.late
         self._last_seconds = 0.0
         self._round_seconds = memory.round_seconds
@@ -209,7 +207,7 @@ class SideBySide:
         self._metrics = dict(memory.metrics)
 
     def compare_one_build(self, one_build: OneBuild) -> None:
-        """Say that both servers are one build, so that neither can be worse or better."""
+        """Declare both servers to be one build, so that neither can be worse or better."""
         self._one_build = one_build
         self._pairing.on_measured = one_build.look
 
@@ -217,16 +215,16 @@ class SideBySide:
 
     @property
     def rounds(self) -> Sequence[Round]:
-        """What was measured, earlier runs of this pair included."""
+        """All rounds, including those of earlier runs of this pair."""
         return self._pairing.rounds
 
     @property
     def problems(self) -> tuple[Reason, ...]:
-        """Why nothing may be concluded from it; empty when all is well."""
+        """Reasons why the comparison proves nothing; empty if it is valid."""
         return (*self._late, *(problem for measured in self.rounds for problem in measured.problems))
 
     def _problems_of(self, metric: Metric) -> tuple[Reason, ...]:
-        """The same of one metric: what comes of answers is not compared where they are unlike work."""
+        """Such reasons for one metric: metrics of answers are not compared if the work differs."""
         unlike = self._unlike_work() if metric.is_of_requests else None
         return self.problems if unlike is None else (*self.problems, unlike)
 
@@ -237,7 +235,7 @@ class SideBySide:
         return unknown_work(*self._streams()) if metric.is_of_requests and self._unlike_work() is None else ()
 
     def _streams(self) -> list[list[Streams | None]]:
-        """Those of the base's windows, and of the candidate's."""
+        """Windows of the base, and of the candidate."""
         return [[window.streams for measured in self.rounds for window in measured.windows(arm)] for arm in ARMS]
 
     @property
@@ -252,24 +250,24 @@ class SideBySide:
 
     @property
     def wants_start(self) -> bool:
-        """Whether the next look takes a fresh start of both servers, after a round that this test has just taken."""
-        return self.seconds > 0 and not self._goes_on and not self._pairing.by_turns
+        """Whether the next look needs a fresh start of both servers, after a round that this test has just taken."""
+        return self.seconds > 0 and not self._goes_on and not self._pairing.one_at_a_time
 
     @property
     def next_seconds(self) -> float:
-        """How long it will take to the next look, as far as the last one, or the last round, tells."""
+        """Estimated time to the next look, from the last one, or the last round."""
         return self._last_seconds if self._goes_on else self._round_seconds
 
     @property
     def _goes_on(self) -> bool:
-        """Whether the next look takes more blocks of servers that run."""
+        """Whether the next look takes more blocks of running servers."""
         return bool(self._pairing.blocks_of_open_round) and not self._is_half_enough
 
     @property
     def _is_half_enough(self) -> bool:
-        """Whether another start tells more of what is not decided yet than the rest of the first round, in its time."""
+        """Whether another start tells more about undecided metrics than the rest of the first round, in its time."""
         undecided = {METRICS[name]: asked for name, asked in self._metrics.items() if asked.decision is None}
-        # A metric that has not been looked at may be decided by the blocks that its first look still wants.
+        # A metric without a look may be decided by the blocks that its first look still needs.
         if not undecided or not all(asked.looks for asked in undecided.values()):
             return False
         start_in_blocks = self._pairing.start_in_blocks
@@ -295,7 +293,7 @@ class SideBySide:
                 self._round_seconds = 0.0
                 if self._pairing.blocks_of_open_round:
                     self._pairing.close()
-                # What showed only at its end is known before another round is measured in vain.
+                # Problems that showed only at its end are known before another round is measured in vain.
                 if self.problems:
                     return
             self._pairing.measure(FIRST_BLOCKS if first else BLOCKS)
@@ -315,22 +313,22 @@ class SideBySide:
         self._save()
 
     def stop_load(self) -> None:
-        """End the load; a further look begins with a fresh round. Trouble at its servers' end spoils the last one."""
+        """End the load; a further look begins with a fresh round. Problems at its servers' end invalidate the last."""
         self._pairing.close()
 
     def sessions(self, arm: Arm) -> list[Session]:
-        """What was measured of one server, in the form of a load that was measured alone."""
+        """Record of one server, in the form of a load that was measured alone."""
         return [measured.session(arm) for measured in self.rounds]
 
     # -- judging
 
     def judge(self, metric: Metric, tolerance: float) -> Judgement:
-        """Judge what has been measured so far; a decision stays, whatever is measured after it."""
+        """Judge the measurement so far; a decision stays for any later measurement."""
         if problems := self._problems_of(metric):
             return Judgement.invalid(metric, self._kind, *problems, value=self._value(metric, "candidate"))
         asked = self._metrics.get(metric.name)
         if asked is None or asked.tolerance != tolerance:
-            # Another tolerance is another question: its looks begin anew, on the same data.
+            # Another tolerance is another comparison: its looks begin anew, on the same data.
             asked = self._metrics[metric.name] = KeptMetric(tolerance)
         seen = self._seen(metric, tolerance, look=None if asked.decision is None else asked.looks[-1])
         if isinstance(seen, Judgement):
@@ -344,8 +342,8 @@ class SideBySide:
         """Judge whether the ratio of the candidate's value to the base's is shown to hold a limit, or to miss it.
 
         Args:
-            metric: Which.
-            limit: Least ratio of a metric of which more is better, else the largest.
+            metric: The metric.
+            limit: Smallest ratio if more of the metric is better, else the largest one.
         """
         if problems := self._problems_of(metric):
             return Judgement.invalid(metric, self._kind, *problems, reference=limit)
@@ -383,7 +381,7 @@ class SideBySide:
     def _seen(
         self, metric: Metric, tolerance: float, *, look: int | None = None, limit: float | None = None
     ) -> _Seen | Judgement:
-        """What a look has to judge by, by default the one that is due; a judgement if it has nothing."""
+        """Data of a look, by default the one that is due; a judgement if it has none."""
         if metric.name == COLD_START:
             self._pairing.starts_together = False
         look = self._look() if look is None else look
@@ -400,11 +398,11 @@ class SideBySide:
             return Judgement.invalid(metric, self._kind, problem.reason, reference=limit)
 
     def _look(self) -> int | None:
-        """The look that is due now; None where a round was broken off."""
+        """The look that is due now; None if a round was broken off."""
         if not self.rounds:
             return None
         last = self.rounds[-1]
-        return look_index(len(self.rounds), BLOCKS if last.by_turns else len(last.blocks))
+        return look_index(len(self.rounds), BLOCKS if last.one_at_a_time else len(last.blocks))
 
     def _judged(self, metric: Metric, seen: _Seen, asked: KeptMetric) -> Judgement:
         evidence = paired_evidence(
@@ -419,7 +417,7 @@ class SideBySide:
         if asked.decision is not None:
             verdict, reasons = asked.decision, self._kept_remark if asked is self._earlier.get(metric.name) else ()
         elif seen.look in asked.looks:
-            # What was learned since then about other starts must not decide a look that is over.
+            # Later knowledge about other starts must not decide a look that is over.
             reasons = () if verdict is Verdict.INCONCLUSIVE else (LOOKED_BEFORE,)
             verdict = Verdict.INCONCLUSIVE
         else:
@@ -463,16 +461,16 @@ class SideBySide:
     # -- remembering
 
     def _save(self) -> None:
-        # What cannot be trusted is no part of the sequence, nor is what was concluded from it: a re-run measures that
-        # round again. It may have been remembered as sound before its trouble showed.
+        # An invalid round does not belong to the sequence, nor do its conclusions: a re-run measures it again. It may
+        # have been remembered as sound before its problem showed.
         sound = [measured for measured in takewhile(lambda each: not each.problems, self.rounds) if measured.blocks]
         if self._unlike_work() is not None:
-            # It is of no round by itself.
+            # Not the result of a round by itself.
             sound = []
         if self._one_build is not None and any(
             each.decision is not None and each.decision.is_claim for each in self._metrics.values()
         ):
-            # What it came of is outside of git, and may be another the next time.
+            # Its cause is outside git, and may differ the next time.
             sound = []
         if sound or self._memory.rounds:
             self._memory.save(sound, {name: self._kept(name, sound) for name in self._metrics})

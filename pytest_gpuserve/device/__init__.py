@@ -1,4 +1,4 @@
-"""The device that is measured: which GPU it is, the host around it, and the lock on it."""
+"""The measured device: choice of the GPU, facts of the host, and the lock."""
 
 from pytest_gpuserve.device.gpu import AUTO, CPU, RESERVED_NAMES, Gpu, NvmlAnswer, device_name, list_gpus
 from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS, HOST_VARIABLE, Host, read_host, read_software

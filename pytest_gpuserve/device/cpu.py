@@ -1,7 +1,7 @@
-"""Who used the host's CPU: our processes, and others while we measured.
+"""Use of the host's CPU by our processes, and by others during a measurement.
 
-On the device ``cpu`` the CPU is the device: what another process, or another guest of the same hypervisor, takes of
-it looks like a slower server. Near a GPU it matters less, but a starved client or tokenizer looks the same.
+On the device ``cpu`` the CPU is the device: time that another process, or another guest of the hypervisor, takes looks
+like a slower server. Beside a GPU it matters less, but a starved client or tokenizer looks the same.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ import psutil
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-# The kernel counts the time of guests of this host within user and nice already; stolen time nobody here has used.
+# The kernel's user and nice times include guests of this host; stolen time was not used here at all.
 _NOT_WORKED: Final = frozenset({"idle", "iowait", "steal", "guest", "guest_nice"})
 
 
 def busy_seconds(seconds: Mapping[str, float]) -> float:
-    """Sum the time that all cores together have worked, of the fields of ``psutil.cpu_times()``; the sum never falls.
+    """Sum the working time of all cores together, from the fields of ``psutil.cpu_times()``; the sum never falls.
 
-    Idle time is left out before anything is added. Added and subtracted again it would leave a rounding error that
-    changes from reading to reading: the sum of an idle host would fall, which means a counter that was reset.
+    Idle time is left out before the addition. To add and subtract it would leave a rounding error that changes between
+    readings. The sum of an idle host could then fall, which would look like a reset counter.
     """
     return sum(value for name, value in seconds.items() if name not in _NOT_WORKED)
 
@@ -35,11 +35,11 @@ _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Stat(NamedTuple):
-    """The kernel's counters of a process in its clock ticks, of 10 ms almost everywhere.
+    """The kernel's counters of a process in clock ticks, usually of 10 ms.
 
     Args:
         own_ticks: CPU time of the process itself.
-        began_ticks: When it began, which tells it from a later one of the same pid.
+        began_ticks: Start of the process, which distinguishes it from a later one with the same pid.
     """
 
     own_ticks: int
@@ -48,27 +48,27 @@ class Stat(NamedTuple):
 
 def parse_stat(text: bytes) -> Stat:
     """Read ``/proc/PID/stat``; source: proc_pid_stat(5)."""
-    # The command name before the last parenthesis may hold anything, spaces and parentheses too.
+    # The command name before the last parenthesis may contain anything, even spaces and parentheses.
     fields = text.rpartition(b")")[2].split()
     return Stat(int(fields[11]) + int(fields[12]), int(fields[19]))
 
 
 def read_processes() -> dict[int, Stat]:
-    """Look at all processes that can be seen, by pid."""
+    """Read all visible processes, by pid."""
     found: dict[int, Stat] = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        # It may have ended since.
+        # The process may have ended since.
         with suppress(OSError):
             found[int(folder.name)] = parse_stat((folder / "stat").read_bytes())
     return found
 
 
 def cores_used(before: Mapping[int, Stat], after: Mapping[int, Stat], seconds: float) -> dict[int, float]:
-    """Cores that each process used between two readings, by pid; one that ended in between is left out."""
+    """Cores that each process used between two readings, by pid, without processes that ended in between."""
     used: dict[int, float] = {}
     for pid, stat in after.items():
         first = before.get(pid)
-        # A process that reuses a pid is another one, all of whose time is new.
+        # A process that reuses a pid is another one, so all of its time is new.
         known = first.own_ticks if first is not None and first.began_ticks == stat.began_ticks else 0
         used[pid] = max(0, stat.own_ticks - known) / _TICKS_A_SECOND / seconds
     return used
@@ -79,8 +79,8 @@ class CpuReading:
     """CPU seconds used up to a moment of the monotonic clock, over all cores.
 
     Args:
-        stolen_seconds: What the hypervisor gave to other guests while we had work to do.
-        ours_seconds: What our own processes used.
+        stolen_seconds: Time that the hypervisor gave to other guests while we had work to do.
+        ours_seconds: Time of our own processes.
     """
 
     at_seconds: float
@@ -90,7 +90,7 @@ class CpuReading:
 
 
 def read_cpu(ours: Iterable[psutil.Process]) -> CpuReading:
-    """Read the counters of the host and of our processes; one that has ended in between counts as nothing."""
+    """Read the counters of the host and of our processes; a process that has ended counts as zero."""
     used = sum(_used(process) for process in ours)
     times = psutil.cpu_times()
     return CpuReading(
@@ -102,7 +102,7 @@ def read_cpu(ours: Iterable[psutil.Process]) -> CpuReading:
 
 
 def cores_taken_by_others(before: CpuReading, after: CpuReading) -> float:
-    """Cores that were not ours between two readings, on average: other processes' and stolen time, never negative."""
+    """Mean cores of other processes and of stolen time between two readings, never negative."""
     seconds = after.at_seconds - before.at_seconds
     if seconds <= 0:
         return 0.0
@@ -113,9 +113,9 @@ def cores_taken_by_others(before: CpuReading, after: CpuReading) -> float:
 
 
 def cpu_share(before: CpuReading, after: CpuReading) -> float | None:
-    """Share of all the machine's cores that were busy between two readings; None where that is not known.
+    """Share of all the machine's cores that were busy between two readings; None if unknown.
 
-    Of all, for the readings are of all: this process may be allowed only some of them.
+    It is a share of all cores, because the readings are: this process may be allowed only some of them.
     """
     seconds = (after.at_seconds - before.at_seconds) * (psutil.cpu_count() or 0)
     return (after.busy_seconds - before.busy_seconds) / seconds if seconds > 0 else None
@@ -126,5 +126,5 @@ def _used(process: psutil.Process) -> float:
         times = process.cpu_times()
     except psutil.Error:
         return 0.0
-    # What has ended and been waited for counts on with its parent: servers of other workers come and go meanwhile.
+    # A parent's counters include ended children: servers of other workers come and go meanwhile.
     return float(times.user + times.system + times.children_user + times.children_system)

@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: their names for ``--gpu``, what is known of them, and how NVML is asked for it."""
+"""NVIDIA GPUs: their names for ``--gpu``, their facts, and the queries to NVML."""
 
 from __future__ import annotations
 
@@ -16,71 +16,71 @@ if TYPE_CHECKING:
 
 
 AUTO = "auto"
-"""The ``--gpu`` value that means: whatever is there."""
+"""Value of ``--gpu`` for the device that is present."""
 
 CPU = "cpu"
-"""The ``--gpu`` value and baseline folder of a run without a GPU."""
+"""Value of ``--gpu``, and baseline folder, of a run without a GPU."""
 
 RESERVED_NAMES = frozenset({AUTO, CPU})
-"""Names with a meaning of their own, which no GPU may have."""
+"""Reserved names, which no GPU may have."""
 
 _LONGEST_NAME = 96  # NVML's own buffer for a product name, well below the 255 bytes of a folder name
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
-# The vendor alone stays: something must be left to name.
+# The vendor's name stays if it stands alone, because the name must not be empty.
 _VENDOR = re.compile(r"^(?:(?:nvidia|tesla)-[-._]*)+(?=[a-z0-9])", re.IGNORECASE)
 
 
 def device_name(product: str) -> str:
-    """Shorten a product name to what people call the GPU: ``Tesla T4`` is ``T4``.
+    """Shorten a product name to the usual name of the GPU: ``Tesla T4`` is ``T4``.
 
     ``NVIDIA A100-SXM4-80GB`` becomes ``A100-SXM4-80GB``, ``NVIDIA GeForce RTX 3090`` becomes ``GeForce-RTX-3090``.
-    The result names one folder on any file system: ASCII letters, digits, ``.``, ``_`` and ``-``, at most 96 of them,
-    beginning with a letter or digit; never empty and never ``cpu`` or ``auto`` in any case. Applying it twice changes
-    nothing.
+    The result is valid as a folder on any file system: at most 96 ASCII letters, digits, ``.``, ``_`` and ``-``,
+    beginning with a letter or digit. It is never empty, and never ``cpu`` or ``auto`` in any case of letters. A second
+    application changes nothing.
     """
-    # Stripped at the front so that the name is neither hidden, a relative path, nor read as an option.
+    # Stripped at the front so that the name is not hidden, not a relative path, and not read as an option.
     safe = _UNSAFE.sub("-", product).lstrip("-._")
     short = _VENDOR.sub("", safe)[:_LONGEST_NAME].rstrip("-._") or "unnamed-gpu"
     return f"{short}-gpu" if short.lower() in RESERVED_NAMES else short
 
 
 UNSUPPORTED: Final = "not supported by this GPU or its driver"
-"""The reason in ``Gpu.unknown`` that does not mean a failure."""
+"""Reason in ``Gpu.unknown`` that is not a failure."""
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """One NVIDIA GPU, or one instance (MIG) of a divided one.
+    """An NVIDIA GPU, or an instance (MIG) of a divided one.
 
-    Of an instance name, UUID and memory are its own; what it shares with the others, such as the power limit, is that
-    of the whole GPU. What could not be read is None, with the reason in ``unknown``.
+    An instance has its own name, UUID and memory. Shared facts, such as the power limit, are those of the whole GPU. A
+    value that could not be read is None, with the reason in ``unknown``.
 
     Attributes:
-        index: NVML's index of the whole GPU, which is the order of the PCI bus (not always CUDA's order).
+        index: NVML's index of the whole GPU, in the order of the PCI bus (not always CUDA's order).
         product: The vendor's name, verbatim.
         name: The name for ``--gpu`` and for the folder under ``baselines/``.
-        uuid: ``GPU-`` or ``MIG-`` and a UUID; names the GPU for good, also to CUDA.
+        uuid: ``GPU-`` or ``MIG-`` and a UUID, the permanent name of the GPU, also for CUDA.
         pci_bus_id: Domain, bus, device and function, as in ``00000000:3B:00.0``.
-        memory_bytes: Its whole memory; None where it has none of its own (it shares the host's).
+        memory_bytes: Its whole memory; None if it shares the host's memory.
         driver: Version of the driver.
         cuda: The newest CUDA version that the driver supports, as in ``12.8``.
-        power_limit_watts: The power limit set now.
+        power_limit_watts: The current power limit.
         max_sm_clock_mhz: The highest clock of its multiprocessors.
-        mig: Whether it is divided into instances now; None where it cannot be, or where NVML fails to tell its mode and
-            there is no instance.
-        mig_profile: Of an instance its share, such as ``1g.10gb``; None for a whole GPU.
-        power_default_watts: The power limit that it has by itself.
-        power_most_watts: The highest one that may be set.
+        mig: Whether it is divided into instances; None if it cannot be divided, or if NVML fails to report its mode and
+            it has no instance.
+        mig_profile: Share of an instance, such as ``1g.10gb``; None for a whole GPU.
+        power_default_watts: The default power limit.
+        power_most_watts: The highest possible power limit.
         max_memory_clock_mhz: The highest clock of its memory.
         application_clock_mhz: The graphics clock that applications get, as far as heat and power allow.
-        application_memory_clock_mhz: The same of its memory.
+        application_memory_clock_mhz: The memory clock that they get.
         application_clocks_set: Whether these are off their defaults. Clocks locked by ``nvidia-smi --lock-gpu-clocks``
-            are not among them: NVML does not tell of those.
-        ecc: Whether its memory corrects errors now.
+            do not count, because NVML does not report them.
+        ecc: Whether its memory corrects errors.
         persistence: Whether the driver stays loaded while the GPU is unused.
         compute_capability: Major and minor number.
-        unknown: For each field that is None because it could not be read, why.
+        unknown: Reason for each field that is None because it could not be read.
     """
 
     index: int
@@ -113,9 +113,9 @@ class NvmlAnswer:
 
     Attributes:
         gpus: The GPUs that could be read, by index; a divided GPU is replaced by its instances.
-        problem: Why there is none, or which of them could not be read and why; empty if all went well.
-        absent: The problem is only that this machine has no GPU (no library, or no device). False for every problem
-            that may hide one, such as a driver that does not fit its library.
+        problem: Reason why no GPU, or not every GPU, could be read; empty if all were.
+        absent: Whether the only problem is that this machine has no GPU (no library, or no device). False for problems
+            that may hide a GPU, such as a driver that does not fit its library.
     """
 
     gpus: tuple[Gpu, ...]
@@ -127,20 +127,20 @@ _T = TypeVar("_T")
 
 
 class Unreadable(Exception):
-    """A fact without which a GPU cannot be named or compared; its text says which, and what NVML said."""
+    """A fact that is needed to name or compare a GPU cannot be read; the text has the fact and NVML's error."""
 
 
 @cache
 def initialised() -> ModuleType:
-    """Initialise NVML, once and for as long as this process lives, and return its binding.
+    """Initialise NVML once, for the life of this process, and return its binding.
 
-    Without persistence mode the driver takes 1 to 3 s to load a GPU's state for its first client, and drops that state
-    with the last one. A session is that client from its begin to its end, so that no server's start pays for it.
+    Without persistence mode the driver takes 1 to 3 s to load a GPU's state for its first client, and drops it with the
+    last one. A session is such a client from its begin to its end, so that no server's start includes that time.
 
     Raises:
-        pynvml.NVMLError: It cannot be initialised; the next call tries again.
+        pynvml.NVMLError: NVML cannot be initialised; the next call tries again.
     """
-    # The plugin is loaded by every pytest run of an environment, most of which measure nothing.
+    # Imported late, because every pytest run of an environment loads the plugin, and most do not measure.
     import pynvml  # noqa: PLC0415  # see above
 
     pynvml.nvmlInit()
@@ -154,7 +154,7 @@ def _shut_down(pynvml: ModuleType) -> None:
 
 
 def is_unsupported(pynvml: ModuleType, error: Exception) -> bool:
-    """Whether NVML will never answer: an older driver lacks the function, and a newer one has given it up."""
+    """Whether NVML will never answer: an older driver lacks the function, or a newer one has dropped it."""
     return getattr(error, "value", None) in {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
         pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -164,21 +164,21 @@ def is_unsupported(pynvml: ModuleType, error: Exception) -> bool:
 
 @final
 class Reader:
-    """Calls functions of the binding, and keeps why one gave nothing."""
+    """Calls functions of the binding, and keeps the reasons of failures."""
 
     def __init__(self, pynvml: ModuleType) -> None:
         self.pynvml = pynvml
         self.unknown: dict[str, str] = {}
 
     def required(self, what: str, read: Callable[..., _T], *arguments: object) -> _T:
-        """Read a fact, named for people, that every GPU has. Raises `Unreadable`."""
+        """Read a fact, with a name for people, that every GPU has. Raises `Unreadable`."""
         try:
             return read(*arguments)
         except (self.pynvml.NVMLError, UnicodeDecodeError) as error:
             raise Unreadable(f"{what} cannot be read; {self.said(error)}") from error
 
     def supported(self, what: str, read: Callable[..., _T], *arguments: object) -> _T | None:
-        """Read what not every GPU has; None is that it has none. Raises `Unreadable` where that is not known."""
+        """Read a fact that not every GPU has, or None. Raises `Unreadable` if that is unknown."""
         try:
             return read(*arguments)
         except (self.pynvml.NVMLError, UnicodeDecodeError) as error:
@@ -187,7 +187,7 @@ class Reader:
             raise Unreadable(f"{what} cannot be read; {self.said(error)}") from error
 
     def optional(self, field: str, read: Callable[..., _T], *arguments: object) -> _T | None:
-        """Read what may stay unknown, with the reason kept under ``field``."""
+        """Read a fact that may stay unknown; the reason is kept under ``field``."""
         try:
             return read(*arguments)
         except (self.pynvml.NVMLError, UnicodeDecodeError) as error:
@@ -195,11 +195,11 @@ class Reader:
             return None
 
     def said(self, error: Exception) -> str:
-        """What NVML said, in the library's words."""
+        """Text of an NVML error, in the library's words."""
         if isinstance(error, UnicodeDecodeError):
             return "NVML gave bytes that are not text"
         code = getattr(error, "value", self.pynvml.NVML_ERROR_UNKNOWN)
-        # The binding's own table words some errors differently from the library, and people search for the library's.
+        # The binding's texts differ from the library's in some errors, and people search for the library's.
         try:
             return f"NVML said: {self.pynvml.nvmlErrorString(code)}"
         except (self.pynvml.NVMLError, UnicodeDecodeError):
@@ -207,10 +207,10 @@ class Reader:
 
 
 def list_gpus() -> NvmlAnswer:
-    """Ask NVML for all GPUs of this machine; in the place of a divided one (MIG) stand its instances.
+    """Query NVML for all GPUs of this machine; a divided one (MIG) is replaced by its instances.
 
-    Never raises for anything that NVML answers; what went wrong is in ``problem``, and a fact that could not be read is
-    in the GPU's ``unknown``. CUDA_VISIBLE_DEVICES plays no part.
+    Errors of NVML are not raised: they are in ``problem``, and for a fact that could not be read in the GPU's
+    ``unknown``. CUDA_VISIBLE_DEVICES has no effect.
     """
     import pynvml  # noqa: PLC0415  # as by `initialised`
 
@@ -238,27 +238,27 @@ def _read_all(pynvml: ModuleType) -> NvmlAnswer:
 
 
 def _library_problem() -> NvmlAnswer:
-    # The binding reports every failure to load as "not found", also a damaged file or one of another architecture.
+    # The binding reports every failure to load as "not found", even a damaged file or one for another architecture.
     library = "libnvidia-ml.so.1"
     try:
         ctypes.CDLL(library)
     except OSError as error:
         reason = str(error)
     else:
-        reason = "it loads now, but did not a moment ago"
-    # The same words with another file's name would mean that something it depends on is missing.
+        reason = "the library loads now, but did not a moment ago"
+    # The same words with another file's name would mean that a dependency is missing.
     if reason.startswith(f"{library}: cannot open shared object file: No such file"):
         return NvmlAnswer((), f"{library} is not on this machine", absent=True)
     return NvmlAnswer((), f"{library} is on this machine but cannot be loaded: {reason}")
 
 
 _INSTANCE_NAME: Final = re.compile(r"\bMIG (\S+)$")
-"""How NVML ends the name of an instance: with its profile, such as ``1g.10gb``."""
+"""End of an instance's name in NVML: its profile, such as ``1g.10gb``."""
 
 
 @dataclass(frozen=True)
 class System:
-    """Facts that all GPUs of a machine share; `unknown` says why a field is None."""
+    """Facts that all GPUs of a machine share; `unknown` has the reason for a field that is None."""
 
     driver: str | None
     cuda: str | None
@@ -266,7 +266,7 @@ class System:
 
 
 def read_system(pynvml: ModuleType) -> System:
-    """Read what all GPUs share."""
+    """Read the facts that all GPUs share."""
     reader = Reader(pynvml)
     driver = reader.optional("driver", pynvml.nvmlSystemGetDriverVersion)
     number = reader.optional("cuda", pynvml.nvmlSystemGetCudaDriverVersion_v2)
@@ -276,7 +276,7 @@ def read_system(pynvml: ModuleType) -> System:
 
 
 def read_gpus(pynvml: ModuleType, index: int, system: System) -> tuple[list[Gpu], list[str]]:
-    """Read a GPU, or its instances where it is divided, and say why something could not be read."""
+    """Read a GPU, or its instances if it is divided; also return the reasons of failures."""
     try:
         reader = Reader(pynvml)
         handle = reader.required("the GPU itself", pynvml.nvmlDeviceGetHandleByIndex, index)
@@ -291,7 +291,7 @@ def read_gpus(pynvml: ModuleType, index: int, system: System) -> tuple[list[Gpu]
 
 
 def _read_mig(reader: Reader, handle: object) -> bool | None:
-    """Whether it is divided: by its mode, or where NVML fails to tell that, by whether it has an instance."""
+    """Whether it is divided: by its mode, or, if NVML fails to report that, by the existence of an instance."""
     pynvml = reader.pynvml
     modes = reader.optional("mig", pynvml.nvmlDeviceGetMigMode, handle)
     if modes is not None:
@@ -308,7 +308,7 @@ def _read_mig(reader: Reader, handle: object) -> bool | None:
 
 
 def _read_facts(reader: Reader, handle: object, index: int, system: System, *, mig: bool | None) -> Gpu:
-    """Read all but the memory, which of a divided GPU is not everybody's to ask for."""
+    """Read all facts except the memory, which not every user may read for a divided GPU."""
     pynvml = reader.pynvml
     product, uuid = _read_identity(reader, handle)
     reader.unknown.update(system.unknown)
@@ -380,7 +380,7 @@ def _read_application_clocks(reader: Reader, handle: object) -> tuple[int | None
         reader.unknown.pop("application_clocks_set", None)
         return clock, memory_clock, True
     if any(None in pair for pair in pairs):
-        # The comparison is as unknown as the clock that it lacks; new drivers have given both up.
+        # A missing clock makes the comparison unknown; new drivers have dropped both.
         unknown = reader.unknown
         why = unknown.get("application_clock_mhz") or unknown.get("application_memory_clock_mhz", "")
         unknown.setdefault("application_clocks_set", why)
@@ -414,14 +414,14 @@ def _read_instance(pynvml: ModuleType, handle: object, number: int, gpu: Gpu) ->
     try:
         own = pynvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
     except pynvml.NVMLError as error:
-        # A GPU has room for more instances than were made.
+        # A GPU can hold more instances than exist.
         if error.value == pynvml.NVML_ERROR_NOT_FOUND:
             return None
         raise Unreadable(f"the instance itself cannot be read; {reader.said(error)}") from error
     product, uuid = _read_identity(reader, own)
     profile = _INSTANCE_NAME.search(product)
     if profile is None:
-        raise Unreadable(f"NVML gave the name {product!r}, which names no profile")
+        raise Unreadable(f"NVML gave the name {product!r}, which does not contain a profile")
     memory = _read_memory(reader, own)
     return replace(
         gpu,

@@ -1,4 +1,4 @@
-"""One GPU, read repeatedly by handles that are kept; a value that NVML refuses is reported once and then unknown."""
+"""A GPU that is read repeatedly by kept handles; a value that NVML refuses is reported once, and then unknown."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 MOST_EVENTS: Final = 64
-"""Of one GPU in one sample; the rest comes with the next."""
+"""Most events of a GPU in one sample; the rest comes with the next one."""
 
 
 class GpuProbe:
-    """Reads a GPU; never raises for anything that NVML answers.
+    """Reads a GPU; errors of NVML are not raised.
 
     Args:
-        tell: Called with each event, and once with each value that cannot be known.
-        is_ours: Whether a pid is of the session.
+        tell: Called with each event, and once with each value that cannot be read.
+        is_ours: Whether a pid belongs to the session.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class GpuProbe:
         self._own: Any = None
         self._gpu: Any = None
         self._events: Any = None
-        # Their older names are all that an older driver has.
+        # An older driver has only their older names.
         self._reasons = _Either(
             nvml, "nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons"
         )
@@ -54,13 +54,13 @@ class GpuProbe:
         )
 
     def read(self, *, slow: bool) -> GpuSample:
-        """Read the fast values of the GPU, and where asked for the slow ones."""
+        """Read the fast values of the GPU, and the slow ones on request."""
         if self._gpu is None:
             self._own, self._gpu = self._ask("the GPU", self._found) or (None, None)
         nvml, gpu, ask = self._nvml, self._gpu, self._ask
         if self._lost or gpu is None:
             return GpuSample(self._uuid)
-        # What belongs to a moment comes first: what is slow may take a fifth of the time between two samples.
+        # Values of a moment come first, because slow ones may take a fifth of the time between two samples.
         energy_mj: int | None = ask("the energy counter", nvml.nvmlDeviceGetTotalEnergyConsumption, gpu)
         utilisation = ask("utilisation", nvml.nvmlDeviceGetUtilizationRates, gpu)
         memory = ask("memory", nvml.nvmlDeviceGetMemoryInfo, self._own)
@@ -99,13 +99,13 @@ class GpuProbe:
         return DeviceProcess(pid, name, info.usedGpuMemory, self._is_ours(pid))
 
     def _found(self) -> tuple[object, object]:
-        """The handles of the GPU or instance, and of its whole GPU."""
+        """Handles of the GPU or instance, and of its whole GPU."""
         nvml = self._nvml
         own = nvml.nvmlDeviceGetHandleByUUID(self._uuid)
         return own, nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(own) if self._uuid.startswith("MIG-") else own
 
     def _registered(self) -> object:
-        """Make a set of events and have this GPU's XIDs put there; each GPU has its own, so none is confused."""
+        """Make an event set for this GPU's XIDs; each GPU has its own, so that events are not confused."""
         nvml = self._nvml
         events = nvml.nvmlEventSetCreate()
         try:
@@ -151,7 +151,7 @@ class GpuProbe:
 
 
 class _Either:
-    """A function of NVML, or its older name where the driver has no other."""
+    """A function of NVML, or its older name if the driver has no other."""
 
     def __init__(self, nvml: ModuleType, newer: str, older: str) -> None:
         self._nvml = nvml

@@ -1,4 +1,4 @@
-"""Which host this is and which versions it has. Baselines are public files: no hostname or machine id is in clear."""
+"""Identity of the host, and its versions. Baselines are public files, so a hostname or machine id is never in clear."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 HOST_VARIABLE = "GPUSERVE_HOST"
-"""Environment variable that names the host, so that a pool of identical machines can share one name."""
+"""Environment variable with the host's name, so that a pool of identical machines can share one."""
 
 _HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _GIB = 2**30
@@ -35,15 +35,15 @@ class Host:
     """The machine around the GPU.
 
     Attributes:
-        id: Short stable identity: 12 hex digits, or what the environment variable GPUSERVE_HOST says.
+        id: Short stable identity: 12 hex digits, or the value of the environment variable GPUSERVE_HOST.
         cpu: Model of the processor.
         cores: Logical cores that this process may use (affinity and cpusets count; time quotas do not).
         memory_bytes: Memory of the machine.
         kernel: Release of the kernel.
         system: Name and version of the distribution.
-        numa_nodes: Memory nodes; None where the kernel does not tell.
-        governor: How the cores' frequency is chosen, such as ``performance``; with commas where cores differ, and None
-            where the kernel does not tell, as in most virtual machines.
+        numa_nodes: Memory nodes; None if the kernel does not report them.
+        governor: Choice of the cores' frequency, such as ``performance``; with commas if cores differ, and None if the
+            kernel does not report it, as in most virtual machines.
     """
 
     id: str
@@ -60,14 +60,14 @@ def read_host(*, root: Path = Path("/"), environ: Mapping[str, str] | None = Non
     """Read the facts of this machine.
 
     The identity is the first 12 hex digits of SHA-256 over machine id, CPU model, the machine's logical cores and its
-    memory in whole GiB: another machine, or the same one with other hardware, has another.
+    memory in whole GiB. Another machine, or the same one with other hardware, has another identity.
 
     Args:
         root: Folder below which ``etc``, ``var``, ``proc`` and ``sys`` are read.
-        environ: Environment that may hold GPUSERVE_HOST; this process's own by default.
+        environ: Environment with an optional GPUSERVE_HOST; this process's own by default.
 
     Raises:
-        UsageProblem: GPUSERVE_HOST is set to something that is not a name.
+        UsageProblem: GPUSERVE_HOST is not a valid name.
     """
     cpu = _cpu_model(root)
     memory_bytes = psutil.virtual_memory().total
@@ -85,10 +85,10 @@ def read_host(*, root: Path = Path("/"), environ: Mapping[str, str] | None = Non
 
 
 def read_core_limit(*, root: Path = Path("/")) -> float | None:
-    """Read how many cores' worth of time the control groups of this process allow it, by the tightest of them.
+    """Read the number of cores that the control groups of this process allow, by the tightest of them.
 
     Returns:
-        Infinity where there is no limit, and None where nothing tells.
+        Infinity without a limit, and None if unknown.
     """
     limits = [limit for folder in _cpu_groups(root) if (limit := _group_limit(folder)) is not None]
     # The root of the second version has no file of its own, and no limit.
@@ -98,14 +98,14 @@ def read_core_limit(*, root: Path = Path("/")) -> float | None:
 
 
 def _cpu_groups(root: Path) -> Iterator[Path]:
-    """The folders of the groups that limit this process's CPU time, of both versions of control groups."""
+    """Folders of the groups that limit this process's CPU time, of both versions of control groups."""
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         if controllers and "cpu" not in controllers.split(","):
             continue
         base = root / "sys/fs/cgroup" / controllers
-        # In a container the path may be the host's, which is not mounted here: what is at the base holds all the same.
+        # In a container the path may be the host's, which is not mounted here, but the base is.
         own = base / path.lstrip("/")
         yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(base))
 
@@ -138,7 +138,7 @@ def _identity(*parts: str) -> str:
 def _machine_id(root: Path) -> str:
     for path in (root / "etc/machine-id", root / "var/lib/dbus/machine-id"):
         text = _read(path).strip()
-        # systemd writes this word into images that have not been started yet: it is the same on all of them.
+        # systemd writes this word into images before their first start, so it is the same on all of them.
         if text and text != "uninitialized":
             return text
     return socket.gethostname()
@@ -151,7 +151,7 @@ def _cpu_model(root: Path) -> str:
         facts.setdefault(key.strip(), value.strip())
     if facts.get("model name"):
         return " ".join(facts["model name"].split())
-    # ARM kernels give numbers in place of a name.
+    # ARM kernels give numbers instead of a name.
     numbers = [facts[key] for key in ("CPU implementer", "CPU part", "CPU variant") if facts.get(key)]
     return " ".join([platform.machine(), *numbers])
 
@@ -174,7 +174,7 @@ def _numa_nodes(root: Path) -> int | None:
 
 
 def _governor(root: Path) -> str | None:
-    # A core that is switched off has none.
+    # A core that is switched off has no governor.
     files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/cpufreq/scaling_governor")
     return ",".join(sorted({name for name in map(str.strip, map(_read, files)) if name})) or None
 
@@ -209,11 +209,11 @@ DEFAULT_DISTRIBUTIONS = (
 def read_software(distributions: Sequence[str] = DEFAULT_DISTRIBUTIONS) -> dict[str, str]:
     """Read the installed versions of distributions, and of Python, without importing any package.
 
-    Absent ones are left out; one whose metadata has no version is ``unknown``.
+    Absent ones are left out; one without a version in its metadata is ``unknown``.
     """
     versions = {"python": platform.python_version()}
     for distribution in distributions:
         with suppress(metadata.PackageNotFoundError):
-            # A half-removed installation has metadata without a version, for which None comes back.
+            # A half-removed installation has metadata without a version, which gives None.
             versions[distribution] = metadata.version(distribution) or "unknown"
     return versions

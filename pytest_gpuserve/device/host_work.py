@@ -1,7 +1,7 @@
 """The fixed work of a reading of the host, run as a program of its own with nothing but the standard library.
 
-``python host_work.py`` prints the log of the seconds that one piece of the work takes: a loop of the interpreter, which
-a tokenizer, a server and a load engine go through.
+``python host_work.py`` prints the log of the seconds of one piece of the work. A piece is a loop of the interpreter,
+like those of a tokenizer, a server and a load engine.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from typing import Final
 
 PIECES: Final = 500
-"""Of some 0.3 ms each."""
+"""Number of pieces, of some 0.3 ms each."""
 
 
 def work() -> None:
@@ -25,10 +25,10 @@ def work() -> None:
 
 
 def log_seconds() -> float:
-    """The log of the seconds that the fastest piece takes.
+    """Log of the seconds of the fastest piece.
 
-    Other processes only ever add to a piece. A piece is shorter than a scheduler's time slice, so that some run
-    undisturbed on a busy host too; who takes CPU time is judged by `cpu`, while the load runs.
+    Other processes can only slow a piece down. A piece is shorter than a scheduler's time slice, so that some run
+    undisturbed even on a busy host. `cpu` judges the use of CPU time during a load.
     """
     fastest = math.inf
     for _ in range(PIECES):

@@ -1,4 +1,4 @@
-"""One pytest run at a time measures on a device: two at once would each call the other's load a regression."""
+"""Lock on a device for one pytest run at a time: of two runs, each would call the other's load a regression."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 _SHARED_MODE = 0o666
-"""Mode of both files: every user of the machine must be able to wait for, and then own, the device."""
+"""Mode of both files: every user of the machine must be able to wait for the device, and then own it."""
 
 _POLL_SECONDS = 0.2
 _LONGEST_RECORD = 8192
@@ -37,12 +37,12 @@ _LONGEST_COMMAND = 500
 
 @dataclass(frozen=True)
 class Holder:
-    """The owner of a device, as far as it is known; unknown numbers are None.
+    """The owner of a device, as far as known; unknown numbers are None.
 
     Attributes:
-        command: Its command line, or its own description of what it does.
+        command: Its command line, or its own description of its work.
         since_epoch: When it took the device, in seconds since 1970.
-        started_epoch: When the process itself began: tells it from a later process of the same pid.
+        started_epoch: Start of the process, which distinguishes it from a later one with the same pid.
     """
 
     pid: int | None = None
@@ -54,7 +54,7 @@ class Holder:
     def __str__(self) -> str:
         if self.pid is None or self.since_epoch is None:
             return "an unknown process"
-        # The other session may have its clock elsewhere (it is a date, not a duration that anything is decided by).
+        # The other session may use another time zone (this is a date for people; nothing is decided by it).
         age_seconds = max(0.0, time.time() - self.since_epoch)
         since = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since_epoch))
         return f"process {self.pid} of {self.user} ({self.command}), since {since}, {format_seconds(age_seconds)} ago"
@@ -64,15 +64,15 @@ class Holder:
 class DeviceLock:
     """The right to measure on one device of this machine, for one session at a time.
 
-    The kernel holds the lock (``flock`` on a file in the machine's folder for locks), so it ends with the process
-    however that ends, and a file left behind blocks nobody. Child processes do not inherit it. Sessions in containers
-    with folders of their own do not see each other.
+    The kernel holds the lock (``flock`` on a file in the machine's folder for locks). It ends with the process in any
+    case, and a leftover file blocks no session. Child processes do not inherit the lock. Sessions in containers with
+    folders of their own do not see each other.
 
     Args:
         key: ``cpu``, or the GPU's uuid.
-        command: What this session does, for those who wait for it: usually its command line, as ``shlex.join`` makes
-            it. Anybody can read it, so it is told without secrets.
-        folder: Where the two files lie; ``/run/lock`` by default, or where that is not everybody's, ``/tmp``.
+        command: Description of this session for those who wait for it: usually its command line by ``shlex.join``.
+            Every user can read it, so it is stored without secrets.
+        folder: Folder of the two files; by default ``/run/lock``, or ``/tmp`` if that is not writable for all.
     """
 
     def __init__(self, key: str, *, command: str, folder: Path | None = None) -> None:
@@ -90,15 +90,15 @@ class DeviceLock:
         return self._lock.is_locked
 
     def acquire(self, *, wait_seconds: float, on_wait: Callable[[Holder, float], None]) -> DeviceLock:
-        """Take the device, waiting for another session if need be.
+        """Take the device; wait for another session if necessary.
 
         Args:
             wait_seconds: The longest wait; 0 tries once.
-            on_wait: Called once, with who holds the device and ``wait_seconds``, when a wait begins.
+            on_wait: Called once, with the holder of the device and ``wait_seconds``, when a wait begins.
 
         Raises:
-            DeviceProblem: It is still taken after that time, or its lock file cannot be used.
-            UsageProblem: ``wait_seconds`` is no duration.
+            DeviceProblem: The device is still taken after that time, or its lock file cannot be used.
+            UsageProblem: ``wait_seconds`` is not a duration.
         """
         if not math.isfinite(wait_seconds) or wait_seconds < 0:
             raise UsageProblem(
@@ -119,9 +119,9 @@ class DeviceLock:
         return self
 
     def _try_acquire(self) -> bool:
-        # Anybody may create files in the folder: a link there would have us open a file of somebody else's choice.
+        # Every user may create files in the folder, so a link there could lead to any file.
         if self.path.is_symlink():
-            raise self._unusable("it is a symbolic link")
+            raise self._unusable("the lock file is a symbolic link")
         try:
             self._lock.acquire(timeout=0.0)
         except filelock.Timeout:
@@ -136,21 +136,21 @@ class DeviceLock:
         return True
 
     def release(self) -> None:
-        """Give the device back; does nothing where it is not held."""
+        """Release the device; does nothing if it is not held."""
         if self.held:
-            # Before the lock goes, so that it is never the next holder's record that is removed.
+            # Before the lock is released, so that the next holder's record is never removed.
             self._remove_record()
             self._lock.release()
 
     def holder(self) -> Holder:
-        """Read who holds the device now; an unknown process where no living one has left its name."""
+        """Read the holder of the device; an unknown process if no living one has left its name."""
         holder = _parse_record(_read_record(self.record_path))
-        # A session that was killed leaves its record; the next one has the lock before it has written its own.
+        # A killed session leaves its record; the next one has the lock before it has written its own.
         return holder if _is_alive(holder) else Holder()
 
     def __enter__(self) -> DeviceLock:
         if not self.held:
-            raise RuntimeError("acquire() comes before `with`: it says how long to wait")
+            raise RuntimeError("call acquire(), which takes the longest wait, before `with`")
         return self
 
     def __exit__(
@@ -175,7 +175,7 @@ class DeviceLock:
 
     def _unusable(self, reason: str) -> DeviceProblem:
         return DeviceProblem(
-            f"The lock file of device {self.key} cannot be used, so nothing says whether the device is free.",
+            f"The lock file of device {self.key} cannot be used, so it is unknown whether the device is free.",
             found=f"{self.path}: {reason}",
             remedies=(
                 f"have its owner or root remove it: rm {self.path}",
@@ -191,7 +191,7 @@ class DeviceLock:
             user=_user_name(),
             started_epoch=psutil.Process().create_time(),
         )
-        # The record only informs; a device is not refused because a full disk or another user's file keeps it out.
+        # The record only informs; a full disk or another user's file is not a reason to refuse a device.
         with suppress(OSError):
             descriptor = self._open_record()
             with os.fdopen(descriptor, "wb") as file:
@@ -199,8 +199,8 @@ class DeviceLock:
 
     def _open_record(self) -> int:
         flags = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        # Written in place: in a sticky folder nobody can replace another user's file, and with fs.protected_regular
-        # nobody can even open it with O_CREAT.
+        # Written in place: in a sticky folder one cannot replace another user's file, and with fs.protected_regular one
+        # cannot even open it with O_CREAT.
         try:
             return os.open(self.record_path, flags | os.O_TRUNC)
         except FileNotFoundError:
@@ -217,7 +217,7 @@ class DeviceLock:
 
 
 def _machine_folder() -> Path:
-    """A folder that all users and jobs of the machine share, whatever TMPDIR each of them has."""
+    """Folder that all users and jobs of the machine share, with any TMPDIR."""
     for folder in (Path("/run/lock"), Path("/var/lock"), Path("/tmp")):  # noqa: S108 -- no secret is kept there
         with suppress(OSError):
             if folder.stat().st_mode & (stat.S_ISVTX | stat.S_IWOTH) == stat.S_ISVTX | stat.S_IWOTH:
@@ -226,7 +226,7 @@ def _machine_folder() -> Path:
 
 
 def _read_record(path: Path) -> bytes:
-    # A link, a pipe or a folder in its place must neither lead elsewhere nor hold this session up.
+    # A link, a pipe or a folder in its place must not lead elsewhere, and must not block.
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -252,7 +252,7 @@ def _parse_record(raw: bytes) -> Holder:
 
 
 def _printable(text: str) -> str:
-    # Any user can write the record, and it is shown on somebody else's terminal.
+    # Any user can write the record, and it is shown on other users' terminals.
     return "".join(character if character.isprintable() else "?" for character in text[:_LONGEST_COMMAND])
 
 
@@ -261,9 +261,9 @@ def _without_secrets(command: str) -> str:
     with suppress(ValueError):
         words = shlex.split(command)
     if shlex.join(words) != command:
-        # It is no command line but a text.
+        # The text is not a command line.
         return masked(command)
-    # Word by word, for a quotation mark in a secret is written otherwise on a command line.
+    # Word by word, because a quotation mark in a secret is escaped on a command line.
     return shlex.join(masked(word) for word in without_secret_values(words))
 
 
@@ -273,7 +273,7 @@ def _is_alive(holder: Holder) -> bool:
     if not math.isfinite(holder.since_epoch):
         return False
     try:
-        # The start is kept in clock ticks since boot, and the time of boot wanders a little with the clock's steps.
+        # The start is kept in clock ticks since boot, and the time of boot changes a little with the clock's steps.
         return abs(psutil.Process(holder.pid).create_time() - holder.started_epoch) < 2.0
     except (psutil.Error, ValueError, OverflowError):
         return False

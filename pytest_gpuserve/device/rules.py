@@ -1,6 +1,6 @@
-"""Whether two measurements may be compared: one table of what must match, what may differ, and what only informs.
+"""Comparability of two measurements: a table of facts that must match, may differ, or only inform.
 
-Facts come by the names of the fields of a baseline's records. An unknown fact is None, or left out.
+Facts have the names of the fields of a baseline's records. An unknown fact is None, or left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Kind(Enum):
-    """What a difference means."""
+    """Effect of a difference."""
 
     MUST_MATCH = "must match"
     WARNS = "may differ, with a warning"
@@ -25,11 +25,11 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a difference in one field of a record means.
+    """Effect of a difference in one field of a record.
 
     Args:
-        tolerance: Share of the larger number by which two may differ and still be the same.
-        none: What None means, where it does not mean unknown.
+        tolerance: Largest difference of equal numbers, as a share of the larger one.
+        none: Meaning of None, if it does not mean unknown.
     """
 
     field: str
@@ -41,13 +41,13 @@ class Rule:
     none: str = ""
 
     def same(self, before: object, now: object) -> bool:
-        """Whether two values count as one."""
+        """Whether two values count as equal."""
         if self.tolerance and isinstance(before, (int, float)) and isinstance(now, (int, float)):
             return abs(before - now) <= self.tolerance * max(abs(before), abs(now))
         return before == now
 
     def shown(self, value: object) -> str:
-        """Write a value for people."""
+        """Format a value for people."""
         if value is None:
             return self.none or "unknown"
         if isinstance(value, bool):
@@ -120,7 +120,7 @@ DEVICE_RULES: Final = (
     ),
     Rule("pci_bus_id", "PCI address", Kind.INFORMS, "GPUs of one kind are comparable"),
 )
-"""Of the device; on `cpu` only the name says something."""
+"""Rules of the device; on `cpu` only the name has a meaning."""
 
 HOST_RULES: Final = (
     Rule("cpu", "CPU of the host", Kind.WARNS, "client, tokenizer and server run on it"),
@@ -131,12 +131,12 @@ HOST_RULES: Final = (
     Rule("system", "distribution of the host", Kind.INFORMS, "the versions of the software have the relevant parts"),
     Rule("kernel", "kernel of the host", Kind.INFORMS, "an update must not lose all baselines"),
 )
-"""Of hosts that have one identity (the same machine, or one name by GPUSERVE_HOST)."""
+"""Rules of hosts with the same identity (the same machine, or one name by GPUSERVE_HOST)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
-    """Why two sets of facts may not be compared, and what differs or is unknown without forbidding it."""
+    """Reasons why two sets of facts may not be compared, and harmless differences and unknown facts."""
 
     incompatible: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -151,7 +151,7 @@ def compare(
 ) -> Compatibility:
     """Compare the facts of a baseline with those of a run.
 
-    What one side does not know must match too. ``names`` are those of the two sides in texts.
+    A fact that is unknown in one of them must match too. ``names`` are the names of the two in texts.
     """
     earlier, later = names
     incompatible: list[str] = []
@@ -166,7 +166,7 @@ def compare(
 
 
 def kind_of(device: Mapping[str, object]) -> str:
-    """Name a device with all facts that must match (by the fields of its record), for what may be pooled."""
+    """Name a device with all facts that must match (by the fields of its record), as a key for pooling."""
     facts = {rule.field: device.get(rule.field) for rule in DEVICE_RULES if rule.kind is Kind.MUST_MATCH}
     name = facts.pop("name")
     known = {field: value for field, value in facts.items() if value is not None}
@@ -174,7 +174,7 @@ def kind_of(device: Mapping[str, object]) -> str:
 
 
 def changes(before: Mapping[str, object], now: Mapping[str, object], rules: Sequence[Rule] = DEVICE_RULES) -> list[str]:
-    """Every fact that is another now, what may differ first: ``driver 550.9 -> 560.1``."""
+    """All facts that have changed, those that may differ first: ``driver 550.9 -> 560.1``."""
     return [
         f"{rule.field} {before.get(rule.field)} -> {now.get(rule.field)}"
         for kind in (Kind.WARNS, Kind.MUST_MATCH)

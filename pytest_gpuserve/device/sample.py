@@ -1,6 +1,6 @@
 """Samples of GPUs at one moment, and events of a GPU: values, and lines of a file.
 
-A value that is not known, or was not looked at in this sample, is None: never zero.
+A value that is unknown, or was not read in this sample, is None, never zero.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from typing import Final, Literal
 import msgspec
 
 SAMPLES_A_SECOND: Final = 10
-"""How often the fast values are looked at."""
+"""Samples a second of the fast values."""
 
 SLOW_EVERY: Final = 10
-"""Of so many samples one has the slow values too: memory errors and processes."""
+"""Every so many samples one also has the slow values: memory errors and processes."""
 
 
 MOST_FAILURES: Final = 5
-"""So many failures in a row and a value is given up; fewer are the driver's mood, and the next sample has it again."""
+"""Consecutive failures after which a value is given up; drivers fail now and then, and the next sample succeeds."""
 
 
 class DeviceProcess(msgspec.Struct, frozen=True):
     """A process that computes on a GPU.
 
     Args:
-        pid: As NVML knows it, which within a container may be another namespace's.
-        name: Of its program; None where this machine shows no such process.
-        memory_bytes: That it holds on the GPU; None where the driver does not tell.
-        ours: Whether it is the session's: the session, one of its servers, or below one of them.
+        pid: Pid in NVML's namespace, which within a container may be another one.
+        name: Name of its program; None if this machine does not show the process.
+        memory_bytes: Its memory on the GPU; None if the driver does not report it.
+        ours: Whether it belongs to the session: the session, its servers, or their descendants.
     """
 
     pid: int
@@ -39,16 +39,16 @@ class DeviceProcess(msgspec.Struct, frozen=True):
 class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
     """A GPU at one moment.
 
-    Of a MIG instance memory and processes are its own, all else is the whole GPU's.
+    A MIG instance has its own memory and processes; all other values are the whole GPU's.
 
     Args:
-        uuid: ``GPU-...``, or ``MIG-...`` of an instance.
-        gpu_utilisation: Share of the driver's last sampling period (1/6 s to 1 s) in which a kernel ran.
-        memory_used_bytes: Memory that is allocated, what the driver keeps for itself included.
+        uuid: ``GPU-...``, or ``MIG-...`` for an instance.
+        gpu_utilisation: Share of the driver's last sampling period (1/6 s to 1 s) when a kernel ran.
+        memory_used_bytes: Allocated memory, including the driver's own.
         energy_joules: Counter since the driver was loaded.
-        clock_reasons: Why the clocks are what they are: NVML's mask of clock-event reasons.
+        clock_reasons: NVML's mask of clock-event reasons.
         uncorrected_ecc: Counter of uncorrected memory errors since the driver was loaded; once in `SLOW_EVERY` samples.
-        processes: What computes on it; as ``uncorrected_ecc``.
+        processes: Computing processes; likewise once in `SLOW_EVERY` samples.
     """
 
     uuid: str
@@ -62,11 +62,11 @@ class GpuSample(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class TelemetrySample(msgspec.Struct, frozen=True, tag=True, omit_defaults=True):
-    """Everything at one moment.
+    """A sample of all watched GPUs at one moment.
 
     Args:
-        at_ns: When, by ``time.perf_counter_ns``, the clock of the load's ticks.
-        gpus: The watched GPUs; empty if there is none.
+        at_ns: Time by ``time.perf_counter_ns``, the clock of the load's ticks.
+        gpus: The watched GPUs; may be empty.
     """
 
     at_ns: int
@@ -77,10 +77,10 @@ class GpuEvent(msgspec.Struct, frozen=True, tag=True):
     """An event of a GPU.
 
     Args:
-        at_ns: When it was noticed; the clock of ``TelemetrySample.at_ns``.
+        at_ns: Time of its discovery, by the clock of ``TelemetrySample.at_ns``.
         uuid: The watched GPU.
-        kind: ``xid``, an error that the driver reports, or ``lost``: the GPU answers no more.
-        number: Of the XID; 0 otherwise. Of several between two samples NVML gives the last one's number for each.
+        kind: ``xid``, an error that the driver reports, or ``lost``: the GPU no longer answers.
+        number: Number of the XID; 0 for ``lost``. If several come between two samples, NVML gives each the last number.
     """
 
     at_ns: int
@@ -90,7 +90,7 @@ class GpuEvent(msgspec.Struct, frozen=True, tag=True):
 
 
 class Unknown(msgspec.Struct, frozen=True, tag=True):
-    """A value, in words, that is None from here on, and what NVML said; of NVML as a whole the UUID is empty."""
+    """A value, in words, that is None from now on, with NVML's error; for NVML as a whole the UUID is empty."""
 
     uuid: str
     what: str

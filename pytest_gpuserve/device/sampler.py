@@ -1,11 +1,11 @@
 """Samples GPUs into a file, ten times a second, in a process of its own.
 
 `pytest_gpuserve.device.telemetry` runs it as ``python -m pytest_gpuserve.device.sampler FOLDER OWNER [UUID...]`` and
-ends it by SIGTERM. In the folder a named pipe names the servers' processes (`ORDERS`, a JSON list of pids a line), and
-samples are appended to a file (`SAMPLES`, one JSON record a line): so neither side ever waits for the other, and the
-session reads the file between two windows.
+ends it with SIGTERM. The folder has a named pipe for the servers' processes (`ORDERS`, a JSON list of pids a line), and
+a file for samples (`SAMPLES`, one JSON record a line). So neither process ever waits for the other, and the session
+reads the file between two windows.
 
-No pytest, and nothing of the measuring, is in here.
+This module does not import pytest or any code of the measurement.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ PERIOD_NS: Final = 1_000_000_000 // SAMPLES_A_SECOND
 
 
 class Sampler:
-    """Samples everything in turn and writes it to a file in a folder."""
+    """Samples all GPUs in turn and writes the samples to a file in a folder."""
 
     def __init__(self, folder: Path, owner: int, uuids: Sequence[str]) -> None:
-        # Opened for writing too, so that it does not end when the other side has closed it.
+        # Also opened for writing, so that it does not end when the session closes it.
         self._orders = os.open(folder / ORDERS, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         self._unread = b""
         self._out = os.open(folder / SAMPLES, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -69,7 +69,7 @@ class Sampler:
         self._write(TelemetrySample(began_ns, gpus))
 
     def run(self) -> NoReturn:
-        """Sample for ever, at points in time that do not move with how long a sample takes; those missed are missed."""
+        """Sample for ever, at fixed points in time; missed points are skipped."""
         number, origin_ns = 0, time.perf_counter_ns()
         while True:
             self.sample(number)
@@ -78,7 +78,7 @@ class Sampler:
             self._rest(origin_ns + number * PERIOD_NS)
 
     def close(self) -> None:
-        """Leave the file."""
+        """Close the file."""
         os.close(self._out)
         os.close(self._orders)
 
@@ -93,7 +93,7 @@ class Sampler:
         return [GpuProbe(nvml, uuid, tell=self._write, is_ours=self._is_ours) for uuid in self._uuids]
 
     def _is_ours(self, pid: int) -> bool:
-        """Whether a process is the session, one of its servers, or below one of them."""
+        """Whether a process belongs to the session: the session, its servers, or their descendants."""
         roots = {self._owner, *self._servers}
         try:
             return pid in roots or any(parent.pid in roots for parent in psutil.Process(pid).parents())
@@ -106,17 +106,17 @@ class Sampler:
         return tuple(gpu.read(slow=slow) for gpu in self._gpus)
 
     def _rest(self, until_ns: int) -> None:
-        """Wait for a moment, and meanwhile for orders."""
+        """Wait until a moment, and read orders meanwhile."""
         while (left_ns := until_ns - time.perf_counter_ns()) > 0:
             ready, _, _ = select.select([self._orders], [], [], left_ns / 1e9)
             if ready:
                 *lines, self._unread = (self._unread + os.read(self._orders, 1 << 16)).split(b"\n")
-                # Each replaces what was said before.
+                # Each order replaces the previous one.
                 if lines:
                     self._servers = msgspec.json.decode(lines[-1], type=list[int])
 
     def _write(self, record: SamplerRecord) -> None:
-        # In one piece, so that a line is there whole or, of a sampler that was killed, not at all.
+        # In one write, so that a killed sampler leaves a whole line or none.
         os.write(self._out, self._encode(record) + b"\n")
 
 

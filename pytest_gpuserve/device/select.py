@@ -1,4 +1,4 @@
-"""Which device a session measures: what ``--gpu`` asks for, held against what NVML says is there."""
+"""Choice of the measured device: ``--gpu`` against NVML's list of GPUs."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from pytest_gpuserve.device.host import Host
 
 _HIDING_VALUES = frozenset({"", "-1", "none", "void", "nodevfiles"})
-"""Values of CUDA_VISIBLE_DEVICES by which people, schedulers and container runtimes hide all GPUs on purpose."""
+"""Values of CUDA_VISIBLE_DEVICES with which people, schedulers and container runtimes hide all GPUs on purpose."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """The device that a session measures on.
+    """The measured device of a session.
 
     Attributes:
         name: ``cpu``, or the GPU's name; also the folder under ``baselines/``.
-        gpu: None on ``cpu``.
-        by_index: Whether CUDA counts this machine's GPUs as NVML does: NVML reads all of them, and none is divided.
+        gpu: The GPU; None on ``cpu``.
+        by_index: Whether CUDA numbers this machine's GPUs like NVML: NVML reads all of them, and none is divided.
     """
 
     name: str
@@ -46,18 +46,18 @@ class Device:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """UUIDs by which a container engine gives a server this device; empty on ``cpu``."""
+        """UUIDs for a container engine to give a server this device; empty on ``cpu``."""
         return () if self.gpu is None else (self.gpu.uuid,)
 
     def environment(self) -> dict[str, str]:
-        """Environment variables with which a server outside containers can use this device and no other GPU.
+        """Environment variables that let a server outside containers use this device and no other GPU.
 
-        On ``cpu`` they hide every GPU, so that a server which prefers one cannot make the numbers those of a GPU.
+        On ``cpu`` they hide every GPU, so that the numbers of a server that prefers one are not those of a GPU.
         """
         if self.gpu is None:
             return {"CUDA_VISIBLE_DEVICES": ""}
-        # LitServe looks for the value among the indices that `nvidia-smi -L` prints, and vLLM up to 0.22 wants a
-        # number. CUDA takes an index in NVML's order only with PCI_BUS_ID, and an instance by its UUID alone.
+        # LitServe looks for the value among the indices of `nvidia-smi -L`, and vLLM up to 0.22 needs a number. CUDA
+        # takes an index in NVML's order only with PCI_BUS_ID, and an instance only by its UUID.
         whole = self.by_index and self.gpu.mig_profile is None
         return {
             "CUDA_VISIBLE_DEVICES": str(self.gpu.index) if whole else self.gpu.uuid,
@@ -68,18 +68,17 @@ class Device:
 def select_device(
     asked: str, *, known_names: Sequence[str], answer: NvmlAnswer, host: Host, visible: str | None
 ) -> Device:
-    """Find the device that was asked for; of several alike the first visible one.
+    """Find the requested device; the first visible one of several equal ones.
 
-    ``auto`` is the kind of the first visible GPU, and ``cpu`` only where there certainly is none or where
-    CUDA_VISIBLE_DEVICES hides all of them on purpose. ``cpu`` is always ``cpu``. Any other name must be the ``name`` of
-    a visible GPU.
+    ``auto`` is the kind of the first visible GPU. It is ``cpu`` only if the machine certainly has no GPU, or
+    CUDA_VISIBLE_DEVICES hides all of them on purpose. ``cpu`` is always ``cpu``. Any other value must be the ``name``
+    of a visible GPU.
 
     Args:
-        visible: CUDA_VISIBLE_DEVICES of the calling environment, None if it is not set. Indices are taken in the order
-            of the PCI bus.
+        visible: CUDA_VISIBLE_DEVICES of the calling environment, or None. Indices are in the order of the PCI bus.
 
     Raises:
-        DeviceProblem: The GPU is not there or is hidden, or ``auto`` cannot be decided.
+        DeviceProblem: The GPU is absent or hidden, or ``auto`` is undecided.
     """
     if asked == CPU:
         return Device(CPU, None, host)
@@ -94,13 +93,13 @@ def select_device(
 
 
 def visible_gpus(gpus: Sequence[Gpu], visible: str | None) -> tuple[Gpu, ...]:
-    """Apply CUDA_VISIBLE_DEVICES the way CUDA does: in its order, and up to the first entry that names no GPU.
+    """Apply CUDA_VISIBLE_DEVICES as CUDA does: in its order, and up to the first invalid entry.
 
     Source: CUDA C++ Programming Guide, "CUDA Environment Variables".
 
     Args:
-        visible: The variable: indices, or beginnings of UUIDs that fit one GPU each; None if it is not set. An index
-            of a divided GPU (MIG) is its first instance.
+        visible: Value of the variable: indices, or unique beginnings of UUIDs; None if it is not set. The index of a
+            divided GPU (MIG) is its first instance.
     """
     if visible is None:
         return tuple(gpus)
@@ -135,7 +134,7 @@ def _automatic(gpus: Sequence[Gpu], answer: NvmlAnswer, visible: str | None) -> 
         return gpus[0].name
     if visible is not None and answer.gpus:
         raise DeviceProblem(
-            f"--gpu=auto finds no GPU, because CUDA_VISIBLE_DEVICES={visible} names none of this machine's.",
+            f"--gpu=auto finds no GPU, because CUDA_VISIBLE_DEVICES={visible} matches none of this machine's.",
             found=_present(answer.gpus, answer),
             looked=_looked(visible),
             remedies=("unset CUDA_VISIBLE_DEVICES, or give it a uuid of the above", *_offers(())),
@@ -160,7 +159,7 @@ def _refusal(
         found += f"; CUDA_VISIBLE_DEVICES={visible} hides every GPU"
     meant = _meant(asked, [AUTO, CPU, *(gpu.name for gpu in gpus), *known_names])
     return DeviceProblem(
-        f"--gpu={asked} asks for a GPU that is not on this machine.",
+        f"--gpu={asked} is not a GPU of this machine.",
         found=found,
         looked=_looked(visible),
         remedies=(
@@ -172,7 +171,7 @@ def _refusal(
 
 
 def _meant(asked: str, names: Sequence[str]) -> str | None:
-    # A product name pasted from nvidia-smi, or other capitals, is certain; only then is likeness worth a guess.
+    # A product name pasted from nvidia-smi, or other capitals, is certain; only then is a similar name proposed.
     for name in names:
         if name != asked and name.lower() in (asked.lower(), device_name(asked).lower()):
             return name

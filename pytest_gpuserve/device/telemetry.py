@@ -1,7 +1,7 @@
-"""The session's end of the sampler: starts it, tells it whom to watch, reads what it saw, says when it sees no more.
+"""The session's part of the sampler: starts it, sends it the servers' pids, reads its samples, and reports its end.
 
-What it saw is in units of `pytest_gpuserve.device.sample`; what that means for a window is for
-`pytest_gpuserve.measure.telemetry` to say.
+Samples are in units of `pytest_gpuserve.device.sample`. `pytest_gpuserve.measure.telemetry` interprets them for a
+window.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 COMMAND: Final = (sys.executable, "-m", "pytest_gpuserve.device.sampler")
-"""How the sampler is run where the package is installed."""
+"""Command of the sampler if the package is installed."""
 
 START_SECONDS: Final = 30.0
-"""Longest wait for the first sample, on a machine in trouble: a driver that has to be loaded takes seconds."""
+"""Longest wait for the first sample, on a machine in trouble: to load a driver takes seconds."""
 
 SILENCE_SECONDS: Final = 5.0
-"""A sampler that has written nothing for so long is stuck, most likely in the driver."""
+"""Silence after which a sampler is stuck, most likely in the driver."""
 
 END_SECONDS: Final = 2.0
 
@@ -46,12 +46,12 @@ _POLL_SECONDS: Final = 0.02
 
 @dataclass(frozen=True, slots=True)
 class SamplerOutput:
-    """What a sampler has seen since it began, by time, but for samples that were dropped.
+    """Samples of a sampler since its begin, by time, without those that were dropped.
 
     Attributes:
         unknown: Values that are None, each with the reason.
-        problem: Why there is no more; empty while all is well. With it nothing is known of the time after the last
-            sample, and no rule that needs telemetry may pass.
+        problem: Reason why samples ended; empty while they come. With a problem, the time after the last sample is
+            unknown, and a rule that needs telemetry must not pass.
     """
 
     samples: tuple[TelemetrySample, ...] = ()
@@ -62,7 +62,7 @@ class SamplerOutput:
 
 @dataclass
 class _Records:
-    """The file, as far as it has been read."""
+    """The part of the file that was read so far."""
 
     path: Path
     samples: list[TelemetrySample] = field(default_factory=list)
@@ -72,7 +72,7 @@ class _Records:
     _offset: int = 0
 
     def read(self) -> None:
-        """Take in the lines that have come; a line that is not whole yet is left for later."""
+        """Read the new lines; an incomplete line is left for later."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
@@ -86,10 +86,10 @@ class _Records:
             try:
                 self._add(_DECODER.decode(line))
             except msgspec.DecodeError as problem:
-                self.problem = f"telemetry unknown: the sampler wrote what cannot be read ({problem})"
+                self.problem = f"telemetry unknown: the sampler wrote an unreadable line ({problem})"
 
     def forget_before(self, at_ns: int) -> None:
-        """Drop the samples before a moment, but for the last of them."""
+        """Drop the samples before a moment, except the last one of them."""
         first = bisect_left(self.samples, at_ns, key=lambda sample: sample.at_ns)
         del self.samples[: max(0, first - 1)]
 
@@ -106,16 +106,16 @@ _DECODER: Final = msgspec.json.Decoder(SamplerRecord)
 
 
 class SamplerProcess:
-    """A sampler that runs beside the measuring; a context manager, and gone with its block or this process.
+    """A sampler that runs beside a measurement; a context manager, which ends with its block or this process.
 
-    Its own troubles never raise: they stand in ``seen().problem``.
+    Its own failures are not raised: they appear in ``seen().problem``.
 
     Args:
-        uuids: Of the GPUs to watch, or of MIG instances; none where there is none.
-        log: Where the sampler's output goes; it says why it died.
+        uuids: UUIDs of the watched GPUs or MIG instances; may be empty.
+        log: File for the sampler's output, which has the reason of its death.
 
     Raises:
-        ServerFailed: There can be no more processes, or no temporary files.
+        ServerFailed: The sampler could not be started: no more processes, or no temporary files.
     """
 
     def __init__(self, uuids: Sequence[str], *, log: Path, command: Sequence[str] = COMMAND) -> None:
@@ -126,7 +126,7 @@ class SamplerProcess:
             self._orders = folder / ORDERS
             os.mkfifo(self._orders, 0o600)
             self._records = _Records(folder / SAMPLES)
-            # In its folder nothing lies that could be taken for a module.
+            # Its folder has no file that could be taken for a module.
             argv = (*command, str(folder), str(os.getpid()), *uuids)
             self._process = stack.enter_context(
                 Process.start(Command(argv, dict(os.environ), folder, log), supervisor=supervisor)
@@ -144,16 +144,16 @@ class SamplerProcess:
 
     @property
     def pid(self) -> int:
-        """The sampler."""
+        """Pid of the sampler."""
         return self._process.pid
 
     def watch(self, servers: Iterable[int]) -> None:
-        """Take these pids, and all below them, for the session's own from the next sample on."""
+        """Treat these pids and their descendants as the session's own from the next sample on."""
         pids = sorted(servers)
         if pids == self._servers:
             return
         self._servers = pids
-        # Nobody reads where the sampler has ended, and nobody will where it is stuck: `seen` tells both.
+        # An ended or stuck sampler does not read; `seen` reports both.
         with suppress(OSError):
             pipe = os.open(self._orders, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
@@ -162,28 +162,28 @@ class SamplerProcess:
                 os.close(pipe)
 
     def seen(self) -> SamplerOutput:
-        """Return all that has been seen so far and was not forgotten, and whether that goes on."""
+        """Return all samples so far that were not dropped, and whether more will come."""
         problem = self._look()
         records = self._records
         return SamplerOutput(tuple(records.samples), tuple(records.events), tuple(records.unknown), problem)
 
     def seen_until(self, at_ns: int, timeout_seconds: float = SILENCE_SECONDS) -> SamplerOutput:
-        """Wait for the first sample at or after a moment, and return everything.
+        """Wait for the first sample at or after a moment, and return all samples.
 
         Args:
-            at_ns: By ``time.perf_counter_ns``, as ``Tick.end_ns``.
+            at_ns: Time by ``time.perf_counter_ns``, like ``Tick.end_ns``.
             timeout_seconds: The longest wait; a sample is due within 0.1 s.
         """
         self._wait_for(at_ns, timeout_seconds)
         return self.seen()
 
     def forget_before(self, at_ns: int) -> None:
-        """Drop samples before ``at_ns`` of ``time.perf_counter_ns``, but for the last, from which to interpolate."""
+        """Drop samples before ``at_ns`` of ``time.perf_counter_ns``, except the last one, for interpolation."""
         self._records.read()
         self._records.forget_before(at_ns)
 
     def close(self) -> None:
-        """End the sampler. Raises `ServerFailed` where it survives SIGKILL, which only a wait for a driver does."""
+        """End the sampler. Raises `ServerFailed` if it survives SIGKILL, which only a wait for a driver does."""
         self._records.problem = self._look() or "telemetry unknown: the sampler has been ended"
         try:
             self._process.stop(END_SECONDS)
@@ -198,13 +198,13 @@ class SamplerProcess:
             time.sleep(_POLL_SECONDS)
 
     def _look(self) -> str:
-        """Take in what has come; why there will be no more, or nothing."""
+        """Read new lines; return the reason why samples ended, or an empty text."""
         self._records.read()
         return self._records.problem or self._trouble()
 
     def _trouble(self) -> str:
         if self._process.exit_status() is not None:
-            # What it wrote last, for it may have died since the last look.
+            # Read its last lines, because it may have died since the last look.
             self._records.read()
             return str(
                 GpuserveError(
@@ -217,6 +217,6 @@ class SamplerProcess:
         if silent_seconds <= (SILENCE_SECONDS if samples else START_SECONDS):
             return ""
         return (
-            f"telemetry unknown: the sampler has seen nothing for {format_seconds(silent_seconds)}; it, or the driver,"
-            " is stuck: see `dmesg`"
+            f"telemetry unknown: the sampler has written nothing for {format_seconds(silent_seconds)}; the sampler"
+            " or the driver is stuck: see `dmesg`"
         )

@@ -1,1 +1,1 @@
-"""``python -m pytest_gpuserve.doctor``: what this machine is, and what would disturb a measurement on it."""
+"""``python -m pytest_gpuserve.doctor``: facts of this machine, and disturbances of a measurement on it."""

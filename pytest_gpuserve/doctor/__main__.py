@@ -1,4 +1,4 @@
-"""The command: reads the machine, prints it, and exits with whether anything can be measured."""
+"""The command: reads the machine, prints it, and exits with whether a device can be measured."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ SERVERS: Final = {"mosec": "mosec_server", "litserve": "litserve_server", "torch
 """The fixture of each distribution; the extras of this package have the distributions' names."""
 
 KERNEL_MODULE: Final = Path("/proc/driver/nvidia/version")
-"""Exists while NVIDIA's driver is loaded, also in a container that did not get its library."""
+"""This file exists while NVIDIA's driver is loaded, also in a container without its library."""
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The whole report, as ``--json`` prints it; ``devices`` are names for ``--gpu`` that can be measured on now."""
+    """The whole report, as ``--json`` prints it; ``devices`` are values for ``--gpu`` that can be measured now."""
 
     can_measure: bool
     devices: tuple[str, ...]
@@ -71,7 +71,7 @@ def servers(python: str) -> list[Check]:
 
 
 def examined(gpu: str | None, found_servers: Sequence[Check]) -> Report:
-    """Read the machine and judge it; ``gpu`` is the device as for ``--gpu``, None for any."""
+    """Read the machine and judge it; ``gpu`` is a value of ``--gpu``, None for any device."""
     visible, answer = os.environ.get("CUDA_VISIBLE_DEVICES"), list_gpus()
     host, gpus = look(answer.gpus, os.environ)
     checks = [*host_checks(host), lock_check(CPU)]
@@ -115,7 +115,7 @@ def printed(report: Report) -> str:
     last = f"can be measured with {options}; {count[Level.WARNING]} warnings, {count[Level.UNKNOWN]} unknown"
     if not report.can_measure:
         why = "; ".join(f"{each.what}: {each.found}" for each in report.checks if each.level is Level.PREVENTS)
-        last = f"nothing can be measured: {why}"
+        last = f"no device can be measured: {why}"
     return "\n".join([*lines, "", last])
 
 
@@ -123,15 +123,15 @@ def main(arguments: Sequence[str]) -> int:
     """Read, print, and return the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m pytest_gpuserve.doctor",
-        description="Prints this machine, the servers that work on it, and everything that disturbs a measurement.",
-        epilog="Exit status: 0 if something can be measured, 1 if nothing can, 2 for a wrong argument.",
+        description="Prints this machine, its working servers, and all disturbances of a measurement.",
+        epilog="Exit status: 0 if a device can be measured, 1 if none can, 2 for a wrong argument.",
     )
     parser.add_argument("--python", default=sys.executable, help="the interpreter whose servers are looked for")
     parser.add_argument("--gpu", metavar="NAME", help=f"check this device alone: {AUTO}, {CPU}, or a name such as T4")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     given = parser.parse_args(arguments)
     try:
-        # Before the CPU is watched: finding servers is work, too.
+        # Before the CPU is watched, because the search for servers uses CPU too.
         found = servers(find_python(given.python, Path.cwd(), "--python"))
     except GpuserveError as problem:
         return refused(problem)

@@ -31,7 +31,7 @@ MACHINE: Final = "machine"  # the subject of a check that holds for every device
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that can disturb a measurement; its subject is the machine, ``cpu`` or the UUID of a GPU."""
+    """A check for a disturbance of a measurement; its subject is the machine, ``cpu`` or the UUID of a GPU."""
 
     what: str
     level: Level
@@ -43,7 +43,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class CpuUse:
-    """CPU use of other programs while nothing was measured, in cores; the busiest as ``name (pid 7) 0.60``."""
+    """CPU use of other programs before a measurement, in cores; the busiest as ``name (pid 7) 0.60``."""
 
     by_others: float
     stolen: float
@@ -52,7 +52,7 @@ class CpuUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostState:
-    """The machine now: why pytest would refuse it, cores' worth of time (infinite without a limit), free bytes."""
+    """State of the machine: pytest's reason to refuse it, its limit in cores (may be infinite), free bytes."""
 
     host: Host | None = None
     problem: str = ""
@@ -64,7 +64,7 @@ class HostState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuState:
-    """A GPU or MIG instance now: samples a second apart, fewer with a problem; whether processes of others are seen."""
+    """State of a GPU or MIG instance: samples a second apart, and whether foreign processes can be seen."""
 
     gpu: Gpu
     samples: tuple[GpuSample, ...] = ()
@@ -96,7 +96,7 @@ HELP: Final = {
     "shared memory": ("Triton's Python models fail", "docker run --shm-size=2g, or mount -o remount,size=2g /dev/shm"),
     "temporary files": ("logs and models have no room", "set TMPDIR to a folder with room"),
     "lock": ("pytest waits until the other session has ended (ini gpuserve_lock_wait)", ""),
-    "processes": ("it computes beside the server: INVALID", "{smi} --query-compute-apps=pid,name --format=csv; end it"),
+    "processes": ("another program computes: INVALID", "{smi} --query-compute-apps=pid,name --format=csv; end it"),
     "throttling": ("windows under a slowdown are measured again", "{smi} -q -d PERFORMANCE,TEMPERATURE,POWER"),
     "clocks": ("two runs of one build differ", "sudo {smi} --lock-gpu-clocks={clock} (undo: --reset-gpu-clocks)"),
     "power limit": ("another limit's numbers are not compared with it", "sudo {smi} --power-limit={power:g}"),
@@ -104,13 +104,13 @@ HELP: Final = {
     "ECC errors": ("answers may be wrong", "{smi} -q -d ECC,ROW_REMAPPER; then have the GPU reset or replaced"),
     "NVML": ("--gpu=auto refuses to guess; --gpu=cpu is not affected", "sudo dmesg | grep -i -e NVRM -e Xid"),
 }
-"""What each does to a measurement, and what helps."""
+"""Effect of each on a measurement, and its remedy."""
 
 
 def check(what: str, found: object, bad: object = None, level: Level = Level.WARNING) -> Check:
-    """A check with its help: OK, or if it is bad of this level, or unknown if nothing was found."""
+    """A check with its help: OK, or this level if it is bad, or unknown if the value is missing."""
     if found is None:
-        return Check(what, Level.UNKNOWN, "this machine does not tell", *HELP[what])
+        return Check(what, Level.UNKNOWN, "this machine does not report it", *HELP[what])
     return Check(what, level, str(found), *HELP[what]) if bad else Check(what, Level.OK, str(found))
 
 

@@ -1,6 +1,6 @@
-"""Reads the state of this machine for about a second; changes nothing and leaves nothing behind.
+"""Reads the state of this machine for about a second, without any change to it.
 
-A value that cannot be read is None and keeps no other value from being read.
+A value that cannot be read is None, and does not prevent the others.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def _attempt(read: Callable[[], _T]) -> _T | None:
 
 
 def _sampled(gpus: Sequence[Gpu]) -> list[tuple[GpuSample | None, str]]:
-    """Sample each GPU; in place of a sample, the reason why there is none."""
+    """Sample each GPU; a failed sample is replaced by its reason."""
     samples: list[tuple[GpuSample | None, str]] = []
     for gpu in gpus:
         try:
@@ -110,10 +110,10 @@ def lock_check(key: str, *, folder: Path | None = None) -> Check:
     lock = DeviceLock(key, command="", folder=folder)
     found: str | None = "free"
     try:
-        # A link or a pipe in the lock's place must neither be followed nor hold us up.
+        # A link or a pipe in the lock's place must not be followed, and must not block.
         descriptor = os.open(lock.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            # A shared lock: two doctors do not keep each other out, and a waiting session tries again soon.
+            # A shared lock: two doctors do not exclude each other, and a waiting session tries again soon.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         finally:
             os.close(descriptor)

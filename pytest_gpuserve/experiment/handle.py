@@ -573,7 +573,7 @@ def slots_needed(schedule: Schedule) -> int:
     if most is None:
         kind = type(schedule).__name__
         raise UsageProblem(
-            "an open loop through shared memory needs a ceiling: each request under way has a place of its own there",
+            "an open loop through shared memory needs a ceiling: each request in flight has a place of its own there",
             found=f"{kind} without max_in_flight",
             remedies=[f"schedule={kind}(..., max_in_flight=64)", "a closed loop: concurrency=16", WITHOUT],
         )

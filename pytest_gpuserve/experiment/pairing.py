@@ -93,7 +93,7 @@ class _TurnAlone:
     problems: list[Reason]
 
 
-def round_by_turns(
+def round_one_at_a_time(
     start: Callable[[Arm, ExitStack], ServerArm], terms: Terms, telemetry_source: TelemetrySource, *, number: int
 ) -> Round:
     """Measure a block of four fresh starts, one after the other, which is a round.
@@ -135,7 +135,7 @@ def round_by_turns(
         first=order[0],
         sides={arm: replace(_joined(known), rejected=disturbed.reasons(arm)) for arm, known in sides.items()},
         at=at,
-        by_turns=True,
+        one_at_a_time=True,
         rejected=disturbed.again,
         foreign_cores=foreign_cores,
         problems=tuple(problems),
@@ -255,7 +255,7 @@ class Pairing:
 
     Attributes:
         rounds: Rounds, the newest last; that one may still grow.
-        by_turns: Whether only one server runs at a time, by choice or because two did not fit.
+        one_at_a_time: Whether only one server runs at a time, by choice or because two did not fit.
         on_late_trouble: Called when trouble shows at the end of the servers, after the round was full.
         starts_together: Whether both servers of a round start at the same time, because cold starts are not compared.
         on_measured: Called with the pids of both servers while they run, after each block.
@@ -272,7 +272,7 @@ class Pairing:
         starts: SharedStarts | None = None,
     ) -> None:
         self.rounds: list[Round] = list(rounds)
-        self.by_turns = terms.by_turns
+        self.one_at_a_time = terms.one_at_a_time
         self._targets: Mapping[Arm, Target] = {"base": base, "candidate": candidate}
         self._terms = terms
         self._progress = progress
@@ -326,14 +326,14 @@ class Pairing:
 
     def _measured(self, blocks: int) -> bool:
         """Measure until a round has so many blocks; return whether it has, and was not dropped."""
-        if self.by_turns:
-            self._take_by_turns()
+        if self.one_at_a_time:
+            self._take_one_at_a_time()
             return True
         opened = self._open
         if opened is None:
             opened, problems = self._opened()
             if opened is None:
-                self._take_by_turns(problems)
+                self._take_one_at_a_time(problems)
                 return True
         return self._fill(opened, blocks)
 
@@ -371,9 +371,9 @@ class Pairing:
             self.rounds[-1] = replace(last, problems=(*last.problems, *problems))
             self.on_late_trouble()
 
-    def _take_by_turns(self, problems: Iterable[Reason] = ()) -> None:
+    def _take_one_at_a_time(self, problems: Iterable[Reason] = ()) -> None:
         self._starts.end()
-        measured = round_by_turns(self._started, self._terms, self._telemetry_source, number=len(self.rounds))
+        measured = round_one_at_a_time(self._started, self._terms, self._telemetry_source, number=len(self.rounds))
         self.rounds.append(replace(measured, problems=(*problems, *measured.problems)))
 
     # -- two at a time
@@ -439,7 +439,7 @@ class Pairing:
             return StartedPair({arm: up[arm] for arm in order}, monitor, self.starts_together, start_seconds)
         tried = len(up) + len(failed)
         if tried == len(order) and all(map(_lacks_memory, failed.values())):
-            self.by_turns = True
+            self.one_at_a_time = True
             return StartedPair({}, monitor, self.starts_together)
             # The first failure, because the other may be its consequence.
         raise next((problem for problem in failed.values() if not _lacks_memory(problem)), next(iter(failed.values())))

@@ -121,28 +121,28 @@ class LoadShape:
     def __post_init__(self) -> None:
         for name in ("starts", "processes", "seed"):
             if type(getattr(self, name)) is not int:
-                raise UsageProblem(f"load({name}=...) is a whole number, not {getattr(self, name)!r}")
+                raise UsageProblem(f"load({name}=...) must be a whole number, not {getattr(self, name)!r}")
         if self.starts < 2:
             raise UsageProblem(
-                f"load(starts={self.starts}): a session has two fresh starts at least",
+                f"load(starts={self.starts}): a session needs at least two fresh starts",
                 remedies=["starts of one build differ by more than windows of one start do; leave starts=... out"],
             )
         if self.processes < 1:
-            raise UsageProblem(f"load(processes={self.processes}): one engine at least makes a load")
+            raise UsageProblem(f"load(processes={self.processes}): a load needs at least one engine")
         if self.check not in {"all", "some"}:
             raise UsageProblem(f"load(check=...) is 'all' or 'some' of the answers, not {self.check!r}")
         for name in ("seconds", "warmup_seconds", "timeout_seconds"):
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and value > 0):
                 argument = "timeout" if name == "timeout_seconds" else name
-                raise UsageProblem(f"load({argument}=...) is a number of seconds above 0, not {value!r}")
+                raise UsageProblem(f"load({argument}=...) must be a number of seconds above 0, not {value!r}")
         if not (_is_number(self.allowed_errors) and 0 <= self.allowed_errors < 1):
             raise UsageProblem(
-                f"load(allowed_errors=...) is a share of the requests in [0, 1), not {self.allowed_errors!r}"
+                f"load(allowed_errors=...) must be a share of the requests in [0, 1), not {self.allowed_errors!r}"
             )
         if self.goodput is not None and not isinstance(self.goodput, Objectives):
             raise UsageProblem(
-                f"load(goodput=...) is what a good answer has to meet, not {self.goodput!r}",
+                f"load(goodput=...) must be Objectives, not {self.goodput!r}",
                 remedies=["from pytest_gpuserve.load import Objectives; load(..., goodput=Objectives(ttft=200 * ms))"],
             )
         self._check_end()
@@ -150,9 +150,9 @@ class LoadShape:
 
     def _check_end(self) -> None:
         if self.requests is not None and (type(self.requests) is not int or self.requests < 1):
-            raise UsageProblem(f"load(requests=...) is a whole number of 1 at least, not {self.requests!r}")
+            raise UsageProblem(f"load(requests=...) must be a whole number of at least 1, not {self.requests!r}")
         if self.until is not None and not callable(self.until):
-            raise UsageProblem(f"load(until=...) is a function of the finished windows, not {self.until!r}")
+            raise UsageProblem(f"load(until=...) must be a function of the finished windows, not {self.until!r}")
         if self.requests is not None and self.until is not None:
             raise UsageProblem("load(requests=..., until=...): give one of them, because each ends a start")
         given = [name for name in ("requests", "until", "seconds") if getattr(self, name) is not None]
@@ -254,11 +254,11 @@ def schedule_of(concurrency: int | None, schedule: Schedule | None) -> Schedule:
         )
     if schedule is None:
         if type(concurrency) is not int or concurrency < 1:
-            raise UsageProblem(f"load(concurrency=...) is a whole number of users, not {concurrency!r}")
+            raise UsageProblem(f"load(concurrency=...) must be a whole number of users, not {concurrency!r}")
         return Closed(concurrency)
     if not isinstance(schedule, get_args(Schedule)):
         raise UsageProblem(
-            f"load(schedule=...) is a schedule of pytest_gpuserve.load, not {schedule!r}",
+            f"load(schedule=...) must be a schedule of pytest_gpuserve.load, not {schedule!r}",
             remedies=["from pytest_gpuserve.load import Poisson; load(..., schedule=Poisson(rate=200))"],
         )
     return cast("Schedule", schedule)
@@ -275,11 +275,11 @@ class Terms:
     Args:
         shape: The load, which is the same for both.
         tolerance: The throughput's tolerance: a tighter one makes a window longer.
-        by_turns: Whether only one of the servers may run at a time.
+        one_at_a_time: Whether only one of the servers may run at a time.
         seed: Seed of the coins.
     """
 
     shape: LoadShape
     tolerance: float
-    by_turns: bool
+    one_at_a_time: bool
     seed: str

@@ -1,4 +1,4 @@
-"""The load generator: what is sent, when, by whom, and what came back."""
+"""The load generator: requests, schedules, engines, and the check of answers."""
 
 from pytest_gpuserve.load.prompt_set import LogNormal, Uniform, conversations, prompts
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace

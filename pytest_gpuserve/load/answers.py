@@ -1,4 +1,4 @@
-"""Compares answers with what is expected, and recognises those that were given to the wrong request."""
+"""Compares answers with the expected ones, and recognises answers to the wrong request."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.tick import Tick
 
 REMEMBERED_ANSWERS: Final = 4096
-"""Distinct answers whose check is remembered; the check of a repeated answer is then free."""
+"""Number of distinct answers whose check is remembered, so that repeated answers cost nothing."""
 
 REMEMBERED_BYTES: Final = 1 << 24
-"""Of their bodies, together."""
+"""Most bytes of their bodies, together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +24,10 @@ class Complaint:
     """A wrong answer.
 
     Args:
-        count: How often it came.
-        number: The first request of the load that it came to.
+        count: Number of occurrences.
+        number: The load's first request with this answer.
         index: The payload of that request.
-        text: What is wrong with it, in one line.
+        text: Description of the fault, in one line.
         mixed_up: Whether it is the answer to another payload.
     """
 
@@ -42,7 +42,7 @@ class Complaint:
 
 
 class _Finding(NamedTuple):
-    """What is wrong with an answer, and the payload that it would be right for, if any."""
+    """Fault of an answer, and the payload that it would be right for, if any."""
 
     text: str
     belongs_to: int | None
@@ -52,16 +52,16 @@ class AnswerCheck:
     """Checks the answers of one load.
 
     Args:
-        expects: Of each payload what its answer must be. Where several share one, their answers cannot be mixed up.
-        wants_all: Whether an answer that is not compared is one too many.
-            A function is also asked about the wrong answers to other payloads, which it should refuse.
+        expects: Expected answer of each payload. Payloads with the same expectation cannot be mixed up. A function is
+            also called with the wrong answers to other payloads, which it should refuse.
+        wants_all: Whether every answer must be compared.
 
     Attributes:
-        answers: Good answers that came.
-        checked: Those of them that were compared; the rest were not passed on by the engine, or nothing is expected.
-        unchecked: Those that the engine did not pass on.
-        wrong: Those that were wrong.
-        mixed_up: Those of the wrong ones that are right for another payload.
+        answers: Number of good answers.
+        checked: Number of compared ones; the rest were not passed on by the engine, or have no expectation.
+        unchecked: Number of answers that the engine did not pass on.
+        wrong: Number of wrong answers.
+        mixed_up: Number of wrong answers that are right for another payload.
     """
 
     def __init__(self, expects: Iterable[Expect | None], *, wants_all: bool = False) -> None:
@@ -78,11 +78,11 @@ class AnswerCheck:
 
     @property
     def expects_something(self) -> bool:
-        """Whether any payload's answer is to be compared."""
+        """Whether any payload has an expected answer."""
         return any(expect is not None for expect in self._expects)
 
     def check(self, tick: Tick) -> tuple[Complaint, ...]:
-        """Return what is wrong with the answers of a tick, in the order of the requests; each distinct one once."""
+        """Return the faults of a tick's answers, in the order of the requests; each distinct one once."""
         self.answers += tick.requests
         self.unchecked += tick.unchecked
         complaints = []
@@ -121,7 +121,7 @@ class AnswerCheck:
 
     def _belongs_to(self, alike: int, body: bytes) -> int | None:
         for index, first in enumerate(self._first_alike):
-            # Each different expectation once; where nothing is expected, nothing is recognised.
+            # Each different expectation once; payloads without one are not recognised.
             expect = self._expects[index] if index == first != alike else None
             if expect is not None and is_right(expect, body):
                 return index
@@ -129,7 +129,7 @@ class AnswerCheck:
 
 
 def _first_alike(expects: Sequence[Expect | None]) -> tuple[int, ...]:
-    """For each payload the first one that expects the same: equal bytes, or one and the same function."""
+    """For each payload the first one with the same expectation: equal bytes, or the same function."""
     firsts: dict[object, int] = {}
     return tuple(
         firsts.setdefault(expect if isinstance(expect, bytes) else id(expect), index)

@@ -1,7 +1,6 @@
 """The load generator as a command: ``python -m pytest_gpuserve.load URL --concurrency 16 --requests 100000``.
 
-Exit status: 0 for a valid measurement, 1 for one from which nothing may be concluded, 2 for a wrong argument, 130 for
-one that Ctrl-C ended.
+Exit status: 0 for a valid measurement, 1 for one that proves nothing, 2 for a wrong argument, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in the way of this package, without a page of usage before it."""
+    """Reports errors in the form of this package, without a usage page."""
 
     def error(self, message: str) -> NoReturn:
         """Refuse the arguments."""
@@ -44,7 +43,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Make the parser; what it returns has numbers in their ranges, and says nothing of how they fit together."""
+    """Make the parser; it checks the range of each number, but not their combination."""
     parser = _Parser(
         prog="python -m pytest_gpuserve.load",
         description="Load a server, and print the measurement and whether it is valid.",
@@ -54,17 +53,17 @@ def make_parser() -> argparse.ArgumentParser:
     add("url", help="http(s)://HOST:PORT/PATH, grpc(s)://HOST:PORT/SERVICE/METHOD")
     add("--concurrency", type=_count, metavar="N", help="closed loop of N users (default: 16)")
     add("--rate", type=_above_zero, metavar="PER_SECOND", help="open loop at this rate")
-    add("--arrivals", choices=["constant", "poisson"], help="of the open loop (default: constant)")
-    add("--max-in-flight", type=_count, metavar="N", help="ceiling on an open loop's requests under way")
-    add("--requests", type=_count, metavar="N", help="end after so many")
-    add("--duration", type=_above_zero, metavar="SECONDS", help="end after so long (default: 10)")
-    add("--warmup", type=_above_zero, default=0.0, metavar="SECONDS", help="of the load, not counted")
+    add("--arrivals", choices=["constant", "poisson"], help="arrivals of the open loop (default: constant)")
+    add("--max-in-flight", type=_count, metavar="N", help="ceiling on an open loop's requests in flight")
+    add("--requests", type=_count, metavar="N", help="end after this number of requests")
+    add("--duration", type=_above_zero, metavar="SECONDS", help="end after this time (default: 10)")
+    add("--warmup", type=_above_zero, default=0.0, metavar="SECONDS", help="begin of the load that is not counted")
     add("--processes", type=_count, default=1, metavar="N", help="engines that share the load (default: 1)")
     add("--body", metavar="TEXT", action="append", default=[], help="several rotate")
     add("--body-file", type=Path, metavar="FILE", action="append", default=[], help="several rotate")
     add("--header", metavar="'NAME: VALUE'", action="append", default=[])
     add("--stream", action="store_true", help="answers are server-sent events: time their tokens")
-    add("--expect-file", type=Path, metavar="FILE", help="the answer to every body")
+    add("--expect-file", type=Path, metavar="FILE", help="expected answer to every body")
     add("--allowed-errors", type=_share, default=0.0, metavar="SHARE", help="default: 0")
     add("--timeout", type=_above_zero, default=10.0, metavar="SECONDS", help="of a request (default: 10)")
     add("--json", action="store_true", help="print JSON instead of the summary")
@@ -73,7 +72,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 10**12:
-        raise argparse.ArgumentTypeError(f"a whole number of 1 at least, not {text!r}")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1, not {text!r}")
     return int(text)
 
 
@@ -96,17 +95,17 @@ def _within(text: str, least: float, most: float, what: str) -> float:
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
-    """Make the plan that the arguments say.
+    """Make the plan from the arguments.
 
     Raises:
-        UsageProblem: Some contradict each other, mean nothing for such a server, or name what cannot be read.
+        UsageProblem: Arguments contradict each other, do not apply to such a server, or name unreadable files.
     """
     headers = headers_of(arguments.header)
     endpoint, path = endpoint_of(arguments.url, stream=arguments.stream)
     over_http = endpoint.protocol in {"http", "sse"}
     if not over_http and (headers or arguments.stream):
-        # What is ignored in silence is taken for done.
-        raise UsageProblem("--header and --stream mean something only with http:// or https://")
+        # Silently ignored options would be misleading.
+        raise UsageProblem("--header and --stream apply only to http:// or https://")
     bodies = [os.fsencode(text) for text in arguments.body]
     bodies += [read_bytes(file, "--body-file") for file in arguments.body_file]
     payloads = bodies or [b""]
@@ -118,7 +117,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     if seconds is not None and arguments.warmup >= seconds:
         raise UsageProblem(
             f"--warmup {arguments.warmup:g} leaves nothing of the load, which takes {seconds:g} s",
-            remedies=["a longer --duration, of which --warmup is a part"],
+            remedies=["a longer --duration, because it includes --warmup"],
         )
     return Plan(
         endpoint=endpoint,
@@ -135,10 +134,10 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
 def _schedule(arguments: argparse.Namespace) -> Schedule:
     if arguments.rate is None:
         if arguments.arrivals or arguments.max_in_flight:
-            raise UsageProblem("--arrivals and --max-in-flight mean something only with --rate")
+            raise UsageProblem("--arrivals and --max-in-flight apply only with --rate")
         return Closed(arguments.concurrency or 16)
     if arguments.concurrency:
-        raise UsageProblem("--concurrency and --rate contradict each other", remedies=["one of them"])
+        raise UsageProblem("--concurrency and --rate contradict each other", remedies=["give one of them"])
     kind = Poisson if arguments.arrivals == "poisson" else Constant
     return kind(arguments.rate, arguments.max_in_flight)
 
@@ -163,7 +162,7 @@ def read_bytes(file: Path, option: str) -> bytes:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Load, print, and return the exit status."""
+    """Load the server, print the result, and return the exit status."""
     try:
         arguments = make_parser().parse_args(argv)
         plan = plan_of(arguments)
@@ -182,7 +181,7 @@ def main(argv: Sequence[str]) -> int:
         return refused(problem)
     except GpuserveError as problem:
         return failed(problem)
-    # An answer may repeat what is secret in a request, or in this process.
+    # An answer may repeat secrets of a request, or of this process.
     secrets = {**os.environ, **secret_headers(headers_of(arguments.header))}
     values = values_of(outcome, plan.schedule)
     values["reasons"] = [without_secrets(reason.text, secrets) for reason in outcome.reasons]
@@ -194,10 +193,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def values_of(outcome: LoadOutcome, schedule: Schedule) -> dict[str, object]:
-    """What a load came to, ready for JSON: durations in seconds, and null for whatever is not known.
+    """Result of a load, ready for JSON: durations in seconds, unknown values as null.
 
-    A quantile is null where there are fewer than ``histogram.requests_to_know`` of what it is taken of.
-    ``service`` is null for a closed loop, in which it is the latency.
+    A quantile is null if it has fewer than ``histogram.requests_to_know`` values. ``service`` is null for a closed
+    loop, whose latency it is.
     """
     totals = outcome.totals
     streams = totals.ttft.total or totals.tokens
@@ -223,7 +222,7 @@ def values_of(outcome: LoadOutcome, schedule: Schedule) -> dict[str, object]:
 
 
 def _times(durations: Histogram, *, gaps: bool = False) -> dict[str, float | None]:
-    """Mean, quantiles and maximum; gaps between chunks within one read of the client are not known."""
+    """Mean, quantiles and maximum; gaps between chunks within one read of the client are unknown."""
     known = {q: not gaps or is_quantile_known(durations, q) for q in (0.50, 0.90, 0.95, 0.99)}
     quantiles = {
         f"p{round(100 * q)}": durations.known_quantile(q) if is_known else None for q, is_known in known.items()
@@ -232,7 +231,7 @@ def _times(durations: Histogram, *, gaps: bool = False) -> dict[str, float | Non
 
 
 def summary(outcome: LoadOutcome) -> str:
-    """What a load came to, for people: several lines, without a newline at the end."""
+    """Result of a load for people: several lines, without a final newline."""
     totals = outcome.totals
     rows = {
         "latency": _times(totals.latency),

@@ -1,4 +1,4 @@
-"""The owner's side of engine processes: starts them together, reads and merges their ticks, ends them."""
+"""Owner of engine processes: starts them together, reads and merges their ticks, ends them."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.wire import Plan
 
 SILENCE_SECONDS: Final = 20.0
-"""An engine that reports nothing for so long (its ticks are 0.1 s) is stuck, or the machine is."""
+"""Silence after which an engine, or the machine, is stuck; its ticks are 0.1 s."""
 
 TAIL_CHARACTERS: Final = 8000
-"""Of an engine's log: a traceback through the loop with its marks is some 3000."""
+"""Most characters of an engine's log that are shown; a traceback through the loop has some 3000."""
 
 PIPE_BYTES: Final = 1 << 20
 
 
 class EngineProcess:
-    """One engine process; a context manager, so that it ends with its block.
+    """Engine process as a context manager, so that it ends with its block.
 
     Raises:
-        LoadFailed: It could not be started.
+        LoadFailed: The process could not be started.
     """
 
     def __init__(self, command: Sequence[str], end_seconds: float) -> None:
@@ -68,7 +68,7 @@ class EngineProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
-                # Its own group: Ctrl-C is ours to translate, it would cut the engine off in mid-report.
+                # Its own group, because Ctrl-C is handled here, and would cut the engine off in mid-report.
                 start_new_session=True,
             )
         except OSError as problem:
@@ -98,14 +98,14 @@ class EngineProcess:
         """Send a message.
 
         Raises:
-            LoadFailed: It does not read it.
+            LoadFailed: The engine does not read it.
         """
         assert self._process.stdin is not None
         stdin = self._process.stdin.fileno()
         room = select.poll()
         room.register(stdin, select.POLLOUT)
         rest = memoryview(frame(message))
-        # If it died at once, the next report says so, with its log.
+        # If it died at once, the next report tells that, with its log.
         with suppress(BrokenPipeError):
             while rest:
                 if not room.poll(SILENCE_SECONDS * 1000):
@@ -113,19 +113,19 @@ class EngineProcess:
                 rest = rest[os.write(stdin, rest) :]
 
     def wait_ready(self, seconds: float) -> None:
-        """Wait until it has read its plan.
+        """Wait until the engine has read its plan.
 
         Raises:
-            LoadFailed: It died, or fell silent.
+            LoadFailed: The engine died, or fell silent.
         """
         if not isinstance(self._next(seconds), Ready):
             raise self._garbled("a tick before it was ready")
 
     def wait_ready_again(self, seconds: float) -> None:
-        """Discard the ticks that it wrote before it read the order to begin anew.
+        """Discard the ticks that the engine wrote before it read the order to begin anew.
 
         Raises:
-            LoadFailed: It died, or fell silent.
+            LoadFailed: The engine died, or fell silent.
         """
         while not isinstance(self._next(seconds), Ready):
             pass
@@ -135,7 +135,7 @@ class EngineProcess:
         """Return its next tick.
 
         Raises:
-            LoadFailed: It died, fell silent or talks nonsense.
+            LoadFailed: The engine died, fell silent, or sent an invalid report.
         """
         tick = self._next(SILENCE_SECONDS)
         if not isinstance(tick, Tick):
@@ -144,13 +144,13 @@ class EngineProcess:
         return tick
 
     def close(self) -> None:
-        """End the process; it ends by itself when its input is closed."""
+        """End the process; it exits when its input is closed."""
         if self._log.closed:
             return
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._selector.close()
-        # Its output is closed too: an engine that is just writing must not wait for a reader.
+        # Its output is closed too, because an engine that is writing must not wait for a reader.
         self._process.stdout.close()
         self._process.stdin.close()
         try:
@@ -201,16 +201,16 @@ class EngineProcess:
 
 
 HEAD_START_NS: Final = 5_000_000
-"""From the last engine's readiness to the begin: time enough to tell them all."""
+"""Time from the last engine's readiness to the begin, in which all engines get the order."""
 
 
 class Engines:
-    """Running engine processes that share one load; a context manager, so that they end with its block.
+    """Engine processes that share one load; a context manager, so that they end with its block.
 
     Args:
         plan: The load.
-        processes: How many workers share it.
-        source: Where these come from.
+        processes: Number of engines that share it.
+        source: Source of the engines.
 
     Raises:
         LoadFailed: A process could not be started, or the host is unknown.
@@ -246,14 +246,14 @@ class Engines:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The engine processes on this host."""
+        """Pids of the engine processes on this host."""
         return tuple(engine.pid for engine in self._engines)
 
     def next_tick(self) -> Tick:
         """Wait for the next report of all engines together; not to be called after the last one.
 
         Raises:
-            LoadFailed: An engine died, fell silent or talks nonsense.
+            LoadFailed: An engine died, fell silent, or sent an invalid report.
         """
         ticks = {
             name: engine.next_tick()
@@ -265,12 +265,12 @@ class Engines:
         return msgspec.structs.replace(together(ticks), last=all(engine.ended for engine in self._engines))
 
     def halt(self, *, seed: int) -> None:
-        """End the load, under way, over or not begun, and wait until it could begin; no request is under way then.
+        """End a load in any state, and wait until a new one could begin, without requests in flight.
 
-        Requests that were sent are answered before, unless the server takes seconds for it.
+        Sent requests are answered first, unless the server takes seconds for that.
 
         Args:
-            seed: In place of the plan's.
+            seed: Replaces the plan's seed.
 
         Raises:
             LoadFailed: An engine died or fell silent.
@@ -284,7 +284,7 @@ class Engines:
         """Begin again after a halt, with ticks from number 0.
 
         Raises:
-            LoadFailed: An engine does not read that.
+            LoadFailed: An engine does not read the order.
         """
         begin = Begin(time.perf_counter_ns() + HEAD_START_NS)
         for engine in self._engines:
@@ -296,10 +296,10 @@ class Engines:
 
 
 def check_users(schedule: Schedule, processes: int) -> None:
-    """Check before a start that so many requests can be under way, and that the processes can share them.
+    """Check before a start that enough requests can be in flight, and that the processes can share them.
 
     Raises:
-        UsageProblem: More than the limit on open files allows, or fewer than processes.
+        UsageProblem: The limit on open files is too low, or the users are fewer than the processes.
     """
     most = most_under_way(schedule)
     users = processes if most is None else most
@@ -319,7 +319,7 @@ def check_users(schedule: Schedule, processes: int) -> None:
 
 
 def most_under_way(schedule: Schedule) -> int | None:
-    """The most requests under way at the same time; None where nothing bounds them."""
+    """The most requests in flight at the same time; None if unlimited."""
     if isinstance(schedule, Closed):
         return schedule.users
     if isinstance(schedule, Steps):
@@ -328,20 +328,20 @@ def most_under_way(schedule: Schedule) -> int | None:
 
 
 def _check_slots(plan: Plan) -> None:
-    """Check before a start that requests under way do not overwrite each other's answers in shared memory."""
+    """Check before a start that requests in flight do not overwrite each other's answers in shared memory."""
     most = most_under_way(plan.schedule)
     slots = min((len(forms) for forms in plan.payloads if plan.outputs is not None or len(forms) > 1), default=None)
     if slots is None:
         return
     if most is None:
         raise UsageProblem(
-            "an open loop through shared memory needs a ceiling: each request under way takes a slot",
+            "an open loop through shared memory needs a ceiling: each request in flight takes a slot",
             found=f"slots={slots}, and no max_in_flight",
             remedies=[f"max_in_flight={slots}"],
         )
     if most > slots:
         raise UsageProblem(
-            f"{most} requests under way at the same time need as many slots in shared memory",
+            f"{most} requests in flight at the same time need as many slots in shared memory",
             found=f"slots={slots}",
-            remedies=[f"share(..., slots={most})", f"a load of {slots} at a time at most"],
+            remedies=[f"share(..., slots={most})", f"a load with at most {slots} requests in flight"],
         )

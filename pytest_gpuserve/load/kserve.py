@@ -1,6 +1,6 @@
-"""KServe v2, the protocol of Triton: requests as tritonclient makes them, over HTTP and gRPC, and answers as arrays.
+"""KServe v2, the protocol of Triton: requests by tritonclient, over HTTP and gRPC, and answers as arrays.
 
-tritonclient and numpy are imported when a request is made, not before: every pytest run loads the plugin.
+tritonclient and numpy are imported only when a request is made, because every pytest run loads the plugin.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.request import Expect
 
 Array: TypeAlias = Any
-"""A numpy array. Not by its own name, which type checkers alone would need numpy for."""
+"""A numpy array. Its own name would make type checkers need numpy."""
 
 Tensors: TypeAlias = dict[str, Array]
 """Arrays by the names of inputs or outputs; strings are object arrays of ``bytes``."""
@@ -39,7 +39,7 @@ extra: Final = partial(import_extra, what="KServe v2")
 
 
 class Place(NamedTuple):
-    """A stretch of a shared-memory region; size and offset in bytes."""
+    """A range of a shared-memory region; size and offset in bytes."""
 
     region: str
     byte_size: int
@@ -48,9 +48,9 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Inference:
-    """One inference, before a protocol is chosen; without ``outputs`` it returns all.
+    """An inference, before a protocol is chosen; without ``outputs`` it returns all.
 
-    ``places`` says where tensors lie in shared memory, by ``input`` or ``output`` and the name.
+    ``places`` are the tensors' ranges in shared memory, by ``input`` or ``output`` and the name.
     """
 
     model: str
@@ -63,10 +63,10 @@ class Inference:
 
 
 def tensors_of(whose: str, values: Mapping[str, object]) -> Tensors:
-    """Make arrays of arrays or nested lists of numbers or strings, by name; ``whose`` they are is for messages.
+    """Make arrays from arrays or nested lists of numbers or strings, by name; ``whose`` is for messages.
 
     Lists of Python's integers are INT64, of floats FP64, of ``str`` (as UTF-8) or ``bytes`` BYTES. Raises UsageProblem
-    for what has no datatype in KServe v2.
+    for values without a datatype in KServe v2.
     """
     tensors = {}
     for name, given in values.items():
@@ -82,7 +82,7 @@ def _array(given: object) -> Array:
     np = extra("numpy")
     array = np.asarray(given)
     if array.dtype.kind in "SUO":
-        # From what was given: numpy's own strings lose zero bytes at their end.
+        # From the given value, because numpy's own strings lose zero bytes at their end.
         array = np.array(given, dtype=object, order="C")
         array.flat = [each.encode() if isinstance(each, str) else each for each in array.flat]
         if not all(isinstance(each, bytes) for each in array.flat):
@@ -100,7 +100,7 @@ def datatype_of(array: Array) -> str | None:
 
 
 def raw_bytes(array: Array) -> bytes:
-    """An array as it is sent."""
+    """Bytes of an array in a request."""
     if array.dtype.kind == "O":
         array = extra("tritonclient.utils").serialize_byte_tensor(array)
         return bytes(array.item()) if array.size else b""
@@ -108,7 +108,7 @@ def raw_bytes(array: Array) -> bytes:
 
 
 def http_request(inference: Inference, expect: Expect | None = None) -> Request:
-    """Make the HTTP request of an inference, with binary inputs, which asks for binary outputs."""
+    """Make the HTTP request of an inference, with binary inputs and outputs."""
     client = extra("tritonclient.http")
     inputs = [
         client.InferInput(name, list(each.shape), datatype_of(each)).set_data_from_numpy(each)
@@ -118,7 +118,7 @@ def http_request(inference: Inference, expect: Expect | None = None) -> Request:
     for (kind, name), place in inference.places.items():
         entry = next(each for each in {"input": inputs, "output": outputs}[kind] if each.name() == name)
         entry.set_shared_memory(*place)
-    # tritonclient takes these as arguments of their own.
+    # tritonclient has separate arguments for these.
     known = {"sequence_id", "sequence_start", "sequence_end", "priority", "timeout"} & inference.parameters.keys()
     arguments: dict[str, Any] = {key: inference.parameters[key] for key in known}
     others = {key: value for key, value in inference.parameters.items() if key not in known}
@@ -140,7 +140,7 @@ def grpc_message(inference: Inference) -> bytes:
     )
     for key, value in inference.parameters.items():
         kind = {bool: "bool", str: "string", float: "double"}.get(type(value), "int64")
-        # The one parameter that Triton wants without a sign.
+        # The one parameter that Triton wants as an unsigned number.
         setattr(request.parameters[key], f"{'uint64' if key == 'priority' else kind}_param", value)
     for name, array in inference.inputs.items():
         request.inputs.add(name=name, datatype=datatype_of(array), shape=array.shape)
@@ -160,8 +160,8 @@ def grpc_message(inference: Inference) -> bytes:
 def decode_answer(body: bytes, places: Mapping[str, bytes] | None = None) -> Tensors:
     """Read the tensors of an answer of either protocol: JSON begins with a brace, and no message does.
 
-    ``places`` has what the server left in shared memory, by output; None where its answers carry their data. Raises
-    ValueError in one line if it is not such an answer, or the server's error.
+    ``places`` has the server's outputs in shared memory, by name; None if answers carry their data. Raises ValueError
+    with one line if the answer is invalid, or is the server's error.
     """
     to_dtype = extra("tritonclient.utils").triton_to_np_dtype
     try:
@@ -174,13 +174,13 @@ def decode_answer(body: bytes, places: Mapping[str, bytes] | None = None) -> Ten
             read = result.as_numpy if places is None else partial(_left, places, {each[0]: each for each in outputs})
             return tensors_of("output", {name: read(name) for name, *_ in outputs})
     except Exception as problem:  # noqa: BLE001 -- whatever reading something else comes to
-        found = str(problem) if type(problem) is ValueError else f"no answer of KServe v2: {problem!r}"
+        found = str(problem) if type(problem) is ValueError else f"not an answer of KServe v2: {problem!r}"
     raise ValueError(one_line(found))
 
 
 def _read_http(body: bytes) -> tuple[Any, list[tuple[str, str, list[int]]], bool]:
-    """What tritonclient makes of it, its outputs' names, datatypes and shapes, and whether it has data."""
-    # JSON ends where it ends. Scanned as Latin-1, where every byte is a character; read as UTF-8.
+    """Result of tritonclient, its outputs' names, datatypes and shapes, and whether it has data."""
+    # The end of the JSON is unknown. It is scanned as Latin-1, where every byte is a character, and read as UTF-8.
     _, end = json.JSONDecoder().raw_decode(body.decode("latin-1"))
     header = json.loads(body[:end])
     if "error" in header:
@@ -202,16 +202,16 @@ def _read_grpc(body: bytes) -> tuple[Any, list[tuple[str, str, list[int]]], bool
     try:
         response = extra("tritonclient.grpc.service_pb2").ModelInferResponse.FromString(body)
     except extra("google.protobuf.message").DecodeError:
-        raise ValueError(f"no answer of KServe v2: {begin_of(body)!r}") from None
+        raise ValueError(f"not an answer of KServe v2: {begin_of(body)!r}") from None
     told = [(each.name, each.datatype, list(each.shape)) for each in response.outputs]
     if not told:
         raise ValueError(f"an answer without outputs: {begin_of(body)!r}")
-    # Of an output in shared memory Triton sends an empty one, or none.
+    # For an output in shared memory Triton sends an empty one, or none.
     return extra("tritonclient.grpc").InferResult(response), told, any(response.raw_output_contents)
 
 
 def _left(places: Mapping[str, bytes], told: Mapping[str, tuple[str, str, list[int]]], name: str) -> Array:
-    """Read an output, which stands at the begin of its place in shared memory."""
+    """Read an output from the begin of its place in shared memory."""
     np, utils = extra("numpy"), extra("tritonclient.utils")
     (_, datatype, shape), place = told[name], places[name]
     count, end = math.prod(shape), 0
@@ -225,5 +225,5 @@ def _left(places: Mapping[str, bytes], told: Mapping[str, tuple[str, str, list[i
 
 
 def one_line(text: str) -> str:
-    """Make a line of bounded length of any text, without this process's secrets."""
+    """Make a line of bounded length from any text, without this process's secrets."""
     return " ".join(excerpt(text, os.environ, most=320).split())

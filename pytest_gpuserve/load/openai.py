@@ -1,4 +1,4 @@
-"""Requests of OpenAI's API, as servers of language models take them: chat, completions, embeddings, rerank."""
+"""Requests of OpenAI's API, for servers of language models: chat, completions, embeddings, rerank."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pytest_gpuserve.load.prompt_set import Prompt, Prompts
 from pytest_gpuserve.load.request import NUMBER_PLACE, Expect, Request
 
 Messages = Sequence[Mapping[str, object]] | str | Prompts
-"""What a chat is asked: a list of messages, the text of a user's only one, or `prompts`."""
+"""Input of a chat: a list of messages, the text of a single user message, or `prompts`."""
 
 Texts = Sequence[str] | str | Prompts
 
 Method = Literal["chat", "completions", "embeddings", "rerank"]
 
 MAX_TOKENS: Final = 128
-"""Of an answer where nothing says how long it may be."""
+"""Default length of an answer."""
 
 _PATHS: Final = {
     "chat": "/v1/chat/completions",
@@ -34,22 +34,22 @@ _ARGUMENTS: Final = frozenset(
 """Fields of the body that arguments set."""
 
 _NOT_OF_ONE_TOKEN: Final = frozenset({"min_tokens", "max_completion_tokens", "stream_options"})
-"""Fields that an answer of one token without a stream is refused with."""
+"""Fields that a server refuses in a request for one token without a stream."""
 
 
 @dataclass(frozen=True)
 class ApiCall:
-    """A call of the API, whatever its input is.
+    """A call of the API, with any input.
 
     Args:
-        method: Of a server's handle.
-        model: Its name; empty leaves it out.
+        method: Method of a server's handle.
+        model: Name of the model; empty to leave it out.
         extra: Further fields of the body.
-        headers: Of the request.
+        headers: Headers of the request.
         expect: As for `Request`.
 
     Raises:
-        UsageProblem: One of them cannot be that.
+        UsageProblem: A value is not valid.
     """
 
     method: Method
@@ -76,18 +76,18 @@ class ApiCall:
         for name in sorted(_ARGUMENTS.intersection(self.extra)):
             raise UsageProblem(
                 f"{self.method}(extra=...): {name!r} is not another field",
-                remedies=[f"leave it out there: an argument of server.{self.method}(...) sets it"],
+                remedies=[f"leave it out of extra=..., because an argument of server.{self.method}(...) sets it"],
             )
 
     def request(self, fields: Mapping[str, object], prefix: str | None = None) -> Request:
         """Make a request.
 
         Args:
-            fields: Of the body, its input first.
-            prefix: The begin of the input, which ends with a `NUMBER_PLACE`; None where all sends are the same.
+            fields: Fields of the body, its input first.
+            prefix: Begin of the input, which ends with a `NUMBER_PLACE`; None if all sends are the same.
 
         Raises:
-            UsageProblem: They are no JSON.
+            UsageProblem: The fields cannot be written as JSON.
         """
         named = {"model": self.model} if self.model else {}
         try:
@@ -109,23 +109,23 @@ class ApiCall:
 def generations(
     call: ApiCall, asked: Messages, *, max_tokens: int | None, stream: bool, ignore_eos: bool
 ) -> tuple[Request, ...]:
-    """Make the requests of a chat or of completions: one, or of prompts one for each.
+    """Make the requests of a chat or of completions: one, or one for each prompt.
 
     Args:
-        call: What all have in common.
+        call: Common part of the requests.
         asked: The input.
-        max_tokens: Of an answer at most; None for what the prompts say, or ``MAX_TOKENS``.
-        stream: Whether the answer is a stream, with the number of its tokens at the end.
-        ignore_eos: Whether it goes on until ``max_tokens``, which vLLM, SGLang and llama.cpp can.
+        max_tokens: Most tokens of an answer; None for the prompts' own limit, or ``MAX_TOKENS``.
+        stream: Whether the answer is a stream, with its token count at the end.
+        ignore_eos: Whether it goes on until ``max_tokens``, which vLLM, SGLang and llama.cpp can do.
 
     Raises:
-        UsageProblem: The input or an argument cannot be that.
+        UsageProblem: The input or an argument is not valid.
     """
     if max_tokens is not None and (type(max_tokens) is not int or max_tokens < 1):
-        raise UsageProblem(f"{call.method}(max_tokens=...) is a whole number of 1 at least, not {max_tokens!r}")
+        raise UsageProblem(f"{call.method}(max_tokens=...) must be a whole number of at least 1, not {max_tokens!r}")
     if isinstance(asked, Prompts) and max_tokens is not None:
         raise UsageProblem(
-            f"{call.method}(max_tokens=...): the prompts say how long their answers are",
+            f"{call.method}(max_tokens=...): the prompts set the length of their answers",
             remedies=["leave out max_tokens=...", f"prompts(..., output_tokens={max_tokens})"],
         )
     common = {
@@ -138,7 +138,7 @@ def generations(
         return (call.request({**_input(call, asked), "max_tokens": max_tokens or MAX_TOKENS, **common}),)
     return tuple(
         call.request(
-            {**_input(call, _asked(call, asked, each)), "max_tokens": each.output_tokens, **common},
+            {**_input(call, _input_of(call, asked, each)), "max_tokens": each.output_tokens, **common},
             asked.numbered_prefix,
         )
         for each in asked.each
@@ -146,10 +146,10 @@ def generations(
 
 
 def one_token(call: ApiCall, asked: Messages) -> Request:
-    """Make the request that tells whether the model answers: the first one, of which a token is generated.
+    """Make the request that tells whether the model answers: the first one, limited to one token.
 
     Raises:
-        UsageProblem: The input cannot be that.
+        UsageProblem: The input is not valid.
     """
     extra = {name: value for name, value in call.extra.items() if name not in _NOT_OF_ONE_TOKEN}
     first = asked.text(asked.each[0]) if isinstance(asked, Prompts) else asked
@@ -158,10 +158,10 @@ def one_token(call: ApiCall, asked: Messages) -> Request:
 
 
 def embeddings(call: ApiCall, texts: Texts) -> tuple[Request, ...]:
-    """Make the requests of embeddings: one of all texts, or of prompts one for each.
+    """Make the requests of embeddings: one for all texts, or one for each prompt.
 
     Raises:
-        UsageProblem: They are no texts.
+        UsageProblem: The values are not texts.
     """
     if isinstance(texts, Prompts):
         return tuple(call.request({"input": texts.text(each)}, texts.numbered_prefix) for each in texts.each)
@@ -172,10 +172,10 @@ def rerank(call: ApiCall, query: str, documents: Sequence[str]) -> Request:
     """Make a request that ranks documents.
 
     Raises:
-        UsageProblem: They are no texts.
+        UsageProblem: The values are not texts.
     """
     if not isinstance(query, str):
-        raise UsageProblem(f"rerank(query, documents): the query is a text, not {query!r}")
+        raise UsageProblem(f"rerank(query, documents): the query must be a text, not {query!r}")
     return call.request({"query": query, "documents": _texts("rerank", documents)})
 
 
@@ -186,11 +186,11 @@ def _is_object(given: object) -> bool:
 def _texts(method: str, given: object) -> list[str]:
     texts = list(given) if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Mapping)) else []
     if not texts or not all(isinstance(text, str) for text in texts):
-        raise UsageProblem(f"{method}(...) takes a list of texts, one at least", found=repr(given))
+        raise UsageProblem(f"{method}(...) takes a list of at least one text", found=repr(given))
     return texts
 
 
-def _asked(call: ApiCall, prompts: Prompts, prompt: Prompt) -> object:
+def _input_of(call: ApiCall, prompts: Prompts, prompt: Prompt) -> object:
     return prompts.messages(prompt) if call.method == "chat" else prompts.text(prompt)
 
 

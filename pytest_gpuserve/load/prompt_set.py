@@ -1,4 +1,4 @@
-"""Prompts for servers of language models: made by a seed, without a network, or read from a file of conversations."""
+"""Prompts for servers of language models: made from a seed, without a network, or read from a file of conversations."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _ROLES: Final = ("user", "assistant")
-"""Who speaks, by turns."""
+"""Roles, in alternation."""
 
 LEAST_INPUT: Final = 16
-"""Tokens of the shortest input: the number in it has up to ten, in a vocabulary with a token for each digit."""
+"""Tokens of the shortest input: its number has up to ten, in a vocabulary with a token for each digit."""
 
 MOST: Final = 1_000_000
-"""Of prompts, and of tokens of one: more is a mistake, not a wish."""
+"""Largest number of prompts, and of tokens of one; a larger one is a mistake."""
 
 _NUMBER_TOKENS: Final = 4
 _A_NUMBER: Final = "4827306915"
-"""Of many vocabularies, which have a token for three digits; and a number whose tokens are counted."""
+"""Tokens of a number in many vocabularies, which have a token for three digits; and a number for counting its
+tokens."""
 
 _QUESTION: Final = ("human", "user")
 _ANSWER: Final = ("gpt", "assistant")
-"""Who says what in a conversation, as such files name them."""
+"""Roles in files of conversations, by their names there."""
 
 _COMMON: Final = (
     "the of and to in a is that for it as was with be by on not he his but at are this have from or had an they which"
@@ -47,15 +48,15 @@ _COMMON: Final = (
 )
 
 WORDS: Final = tuple(dict.fromkeys(_COMMON.split()))
-"""Words each of which most vocabularies have as one token."""
+"""Words that are one token in most vocabularies."""
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Tokens (whole numbers then) or seconds from ``lowest`` to ``highest``, each as likely.
+    """Uniform distribution from ``lowest`` to ``highest``, of tokens (then whole numbers) or seconds.
 
     Raises:
-        UsageProblem: They are no numbers above 0 in this order.
+        UsageProblem: The values are not numbers above 0 in this order.
     """
 
     lowest: float
@@ -64,17 +65,17 @@ class Uniform:
     def __post_init__(self) -> None:
         if not ({type(self.lowest), type(self.highest)} <= {int, float} and 0 < self.lowest <= self.highest <= MOST):
             raise UsageProblem(
-                f"Uniform({self.lowest!r}, {self.highest!r}): two numbers above 0, to {MOST}, the lower one first",
+                f"Uniform({self.lowest!r}, {self.highest!r}): give two numbers above 0, to {MOST}, the lower one first",
                 remedies=["Uniform(64, 256)"],
             )
 
 
 @dataclass(frozen=True, slots=True)
 class LogNormal:
-    """Tokens or seconds with this mean and standard deviation, and a log-normal distribution; tokens are rounded.
+    """Log-normal distribution of tokens or seconds with this mean and standard deviation; tokens are rounded.
 
     Raises:
-        UsageProblem: They are no numbers above 0.
+        UsageProblem: The values are not numbers above 0.
     """
 
     mean: float
@@ -84,27 +85,27 @@ class LogNormal:
         for value in (self.mean, self.sd):
             if type(value) not in {int, float} or not 0 < value <= MOST:
                 raise UsageProblem(
-                    f"LogNormal({self.mean!r}, {self.sd!r}): mean and standard deviation are numbers above 0",
+                    f"LogNormal({self.mean!r}, {self.sd!r}): mean and standard deviation must be numbers above 0",
                     remedies=["LogNormal(mean=200, sd=150)"],
                 )
 
 
 Length = int | Uniform | LogNormal
-"""How long something is, in tokens."""
+"""Length in tokens: a number, or its distribution."""
 
 Pause = float | Uniform | LogNormal
-"""How long a user thinks, in seconds."""
+"""Think time of a user in seconds: a number, or its distribution."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What one request asks.
+    """Prompt of one request.
 
     Args:
-        text: What is its own of its input.
-        output_tokens: Of the answer at most.
-        before: What was said before it in its conversation: questions and answers by turns.
-        pause: Seconds between the answer before it and it; None where it begins a conversation.
+        text: The prompt's own part of its input.
+        output_tokens: Most tokens of the answer.
+        before: Earlier messages of its conversation: prompts and answers in alternation.
+        pause: Seconds since the previous answer; None for the first prompt of a conversation.
     """
 
     text: str
@@ -115,16 +116,16 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Prompts:
-    """Prompts that are sent by turns; those of unlike lengths in an order by the seed of the load.
+    """Prompts that are sent in turn; if their lengths differ, in an order by the seed of the load.
 
-    A slower server comes less far in a list in the same time, and would answer other prompts than a faster one.
+    In a fixed order, a slower server would reach only earlier prompts in the same time, and answer other prompts.
 
-    An engine that keeps what it has computed of a prompt would answer the second window from that. So each send has a
-    number of its own, of ten digits, between the begin that all share and the text.
+    An engine with a prefix cache would answer the second window from it. So each send has its own number of ten digits,
+    between the common begin and the text.
 
     Args:
-        each: The prompts, one at least; the turns of a conversation follow each other.
-        shared_prefix: The begin that all share; empty for none.
+        each: At least one prompt; the turns of a conversation follow each other.
+        shared_prefix: Common begin of all prompts; may be empty.
     """
 
     each: tuple[Prompt, ...] = field(repr=False)
@@ -132,7 +133,7 @@ class Prompts:
 
     @property
     def are_alike(self) -> bool:
-        """Whether all have the same number of words, and of tokens that an answer may have."""
+        """Whether all have the same number of words and the same limit of tokens."""
         return len({(len(each.text.split()), each.output_tokens) for each in self.each}) == 1
 
     @property
@@ -142,21 +143,21 @@ class Prompts:
 
     @property
     def pauses(self) -> tuple[float | None, ...]:
-        """The pause before each prompt; empty where none continues a conversation."""
+        """The pause before each prompt; empty without conversations."""
         pauses = tuple(each.pause for each in self.each)
         return () if all(pause is None for pause in pauses) else pauses
 
     def messages(self, prompt: Prompt) -> list[dict[str, object]]:
-        """The whole input of one, as a chat has it."""
+        """The whole input of a prompt as messages of a chat."""
         said = (*prompt.before, prompt.text)
         texts = (f"{self.numbered_prefix} {said[0]}", *said[1:])
         return [{"role": role, "content": text} for role, text in zip(cycle(_ROLES), texts, strict=False)]
 
     def text(self, prompt: Prompt) -> str:
-        """The whole input of one, as a text.
+        """The whole input of a prompt as a text.
 
         Raises:
-            UsageProblem: It continues a conversation.
+            UsageProblem: The prompt continues a conversation.
         """
         if prompt.before:
             raise UsageProblem(
@@ -177,21 +178,21 @@ def prompts(
     seed: int = 0,
     tokenizer: str | Path | None = None,
 ) -> Prompts:
-    """Make prompts of random words; the same arguments always make the same.
+    """Make prompts of random words; equal arguments make equal prompts.
 
     Without a tokenizer a word counts as a token, and the number of a request as four. The tokens of the chat template
-    come on top.
+    are additional.
 
     Args:
-        n: How many, or how many conversations; they are sent by turns.
-        input_tokens: Of a prompt without the shared prefix, 16 at least: a number, or how it is distributed.
-        output_tokens: Of an answer at most, likewise.
-        shared_prefix: Tokens of a begin that all prompts share, which comes on top.
-        turns: Questions of a conversation: each is sent with all before it and with answers of random words, which have
-            as many tokens as were asked for.
-        think: Seconds between an answer and the next question of its conversation: a number, or how it is distributed.
-        seed: Of lengths, words and seconds.
-        tokenizer: The model's ``tokenizer.json``, or the folder with it, by which tokens are counted.
+        n: Number of prompts or conversations; they are sent in turn.
+        input_tokens: Tokens of a prompt without the shared prefix, at least 16: a number, or its distribution.
+        output_tokens: Most tokens of an answer, likewise.
+        shared_prefix: Tokens of a begin that all prompts share, in addition.
+        turns: Prompts of a conversation. Each is sent with all earlier ones, and with answers of random words, which
+            have the requested number of tokens.
+        think: Seconds between an answer and the next prompt of its conversation: a number, or its distribution.
+        seed: Seed of lengths, words and seconds.
+        tokenizer: The model's ``tokenizer.json``, or its folder, for counting tokens.
 
     Raises:
         UsageProblem: A number is out of range, or the tokenizer cannot be used.
@@ -241,26 +242,27 @@ def conversations(
     seed: int = 0,
     tokenizer: str | Path | None = None,
 ) -> Prompts:
-    """Take prompts from a file of conversations in ShareGPT's JSON: of each its first questions.
+    """Take prompts from a file of conversations in ShareGPT's JSON: the first user messages of each.
 
-    A question is sent with all before it and with the file's answers to these, so that it is the same for every server.
+    A message is sent with all earlier ones and with the file's answers to them, so that it is the same for every
+    server.
 
     Args:
         path: The file, absolute or from the working folder: a list of ``{"conversations": [{"from": "human", "value":
             "..."}, {"from": "gpt", "value": "..."}]}``.
-        n: How many, drawn at random from those that begin with a question and its answer.
-        turns: Questions of a conversation at most.
+        n: Number of conversations, drawn at random from those that begin with a user message and its answer.
+        turns: Most user messages of a conversation.
         think: As for `prompts`.
-        output_tokens: Of an answer at most, as for `prompts`; None for as many as the file's answer has.
-        seed: Of what is drawn.
+        output_tokens: Most tokens of an answer, as for `prompts`; None for the length of the file's answer.
+        seed: Seed of the draw.
         tokenizer: As for `prompts`; without it three words count as four tokens.
 
     Raises:
-        UsageProblem: The file cannot be read, or has too few; a number is out of range; or the tokenizer cannot be
-            used.
+        UsageProblem: The file cannot be read, or has too few conversations; a number is out of range; or the tokenizer
+            cannot be used.
     """
     if not isinstance(path, (str, Path)):
-        raise UsageProblem(f"conversations(path, n): the path is a text, not {path!r}")
+        raise UsageProblem(f"conversations(path, n): the path must be a text, not {path!r}")
     _whole("conversations(n)", n, 1)
     _whole("conversations(turns=...)", turns, 1)
     _whole("conversations(seed=...)", seed, 0)
@@ -269,8 +271,8 @@ def conversations(
     found = [pairs for each in _conversations_of(Path(path)) if (pairs := _turns(each)[:turns])]
     if len(found) < n:
         raise UsageProblem(
-            f"conversations({str(path)!r}, {n}): so many are not there",
-            found=f"{len(found)} conversations that begin with a question and its answer",
+            f"conversations({str(path)!r}, {n}): the file has too few",
+            found=f"{len(found)} conversations that begin with a user message and its answer",
             remedies=[f"n={len(found)}"] if found else ["a file in ShareGPT's format"],
         )
     source = random.Random(seed)  # noqa: S311 -- as above
@@ -298,7 +300,7 @@ def _conversations_of(path: Path) -> list[_Conversation]:
 
 
 def _turns(conversation: _Conversation) -> list[tuple[str, str]]:
-    """The questions and answers that it begins with."""
+    """The first user messages, with their answers."""
     said = [turn for turn in conversation.conversations if turn.said_by != "system"]
     pairs: list[tuple[str, str]] = []
     for asked, answered in zip(said[::2], said[1::2], strict=False):
@@ -314,11 +316,11 @@ def _count_by_words(text: str) -> int:
 
 
 def _counter(tokenizer: str | Path) -> Callable[[str], int]:
-    """What counts the tokens of a text."""
+    """Counter of the tokens of a text."""
     if not isinstance(tokenizer, (str, Path)):
         raise UsageProblem(
-            f"tokenizer=... is the path of a tokenizer.json, or of its folder, not {tokenizer!r}",
-            remedies=['tokenizer="models/qwen"', "leave it out: words are counted then"],
+            f"tokenizer=... must be the path of a tokenizer.json, or of its folder, not {tokenizer!r}",
+            remedies=['tokenizer="models/qwen"', "leave it out to count words"],
         )
     path = Path(tokenizer)
     path = path / "tokenizer.json" if path.is_dir() else path
@@ -344,7 +346,7 @@ def _costs(count: Callable[[str], int]) -> dict[str, int]:
 
 
 def _words(tokens: int, costs: dict[str, int], source: random.Random) -> str:
-    """Words of so many tokens, or a few less where none fits that."""
+    """Words with this number of tokens, or a few less if none fits exactly."""
     dearest = max(costs.values())
     words = []
     while tokens > 0:
@@ -357,7 +359,7 @@ def _words(tokens: int, costs: dict[str, int], source: random.Random) -> str:
 
 
 def _drawn(what: str, length: Length, source: random.Random, least: int = 1) -> int:
-    """A length, of ``least`` at least."""
+    """A length of at least ``least``."""
     if isinstance(length, LogNormal):
         return min(MOST, max(least, round(_log_normal(length, source))))
     lowest, highest = (length.lowest, length.highest) if isinstance(length, Uniform) else (length, length)
@@ -371,7 +373,7 @@ def _pause(think: Pause, source: random.Random) -> float:
 
 
 def _log_normal(values: LogNormal, source: random.Random) -> float:
-    # Of ln(x) variance and mean, from those of x.
+    # Variance and mean of ln(x), from those of x.
     variance = math.log1p((values.sd / values.mean) ** 2)
     return source.lognormvariate(math.log(values.mean) - variance / 2, math.sqrt(variance))
 
@@ -379,12 +381,12 @@ def _log_normal(values: LogNormal, source: random.Random) -> float:
 def _check_pause(what: str, think: object) -> None:
     if not isinstance(think, (Uniform, LogNormal)) and (type(think) not in {int, float} or not 0 <= think <= MOST):  # type: ignore[operator]  # as just found
         raise UsageProblem(
-            f"{what} is a number of seconds of 0 at least, or how they are distributed, not {think!r}",
+            f"{what} must be a number of seconds of at least 0, or its distribution, not {think!r}",
             remedies=["think=2.0", "think=LogNormal(mean=5, sd=5)"],
         )
 
 
 def _whole(what: str, value: object, least: int) -> int:
     if type(value) is not int or not least <= value <= MOST:
-        raise UsageProblem(f"{what} is a whole number from {least} to {MOST}, not {value!r}")
+        raise UsageProblem(f"{what} must be a whole number from {least} to {MOST}, not {value!r}")
     return value

@@ -1,9 +1,9 @@
-"""Loads from the nodes of a Ray cluster: one of this run's own, or one that is there.
+"""Loads from the nodes of a Ray cluster: one of this run's own, or an existing one.
 
-The pytest process does not load Ray. It starts ``python -m pytest_gpuserve.load.ray OWNER ADDRESS`` for each load. To
-its owner that coordinator is one engine (``load.wire``): it places a worker for each part of the load, spread over the
-nodes, begins them at one instant, and adds up their ticks. A worker that is lost, or says nothing, ends the load; the
-last line on standard error says which one and why.
+The pytest process does not import Ray. It starts ``python -m pytest_gpuserve.load.ray OWNER ADDRESS`` for each load.
+That coordinator acts as one engine (``load.wire``). It places a worker for each part of the load, spread over the
+nodes, begins them at one instant, and adds up their ticks. A worker that is lost or silent ends the load; the last line
+on standard error names it and the reason.
 """
 
 from __future__ import annotations
@@ -54,69 +54,69 @@ _ADDRESS: Final = re.compile(
 )
 
 _QUIET: Final = {
-    # No usage statistics are sent.
+    # Disables usage statistics.
     "RAY_USAGE_STATS_ENABLED": "0",
     # Under `uv run` Ray would send the working folder to the cluster.
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
     # A load does not survive a broken connection; without this, its workers would for half a minute.
     "RAY_CLIENT_RECONNECT_GRACE_PERIOD": "0",
 }
-"""Environment of every process of ours that uses Ray."""
+"""Environment of all our processes that use Ray."""
 
 _OWN: Final = {
     **_QUIET,
-    # Else Ray takes 127.0.0.1 for the address by which other hosts see this one.
+    # By default Ray advertises 127.0.0.1 to other hosts.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
-    # Whoever may connect to a cluster can run anything in it, as its user: on a shared host not everybody may.
+    # A client of a cluster can run any code in it, as its user, so a token is needed on a shared host.
     "RAY_AUTH_MODE": "token",
-    # No process is begun that nobody has asked for, and the memory of a server is no reason to kill a worker.
+    # Ray must not start idle processes, or kill a worker because of a server's memory.
     "RAY_prestart_worker_first_driver": "0",
     "RAY_enable_worker_prestart": "0",
     "RAY_memory_monitor_refresh_ms": "0",
 }
-"""Environment of all processes of this run's own cluster, and of what joins it."""
+"""Environment of all processes of this run's own cluster, and of its clients."""
 
 TOKEN_FILE: Final = "RAY_AUTH_TOKEN_PATH"  # noqa: S105 -- the name of a variable
-"""Variable: the file with the secret of a cluster."""
+"""Variable with the path of a cluster's secret."""
 
 _LEAST: Final = (2, 52)
-"""An older Ray knows no tokens, and lets everybody in."""
+"""Oldest Ray with tokens; an older one accepts every client."""
 
 _START_SECONDS: Final = 90.0
-"""Longest wait for a cluster of this run's own, on a busy machine; some 5 s are usual."""
+"""Longest wait for a cluster of this run's own, on a busy machine; usual are some 5 s."""
 
 _END_SECONDS: Final = 0.5
-"""From the request to end to SIGKILL: a node would drain for half a minute, and nothing in it is worth that."""
+"""Time from the request to end to SIGKILL: a node would drain for half a minute, without a benefit."""
 
 _LOGICAL_CPUS: Final = 1024
-"""Most workers at a time, two loads side by side; whether the host keeps up with them is for the load itself to see."""
+"""Most workers at a time, two loads side by side; the load itself checks whether the host keeps up with them."""
 
 _LONGEST_FOLDER: Final = 39
-"""Below it Ray makes Unix sockets, whose paths may have 107 bytes, of which it takes 68."""
+"""Longest folder: Ray makes Unix sockets in it, whose paths are limited to 107 bytes, and needs 68 of them."""
 
 
 def check_engine(text: str, option: str) -> str:
-    """Return what makes the loads: ``local``, ``ray`` or the address of a cluster.
+    """Return the load engine: ``local``, ``ray`` or the address of a cluster.
 
     Args:
-        text: As it was typed.
-        option: Which option it is the value of, for messages.
+        text: The value as it was typed.
+        option: Name of its option, for messages.
 
     Raises:
-        UsageProblem: It is none of these.
+        UsageProblem: The value is not one of these.
     """
     found = _ADDRESS.fullmatch(text)
     if text in {"local", "ray"} or (found and 1 <= int(found["port"]) <= 65535):
         return text
     raise UsageProblem(
         f"{option} is neither the name of a load engine nor the address of a Ray cluster",
-        # What stands before an @ may be a password.
+        # Text before an @ may be a password.
         found="a user's name before the host" if "@" in text else repr(text[:200]),
         remedies=[
             f"{option}=local, processes of this host, the default",
             f"{option}=ray, engines on a Ray cluster that this run begins and ends",
-            f"{option}=ray://HOST:PORT, engines on a cluster that is there (most listen at port 10001)",
-            f"{option}=HOST:PORT, the same from one of its own nodes (most listen at port 6379)",
+            f"{option}=ray://HOST:PORT, engines on an existing cluster (most listen on port 10001)",
+            f"{option}=HOST:PORT, the same from one of its own nodes (most listen on port 6379)",
         ],
     )
 
@@ -124,11 +124,11 @@ def check_engine(text: str, option: str) -> str:
 class RayEngine:
     """Makes the loads of a run on Ray; an ``EngineSource``.
 
-    A cluster of this run's own is started when the first load needs it. One that is there is never ended.
+    A cluster of this run's own is started when the first load needs it. An existing cluster is never ended.
 
     Args:
-        choice: ``ray``, or the address of a cluster that is there.
-        option: Which option says so, for messages.
+        choice: ``ray``, or the address of an existing cluster.
+        option: Name of the option, for messages.
     """
 
     def __init__(self, choice: str, option: str) -> None:
@@ -141,16 +141,16 @@ class RayEngine:
         self.ready_seconds = 240.0
 
     def check(self) -> None:
-        """See, before a server is started, whether Ray is installed and its cluster listens.
+        """Check, before a server is started, that Ray is installed and its cluster listens.
 
         Raises:
-            UsageProblem: It is not so; says what helps.
+            UsageProblem: Ray or its cluster is missing; the text has a remedy.
         """
         spec = importlib.util.find_spec("ray")
         # A folder of that name is not a library.
         if spec is None or spec.origin is None:
             raise UsageProblem(
-                f"{self._option} needs ray, which is not installed",
+                f"{self._option} needs ray, but it is not installed",
                 remedies=["pip install 'pytest-gpuserve[ray]'", f"{self._option}=local"],
             )
         if self._address:
@@ -160,7 +160,7 @@ class RayEngine:
         if tuple(int(number) for number in re.findall(r"\d+", version)[:2]) < _LEAST:
             least = ".".join(map(str, _LEAST))
             raise UsageProblem(
-                f"{self._option}=ray needs ray {least} at least: an older one lets everybody into the cluster",
+                f"{self._option}=ray needs at least ray {least}: an older one lets everybody into the cluster",
                 found=f"ray's version is {version}",
                 remedies=[f"pip install 'ray>={least}'", f"{self._option}=local"],
             )
@@ -175,13 +175,13 @@ class RayEngine:
                 f"the Ray cluster at {self._address} could not be joined",
                 found=problem.strerror or str(problem),
                 remedies=[
-                    "see whether it runs: `ray status` on its head node",
+                    "check that it runs: `ray status` on its head node",
                     f"{self._option}=ray, engines on a cluster that this run begins and ends",
                 ],
             ) from problem
 
     def source(self, log: Path) -> EngineSource:
-        """The same as what makes loads; a cluster of this run's own writes into the log."""
+        """Source of engines; a cluster of this run's own writes into the log."""
         self._log = log
         return self
 
@@ -200,10 +200,10 @@ class RayEngine:
         return [EngineLaunch(["env", *others, *variables, *command], self.name, 0, end_seconds=15.0)]
 
     def close(self) -> None:
-        """End the cluster, if it is this run's own and was started; may be called again.
+        """End the cluster, if it is this run's own and was started; later calls do nothing.
 
         Raises:
-            ServerFailed: Something of it cannot be ended or removed.
+            ServerFailed: A process or file of it cannot be removed.
         """
         own, self._own = self._own, None
         if own is not None:
@@ -212,7 +212,7 @@ class RayEngine:
 
 @dataclass(frozen=True, slots=True)
 class _OwnCluster:
-    """A cluster of one node on this host's loopback, which ends with this process however that ends."""
+    """A cluster of one node on this host's loopback, which ends with this process in any case."""
 
     process: Process
     address: str
@@ -220,11 +220,11 @@ class _OwnCluster:
 
     @classmethod
     def start(cls, log: Path) -> _OwnCluster:
-        """Start it, and wait until it can be joined.
+        """Start the cluster, and wait until clients can join.
 
         Raises:
-            LoadFailed: It did not start.
-            ServerFailed: There can be no more processes.
+            LoadFailed: The cluster did not start.
+            ServerFailed: No more processes are possible.
         """
         name = f"gpuserve-ray-{uuid.uuid4().hex[:8]}"
         folder = Path(tempfile.gettempdir()) / name
@@ -235,16 +235,16 @@ class _OwnCluster:
         try:
             packages.mkdir(mode=0o700, parents=True)
             folder.chmod(0o700)
-            # Its workers run what runs here, also where that is a checkout.
+            # Its workers run this code, even from a checkout.
             package = Path(pytest_gpuserve.__file__).resolve().parent
             (packages / package.name).symlink_to(package)
             token.touch(mode=0o600)
             token.write_text(secrets.token_hex(32))
         except OSError as problem:
             supervisor.release()
-            raise LoadFailed("there is no place for the files of a Ray cluster", found=str(problem)) from problem
+            raise LoadFailed("the files of a Ray cluster have no place", found=str(problem)) from problem
         address = f"127.0.0.1:{free_port()}"
-        # What the user's variables say of another cluster is not for this one.
+        # The user's variables for another cluster do not apply to this one.
         others = {each: value for each, value in os.environ.items() if not each.startswith("RAY_")}
         paths = [str(packages), *filter(None, [os.environ.get("PYTHONPATH")])]
         environment = {**others, **_OWN, TOKEN_FILE: str(token), "PYTHONPATH": os.pathsep.join(paths)}
@@ -252,12 +252,12 @@ class _OwnCluster:
         options = {
             "port": address.rpartition(":")[2],
             "node-ip-address": "127.0.0.1",
-            # Random ones: by default Ray reserves 10002 to 19999 and fails if its own port is among them.
+            # Random ports: by default Ray reserves 10002 to 19999, and fails if its own port is among them.
             "min-worker-port": "0",
             "max-worker-port": "0",
             "num-cpus": str(_LOGICAL_CPUS),
             "num-gpus": "0",
-            "object-store-memory": str(80 << 20),  # the least that Ray takes
+            "object-store-memory": str(80 << 20),  # the least that Ray accepts
             "temp-dir": str(folder / "ray"),
         }
         command = (sys.executable, *start.split(), *(f"--{option}={value}" for option, value in options.items()))
@@ -271,7 +271,7 @@ class _OwnCluster:
 
 
 def _wait_for(process: Process, folder: Path) -> None:
-    """Wait until the node has its sockets: it can be joined then."""
+    """Wait until the node has its sockets: clients can join then."""
     deadline = Deadline.after(_START_SECONDS)
     while not deadline.expired():
         if process.exit_status() is not None:
@@ -288,35 +288,36 @@ def _wait_for(process: Process, folder: Path) -> None:
 
 _CONNECT_SECONDS: Final = 30.0
 _PLACE_SECONDS: Final = 100.0
-"""How long workers may take to find a place and start an engine there; a cluster that grows by itself has time to."""
+"""Longest time of workers to find a place and start an engine there; a cluster that grows by itself needs it."""
 
 _CALL_SECONDS: Final = 40.0
-"""For a call in which an engine starts or ends a load."""
+"""Limit of a call that starts or ends a load in an engine."""
 
 _SILENCE_SECONDS: Final = 15.0
-"""A worker that reports no tick for so long is given up: before the owner gives us up, who would not know its name."""
+"""Silence after which a worker is given up. It is shorter than the owner's own limit, because the owner does not know
+the worker's name."""
 
 _CLOCK_CALLS: Final = 16
 _MOST_CLOCK_CALLS: Final = 96
 _MOST_UNSURE_NS: Final = 5_000_000
-"""A worker's clock has to be known as well as this, a twentieth of a tick."""
+"""Precision that is required of a worker's clock, a twentieth of a tick."""
 
 _LEAD_NS: Final = 100_000_000
 _LEAD_A_WORKER_NS: Final = 2_000_000
-"""From an order to begin until the begin, and how much more for each worker that is to be told."""
+"""Time from an order to begin until the begin, and additional time for each worker."""
 
 _LEAVE_SECONDS: Final = 5.0
-"""How long it may take to leave the cluster; what is left of us there then, it ends when it misses us."""
+"""Longest time to leave the cluster; after that, the cluster itself ends our remains."""
 
 
 class Coordinator:
-    """Speaks for all workers of a load as one engine does.
+    """Acts for all workers of a load as one engine.
 
     Args:
-        ray: Ray's library, or what stands for it; it has joined the cluster.
+        ray: Ray's library, or a fake of it; it has joined the cluster.
         plan: The load.
-        orders: Of the owner; None when there are no more.
-        write: Takes reports.
+        orders: The owner's orders; None at their end.
+        write: Writes reports.
     """
 
     def __init__(
@@ -334,11 +335,11 @@ class Coordinator:
         self._ahead_ns: dict[str, int] = {}
 
     def run(self) -> None:
-        """Make the load, as often as the owner says.
+        """Make the load, as often as the owner orders.
 
         Raises:
             LoadFailed: A worker could not take part, or was lost; the text names it.
-            EOFError: There are no more orders.
+            EOFError: The orders ended.
         """
         self._place()
         self._write(Ready())
@@ -359,7 +360,7 @@ class Coordinator:
     def _place(self) -> None:
         """Find a place for each worker, and start their engines.
 
-        One worker for each node, as far as there are nodes: Ray spreads them.
+        Ray spreads the workers: one on each node, as far as the nodes suffice.
         """
         actor = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD")(
             RayWorker
@@ -373,7 +374,7 @@ class Coordinator:
             self._set_clock(name)
 
     def _load(self, begin: Begin) -> None:
-        """Make the load until its end, or until the owner wants something else."""
+        """Make the load until its end, or until another order of the owner."""
         lead_ns = _LEAD_NS + _LEAD_A_WORKER_NS * len(self._workers)
         at_ns = max(begin.at_ns, time.perf_counter_ns() + lead_ns)
         begins = {name: (at_ns + self._ahead_ns[name],) for name in self._workers}
@@ -382,20 +383,20 @@ class Coordinator:
         while under_way and self._orders.empty():
             answers = self._ask("tick", dict.fromkeys(under_way, ()), _SILENCE_SECONDS)
             ticks = {name: self._in_our_time(name, answer.tick) for name, answer in answers.items() if answer.tick}
-            # One whose load is shorter takes part no more.
+            # A worker whose load is shorter no longer takes part.
             under_way = {name for name, tick in ticks.items() if not tick.last}
             self._write(together(ticks))
 
     def _in_our_time(self, name: str, tick: Tick) -> Tick:
-        """Say by our clock when a worker's tick was; how long things took in it is the same by all clocks."""
+        """Convert a worker's tick to our clock; durations in it are the same by all clocks."""
         ahead_ns = self._ahead_ns[name]
         return msgspec.structs.replace(tick, begin_ns=tick.begin_ns - ahead_ns, end_ns=tick.end_ns - ahead_ns)
 
     def _set_clock(self, name: str) -> None:
-        """Measure how far a worker's clock is ahead: by the shortest of some calls, whose middle it was asked in.
+        """Measure the offset of a worker's clock, from the shortest of several calls, at its middle.
 
         Raises:
-            LoadFailed: Even that call took so long that the clock is not known.
+            LoadFailed: Even that call took so long that the offset is unknown.
         """
         shortest_ns = None
         for number in range(_MOST_CLOCK_CALLS):
@@ -409,15 +410,15 @@ class Coordinator:
                 return
         assert shortest_ns is not None
         raise LoadFailed(
-            f"the clock of {name} is known only to within {format_seconds(shortest_ns / 2e9)}: its node, or the way to"
-            " it, is overloaded"
+            f"the clock of {name} is known only to within {format_seconds(shortest_ns / 2e9)}: its node, or its"
+            " network, is overloaded"
         )
 
     def _ask(self, method: str, given: Mapping[str, tuple[object, ...]], seconds: float) -> dict[str, WorkerAnswer]:
-        """Call a method of workers at the same time, each with what it is given, and wait for all answers.
+        """Call a method of all workers at the same time, each with its own argument, and wait for all answers.
 
         Raises:
-            LoadFailed: A worker is lost, does not answer in time, or could not do it.
+            LoadFailed: A worker is lost, does not answer in time, or failed.
         """
         asked = {name: getattr(self._workers[name], method).remote(*values) for name, values in given.items()}
         _, late = self._ray.wait(list(asked.values()), num_returns=len(asked), timeout=seconds)
@@ -425,8 +426,8 @@ class Coordinator:
         if silent:
             cpus = self._ray.cluster_resources().get("CPU", 0)
             raise LoadFailed(
-                f"{silent}: no answer in {format_seconds(seconds)}; its node hangs, or it found no place on the"
-                f" {cpus:g} logical CPUs of the Ray cluster: add nodes, or ask for fewer workers, load(processes=N)"
+                f"{silent}: no answer in {format_seconds(seconds)}. Its node hangs, or it found no place on the"
+                f" {cpus:g} logical CPUs of the Ray cluster: add nodes, or use fewer workers, load(processes=N)"
             )
         found = {}
         for name, reference in asked.items():
@@ -440,23 +441,23 @@ class Coordinator:
 
 
 def plain(problem: BaseException) -> str:
-    """Say in one line why a call to a worker failed; of a traceback the last line says it."""
+    """Reason of a worker's failed call, in one line; for a traceback its last line."""
     lines = str(problem).strip().splitlines()
     if any(line.startswith(("Traceback", "ray::")) for line in lines):
         lines = lines[-1:]
-    # Ray names class, actor, process and namespace in lines that begin with a tab.
+    # Ray's lines on class, actor, process and namespace begin with a tab.
     text = one_line(" ".join(line for line in lines if not line.startswith("\t")))
     text = text.partition(" Some common causes include")[0] or type(problem).__name__
     return text if len(text) <= 400 else f"{text[:400]}…"
 
 
 def main() -> None:
-    """Read the plan, and make the load as often as the owner says."""
+    """Read the plan, and make the load as often as the owner orders."""
     owner, address = int(sys.argv[1]), sys.argv[2]
-    # Ray prints too, at length: only reports may stand on standard output.
+    # Ray prints long texts too, but standard output is for reports only.
     reports = os.fdopen(os.dup(1), "wb")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    # Ray would have its workers look for modules in the folder where we work.
+    # Ray would have its workers look for modules in our working folder.
     os.chdir("/")
     reason = ""
     orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
@@ -465,8 +466,9 @@ def main() -> None:
         data = frame(report)
         if len(data) > MAX_MESSAGE_BYTES:
             raise LoadFailed(
-                f"the workers report {format_bytes(len(data))} in one tick, where {format_bytes(MAX_MESSAGE_BYTES)} can"
-                " be told; check fewer of the answers, load(check='some'), or have fewer workers: load(processes=N)"
+                f"the workers report {format_bytes(len(data))} in one tick, but a message has at most"
+                f" {format_bytes(MAX_MESSAGE_BYTES)}. Check fewer of the answers, load(check='some'), or use fewer"
+                " workers, load(processes=N)"
             )
         reports.write(data)
         reports.flush()
@@ -486,7 +488,7 @@ def main() -> None:
 
 
 def _listen(owner: int, orders: queue.SimpleQueue[Order | None]) -> None:
-    """Read the owner's orders; when it is gone, this process ends, whatever it waits for."""
+    """Read the owner's orders; after the owner's end, this process ends in any state."""
     with suppress(EOFError):
         while True:
             orders.put(read_order(owner))
@@ -498,10 +500,10 @@ def _joined(address: str) -> Any:  # noqa: ANN401 -- a module without types
     """Join the cluster, and return Ray's library.
 
     Raises:
-        LoadFailed: It cannot be joined.
+        LoadFailed: The cluster cannot be joined.
     """
     late = f"the Ray cluster at {address} could not be joined in {format_seconds(_CONNECT_SECONDS)}"
-    # Ray waits where no exception reaches it.
+    # In some states Ray waits in such a way that no exception reaches it.
     timer = _end_in(_CONNECT_SECONDS, late)
     try:
         import ray  # noqa: PLC0415 -- optional, and takes a second
@@ -515,7 +517,7 @@ def _joined(address: str) -> Any:  # noqa: ANN401 -- a module without types
 
 
 def _end_in(seconds: float, reason: str) -> threading.Timer:
-    """End the process after a while, whatever it waits for."""
+    """End the process after a while, in any state."""
     timer = threading.Timer(seconds, _end, (reason,))
     timer.daemon = True
     timer.start()
@@ -523,7 +525,7 @@ def _end_in(seconds: float, reason: str) -> threading.Timer:
 
 
 def _end(reason: str) -> None:
-    """End the process at once, without Ray's own end."""
+    """End the process at once, without Ray's own shutdown."""
     if reason:
         os.write(2, f"\n{reason}\n".encode())
     os._exit(1 if reason else 0)

@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.wire import Endpoint
 
 _NETWORK: Final = "/proc/self/ns/net"
-"""Stands for the network of a process: the same file for all who share its loopback."""
+"""File that identifies the network of a process: the same for all processes with the same loopback."""
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 class WorkerAnswer(msgspec.Struct, frozen=True):
-    """What a call to a worker comes to.
+    """Result of a call to a worker.
 
     Args:
-        problem: Why it could not do it, in one line; empty if it could.
+        problem: Reason of a failure, in one line; empty after success.
         node: The address of its node.
         clock_ns: Time of its own monotonic clock.
         tick: The next report of its engine.
@@ -47,7 +47,7 @@ class WorkerAnswer(msgspec.Struct, frozen=True):
 
 
 def _in_words(call: Callable[[], WorkerAnswer]) -> bytes:
-    """A `WorkerAnswer` as MessagePack; an error of ours travels as its text."""
+    """A `WorkerAnswer` as MessagePack; an error of ours is sent as its text."""
     try:
         return msgspec.msgpack.encode(call())
     except GpuserveError as problem:
@@ -55,7 +55,7 @@ def _in_words(call: Callable[[], WorkerAnswer]) -> bytes:
 
 
 class RayWorker:
-    """One worker; each call returns a `WorkerAnswer` as MessagePack."""
+    """A worker; each call returns a `WorkerAnswer` as MessagePack."""
 
     def __init__(self) -> None:
         self._engine: EngineProcess | None = None
@@ -65,9 +65,9 @@ class RayWorker:
 
         Args:
             plan: ``wire.Plan`` as MessagePack, with the number of parts.
-            part: Which one this is.
-            files: What has to be the very same here as for the coordinator; see `files_of_this_host`.
-            version: Of this package, where the coordinator runs.
+            part: Number of this part.
+            files: Files that must be the same here as on the coordinator; see `files_of_this_host`.
+            version: Version of this package on the coordinator.
         """
         import ray  # noqa: PLC0415 -- the rest needs none
 
@@ -80,8 +80,8 @@ class RayWorker:
                 )
             if any(not known or identity(path) != known for path, known in files.items()):
                 raise LoadFailed(
-                    f"{node} is another host, and does not reach the server as this one does",
-                    remedies=["load one that all nodes reach: remote_server('http://HOST:PORT')"],
+                    f"{node} is another host, and reaches the server in another way than this one",
+                    remedies=["load a server that all nodes reach: remote_server('http://HOST:PORT')"],
                 )
             engine = EngineProcess(LOCAL.launches(1)[0].command, END_SECONDS)
             self._engine = engine
@@ -92,11 +92,11 @@ class RayWorker:
         return _in_words(started)
 
     def clock(self) -> bytes:
-        """Tell what time it is here."""
+        """Return the time of this host."""
         return _in_words(lambda: WorkerAnswer(clock_ns=time.perf_counter_ns()))
 
     def begin(self, at_ns: int) -> bytes:
-        """Tell the engine when to begin, by this host's clock."""
+        """Order the engine to begin at a time of this host's clock."""
 
         def begun() -> WorkerAnswer:
             self._own.tell(Begin(at_ns))
@@ -109,7 +109,7 @@ class RayWorker:
         return _in_words(lambda: WorkerAnswer(tick=self._own.next_tick()))
 
     def again(self, seed: int) -> bytes:
-        """Have the engine end its load, and wait until it can begin anew with this seed."""
+        """Let the engine end its load, and wait until it can begin anew with this seed."""
 
         def readied() -> WorkerAnswer:
             self._own.tell(Again(seed))
@@ -126,9 +126,9 @@ class RayWorker:
 
 
 def files_of_this_host(plan: Plan) -> dict[str, str]:
-    """The files that a worker must share with this process to reach the server as it does, each with its identity.
+    """Files that a worker must share with this process to reach the server in the same way, each with its identity.
 
-    The loopback is the network of this process; of a name this host's resolver is asked.
+    The loopback stands for the network of this process; names are resolved by this host.
     """
     endpoint = plan.endpoint
     paths = []
@@ -144,7 +144,7 @@ def files_of_this_host(plan: Plan) -> dict[str, str]:
 
 
 def identity(path: str) -> str:
-    """Say which file this is among those of all hosts, also of a socket or a namespace; empty if there is none."""
+    """Identity of a file among those of all hosts, also of a socket or a namespace; empty if it does not exist."""
     try:
         found = os.stat(path)  # noqa: PTH116 -- a string goes in and travels
         return f"{_BOOT_ID.read_text().strip()} {found.st_dev} {found.st_ino}"
@@ -156,16 +156,16 @@ def _is_loopback(endpoint: Endpoint) -> bool:
     try:
         found: list[Any] = socket.getaddrinfo(endpoint.host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        # Whether a node knows the name, its engine says.
+        # Its engine tells whether a node knows the name.
         return False
     addresses = [ipaddress.ip_address(address[0].partition("%")[0]) for *_, address in found]
-    # ::ffff:127.0.0.1 is 127.0.0.1, and 0.0.0.0 too leads to the own host.
+    # ::ffff:127.0.0.1 is 127.0.0.1, and 0.0.0.0 leads to the own host too.
     plain = [getattr(address, "ipv4_mapped", None) or address for address in addresses]
     return any(address.is_loopback or address.is_unspecified for address in plain)
 
 
 def in_one_line(problem: GpuserveError) -> str:
-    """An error in one line, with the last line of its log, which says why a process ended."""
+    """An error in one line, with the last line of its log, which has the reason of a process' end."""
     told = f"{problem.summary} ({problem.found})" if problem.found else problem.summary
     last = problem.log_tail.strip().rpartition("\n")[2]
     return one_line("; ".join([f"{told}: {last}" if last else told, *problem.remedies]))

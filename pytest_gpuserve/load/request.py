@@ -18,36 +18,36 @@ from pytest_gpuserve.units import digest
 Expect = bytes | Callable[[bytes], object]
 """The exact body of a right answer, or a function of the body.
 
-A function says yes by returning something true. It says no by raising (``AssertionError`` with a text is best) or by
-returning anything else: ``None`` is what a forgotten ``return`` and a search without a match give. It runs in the
-pytest process, off the timing path.
+A function accepts an answer by a true result. It refuses one by raising (``AssertionError`` with a text is best), or by
+any other result: a forgotten ``return`` and a search without a match give ``None``. It runs in the pytest process,
+outside the timed path.
 """
 
-"""Whether answers must be the same, or a function of the base's and the candidate's that says yes by something true."""
+"""Whether answers must be the same, or a function of the base's and the candidate's answers with a true result."""
 
 NUMBER_PLACE: Final = b"0" * 10
-"""What a body has where the engine writes, at each send, a number of so many digits that no other send has."""
+"""Place in a body for a number of this many digits, which is unique to each send."""
 
 BODY_CHARACTERS: Final = 80
-"""Of a body, as Python writes it, in what is said of a wrong answer."""
+"""Longest part of a body, as Python writes it, in the text on a wrong answer."""
 
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One HTTP/1.1 request and the check of its answer.
+    """An HTTP/1.1 request and the check of its answer.
 
     Args:
-        method: Such as ``POST``.
-        path: With its query, beginning with a slash.
-        body: What is sent.
-        headers: Additional to ``Host`` and ``Content-Length``, which are ours.
+        method: For example ``POST``.
+        path: Path with its query, beginning with a slash.
+        body: Body of the request.
+        headers: Headers besides ``Host`` and ``Content-Length``, which the plugin sets.
         expect: See ``Expect``; None checks the status alone (2xx).
-        number_at: Where in the body a ``NUMBER_PLACE`` begins; None where there is none, and all sends are the same.
+        number_at: Position of a ``NUMBER_PLACE`` in the body; None without one, if all sends are the same.
 
     Raises:
-        UsageProblem: A part cannot stand in an HTTP request.
+        UsageProblem: A part is not valid in an HTTP request.
     """
 
     method: str
@@ -60,18 +60,18 @@ class Request:
     def __post_init__(self) -> None:
         if not isinstance(self.body, bytes):
             raise UsageProblem(
-                f"a request's body is bytes or text, not {type(self.body).__name__}",
+                f"a request's body must be bytes or text, not {type(self.body).__name__}",
                 remedies=["for JSON give body=json.dumps(...)"],
             )
         for name in ("method", "path"):
             value = getattr(self, name)
             if not isinstance(value, str):
-                raise UsageProblem(f"a request's {name} is text, not {value!r}")
+                raise UsageProblem(f"a request's {name} must be text, not {value!r}")
         if not self.method or not set(self.method) <= _TOKEN:
-            raise UsageProblem(f"a request's method is a word such as POST, not {self.method!r}")
+            raise UsageProblem(f"a request's method must be a word such as POST, not {self.method!r}")
         if not self.path.startswith("/") or not self.path.isascii() or not self.path.isprintable() or " " in self.path:
             raise UsageProblem(
-                f"a request's path begins with a slash and is plain ASCII without spaces, not {self.path!r}",
+                f"a request's path must begin with a slash and be plain ASCII without spaces, not {self.path!r}",
                 remedies=["quote other characters with urllib.parse.quote"],
             )
         for name, value in self.headers.items():
@@ -80,7 +80,7 @@ class Request:
             self.number_at >= 0 and self.body.startswith(NUMBER_PLACE, self.number_at)
         ):
             raise UsageProblem(
-                f"a request's body has a place for its number at number_at={self.number_at}",
+                f"a request's body must have a place for its number at number_at={self.number_at}",
                 found=repr(self.body[self.number_at :][: len(NUMBER_PLACE)]),
                 remedies=[f"write NUMBER_PLACE ({NUMBER_PLACE.decode()}) there, or leave out number_at=..."],
             )
@@ -94,7 +94,7 @@ class Request:
         return "\r\n".join([*lines, "", ""]).encode("ascii") + self.body
 
     def fingerprint(self) -> dict[str, str]:
-        """What makes it this payload and no other, for a baseline; body and header values by their SHA-256."""
+        """Identity of this payload, for a baseline; body and header values by their SHA-256."""
         return {
             "method": self.method,
             "path": self.path,
@@ -106,7 +106,7 @@ class Request:
 
 def _check_header(name: str, value: object) -> None:
     if not isinstance(value, str):
-        raise UsageProblem(f"header {name!r} has a text as its value, not {value!r}")
+        raise UsageProblem(f"header {name!r} must have a text as its value, not {value!r}")
     if not name or not set(name) <= _TOKEN or not value.isprintable() or not value.isascii():
         raise UsageProblem(f"header {name!r}: {value!r} is not allowed in an HTTP request")
     lowered = name.lower()
@@ -122,12 +122,12 @@ def asks_to_close(payload: bytes) -> bool:
     return b"\r\nconnection: close" in head.lower()
 
 
-class Asked(NamedTuple):
-    """What a request asks of the stream that answers it.
+class StreamOptions(NamedTuple):
+    """Options of a request for its stream.
 
     Args:
-        choices: How many answers.
-        usage: Whether it is to say how many tokens it has.
+        choices: Number of answers.
+        usage: Whether it has to report its token count.
     """
 
     choices: int = 1
@@ -140,22 +140,22 @@ class _Body(msgspec.Struct):
     stream_options: Any = None
 
 
-def asked_of_stream(payload: bytes) -> Asked:
-    """Read what a serialised request of OpenAI's API asks; any other asks nothing special."""
+def stream_options_of(payload: bytes) -> StreamOptions:
+    """Read the options in a serialised request of OpenAI's API; other requests have the defaults."""
     try:
         body = msgspec.json.decode(payload.partition(b"\r\n\r\n")[2], type=_Body)
     except (msgspec.DecodeError, ValueError, RecursionError):
-        return Asked()
+        return StreamOptions()
     prompts = body.prompt if isinstance(body.prompt, list) and body.prompt else [""]
     # A list of numbers is one prompt, by its tokens.
     several = len(prompts) if all(isinstance(prompt, (str, list)) for prompt in prompts) else 1
     each = body.n if isinstance(body.n, int) else 1
     options = body.stream_options if isinstance(body.stream_options, dict) else {}
-    return Asked(max(1, each * several), options.get("include_usage") is True)
+    return StreamOptions(max(1, each * several), options.get("include_usage") is True)
 
 
 def check_answer(expect: Expect | None, body: bytes) -> str | None:
-    """Return None when an answer is right, else what is wrong with it in one line."""
+    """Return None if an answer is right, else its fault in one line."""
     if expect is None:
         return None
     if isinstance(expect, bytes):
@@ -170,7 +170,7 @@ def check_answer(expect: Expect | None, body: bytes) -> str | None:
 
 
 def is_right(expect: Expect, body: bytes) -> bool:
-    """Whether an answer is right; `check_answer` says what is wrong with it."""
+    """Whether an answer is right; `check_answer` tells its fault."""
     if isinstance(expect, bytes):
         return body == expect
     try:

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.wire import Plan
 
 _OF_A_WORKER: Final = re.compile(r"\S/worker-\d+\b(?P<lost> was lost\b)?")
-"""In a coordinator's last line: ``NODE/worker-P``, and whether it says already what the load came to."""
+"""Form of a coordinator's last line: ``NODE/worker-P``, and whether it already tells the result of the load."""
 
 
 def lost_in_mid_load(problem: LoadFailed) -> Reason:
-    """Say in one line why a load was lost: the last line of a process's log has the cause.
+    """Reason why a load was lost, in one line: the last line of a process's log has the cause.
 
-    Where that names a remote worker, it is the whole reason: that the engine here ended is a consequence.
+    If it names a remote worker, it is the whole reason, because the end of the engine here is a consequence.
     """
     said = [line for line in problem.log_tail.splitlines() if line.strip()]
     last = one_line(said[-1]) if said else ""
@@ -43,10 +43,10 @@ class LoadOutcome:
     """Result of a load.
 
     Args:
-        totals: All that was measured.
-        reasons: Why nothing may be concluded from it; empty if something may.
+        totals: Sum of all ticks.
+        reasons: Reasons why the load proves nothing; empty if it is valid.
         interrupted: Whether Ctrl-C ended it.
-        checked: Good answers that were compared with what is expected; None where nothing is.
+        checked: Number of good answers that were compared with the expected ones; None without expectations.
     """
 
     totals: Tick
@@ -65,16 +65,16 @@ def run_load(
     allowed_errors: float = 0.0,
     source: EngineSource = LOCAL,
 ) -> LoadOutcome:
-    """Run a load and add up what happened; one that is lost in mid-load is kept, with the reason.
+    """Run a load and add up its ticks; a load that is lost on the way is kept, with the reason.
 
     Args:
         plan: The load; without an end of its own it needs Ctrl-C.
-        processes: Workers that share it.
-        cores: That they may use together; None for one each.
-        warmup_ns: Ticks that begin within this time are thrown away, but for their errors and wrong answers.
-        check: Of the answers.
+        processes: Engines that share it.
+        cores: Cores that they may use together; None for one each.
+        warmup_ns: Ticks that begin within this time are thrown away, except for their errors and wrong answers.
+        check: Check of the answers.
         allowed_errors: Share of the requests that may fail.
-        source: Where the workers come from.
+        source: Source of the engines.
 
     Raises:
         LoadFailed: An engine failed before the first tick.
@@ -103,7 +103,7 @@ def run_load(
         interrupted = True
     except LoadFailed as problem:
         if begin_ns is None:
-            # It never began: nothing was measured that an error could lose.
+            # The load never began, so an error loses no measurement.
             raise
         lost = problem
     found = _cut_short(lost, interrupted=interrupted)
@@ -115,19 +115,19 @@ def run_load(
 
 
 def _errors_alone(tick: Tick) -> Tick:
-    """Return what counts of a tick of the warm-up."""
+    """Return the part of a warm-up tick that counts."""
     return Tick(tick.number, tick.end_ns, tick.end_ns, errors=tick.errors, error_samples=tick.error_samples)
 
 
 def _cut_short(lost: LoadFailed | None, *, interrupted: bool) -> list[Reason]:
-    """Return why a load ended early."""
+    """Return the reason why a load ended early."""
     if interrupted:
         return [Reason(ReasonKind.INTERRUPTED, "interrupted by Ctrl-C: not decided")]
     return [] if lost is None else [lost_in_mid_load(lost)]
 
 
 def answer_reasons(check: AnswerCheck, complaints: list[Complaint]) -> list[Reason]:
-    """Return why a load's answers make it invalid."""
+    """Return reasons why a load's answers make it invalid."""
     if check.wrong:
         mixed_up = f", {check.mixed_up} of them right for another request" if check.mixed_up else ""
         return [

@@ -1,10 +1,11 @@
-"""When requests are sent: closed loops of users, and open loops whose arrivals are fixed before the load begins.
+"""Schedules of requests: closed loops of users, and open loops whose arrivals are fixed before the load begins.
 
-Every schedule is absolute and reproducible: times count from the begin of the load, drawn from a seeded generator, and
-never from when something was done. So a stalled client is late, and says so, instead of quietly offering less load.
+Every schedule is absolute and reproducible: times count from the begin of the load, and come from a seeded generator,
+never from the end of another action. So a stalled client is late, and reports that, instead of silently offering less
+load.
 
-Engines that share an open loop deal its arrivals out: of ``parts`` of them the one of part ``part`` sends every
-``parts``-th from number ``part`` on. Together they send, to the nanosecond, what one alone would.
+Engines that share an open loop divide its arrivals: among ``parts`` engines, the one of part ``part`` sends every
+``parts``-th arrival from number ``part`` on. Together they send, to the nanosecond, what one alone would.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ NANOSECONDS = 1_000_000_000
 
 LEAST: Final = 1e-9
 MOST: Final = 1e9
-"""Smallest and largest rate, number of seconds or shape: beyond them a mistake is surer than a wish."""
+"""Smallest and largest rate, number of seconds or shape: values beyond them are mistakes."""
 
 
 class Arrival(NamedTuple):
     """A request of an open loop.
 
     Args:
-        at_ns: When it is due, from the begin of the load.
-        number: Which request of the whole load it is, from 0.
-        index: Which of the payloads it carries; None leaves that to the rotation.
+        at_ns: Due time, from the begin of the load.
+        number: Number of the request in the whole load, from 0.
+        index: Index of its payload; None leaves that to the rotation.
     """
 
     at_ns: int
@@ -45,10 +46,10 @@ class Arrival(NamedTuple):
 
 
 class Closed(msgspec.Struct, frozen=True, tag="closed"):
-    """Users, each of whom sends the next request when the last was answered.
+    """Users, each of whom sends the next request when the last one is answered.
 
     Args:
-        users: How many, all the time.
+        users: Constant number of users.
         think_seconds: Pause of a user between an answer and the next request.
 
     Raises:
@@ -63,7 +64,7 @@ class Closed(msgspec.Struct, frozen=True, tag="closed"):
         _number("Closed(think_seconds=...)", self.think_seconds, zero=True)
 
     def workload(self) -> dict[str, str]:
-        """What a baseline must have in common with it."""
+        """Facts that a baseline must have in common with it."""
         return {"load": "closed loop", "concurrency": str(self.users), **_thinking(self.think_seconds)}
 
 
@@ -71,12 +72,11 @@ class Steps(msgspec.Struct, frozen=True, tag="steps"):
     """Users whose number changes in steps; the last step's end is the load's end.
 
     Args:
-        steps: Each step's number of users and how many seconds they stay. A user who is taken away leaves after the
-            answer that they wait for.
+        steps: Number of users and seconds of each step. A user who is taken away leaves after the current answer.
         think_seconds: Pause of a user between an answer and the next request.
 
     Raises:
-        UsageProblem: A number is out of range, or there is no step.
+        UsageProblem: A number is out of range, or the list is empty.
     """
 
     steps: tuple[tuple[int, float], ...]
@@ -85,7 +85,7 @@ class Steps(msgspec.Struct, frozen=True, tag="steps"):
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "steps", _pairs("Steps([...])", "(users, seconds)", self.steps))
         if not self.steps:
-            raise UsageProblem("Steps([...]) has one (users, seconds) at least")
+            raise UsageProblem("Steps([...]) needs at least one (users, seconds)")
         for users, seconds in self.steps:
             _whole("the users of a step", users, 1)
             _number("the seconds of a step", seconds)
@@ -93,11 +93,11 @@ class Steps(msgspec.Struct, frozen=True, tag="steps"):
 
     @property
     def seconds(self) -> float:
-        """How long it lasts."""
+        """Duration of all steps."""
         return math.fsum(seconds for _, seconds in self.steps)
 
     def workload(self) -> dict[str, str]:
-        """What a baseline must have in common with it."""
+        """Facts that a baseline must have in common with it."""
         steps = ", ".join(f"{users} for {seconds:g} s" for users, seconds in self.steps)
         return {"load": "stepped users", "steps": steps, **_thinking(self.think_seconds)}
 
@@ -107,7 +107,8 @@ class Constant(msgspec.Struct, frozen=True, tag="constant"):
 
     Args:
         rate: Requests a second.
-        max_in_flight: Ceiling on requests under way; what is due beyond it waits in the client, and its latency counts.
+        max_in_flight: Ceiling on requests in flight. Due requests beyond it wait in the client, and their latency
+            counts.
 
     Raises:
         UsageProblem: A number is out of range.
@@ -121,21 +122,22 @@ class Constant(msgspec.Struct, frozen=True, tag="constant"):
         _ceiling(self.max_in_flight)
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """Return a part's share of the endless schedule; without chance in it the seed changes nothing."""
+        """Return a part's share of the endless schedule; the seed has no effect."""
         del seed
         return (Arrival(round(number * NANOSECONDS / self.rate), number) for number in count(part, parts))
 
     def workload(self) -> dict[str, str]:
-        """What a baseline must have in common with it."""
+        """Facts that a baseline must have in common with it."""
         return {"load": "open loop, constant", "rate": f"{self.rate:g}", **_held(self.max_in_flight)}
 
 
 class Poisson(msgspec.Struct, frozen=True, tag="poisson"):
-    """An open loop of independent arrivals: what many users who know nothing of each other make.
+    """An open loop of independent arrivals, like those of many independent users.
 
     Args:
         rate: Requests a second, on average.
-        max_in_flight: Ceiling on requests under way; what is due beyond it waits in the client, and its latency counts.
+        max_in_flight: Ceiling on requests in flight. Due requests beyond it wait in the client, and their latency
+            counts.
 
     Raises:
         UsageProblem: A number is out of range.
@@ -153,7 +155,7 @@ class Poisson(msgspec.Struct, frozen=True, tag="poisson"):
         return _accumulated(_exponential(seed, self.rate), part, parts)
 
     def workload(self) -> dict[str, str]:
-        """What a baseline must have in common with it."""
+        """Facts that a baseline must have in common with it."""
         return {"load": "open loop, Poisson", "rate": f"{self.rate:g}", **_held(self.max_in_flight)}
 
 
@@ -162,8 +164,9 @@ class Gamma(msgspec.Struct, frozen=True, tag="gamma"):
 
     Args:
         rate: Requests a second, on average.
-        shape: Of the gaps' distribution, whose squared coefficient of variation is ``1 / shape``; 1 is Poisson.
-        max_in_flight: Ceiling on requests under way; what is due beyond it waits in the client, and its latency counts.
+        shape: Shape of the gaps' distribution, whose squared coefficient of variation is ``1 / shape``; 1 is Poisson.
+        max_in_flight: Ceiling on requests in flight. Due requests beyond it wait in the client, and their latency
+            counts.
 
     Raises:
         UsageProblem: A number is out of range.
@@ -185,7 +188,7 @@ class Gamma(msgspec.Struct, frozen=True, tag="gamma"):
         return _accumulated(starmap(draw.gammavariate, repeat((self.shape, scale))), part, parts)
 
     def workload(self) -> dict[str, str]:
-        """What a baseline must have in common with it."""
+        """Facts that a baseline must have in common with it."""
         return {
             "load": "open loop, gamma",
             "rate": f"{self.rate:g}",
@@ -198,11 +201,12 @@ class Trace(msgspec.Struct, frozen=True, tag="trace"):
     """A recorded load, replayed once.
 
     Args:
-        requests: For each request when it is due, in seconds from the begin, and which payload it carries.
-        max_in_flight: Ceiling on requests under way; what is due beyond it waits in the client, and its latency counts.
+        requests: Due time in seconds from the begin, and index of the payload, for each request.
+        max_in_flight: Ceiling on requests in flight. Due requests beyond it wait in the client, and their latency
+            counts.
 
     Raises:
-        UsageProblem: A number is out of range, times go back, or there is no request.
+        UsageProblem: A number is out of range, times go back, or the list is empty.
     """
 
     requests: tuple[tuple[float, int], ...]
@@ -212,21 +216,21 @@ class Trace(msgspec.Struct, frozen=True, tag="trace"):
         pairs = _pairs("Trace([...])", "(seconds, payload)", self.requests)
         msgspec.structs.force_setattr(self, "requests", pairs)
         if not self.requests:
-            raise UsageProblem("Trace([...]) has one (seconds, payload) at least")
+            raise UsageProblem("Trace([...]) needs at least one (seconds, payload)")
         before = 0.0
         for number, (seconds, index) in enumerate(self.requests):
             _number(f"the time of request {number} of a Trace", seconds, zero=True)
             _whole(f"the payload of request {number} of a Trace", index, 0)
             if seconds < before:
                 raise UsageProblem(
-                    f"the times of a Trace rise, but request {number} is due at {seconds:g} s,"
+                    f"the times of a Trace must rise, but request {number} is due at {seconds:g} s,"
                     f" after one at {before:g} s"
                 )
             before = seconds
         _ceiling(self.max_in_flight)
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """Return a part's share of the schedule; without chance in it the seed changes nothing."""
+        """Return a part's share of the schedule; the seed has no effect."""
         del seed
         return (
             Arrival(round(seconds * NANOSECONDS), number, index)
@@ -234,7 +238,7 @@ class Trace(msgspec.Struct, frozen=True, tag="trace"):
         )
 
     def workload(self) -> dict[str, str]:
-        """What a baseline must have in common with it."""
+        """Facts that a baseline must have in common with it."""
         text = ";".join(f"{float(seconds)!r},{index}" for seconds, index in self.requests)
         return {
             "load": "trace",
@@ -248,8 +252,9 @@ class Burst(msgspec.Struct, frozen=True, tag="burst"):
     """All requests due at once, as a queue that was filled while the server was away.
 
     Args:
-        requests: How many.
-        max_in_flight: Ceiling on requests under way; what is due beyond it waits in the client, and its latency counts.
+        requests: Number of requests.
+        max_in_flight: Ceiling on requests in flight. Due requests beyond it wait in the client, and their latency
+            counts.
 
     Raises:
         UsageProblem: A number is out of range.
@@ -263,12 +268,12 @@ class Burst(msgspec.Struct, frozen=True, tag="burst"):
         _ceiling(self.max_in_flight)
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """Return a part's share of the schedule; without chance in it the seed changes nothing."""
+        """Return a part's share of the schedule; the seed has no effect."""
         del seed
         return (Arrival(0, number) for number in range(part, self.requests, parts))
 
     def workload(self) -> dict[str, str]:
-        """What a baseline must have in common with it."""
+        """Facts that a baseline must have in common with it."""
         return {"load": "burst", "requests": str(self.requests), **_held(self.max_in_flight)}
 
 
@@ -283,24 +288,24 @@ def is_open(schedule: Schedule) -> bool:
 
 
 def is_finite(schedule: Schedule) -> bool:
-    """Whether it ends by itself."""
+    """Whether the schedule ends by itself."""
     return isinstance(schedule, (Steps, Trace, Burst))
 
 
 def _exponential(seed: int, rate: float) -> Iterator[float]:
-    """Exponential gaps by inversion of their distribution, as ``random.expovariate`` has them, but in C alone.
+    """Exponential gaps by inversion of their distribution, like ``random.expovariate``, but entirely in C.
 
-    Every part draws those of all parts, so what one takes bounds the rate of the whole load.
+    Every part draws the gaps of all parts, so the time for one gap bounds the rate of the whole load.
     """
     draw = random.Random(seed)  # noqa: S311 -- reproducible, not secret
-    # Of [0, 1) the complement, whose logarithm is always known.
+    # The complement of [0, 1), whose logarithm always exists.
     uniform = map(sub, repeat(1.0), starmap(draw.random, repeat(())))
     return map(truediv, map(math.log, uniform), repeat(-rate))
 
 
 def _accumulated(gaps: Iterator[float], part: int, parts: int) -> Iterator[Arrival]:
-    # Summed as floats and rounded last: rounding each gap would shift the rate of a fast schedule. All gaps are summed,
-    # in one order, so that no time depends on how many parts there are.
+    # Summed as floats and rounded last, because rounded gaps would shift the rate of a fast schedule. All gaps are
+    # summed in one order, so that times do not depend on the number of parts.
     own = islice(accumulate(gaps), part, None, parts)
     return (Arrival(round(seconds * NANOSECONDS), part + place * parts) for place, seconds in enumerate(own))
 
@@ -320,18 +325,18 @@ def _ceiling(max_in_flight: int | None) -> None:
 
 def _whole(what: str, value: object, least: int) -> None:
     if type(value) is not int or value < least:
-        raise UsageProblem(f"{what} is a whole number of {least} at least, not {value!r}")
+        raise UsageProblem(f"{what} must be a whole number of at least {least}, not {value!r}")
 
 
 def _number(what: str, value: object, *, zero: bool = False) -> None:
-    # Plain types only: a NumPy number is a float, but cannot be sent to the engine.
+    # Plain types only, because a NumPy number is a float, but cannot be sent to the engine.
     if type(value) in {int, float} and (0 if zero else LEAST) <= value <= MOST:  # type: ignore[operator]  # as just found
         return
-    raise UsageProblem(f"{what} is a plain number {'of 0 at least' if zero else 'above 0'}, not {value!r}")
+    raise UsageProblem(f"{what} must be a plain number {'of at least 0' if zero else 'above 0'}, not {value!r}")
 
 
 def _pairs(what: str, pair: str, value: Iterable[Iterable[Any]]) -> tuple[tuple[Any, ...], ...]:
-    """Make tuples of whatever holds the pairs, so that a list gives the same schedule, which others can share."""
+    """Make tuples of the pairs, so that equal lists give equal and hashable schedules."""
     try:
         pairs = tuple(tuple(each) for each in value)
     except TypeError:

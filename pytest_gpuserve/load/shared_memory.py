@@ -1,7 +1,7 @@
-"""Tensors through system shared memory, for a KServe v2 server on this host: requests that carry no data.
+"""Tensors through system shared memory, for a KServe v2 server on this host: requests without data.
 
-The inputs lie in one region, the outputs in another, where each slot (a request under way at a time) has a place of its
-own. multiprocessing's resource tracker removes the regions of an owner that was killed.
+The inputs are in one region, the outputs in another one. In that, each slot (a request in flight) has its own place.
+multiprocessing's resource tracker removes the regions of an owner that was killed.
 """
 
 from __future__ import annotations
@@ -32,36 +32,36 @@ FOLDER: Final = Path("/dev/shm")  # noqa: S108 -- where Linux keeps POSIX shared
 PREFIX: Final = "gpuserve-tensors-"
 
 _LINE: Final = 64
-"""Bytes of a cache line: no two slots, and no two tensors, share one."""
+"""Bytes of a cache line: two slots, or two tensors, never share one."""
 
 _FORGET_SECONDS: Final = 5.0
 
 T = TypeVar("T")
 
 Ask = Callable[[str, str, bytes], tuple[int, str]]
-"""Asks a server by method, path below ``/v2/systemsharedmemory/region/``, and body; returns status and text."""
+"""Sends a method, a path below ``/v2/systemsharedmemory/region/``, and a body to a server; returns status and text."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How outputs lie in a slot's place, one after the other; alike for all slots and requests.
+    """Layout of the outputs in a slot's place, one after the other; the same for all slots and requests.
 
     Args:
-        sizes: The name of each, and the most bytes that it takes.
+        sizes: Name of each output, and the most bytes that it takes.
 
     Raises:
-        UsageProblem: There is none, or a size is none.
+        UsageProblem: The outputs are missing, or a size is not positive.
     """
 
     sizes: tuple[tuple[str, int], ...]
 
     def __post_init__(self) -> None:
         if not self.sizes or not all(type(size) is int and size > 0 for _, size in self.sizes):
-            told = "infer(shared_memory=...) is told each output with the most bytes that it takes"
+            told = "infer(shared_memory=...) takes each output with its largest size in bytes"
             raise UsageProblem(told, found=repr(dict(self.sizes)), remedies=['{"OUTPUT": array.nbytes}'])
 
     def places(self, begin: int = 0) -> dict[str, slice]:
-        """Where each lies in a slot's place that begins there."""
+        """Ranges of the outputs in a slot's place with this begin."""
         found = {}
         for name, size in self.sizes:
             found[name] = slice(begin, begin + size)
@@ -74,34 +74,34 @@ class Layout:
         return sum(size + -size % _LINE for _, size in self.sizes)
 
     def decode(self, body: bytes) -> Tensors:
-        """Read an answer: the bytes of its slot's place, and after them what the server sent. Raises ValueError."""
+        """Read an answer: the bytes of its slot's place, and then the server's own. Raises ValueError."""
         return decode_answer(body[self.slot_bytes :], {name: body[at] for name, at in self.places().items()})
 
     def expecting(self, expect: Expect | None) -> Expect | None:
-        """Let what compares tensors read them from their places. Raises UsageProblem for another check."""
+        """Let a comparator read tensors from their places. Raises UsageProblem for another check."""
         if expect is None or isinstance(expect, Comparator):
             return expect and replace(expect, decode=self.decode)
-        raise UsageProblem("through shared memory, expect= takes arrays by name, or what close_to and equal_to make")
+        raise UsageProblem("through shared memory, expect= takes arrays by name, or a result of close_to or equal_to")
 
 
 class SharedTensors(NamedTuple):
-    """Requests whose tensors lie in shared memory: for each payload its inference in the form of each slot."""
+    """Requests with tensors in shared memory: for each payload its inference in the form of each slot."""
 
     payloads: tuple[tuple[Inference, ...], ...]
     outputs: Outputs
 
     def made_by(self, make: Callable[[Inference], T]) -> list[list[T]]:
-        """Make something of each."""
+        """Apply a function to each inference."""
         return [[make(inference) for inference in slots] for slots in self.payloads]
 
 
 @contextlib.contextmanager
 def share(inferences: Sequence[Inference], layout: Layout, slots: int, ask: Ask) -> Iterator[SharedTensors]:
-    """Own the memory of so many requests under way, which the server knows for the block.
+    """Own the memory of this many requests in flight, which the server maps for the block.
 
     Raises:
-        UsageProblem: There is no room.
-        ServerFailed: The server does not take the memory.
+        UsageProblem: Shared memory is full.
+        ServerFailed: The server does not map the memory.
     """
     name = f"{PREFIX}{os.getpid()}-{uuid.uuid4().hex[:12]}"
     data, inputs = bytearray(), []
@@ -123,9 +123,9 @@ def share(inferences: Sequence[Inference], layout: Layout, slots: int, ask: Ask)
             described = {"key": f"/{region}", "offset": 0, "byte_size": len(content)}
             status, said = ask("POST", f"{region}/register", json.dumps(described).encode())
             if status != http.client.OK:
-                help_ = ["it runs on this host as the same user; a container needs --ipc=host"]
+                help_ = ["run the server on this host as the same user; a container needs --ipc=host"]
                 found = f"status {status}: {one_line(said)}"
-                raise ServerFailed("the server does not take shared memory of this host", found=found, remedies=help_)
+                raise ServerFailed("the server does not map shared memory of this host", found=found, remedies=help_)
         forms = zip(inferences, inputs, strict=True)
         yield SharedTensors(
             tuple(tuple(replace(each, places={**places, **out}) for out in outputs) for each, places in forms),
@@ -142,10 +142,10 @@ def _region(name: str, content: bytes) -> Iterator[None]:
             handle = memory.create_shared_memory_region(name, name, len(content), create_only=True)
             stack.callback(memory.destroy_shared_memory_region, handle)
             with (FOLDER / name).open("r+b") as file:
-                # Reserved at once: a page that there is no room for would end whoever touches it first by SIGBUS.
+                # Reserved at once: a missing page would end the process that touches it first with SIGBUS.
                 os.posix_fallocate(file.fileno(), 0, len(content))
         except (OSError, memory.SharedMemoryException) as problem:
-            help_ = ["take fewer users or payloads", "a container is given more with --shm-size"]
+            help_ = ["take fewer users or payloads", "give a container more with --shm-size"]
             found = str(problem.__cause__ or problem)
             raise UsageProblem(f"{FOLDER} has no room for {len(content)} bytes", found=found, remedies=help_) from None
         memory.set_shared_memory_region(handle, [extra("numpy").frombuffer(content, "u1")])
@@ -153,11 +153,11 @@ def _region(name: str, content: bytes) -> Iterator[None]:
 
 
 def _forget(ask: Ask, region: str) -> None:
-    """Let the server forget a region, and wait until it has; one that is gone has forgotten it."""
+    """Let the server forget a region, and wait until it has; a server that is gone has forgotten it."""
     end = time.monotonic() + _FORGET_SECONDS
     with contextlib.suppress(ServerFailed):
-        # Triton answers before it lets go of a request. A region of such a request it keeps a little longer, or (before
-        # 2.53) refuses to forget.
+        # Triton answers before it releases a request. It keeps a region of such a request a little longer, or (before
+        # 2.53) refuses to forget it.
         ask("POST", f"{region}/unregister", b"")
         while ask("GET", f"{region}/status", b"")[0] == http.client.OK and time.monotonic() < end:
             time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""Where load engines come from: processes of this host, or workers on several."""
+"""Sources of load engines: processes of this host, or workers on several."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ END_SECONDS: Final = 5.0
 
 @dataclass(frozen=True, slots=True)
 class EngineLaunch:
-    """A process that takes part in a load, and speaks as an engine does (``load.wire``).
+    """A process that takes part in a load, with the messages of an engine (``load.wire``).
 
     Args:
-        command: What is run.
-        name: What it is called in a report, where its ticks name no workers of its own.
-        part: Its share of the load, or the first of its workers'.
-        end_seconds: How long it may take to end by itself, when its input is closed.
+        command: Program and arguments.
+        name: Name in a report, if its ticks do not name workers of their own.
+        part: Its share of the load, or the first of its workers' shares.
+        end_seconds: Longest time to end by itself after its input is closed.
     """
 
     command: Sequence[str]
@@ -32,27 +32,27 @@ class EngineLaunch:
 
 
 class EngineSource(Protocol):
-    """Starts what loads a server."""
+    """Starts the engines of a load."""
 
     @property
     def name(self) -> str:
-        """What it is called in a report."""
+        """Name in a report."""
 
     @property
     def is_here(self) -> bool:
-        """Whether all its workers run on this host, beside each other."""
+        """Whether all its workers run on this host, concurrently."""
 
     @property
     def ready_seconds(self) -> float:
-        """How long a process of it may take until it can begin."""
+        """Longest time of a process until it can begin."""
 
     def launches(self, workers: int) -> Sequence[EngineLaunch]:
-        """Return the processes that make so many workers."""
+        """Return the processes for this number of workers."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalEngines:
-    """An engine process of this host for each worker; see ``EngineSource`` and ``EngineLaunch`` for its fields."""
+    """An engine process of this host for each worker; for the fields see ``EngineSource`` and ``EngineLaunch``."""
 
     name: str = "local"
     is_here: bool = True

@@ -1,4 +1,4 @@
-"""Comparators of tensors: what ``expect=`` of a request may be where the answer is KServe v2."""
+"""Comparators of tensors: values of a request's ``expect=`` for answers of KServe v2."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Comparator:
-    """Called with an answer's body: True when it is right, AssertionError in one line when it is not.
+    """Called with an answer's body: True if it is right, AssertionError in one line if it is not.
 
-    `close_to` and `equal_to` make it. Only the outputs that it names are compared; those in ``typed`` by datatype too.
+    `close_to` and `equal_to` make it. It compares only the outputs that it names; those in ``typed`` by datatype too.
     """
 
     outputs: Mapping[str, Array]
@@ -26,11 +26,11 @@ class Comparator:
     decode: Callable[[bytes], Tensors] = decode_answer
 
     def __call__(self, body: bytes) -> bool:
-        """Compare; raises what ``decode`` raises, too."""
+        """Compare; also raises the errors of ``decode``."""
         tensors = self.decode(body)
         for name, want in self.outputs.items():
             if name not in tensors:
-                raise AssertionError(f"output {name!r} is missing; there is {', '.join(map(repr, sorted(tensors)))}")
+                raise AssertionError(f"output {name!r} is missing; found {', '.join(map(repr, sorted(tensors)))}")
             problem = self._compare(tensors[name], want, typed=name in self.typed)
             if problem:
                 raise AssertionError(f"output {name!r}: {problem}")
@@ -63,22 +63,22 @@ class Comparator:
 def close_to(expected: Mapping[str, object], *, rtol: float = 1e-5, atol: float = 1e-8) -> Comparator:
     """Compare the answer's tensors with these, by name: ``|got - expected| <= atol + rtol * |expected|``.
 
-    That is ``numpy.isclose``'s formula, with its defaults. NaN is close to NaN alone, an infinity to itself alone;
-    strings and truth values must be equal. Shapes must be equal, and datatypes where an array is given; of a plain
-    list they are not looked at. Raises UsageProblem if nothing would be compared, or anything would be right.
+    The formula and its defaults are those of ``numpy.isclose``. NaN is close only to NaN, an infinity only to itself;
+    strings and truth values must be equal. Shapes must be equal. Datatypes must be equal if an array is given, but not
+    for a plain list. Raises UsageProblem if nothing would be compared, or anything would be right.
     """
     for tolerance in (rtol, atol):
         if type(tolerance) not in {int, float} or not 0 <= tolerance < float("inf"):
             raise UsageProblem(
-                "close_to(rtol=..., atol=...): each is a finite number, 0 or more", found=repr(tolerance)
+                "close_to(rtol=..., atol=...): each must be a finite number, 0 or more", found=repr(tolerance)
             )
     if not expected:
-        raise UsageProblem('name one output at least, as in close_to({"OUTPUT": array})', found=repr(expected))
+        raise UsageProblem('name at least one output, as in close_to({"OUTPUT": array})', found=repr(expected))
     typed = frozenset(name for name, values in expected.items() if hasattr(values, "dtype"))
-    # Copied by that: what is changed after this is not what the test said.
+    # This copies the arrays, so that later changes do not affect the test's expectation.
     return Comparator(tensors_of("expected output", expected), typed, rtol, atol)
 
 
 def equal_to(expected: Mapping[str, object]) -> Comparator:
-    """Compare the answer's tensors with these, each element exactly; else as `close_to`."""
+    """Compare the answer's tensors with these, each element exactly; see `close_to`."""
     return close_to(expected, rtol=0.0, atol=0.0)

@@ -1,4 +1,4 @@
-"""The counts of load engines: one type for a tick, a window of ticks and a whole load; they add up."""
+"""Counts of load engines: one type for a tick, a window of ticks and a whole load; they add up."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class AnswerCount(msgspec.Struct, frozen=True):
     """A distinct good answer of a tick, and how often it came.
 
     Args:
-        index: The payload that it answers.
+        index: Index of its payload.
         body: The answer.
-        count: How often.
-        number: The first request that it came to.
+        count: Number of occurrences.
+        number: The first request with this answer.
     """
 
     index: int
@@ -31,64 +31,63 @@ class AnswerCount(msgspec.Struct, frozen=True):
 class Tick(msgspec.Struct, tag=True):
     """Counts of one engine in a tick, or of all engines of a load in some time; in ``a + b``, ``a`` is the earlier one.
 
-    A sum keeps no answers and nothing of single workers, so that its size does not grow with its length. Only the
-    engine's ``TickCounters`` changes a tick, and only until it ends.
+    A sum does not keep answers and single workers, so that its size does not grow with its length. Only the engine's
+    ``TickCounters`` changes a tick, and only until it ends.
 
     Args:
-        number: From 0; ticks of the same number of several engines belong together. Of a sum that of its last tick.
-        begin_ns: Its begin by the monotonic clock.
-        end_ns: Its end, which is the next one's begin.
-        gaps_ns: Of a sum, what no tick covers between its begin and its end.
+        number: Number from 0; ticks of several engines with the same number belong together. A sum has that of its last
+            tick.
+        begin_ns: Begin by the monotonic clock.
+        end_ns: End, which is the next tick's begin.
+        gaps_ns: Time between a sum's begin and end that its ticks do not cover.
         requests: Requests answered well.
-        latency: Their latencies: of a closed loop from the send, of an open loop from the intended send; of a stream to
-            its last chunk with content.
-        service: Of an open loop, their latencies from the actual send; of a closed loop empty, being the same.
-        lag: How late requests were sent, counted when they are sent; waiting for ``max_in_flight`` is none of it.
-        ttft: Of streams that ended well, time to the first chunk with content; to the end where there was none.
-        itl: Of streams, the gaps between such chunks; those of chunks that came in one read are 0.
-        tpot: Of streams that ended well and say that they have two tokens or more, the time from the first chunk with
-            content to the last one, over the tokens but the first.
-        chunks: Of streams, chunks with content that arrived.
-        tokens_beyond_chunks: Of answers that ended, how many tokens they say that they have
-            (``usage.completion_tokens``), less their chunks; it may be below 0.
+        latency: Their latencies: in a closed loop from the send, in an open loop from the intended send; for a stream
+            to its last chunk with content.
+        service: Their latencies from the actual send in an open loop; empty for a closed loop, where they are the same.
+        lag: Delays of sends, counted at the send; a wait for ``max_in_flight`` is not included.
+        ttft: Times to the first chunk with content of streams that ended well; to the end without such a chunk.
+        itl: Gaps between such chunks; 0 for chunks that came in one read.
+        tpot: For streams that ended well and report two tokens or more: the time from the first chunk with content to
+            the last one, over the number of later tokens.
+        chunks: Arrived chunks with content.
+        tokens_beyond_chunks: Reported token counts (``usage.completion_tokens``) of answers that ended, less their
+            chunks; it may be below 0.
         with_usage: Answers with ``usage.completion_tokens``.
-        usage_tokens: The sum of these.
-        good: Answers that met all of the plan's objectives; 0 where it has none.
-        unjudged: Answers of which that is not known, for they do not say how many tokens they have.
-        due: Requests that were due in it; of a closed loop those that were sent.
-        sent: Requests that were sent in it.
-        resent: Requests that were sent once more, on a new connection, for the server had closed the one that it had
-            kept open; they are counted as sent once, and their clocks run from the first send.
+        usage_tokens: Sum of these.
+        good: Answers that met all of the plan's objectives; 0 without objectives.
+        unjudged: Answers whose objectives could not be checked because they told no token count.
+        due: Requests that became due; in a closed loop those that were sent.
+        sent: Requests that were sent.
+        resent: Requests that were sent again on a new connection, because the server had closed the kept-open one. They
+            count as sent once, and their clocks run from the first send.
         held: Requests that had to wait for ``max_in_flight`` before they were sent.
         errors: Failed requests by kind.
-        error_samples: For each kind, the first sight of it in this tick, in words.
+        error_samples: Text of the tick's first error of each kind.
         answers: Distinct good answers, up to a bound.
         unchecked: Good answers beyond that bound, which are not among ``answers``.
-        under_way: Requests under way at its end.
-        in_flight_ns: Sum over all requests of how long they were under way within the tick, so that divided by the
-            tick's length it is the average number under way.
-        untimed_ns: Of that sum, what no latency has: requests that failed in it, and of streams the time from the last
+        under_way: Requests in flight at its end.
+        in_flight_ns: Sum over all requests of their time in flight within the tick. Divided by the tick's length it is
+            the average number in flight.
+        untimed_ns: Part of that sum without a latency: requests that failed, and for streams the time from the last
             chunk with content to the end.
         opening: Slots that were being opened at its end.
-        oldest_opening_ns: How long the oldest of them had been.
-        cpu_ns: CPU time that the engine used in it.
-        oldest_ns: How long the oldest of the requests under way had waited at its end.
-        sending_ns: Sum over the requests whose last byte the kernel took in it, from the begin of their send until
-            then; of a small request that it took at once (see ``engine.http1``) 0. None where the protocol's slots do
-            not time it.
-        receiving_ns: Sum over the answers that were complete in it, from their first bytes seen until their last; of
-            one that came in one piece 0. None as above.
-        late_beats: Of the engine's looks at the clock, one each ``BEAT_NS``, those that came later than its timers and
-            its own work explain: for as large a share of the time it did not run, though it had something to do.
-        late_beats_ns: By how much, in sum; an answer that comes at any time waits for the engine as long as a beat is
-            late on average.
-        users: Of a closed loop how many users there were at its end.
-        host_cores: That the engine may use, with all others on its host; 0 where it does not say.
+        oldest_opening_ns: Time since the oldest of these began to open.
+        cpu_ns: CPU time of the engine.
+        oldest_ns: Longest wait of a request in flight at its end.
+        sending_ns: Sum over the requests whose last byte the kernel took, from the begin of their send until then; 0
+            for a small request that it took at once (see ``engine.http1``). None if the protocol does not time it.
+        receiving_ns: Sum over the answers that were completed, from their first bytes until their last; 0 for an answer
+            in one piece. None likewise.
+        late_beats: Readings of the clock, one each ``BEAT_NS``, that came later than the engine's timers and its own
+            work explain. Their share is the share of the time when the engine was paused.
+        late_beats_ns: Sum of their delays; an answer at a random time waits as long as the average delay.
+        users: Users of a closed loop at its end.
+        host_cores: Cores that the engine may use, with all others on its host; 0 if unknown.
         last: Whether the load has ended with it.
-        course: Of a sum, ``under_way`` of every ``course_every``-th tick in which something was due;
-            ``course_every`` doubles as the sum gets long.
-        workers: Of a tick of several workers, what each of them did, in the order of their parts and without answers;
-            read by ``shares``. It is packed, for a load keeps its ticks, and unpacked they take ten times the memory.
+        course: ``under_way`` of every ``course_every``-th tick of a sum with due requests; ``course_every`` doubles as
+            the sum gets long.
+        workers: Tick of each worker, in the order of their parts and without answers; read by ``shares``. It is packed,
+            because a load keeps its ticks, and unpacked they take ten times the memory.
     """
 
     number: int = 0
@@ -139,12 +138,12 @@ class Tick(msgspec.Struct, tag=True):
 
     @property
     def nanoseconds(self) -> int:
-        """Time that ticks cover, once."""
+        """Time that the ticks cover, overlaps once."""
         return self.end_ns - self.begin_ns - self.gaps_ns
 
     @property
     def seconds(self) -> float:
-        """Time that ticks cover, once; in seconds."""
+        """Time that the ticks cover, overlaps once; in seconds."""
         return self.nanoseconds / 1e9
 
     @property
@@ -154,30 +153,30 @@ class Tick(msgspec.Struct, tag=True):
 
     @property
     def throughput(self) -> float | None:
-        """Requests answered well, a second; None without length."""
+        """Requests answered well a second; None for a zero length."""
         return _over(self.requests, self.seconds)
 
     @property
     def tokens(self) -> int:
-        """Tokens that arrived where every answer said how many it has, else chunks.
+        """Tokens that arrived, if every answer reported its token count, else chunks.
 
-        Of an answer that began before this time, and ends in it, only the correction is in it.
+        An answer that began before this time and ends in it contributes only the correction.
         """
         return max(0, self.chunks + self.tokens_beyond_chunks) if self.tokens_from_usage else self.chunks
 
     @property
     def output_tokens_per_second(self) -> float | None:
-        """Tokens that arrived, a second; None without length, or where only chunks are known."""
+        """Tokens that arrived a second; None for a zero length, or if only chunks are known."""
         return _over(self.tokens, self.seconds) if self.tokens_from_usage and self.tokens else None
 
     @property
     def tokens_from_usage(self) -> bool:
-        """Whether every answer said how many tokens it has; else ``tokens`` are chunks."""
+        """Whether every answer reported its token count; else ``tokens`` are chunks."""
         return self.with_usage >= self.requests > 0
 
     @property
     def in_flight(self) -> float | None:
-        """Requests under way, on average; None without length."""
+        """Average requests in flight; None for a zero length."""
         return _over(self.in_flight_ns, self.nanoseconds)
 
     @property
@@ -191,7 +190,7 @@ COURSE_LENGTH: Final = 256
 HISTOGRAMS: Final = tuple(name for name, kind in Tick.__annotations__.items() if kind == "Histogram")
 
 _AT_THE_END: Final = ("under_way", "opening", "oldest_opening_ns", "oldest_ns", "users")
-"""Said of the end of a tick: over engines they add up, of several ticks the last one's counts."""
+"""Fields on the end of a tick: over engines they add up, over ticks the last one counts."""
 
 _SUMS: Final = tuple(
     name
@@ -206,11 +205,11 @@ _NOTHING: Final = Tick()
 def total(ticks: Iterable[Tick]) -> Tick:
     """Add up ticks, or sums of them, oldest first.
 
-    Engines end a tick not quite together: the longest one's end is in the next one's time, or even beyond it. So time
+    Engines do not end a tick at the same instant: the longest one's end lies in the next one's time, or beyond. So time
     that two of them cover counts once.
 
     Raises:
-        ValueError: One ends before it begins.
+        ValueError: A tick ends before it begins.
     """
     parts = [tick for tick in ticks if tick != _NOTHING]
     if not parts:
@@ -242,24 +241,23 @@ def _course(parts: Sequence[Tick]) -> tuple[tuple[int, ...], int]:
             course += part.course[step - 1 :: step]
         elif part.due and (part.number + 1) % every == 0:
             course.append(part.under_way)
-    # When it gets long, every second one is kept.
+    # A long course keeps every second value.
     while len(course) > COURSE_LENGTH:
         course, every = course[1::2], 2 * every
     return tuple(course), every
 
 
 def together(ticks: Mapping[str, Tick]) -> Tick:
-    """Make one tick of those of several workers for the same time; exact, and it keeps what each of them did.
+    """Combine the ticks of several workers for the same time; exact, and it keeps each worker's own.
 
-    It is as long as they are on average: where clocks went apart, what engines did is still that of one tick each, and
-    not of the time from the first one's begin to the last one's end. Only at the end of a load it lasts as long as the
-    longest.
+    Its length is their average. If clocks drifted apart, each engine's counts still belong to one tick's time, not to
+    the time from the first begin to the last end. Only the last tick of a load is as long as the longest one.
 
     Args:
         ticks: By the workers' names, in the order of their parts.
 
     Raises:
-        ValueError: There are none, or their numbers differ.
+        ValueError: The ticks are missing, or their numbers differ.
     """
     parts = list(ticks.values())
     numbers = {tick.number for tick in parts}
@@ -284,10 +282,10 @@ def together(ticks: Mapping[str, Tick]) -> Tick:
 
 
 def shares(ticks: Iterable[Tick], before: Mapping[str, Tick] | None = None) -> dict[str, Tick]:
-    """Add up what each worker did in ticks, oldest first; empty where one engine alone is at work.
+    """Add up each worker's ticks, oldest first; empty for a single engine.
 
     Args:
-        ticks: As the engines of a load report them.
+        ticks: Ticks from the engines of a load.
         before: Each worker's sum before these.
 
     Raises:
@@ -302,13 +300,13 @@ def shares(ticks: Iterable[Tick], before: Mapping[str, Tick] | None = None) -> d
 
 
 def _added(parts: Sequence[Tick]) -> dict[str, Any]:
-    """Add up all that adds up in the same way over engines and over time."""
+    """Add up all fields that add up both over engines and over time."""
     errors: dict[str, int] = {}
     samples: dict[str, str] = {}
     for part in parts:
         for kind, count in part.errors.items():
             errors[kind] = errors.get(kind, 0) + count
-        # The first sight of each kind is kept.
+        # The first sample of each kind is kept.
         samples = {**part.error_samples, **samples}
     return {
         **{name: sum(getattr(part, name) for part in parts) for name in _SUMS},

@@ -1,4 +1,4 @@
-"""What a URL says of an endpoint."""
+"""Endpoints from URLs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _METHOD: Final = re.compile(r"/[^/?]+/[^/?]+")
 
 
 def authority_of(host: str, port: int) -> str:
-    """Return what a server is called in a request: ``host:port``, an IPv6 address in brackets (RFC 3986, 3.2.2).
+    """Return a server's name in a request: ``host:port``, an IPv6 address in brackets (RFC 3986, 3.2.2).
 
-    Port 0 stands for a Unix socket, whose path is no name of a host.
+    Port 0 means a Unix socket, whose path is not a host's name.
     """
     if not port:
         return "localhost"
@@ -27,7 +27,7 @@ def authority_of(host: str, port: int) -> str:
 
 
 def endpoint_of(url: str, *, stream: bool = False) -> tuple[Endpoint, str]:
-    """Return where a URL points, and the path with its query that is asked for there.
+    """Return the endpoint of a URL, and the path with its query.
 
     ``http`` and ``https`` are HTTP/1.1; ``grpc`` and ``grpcs`` unary calls whose method is the path, such as
     ``grpc://127.0.0.1:8001/inference.GRPCInferenceService/ModelInfer``.
@@ -37,7 +37,7 @@ def endpoint_of(url: str, *, stream: bool = False) -> tuple[Endpoint, str]:
         stream: Whether answers are server-sent events.
 
     Raises:
-        UsageProblem: It is no such URL.
+        UsageProblem: The URL is not of this form.
     """
     try:
         parts = urlsplit(url)
@@ -75,7 +75,7 @@ def endpoint_of(url: str, *, stream: bool = False) -> tuple[Endpoint, str]:
 
 
 def _check_server(url: str, parts: SplitResult) -> None:
-    """Refuse what would be ignored in silence, or can be no server."""
+    """Refuse parts that would be silently ignored, or cannot be a server."""
     if parts.username is not None or parts.fragment:
         raise UsageProblem(
             f"{url!r}: a user or a fragment in a URL is not sent",
@@ -88,7 +88,7 @@ def _check_server(url: str, parts: SplitResult) -> None:
 
 
 def _is_host(name: str, *, in_brackets: bool) -> bool:
-    """Whether it is an address, or can be a name; the engine knows nothing of an address's zone (``%eth0``)."""
+    """Whether it is an address, or can be a name; the engine does not support an address's zone (``%eth0``)."""
     if not in_brackets:
         return _NAME.fullmatch(name) is not None
     try:

@@ -1,6 +1,6 @@
-"""Decides whether a measurement is valid: whether the server, and not the client, was measured.
+"""Decides whether a measurement is valid: that it measured the server, not the client.
 
-What is not known is never taken for good: each check that lacks its numbers says so, as a reason of its own.
+Unknown numbers are never taken for good: each check that lacks its numbers reports that as a reason of its own.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.histogram import Histogram
 
 SATURATED_SHARE: Final = 0.9
-"""Above this share of a core for each process the client measures itself."""
+"""Share of a core for each process above which the client measures itself."""
 
 LATE_SHARE: Final = 0.01
-"""What the client may add: of the time of users, or of the latencies of an open loop; see `late_share_within`."""
+"""Share that the client may add to the time of users, or to the latencies of an open loop; see `late_share_within`."""
 
 WINDOW_LATE_FACTOR: Final = 4.0
-"""So many times as much it may add in one window: to all of the eight or more that make a start that adds half of that
-or less. With the limit of the whole, a host on which the client adds a steady half of it would lose too many windows by
-chance.
+"""Factor of that share for a single window.
+
+A start has eight or more windows, and may add half of the share or less on average. With the limit of the whole, a host
+on which the client adds a steady half of it would lose too many windows by chance.
 """
 
 
 def late_share_within(tolerance: float) -> float:
-    """What the client may add where metrics may get worse by a tolerance: a tenth of it, and `LATE_SHARE` at least.
+    """Share that the client may add if metrics have this tolerance: a tenth of it, and at least `LATE_SHARE`.
 
-    A share that it adds moves a throughput or a latency by that share at most.
+    It moves a throughput or a latency by at most that share.
     """
     return max(LATE_SHARE, tolerance / 10)
 
 
 TIMER_SECONDS: Final = 0.25e-3
-"""Where a send is timed, so much of its mean lag is the timer's: 0.03 to 0.15 ms on idle and on busy hosts."""
+"""Part of the mean lag that comes from the timer, if sends are timed: 0.03 to 0.15 ms on idle and on busy hosts."""
 
 TAIL_SECONDS: Final = 1e-3
-"""The p99 of the lags of an open loop may be as long, or the share of the p99 of its latencies that the
-client may add."""
+"""Longest p99 of an open loop's lags; or else the client's share of the p99 of its latencies."""
 
 ACHIEVED_SHARE: Final = 0.99
-"""Of the requests that were due, so many at least are sent."""
+"""Smallest share of the due requests that must be sent."""
 
 IN_FLIGHT_TOLERANCE: Final = 0.05
-"""How far the average number of requests under way may be from what the latencies say, beyond what the edges of the
-stretch make: there requests are cut, of each no more than about one mean latency."""
+"""Largest deviation of the average requests in flight from the number that latencies imply. Edges of the stretch add to
+it, because they cut requests, each by at most about one mean latency."""
 
 
 LATENCIES_LONG: Final = 20
-"""Of a stretch of fewer mean latencies most may be edges."""
+"""Shortest stretch in mean latencies; of a shorter one most may be edges."""
 
 GROWTH_SHARE: Final = 0.05
 LEAST_COURSE: Final = 20
@@ -69,7 +69,7 @@ OPENING_SECONDS: Final = 1.0
 DISTURBANCES: Final = frozenset(
     {ReasonKind.CLIENT_SATURATED, ReasonKind.CLIENT_LATE, ReasonKind.CLIENT_HELD_UP},
 )
-"""Reasons that may be gone when it is measured again; the others are final."""
+"""Reasons that another measurement may be free of; the others are final."""
 
 
 OF_A_WORKER: Final = frozenset(
@@ -81,13 +81,13 @@ OF_A_WORKER: Final = frozenset(
         ReasonKind.NOTHING_MEASURED,
     }
 )
-"""What shows in a worker's share; the rest is asked of all of the load."""
+"""Reasons that show in a worker's share; the others are checked on the whole load."""
 
 _WORKER: Final = "/worker-"
-"""Stands between a worker's node and its part; see ``load.ray``."""
+"""Separates a worker's node from its part; see ``load.ray``."""
 
 _ANY: Final = 1 - 1e-9
-"""Errors are judged of the whole load."""
+"""Errors are judged on the whole load."""
 
 
 def reasons(
@@ -99,23 +99,23 @@ def reasons(
     allowed_errors: float = 0.0,
     late_share: float = LATE_SHARE,
 ) -> tuple[Reason, ...]:
-    """Return why nothing may be concluded from a measurement; empty if something may.
+    """Return reasons why a measurement proves nothing; empty if it is valid.
 
     Args:
-        totals: What was measured.
+        totals: Sum of the measurement.
         schedule: The load.
         processes: Engines that shared it.
-        cores: That they may use together; None for one each.
+        cores: Cores that they may use together; None for one each.
         allowed_errors: Share of the requests that may fail.
-        late_share: What the client may add.
+        late_share: Share that the client may add.
 
     Raises:
         ValueError: An argument is out of range.
     """
     if processes < 1:
-        raise ValueError(f"one engine at least makes a load, not {processes}")
+        raise ValueError(f"a load needs at least one engine, not {processes}")
     if not 0 <= allowed_errors < 1:
-        raise ValueError(f"the allowed share of errors lies in [0, 1), not at {allowed_errors}")
+        raise ValueError(f"the allowed share of errors must be in [0, 1), not {allowed_errors}")
     at_once = processes if cores is None else min(processes, cores)
     return tuple(_reasons(totals, schedule, processes, at_once=at_once, allowed=allowed_errors, late_share=late_share))
 
@@ -129,18 +129,18 @@ def disturbances(
     cores: int | None = None,
     late_share: float = LATE_SHARE,
 ) -> tuple[Reason, ...]:
-    """Return why a window of a load is to be measured again: the client used up its cores, or was late, in it.
+    """Return reasons why a window of a load is to be measured again: the client used up its cores, or was late, in it.
 
-    Whether it was depends on what the client did, and not on how fast the server was in this window: to drop windows
-    for that would hide what is looked for.
+    These depend on the client, not on the server's speed in this window. To drop windows for their speed would hide
+    regressions.
 
     Args:
-        totals: Of the window.
+        totals: Sum of the window.
         schedule: The load.
-        usual: What the same load came to until now, which tells how long a request usually takes.
+        usual: Sum of the same load so far, which tells the usual length of a request.
         processes: Engines that shared it.
-        cores: That they may use together; None for one each.
-        late_share: What the client may add to the whole load.
+        cores: Cores that they may use together; None for one each.
+        late_share: Share that the client may add to the whole load.
     """
     if totals.nanoseconds <= 0:
         return ()
@@ -210,26 +210,26 @@ def _unknown(totals: Tick, service: Histogram) -> Iterator[Reason]:
 def _saturated(totals: Tick, processes: int) -> Iterator[Reason]:
     share = totals.cpu_seconds / (totals.seconds * processes)
     if share <= 0:
-        yield Reason(ReasonKind.NOT_COUNTED, "the client's CPU time is unknown: it reports none")
+        yield Reason(ReasonKind.NOT_COUNTED, "the client's CPU time is unknown: the engine does not report it")
     elif share > SATURATED_SHARE:
         yield Reason(
             ReasonKind.CLIENT_SATURATED,
             f"client saturated: {_engines(processes)} used {format_fraction(share)} of a core, over"
-            f" {format_fraction(SATURATED_SHARE)}, so it measured itself; share the load:"
-            f" processes={processes + 1}, if there are cores",
+            f" {format_fraction(SATURATED_SHARE)}, so it measured itself. Share the load if the machine has cores:"
+            f" processes={processes + 1}",
         )
 
 
 def _late(totals: Tick, schedule: Schedule, processes: int, usual: Tick, most: float) -> Iterator[Reason]:
-    """Whether the client adds too much to what is measured: by sending late, or by not running when answers come.
+    """Whether the client adds too much to the measurement: by late sends, or by pauses when answers come.
 
-    Its beats come at regular times, so that on average they see what answers see that come at any time: as large a
-    share of the time as beats are late the engine did not run, and an answer waits for it as long as they are late on
-    average (R. W. Wolff, "Poisson arrivals see time averages", Operations Research 30, 1982).
+    Its beats come at regular times, so on average they see the same as answers at random times. The share of late beats
+    is the share of the time when the engine was paused. Their average delay is an answer's average wait (R. W. Wolff,
+    "Poisson arrivals see time averages", Operations Research 30, 1982).
 
-    In a closed loop both are time in which a user is idle for the client, between an answer and the next request. A
-    user waits for one answer at a time, so that no standstill makes users idle for longer than it lasts; of one that
-    only one beat saw no more is known than by how much that was late. In an open loop both are part of the latency.
+    In a closed loop both are idle time of a user, between an answer and the next request. A user waits for one answer
+    at a time, so a pause makes users idle for at most its own length. If only one beat saw a pause, its delay is all
+    that is known of it. In an open loop both are part of the latency.
     """
     answered = usual.latency.mean
     if answered is None or usual.requests == 0:
@@ -240,11 +240,11 @@ def _late(totals: Tick, schedule: Schedule, processes: int, usual: Tick, most: f
     timed = is_open(schedule)
     whole, whose = answered, "latencies"
     if usual.ttft.mean is not None:
-        # It is part of a stream's first token as well, which takes less than the stream.
+        # It is also part of a stream's first token, which takes less than the stream.
         whole, whose = usual.ttft.mean, "times to the first token"
     if isinstance(schedule, (Closed, Steps)):
         timed = schedule.think_seconds > 0
-        # Latencies are not what users wait for alone: connections are opened, and requests fail.
+        # Users wait for more than latencies: connections are opened, and requests fail.
         whole, whose = usual.in_flight_ns / usual.requests / NANOSECONDS + schedule.think_seconds, "the time of users"
         wait = min(wait, still * whole)
     lag = max(0.0, lag - TIMER_SECONDS) if timed else lag
@@ -257,14 +257,14 @@ def _late(totals: Tick, schedule: Schedule, processes: int, usual: Tick, most: f
         yield Reason(ReasonKind.CLIENT_LATE, text)
     else:
         text = (
-            f"client held up: the load engine did not run for {format_fraction(still)} of the time though it had to,"
+            f"client held up: the load engine was paused for {format_fraction(still)} of the time when it had work,"
             f" and so {adds}"
         )
         yield Reason(ReasonKind.CLIENT_HELD_UP, text)
 
 
 def _lag_unknown(totals: Tick) -> Iterator[Reason]:
-    # What waited for max_in_flight need not have a lag.
+    # Requests that waited for max_in_flight need not have a lag.
     if totals.lag.total < totals.sent - totals.held:
         yield Reason(
             ReasonKind.NOT_COUNTED,
@@ -273,9 +273,9 @@ def _lag_unknown(totals: Tick) -> Iterator[Reason]:
 
 
 def _late_tail(totals: Tick, late_share: float) -> Iterator[Reason]:
-    """Whether the slowest hundredth of an open loop's latencies may be so slow for being sent late.
+    """Whether the slowest hundredth of an open loop's latencies may be slow because of late sends.
 
-    It can be only where a hundredth of them was. Of too few requests for a p99 there is none to move.
+    That needs a hundredth of late sends. Too few requests have no p99 that could move.
     """
     lag, latency = (
         totals.lag.known_quantile(0.99),
@@ -292,7 +292,7 @@ def _late_tail(totals: Tick, late_share: float) -> Iterator[Reason]:
 
 def _rate(totals: Tick) -> Iterator[Reason]:
     missing = totals.due - totals.sent
-    # One that is due with the last tick's end may be sent just after it.
+    # A request that is due with the last tick's end may be sent just after it.
     if missing <= max(1, (1 - ACHIEVED_SHARE) * totals.due):
         return
     cause = (
@@ -309,56 +309,55 @@ def _rate(totals: Tick) -> Iterator[Reason]:
 
 
 def _in_flight(totals: Tick, service: Histogram) -> Iterator[Reason]:
-    """Little's law: the number under way is the rate times the time that each is.
+    """Little's law: requests in flight are the rate times the mean time of each.
 
     J. D. C. Little, "A proof for the queuing formula L = lambda W", Operations Research 9 (1961).
     """
     throughput, mean, in_flight = totals.throughput, service.mean, totals.in_flight
     if throughput is None or mean is None or in_flight is None:
         return
-    # So were failed requests, and streams after their last token.
+    # Failed requests, and streams after their last token, were in flight too.
     expected = throughput * mean + totals.untimed_ns / totals.nanoseconds
-    # Both edges cut requests. If the host stands still at one, all under way may be as slow as the slowest that
-    # were answered; a request that is stuck is older than any of these.
+    # Both edges cut requests. If the host pauses at one, all requests in flight may be as slow as the slowest answered
+    # ones. A stuck request is older than any of these.
     edges = max(in_flight * mean, service.slowest_seconds(math.ceil(in_flight))) / totals.seconds
     if expected > 0 and abs(in_flight - expected) <= IN_FLIGHT_TOLERANCE * expected + edges:
         return
     longer = LATENCIES_LONG * mean
     too_short = (
-        f", or {format_seconds(totals.seconds)} are too short for such latencies: measure {format_seconds(longer)} at"
-        " least"
+        f", or {format_seconds(totals.seconds)} are too short for such latencies: measure at least"
+        f" {format_seconds(longer)}"
         if totals.seconds < longer
         else ""
     )
     yield Reason(
         ReasonKind.STUCK_REQUESTS,
-        f"in flight: {in_flight:.4g} requests were under way on average, but {format_rate(throughput)} times"
-        f" {format_seconds(mean)} is {expected:.4g}: requests are stuck (the oldest at the end had waited"
+        f"in flight: {in_flight:.4g} requests were in flight on average, but {format_rate(throughput)} times"
+        f" {format_seconds(mean)} is {expected:.4g}. Requests are stuck (the oldest at the end had waited"
         f" {format_seconds(totals.oldest_ns / 1e9)}){too_short}",
     )
 
 
 def _growing(totals: Tick, schedule: Schedule) -> Iterator[Reason]:
-    """More and more requests under way: what is measured then is for how long."""
+    """Ever more requests in flight: such a measurement depends on its duration."""
     course = totals.course
     if not isinstance(schedule, (Constant, Poisson, Gamma)) or len(course) < LEAST_COURSE:
         return
-    # Averages, because a queue has its moments: of the quarter in the middle and of the last one, 3/8 of the time on.
+    # Averages, because a queue fluctuates: of the middle quarter and of the last one, 3/8 of the time later.
     eighth = len(course) // 8
     middle, end = fmean(course[3 * eighth : 5 * eighth]), fmean(course[-2 * eighth :])
     grown = end - middle
-    # What chance does to a queue is about its square root.
+    # Random fluctuations of a queue are about its square root.
     if grown > GROWTH_SHARE * totals.sent * 3 / 8 and grown > 3 * math.sqrt(middle + 1):
         yield Reason(
             ReasonKind.OVERLOADED,
-            f"overloaded: requests under way grew from {middle:.4g} in the middle to {end:.4g} at the end, so the"
-            " rate is too high for the server, and latencies depend on the duration: lower the rate, or set"
-            " max_in_flight",
+            f"overloaded: requests in flight grew from {middle:.4g} in the middle to {end:.4g} at the end. The rate is"
+            " too high for the server, and latencies depend on the duration: lower the rate, or set max_in_flight",
         )
 
 
 def _without_connection(totals: Tick, schedule: Schedule) -> Iterator[Reason]:
-    """Users who wait for a connection have no request under way, and so no latency."""
+    """Users who wait for a connection have no request in flight, and so no latency."""
     if isinstance(schedule, (Closed, Steps)) and totals.oldest_opening_ns > OPENING_SECONDS * 1e9:
         yield Reason(
             ReasonKind.STUCK_REQUESTS,
@@ -374,22 +373,22 @@ def _engines(processes: int) -> str:
 def share_reasons(
     found: Mapping[str, Tick], schedule: Schedule, *, among: int | None = None, late_share: float = LATE_SHARE
 ) -> tuple[Reason, ...]:
-    """Return why nothing may be concluded from a load, of workers by name: saturated, late, behind, or never answered.
+    """Return reasons why workers, by name, make a load prove nothing: saturated, late, behind, or never answered.
 
-    Of workers named ``NODE/worker-P`` also whether those of one node, of which each may have used little, together used
-    up its cores.
+    For workers named ``NODE/worker-P``, this includes whether those of one node together used up its cores, even if
+    each used little.
 
     Args:
-        found: What each did.
+        found: Sum of each worker.
         schedule: The load that they shared.
-        among: Cores that they share; None for one each. Workers that share fewer cores than they are cannot use one
-            each, so that none of them shows by itself that they are saturated; that shows in the whole.
-        late_share: What each may add.
+        among: Cores that they share; None for one each. If workers outnumber the cores, none of them can show a
+            saturated core by itself; that shows in the whole.
+        late_share: Share that each may add.
     """
     found_reasons: list[Reason] = []
     for name, totals in found.items():
         if not (totals.sent or totals.due or totals.error_count or totals.opening):
-            # Of a few requests over many workers some get none.
+            # With a few requests over many workers some get none.
             continue
         kinds = OF_A_WORKER - ({ReasonKind.CLIENT_SATURATED} if among is not None and among < len(found) else set())
         found_reasons += [
@@ -408,11 +407,11 @@ def _saturated_nodes(found: Mapping[str, Tick], among: int | None) -> Iterator[R
             nodes.setdefault(node, []).append(totals)
     for node, workers in nodes.items():
         cores = max(totals.host_cores for totals in workers)
-        # Workers with a core for each show it by themselves, and those that share all of this host in the whole.
+        # Workers with a core each show it by themselves, and those that share all of this host show it in the whole.
         if len(workers) <= max(1, cores) or (among is not None and among <= cores):
             continue
         if not cores:
-            yield Reason(ReasonKind.NOT_COUNTED, f"cores of {node} unknown: its {len(workers)} workers report none")
+            yield Reason(ReasonKind.NOT_COUNTED, f"cores of {node} unknown: {len(workers)} workers do not report them")
             continue
         used = sum(totals.cpu_seconds for totals in workers)
         offered = cores * max(totals.seconds for totals in workers)
@@ -427,5 +426,5 @@ def _saturated_nodes(found: Mapping[str, Tick], among: int | None) -> Iterator[R
 
 
 def one_line(text: str) -> str:
-    """Make a line of a text that may hold what a server sent: no line breaks, no escape sequences of a terminal."""
+    """Make a line of a text that may hold a server's bytes: without line breaks and terminal escape sequences."""
     return "".join(sign if sign.isprintable() else ascii(sign)[1:-1] for sign in " ".join(text.split()))

@@ -14,24 +14,25 @@ from pytest_gpuserve.measure.objectives import Objectives  # noqa: TC001 -- as b
 LENGTH: Final = struct.Struct("<I")
 
 MAX_MESSAGE_BYTES: Final = 1 << 26
-"""Several times what a tick can hold; a greater announced length is no tick, and not to be waited for."""
+"""Longest message, several times the largest tick; a longer announced length is an error."""
 
 BEAT_NS: Final = 5_000_000
-"""How often an engine looks whether it is still running: one beat is 1 % of a window of half a second."""
+"""Interval in which an engine reads the clock to notice its own pauses: one beat is 1 % of a window of half a
+second."""
 
 OPENS: Final = -1
-"""In place of a pause: a payload begins a conversation."""
+"""Replaces a pause: the payload begins a conversation."""
 
 UNWRITTEN: Final = b"\xed\xff"
-"""Fills outputs in shared memory that no server has written: as floats of any width it is NaN, as the length of a
-string 4 GB, and as integers nothing that models like to say, such as -1 or the greatest."""
+"""Bytes of outputs in shared memory that were not written. As floats of any width they are NaN, as a string's length 4
+GB, and as integers a value that models rarely return, unlike -1 or the largest one."""
 
 
 class Tls(msgspec.Struct, frozen=True):
-    """How a TLS connection is made.
+    """Settings of a TLS connection.
 
     Args:
-        server_name: Whom the certificate must name, and what is asked for by SNI.
+        server_name: Name that the certificate must have, also sent by SNI.
         ca_file: Certificates to trust instead of the system's; empty for those.
     """
 
@@ -40,16 +41,16 @@ class Tls(msgspec.Struct, frozen=True):
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """Where the server listens, and its protocol.
+    """Address of the server, and its protocol.
 
     Args:
-        protocol: ``http`` (HTTP/1.1), ``sse`` (HTTP/1.1 whose answers are server-sent events) or ``grpc`` (unary
-            calls on HTTP/2).
+        protocol: ``http`` (HTTP/1.1), ``sse`` (HTTP/1.1 with answers as server-sent events) or ``grpc`` (unary calls on
+            HTTP/2).
         host: Name or address, or the path of a Unix socket.
         port: Its port; 0 for a Unix socket.
-        tls: None for plain TCP.
-        rpc: Of ``grpc`` the full method, such as ``/inference.GRPCInferenceService/ModelInfer``.
-        authority: Of ``grpc`` what the server is called.
+        tls: TLS settings; None for plain TCP.
+        rpc: Full method for ``grpc``, such as ``/inference.GRPCInferenceService/ModelInfer``.
+        authority: Name of the server for ``grpc``.
     """
 
     protocol: Literal["http", "sse", "grpc"]
@@ -61,29 +62,29 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """The load, as it is sent to an engine.
+    """The load of an engine, as it is sent.
 
     Args:
-        endpoint: Where it goes.
-        payloads: The serialised requests that rotate. Of each either one form, or one for every slot (requests under
-            way at the same time), where a slot has a place of its own in shared memory for its answer.
-        schedule: When they are sent.
-        tick_ns: How often the engine reports.
-        timeout_ns: After which an unanswered request, or connection attempt, is an error.
-        head: Whether an answer has no body though it announces one (a HEAD request).
-        seed: Of the schedule and of the rotation.
+        endpoint: Address of the server.
+        payloads: The serialised requests, which rotate. Each has either one form, or one for every slot (requests in
+            flight at the same time), if slots have their own places in shared memory for answers.
+        schedule: When requests are sent.
+        tick_ns: Interval of the engine's reports.
+        timeout_ns: Age at which an unanswered request, or connection attempt, is an error.
+        head: Whether an answer has no body although it announces one (a HEAD request).
+        seed: Seed of the schedule and of the rotation.
         shuffled: Whether payloads rotate in a seeded order instead of in turn.
-        requests: After so many, over all engines, the load ends; None for no end.
-        nanoseconds: After so long the load ends; None for no end.
-        part: Which of the engines that share this load it is.
-        parts: How many there are.
-        numbers_before_end: Of each payload how many bytes before its end the place of its number begins
-            (``request.NUMBER_PLACE``); 0 where it has none. Empty where none has one.
-        pauses_ns: Of each payload how long its user pauses before it, after the answer to the payload before it in the
-            same conversation; ``OPENS`` where it begins one. Empty where there are no conversations: a closed loop has.
-        keep_answers: Whether answers are reported: ``all``, ``some`` (up to bounds that disturb nothing) or ``none``.
-        outputs: A shared-memory file of which each slot's answer is read, and how; None where answers carry their data.
-        objectives: By which answers are counted as good; None for no count.
+        requests: Number of requests, over all engines, that ends the load; None for no limit.
+        nanoseconds: Time that ends the load; None for no limit.
+        part: Number of this engine among those that share the load.
+        parts: Number of engines.
+        numbers_before_end: For each payload the distance of its number's place (``request.NUMBER_PLACE``) from its end,
+            in bytes; 0 without a number. Empty if none has one.
+        pauses_ns: For each payload the pause of its user after the previous answer of the conversation; ``OPENS`` for
+            the first one of a conversation. Empty without conversations, which need a closed loop.
+        keep_answers: Which answers are reported: ``all``, ``some`` (up to bounds that disturb nothing) or ``none``.
+        outputs: Shared-memory file and layout of each slot's answer; None if answers carry their data.
+        objectives: Objectives of good answers; None for no count.
     """
 
     endpoint: Endpoint
@@ -106,10 +107,10 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 class Outputs(msgspec.Struct, frozen=True):
-    """Where the server leaves its answers in shared memory.
+    """Place of the server's answers in shared memory.
 
     Args:
-        file: Under ``/dev/shm``.
+        file: Name under ``/dev/shm``.
         slot_bytes: Each slot's share, one after the other.
     """
 
@@ -118,22 +119,22 @@ class Outputs(msgspec.Struct, frozen=True):
 
 
 def unwritten(byte_size: int) -> bytes:
-    """What so many bytes of a place hold that no server has written."""
+    """Content of this many bytes of a place that was not written."""
     return (UNWRITTEN * (byte_size // len(UNWRITTEN) + 1))[:byte_size]
 
 
 class Ready(msgspec.Struct, frozen=True, tag=True):
-    """The engine can begin."""
+    """Report that the engine can begin."""
 
 
 class Begin(msgspec.Struct, frozen=True, tag=True):
-    """When all engines begin, by the monotonic clock, which is one for all processes of a host."""
+    """Begin of all engines, by the monotonic clock, which all processes of a host share."""
 
     at_ns: int
 
 
 class Again(msgspec.Struct, frozen=True, tag=True):
-    """End the load with the answers to what is under way, and begin anew in the same process with this seed."""
+    """Order to end the load after the answers to requests in flight, and to begin anew with this seed."""
 
     seed: int
 

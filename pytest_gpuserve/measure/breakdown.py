@@ -74,7 +74,7 @@ def breakdown_of(summary: Summary, counters: Counters | None, client: Client) ->
             "the latency of an open loop cannot be broken down: it contains the wait of requests in the client",
             remedies=["load(..., concurrency=...)"],
         )
-    stages = {} if counters is None else _asked(counters).stages
+    stages = {} if counters is None else _requested(counters).stages
     names = (QUEUE, f"{PER_REQUEST}input", f"{PER_REQUEST}infer", f"{PER_REQUEST}output")
     missing = [name for name in names if name not in stages or not stages[name].count]
     if missing:
@@ -103,7 +103,7 @@ def breakdown_of(summary: Summary, counters: Counters | None, client: Client) ->
     )
 
 
-def _asked(counters: Counters) -> Counters:
+def _requested(counters: Counters) -> Counters:
     """Counters of the model that requests name: of a whole ensemble, not of the batching model inside it."""
     time = counters.stages.get(SERVER)
     alike: Iterable[Counters] = (part for part in counters.parts.values() if part.stages.get(SERVER) == time)
@@ -149,7 +149,6 @@ class Profile:
         tokens: Tokens of an average answer; None likewise.
         cached_share: Share of the prompt tokens that came from the prefix cache.
         preemptions: Preemptions of sequences in 1000 requests.
-        preemptions: Of sequences, in 1000 requests.
     """
 
     mean_seconds: float

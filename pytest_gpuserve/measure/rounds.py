@@ -75,7 +75,7 @@ def _cold_starts(rounds: Sequence[Round], arm: Arm) -> list[float]:
 
 def demand_own_gpu(metric: Metric, rounds: Sequence[Round]) -> None:
     """Raise `NotMeasured` for a metric of the whole GPU if two servers shared it."""
-    if metric.name in OF_ONE_SERVER and not all(measured.by_turns for measured in rounds):
+    if metric.name in OF_ONE_SERVER and not all(measured.one_at_a_time for measured in rounds):
         raise NotMeasured(
             f"{metric.name} is not known for either server: both were on the GPU at the same time",
             remedies=["start them alternately: @pytest.mark.gpuserve(one_at_a_time=True)"],
@@ -199,8 +199,8 @@ class Round:
         first: The server that was started first.
         sides: Further record of each server.
         at: Begin, ISO 8601 in UTC.
-        by_turns: Whether only one server ran at a time; then each window has a fresh start, and each block is a round
-            of its own.
+        one_at_a_time: Whether only one server ran at a time; then each window has a fresh start, and each block is a
+            round of its own.
         together: Whether both servers started at the same time, so that the time of a start is unknown.
         rejected: Number of blocks that were thrown away for a disturbance, never for the numbers in them.
         foreign_cores: Most cores that other processes took during a block.
@@ -211,7 +211,7 @@ class Round:
     first: Arm
     sides: Mapping[Arm, ArmResult]
     at: str
-    by_turns: bool = False
+    one_at_a_time: bool = False
     together: bool = False
     rejected: int = 0
     foreign_cores: float = 0.0
@@ -224,10 +224,10 @@ class Round:
     def session(self, arm: Arm) -> Session:
         """One server's part of the round, in the form of a load that was measured alone.
 
-        If both servers were on a GPU at the same time, its memory is not known for either of them.
+        If both servers were on a GPU at the same time, its memory is unknown for both.
         """
         side, windows = self.sides[arm], self.windows(arm)
-        if not self.by_turns:
+        if not self.one_at_a_time:
             windows = tuple(
                 window if window.gpus is None else replace(window, gpus=replace(window.gpus, memory_bytes=None))
                 for window in windows

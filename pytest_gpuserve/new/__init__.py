@@ -1,1 +1,1 @@
-"""A start made for the user: a suite for an app, written after the app has answered once."""
+"""Scaffold of a suite for an app, written after the app has answered once."""

@@ -47,15 +47,15 @@ def _parser() -> argparse.ArgumentParser:
         epilog="Exit status: 0, or 2 where the app cannot be used or does not answer. Files that exist are left alone.",
     )
     parser.add_argument("app", nargs="?", type=Path, help="an app's file, or the folder of Triton's model repository")
-    parser.add_argument("--name", help="of the suite (default: that of the file)")
+    parser.add_argument("--name", help="name of the suite (default: that of the file)")
     for name in ("--method", "--path"):
         parser.add_argument(name, help="of the request")
     parser.add_argument("--body", metavar="TEXT|@FILE", help="of the request")
     parser.add_argument("--header", action="append", default=[], metavar="'NAME: VALUE'", help="of the request")
-    parser.add_argument("--model", help="of a pytriton app: the model that is asked")
+    parser.add_argument("--model", help="pytriton app: the model of the request")
     parser.add_argument("--python", metavar="EXE", help="the interpreter that has the server's library")
-    parser.add_argument("--gpu-runner", metavar="LABELS", help="of a GPU runner to gate on, such as self-hosted,gpu")
-    parser.add_argument("--gpu", metavar="NAME", help="of that runner, as its doctor names it, such as T4")
+    parser.add_argument("--gpu-runner", metavar="LABELS", help="labels of a GPU runner, such as self-hosted,gpu")
+    parser.add_argument("--gpu", metavar="NAME", help="GPU of that runner, as its doctor names it, such as T4")
     parser.add_argument("--start-timeout", type=float, default=120.0, metavar="SECONDS", help="until its first answer")
     return parser
 
@@ -79,7 +79,7 @@ def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
         body = read_bytes(Path(given.body[1:]), "--body") if given.body.startswith("@") else given.body.encode()
 
     def over(default: Request) -> Request:
-        """What the user says goes before what the app's kind suggests; a body is JSON only where it looks like it."""
+        """The user's values override those for the app's kind; a body is JSON only if it looks like it."""
         sent = default.body if body is None else body
         is_json = sent and (body is None or body.lstrip()[:1] in {b"{", b"["})
         known = (default.headers or {"Content-Type": "application/json"}) if is_json else {}
@@ -90,7 +90,7 @@ def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
     with tempfile.TemporaryDirectory(prefix="gpuserve-new-") as folder:
         log = Path(folder) / "server.log"
         asked = ask(app, over, given.path, log=log, python=python, timeout=given.start_timeout)
-    # Only now: an app that does not answer leaves nothing behind.
+    # Only now: an app that does not answer leaves no files.
     runner = (given.gpu_runner, given.gpu) if given.gpu else None
     written, left = write_missing(suite_files(app, asked, root=root, python=given.python or "", runner=runner))
     request, (answer, _) = asked.request, asked.answers

@@ -1,4 +1,4 @@
-"""What an app is, by its source alone, and what it answers when it is started once."""
+"""An app's kind, from its source alone, and its answer to one request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.new.openapi import told_request
 from pytest_gpuserve.plugin.server_factory import ServerFactory
 from pytest_gpuserve.servers.instance import started
-from pytest_gpuserve.servers.triton_api import ask_triton, choose_roles, read_configs
+from pytest_gpuserve.servers.triton_api import choose_roles, query_triton, read_configs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ class App:
     Args:
         kind: The fixture's name without ``_server``.
         name: Name of the suite.
-        place: Its file or folder; of a command the folder in which it runs.
+        place: Its file or folder; for a command its working folder.
         argv: The command.
         model: The model that pytriton binds.
         target: The ASGI app that uvicorn imports, such as ``main:app``.
@@ -69,7 +69,7 @@ def recognise(place: Path) -> App:
             return App("triton", suite_name(place.name), place)
         raise UsageProblem(f"{place} is not a model repository", found="it has no */config.pbtxt")
     if not place.is_file():
-        raise UsageProblem(f"there is no app {place}", remedies=["name a file or a model repository"])
+        raise UsageProblem(f"the app {place} does not exist", remedies=["name a file or a model repository"])
     source = place.read_text(errors="replace")
     kinds = sorted({*_IMPORTS.findall(source)})
     asgi = _ASGI.search(source)
@@ -89,7 +89,7 @@ def recognise(place: Path) -> App:
 
 
 def recognise_command(argv: Sequence[str], folder: Path) -> App:
-    """Take a command for a server; its Python is the interpreter of the tests."""
+    """Make an app of a command; the interpreter of the tests replaces its Python."""
     words = list(argv)
     target = next((word for word in words if "uvicorn" in words and re.fullmatch(r"[\w.]+:\w+", word)), "")
     script = next((word for word in words if word.endswith(".py")), words[0])
@@ -100,7 +100,7 @@ def recognise_command(argv: Sequence[str], folder: Path) -> App:
 
 
 def suite_name(text: str) -> str:
-    """A name that is one in Python, and a file's."""
+    """A name that is valid in Python and for a file."""
     name = re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")
     return name if name.isidentifier() and not keyword.iskeyword(name) else f"app_{name}".rstrip("_")
 
@@ -117,9 +117,9 @@ class Exchange:
 def ask(
     app: App, given: Callable[[Request], Request], path: str | None, *, log: Path, python: str | None, timeout: float
 ) -> Exchange:
-    """Start an app, ask it what ``given`` makes of the request that its kind suggests, and end it.
+    """Start an app, send it the request that ``given`` makes from the one for its kind, and end it.
 
-    ``path`` is the only one that an ASGI app may suggest. Raises GpuserveError if the app cannot be described as a
+    An ASGI app may suggest only ``path``. Raises GpuserveError if the app cannot be described as a
     server, does not start, or does not answer with 2xx.
     """
     suggested, untold = _FIRST.get(app.kind), ""
@@ -127,10 +127,10 @@ def ask(
         handle = _describe(app, log=log, python=python, timeout=timeout)
         if suggested is None:
             with handle.get("/v2/health/ready").started() as running:
-                # A server of several models, none of which is an ensemble, has no default.
+                # A server of several models without an ensemble has no default.
                 roles = partial(choose_roles, read_configs(running.site), model=None, asked=None)
                 model = f"/v2/models/{quote(handle.kind.default_model or roles().asked, safe='')}"
-                return _exchange(handle, given(triton_request(model, ask_triton(running.site, model))), running)
+                return _exchange(handle, given(triton_request(model, query_triton(running.site, model))), running)
         if app.target:
             importing = partial(told_request, python=python or sys.executable, log=log.with_name("import.log"))
             told, untold = importing(app.target, path, app.place, timeout=timeout)
@@ -173,7 +173,7 @@ def _describe(app: App, *, log: Path, python: str | None, timeout: float) -> Ser
 
     servers = ServerFactory(lambda _: starter, str)
     if app.kind == "pytriton" and not app.model:
-        raise UsageProblem(f"{app.place} binds no model by a literal name", remedies=["--model=NAME"])
+        raise UsageProblem(f"{app.place} does not bind a model by a literal name", remedies=["--model=NAME"])
     more: Any = {"command": {"cwd": app.place}, "pytriton": {"model": app.model}}.get(app.kind, {})
     describe: Callable[..., ServerHandle] = getattr(servers, app.kind)
     return describe(app.argv or app.place, python=python, start_timeout=timeout, **more)

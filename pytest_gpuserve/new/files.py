@@ -46,7 +46,7 @@ def suite_files(
     if answer == another:
         constants.append(constant("ANSWER", answer))
         parts.append("expect=ANSWER")
-        doc = "Each answer is the one that was there when this test was written."
+        doc = "Each answer must equal the one recorded when this test was written."
     elif fields:
         constants.append(f"FIELDS = {fields!r}")
         parts.append("expect=lambda body: json.loads(body).keys() >= {*FIELDS}")
@@ -78,9 +78,9 @@ def workflow_files(suite: str, install: str, runner: tuple[str, str] | None) -> 
     """The workflows of a suite by their names; those of a GPU runner gate all suites of the repository.
 
     Args:
-        suite: Its name.
+        suite: Name of the suite.
         install: The requirements for pip, as words of a shell.
-        runner: Labels of a GPU runner, separated by commas, and its GPU's name; None measures on a host of GitHub's.
+        runner: Labels of a GPU runner, separated by commas, and its GPU's name; None measures on a host of GitHub.
     """
     words = {"NAME": suite, "INSTALL": install}
     if runner is None:
@@ -98,7 +98,7 @@ def _filled(template: str, words: Mapping[str, str]) -> str:
 
 
 def write_missing(files: Mapping[Path, bytes]) -> tuple[list[Path], list[Path]]:
-    """Write the files that do not exist; return those, and the others. Raises UsageProblem where one cannot be."""
+    """Write the files that do not exist; return those, and the others. Raises UsageProblem if one cannot be written."""
     left = [path for path in files if path.exists()]
     written = [path for path in files if path not in left]
     for path in written:
@@ -111,7 +111,7 @@ def write_missing(files: Mapping[Path, bytes]) -> tuple[list[Path], list[Path]]:
 
 
 def _fields(answer: bytes) -> set[str]:
-    """The names in a JSON object; none in anything else."""
+    """Field names of a JSON object; empty for any other answer."""
     try:
         found = json.loads(answer)
     except ValueError:
@@ -120,12 +120,12 @@ def _fields(answer: bytes) -> set[str]:
 
 
 def variable_of(header: str) -> str:
-    """The variable that a written test takes a secret header's value from."""
+    """Variable with a secret header's value for a written test."""
     return header.upper().replace("-", "_")
 
 
 def _headers(headers: Mapping[str, str]) -> str:
-    """Headers as source; a secret does not go into a file that is committed."""
+    """Headers as source; secrets do not go into a committed file."""
     secrets = secret_headers(headers)
     entries = (
         f"{json.dumps(name)}: " + (f'os.environ["{variable_of(name)}"]' if name in secrets else json.dumps(value))
@@ -135,7 +135,7 @@ def _headers(headers: Mapping[str, str]) -> str:
 
 
 def _arguments(app: App, root: Path, folder: Path, python: str) -> str:
-    """Of the fixture, with paths relative to the suite's folder."""
+    """Arguments of the fixture, with paths relative to the suite's folder."""
     if "/" in python and not Path(python).is_absolute():
         python = Path(relpath(root / python, folder)).as_posix()
     place = json.dumps(Path(relpath(app.place, folder)).as_posix())

@@ -1,4 +1,4 @@
-"""The request that an ASGI app tells: by its OpenAPI schema, else by its routes."""
+"""Request for an ASGI app, made from its OpenAPI schema or, without one, from its routes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ try:
         file.write(text)
 except BaseException as problem:
     print(f"{type(problem).__name__}: {problem}".splitlines()[0], flush=True)
-os._exit(0)  # whatever threads the app has started
+os._exit(0)  # even if threads of the app still run
 """
 
 
@@ -102,7 +102,7 @@ _FORMATS: Final = {
 
 
 def example(part: Mapping[str, Any], schemas: Mapping[str, Any], inside: tuple[str, ...] = ()) -> object:
-    """A value that a JSON schema allows: the one that it tells, else a small one with the required fields.
+    """Return a value that a JSON schema allows: its example, else a small value with the required fields.
 
     A schema that contains itself ends at a list or a choice; ``inside`` has the references that led here.
     """

@@ -1,6 +1,6 @@
 """The pytest plugin: options, markers, fixtures, and the session that is made when a test measures.
 
-Nothing heavy is imported here: a project that uses none of our fixtures pays for 20 small modules, and no library.
+Heavy modules are not imported here: a project without our fixtures pays for 20 small modules, and no library.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ DOCS: Final = Path(__file__).parents[1] / "docs"
 """Folder of the pages."""
 
 NO_NAME: Final = ("auto", "cpu")
-"""Values of ``--gpu`` that name no GPU."""
+"""Values of ``--gpu`` that do not name a GPU."""
 
 TELLS_ONLY: Final = ("collectonly", "help", "markers", "showfixtures", "show_fixtures_per_test", "cacheshow")
-"""pytest's options with which no test is run."""
+"""pytest's options that run no test."""
 
 REFUSED: Final = pytest.StashKey[str]()
-"""Of a worker of pytest-xdist: a user's mistake that it has found. Raised there, it would look like a crash."""
+"""Key for a user's mistake in a worker of pytest-xdist, which would look like a crash if raised there."""
 
 UNDER_XDIST: Final = (
     "a measuring test cannot run under pytest-xdist, whose workers would measure each other: run it with -n0, and one"
@@ -91,13 +91,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
-    """Declare the hooks that we offer; and register, before others can, what looks at the tests before they do."""
+    """Declare our hooks, and register early the plugin that has to see the tests first."""
     pluginmanager.add_hookspecs(hookspecs)
     pluginmanager.register(PublishedSizes())
 
 
 def pytest_gpuserve_distributions() -> Sequence[str]:
-    """Name those of the servers that we know."""
+    """Name the distributions of the servers that we know."""
     from pytest_gpuserve.device import DEFAULT_DISTRIBUTIONS
 
     return DEFAULT_DISTRIBUTIONS
@@ -105,7 +105,7 @@ def pytest_gpuserve_distributions() -> Sequence[str]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> int | None:
-    """Say where the pages are, where that is all that was asked."""
+    """Print the folder of the pages if ``--gpuserve-docs`` is given."""
     if not config.option.gpuserve_docs:
         return None
     print(DOCS)  # noqa: T201 -- an answer on the command line
@@ -125,7 +125,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Refuse a device that was asked for by name and is not there, before a long collection."""
+    """Refuse a named device that is absent, before a long collection."""
     config = session.config
     if is_worker(config) or config.option.collectonly:
         return
@@ -138,13 +138,13 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: Sequence[pytest.Item]) -> None:
-    """Remember what there was before any selection, for what a deselected test uses is not unused."""
+    """Remember the tests before any selection, because entries of deselected tests are not unused."""
     config.stash[COLLECTED] = {item.nodeid for item in items}
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Check the markers, and make the session object if a test needs it; first, so that it can add to the header."""
+    """Check the markers, and make the session object if needed; runs first, so that it can add to the header."""
     try:
         _make_session(session)
     except pytest.UsageError as problem:
@@ -174,7 +174,7 @@ def _make_session(session: pytest.Session) -> None:
 def pytest_gpuserve_refuse(item: pytest.Item) -> None:
     """Refuse to measure beside other workers of pytest-xdist; tests that do not measure run there.
 
-    Apart from the wrapper, in which no error may arise before the other wrappers have begun.
+    This is not part of the wrapper, which must not raise before the other wrappers have begun.
     """
     if not is_worker(item.config):
         return
@@ -187,10 +187,10 @@ def pytest_gpuserve_refuse(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup() -> Generator[None, object, object]:
-    """Show our errors in fixtures as what they say, without a traceback through our code.
+    """Show our errors in fixtures by their text, without a traceback through our code.
 
-    pytest keeps the error of a fixture for all tests of its scope and raises it anew in each: where the fixture is set
-    up, only the first of them would be seen to.
+    pytest keeps the error of a fixture for all tests of its scope and raises it again in each. A wrapper around the
+    fixture's setup would handle only the first of them.
     """
     try:
         return (yield)

@@ -1,4 +1,4 @@
-"""Which code on the stack is the user's: what hides from pytest's tracebacks is not."""
+"""The user's code on the stack: functions that are hidden from pytest's tracebacks do not belong to it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def calling_file() -> Path:
-    """The file that calls: that of the nearest function that does not hide, by ``__tracebackhide__``."""
+    """File of the nearest calling function that is not hidden by ``__tracebackhide__``."""
     frame: FrameType = sys._getframe(1)  # noqa: SLF001 -- the public way (inspect.stack) reads every file on the stack
     while _hides(frame) and frame.f_back is not None:
         frame = frame.f_back
@@ -25,7 +25,7 @@ def calling_file() -> Path:
 
 
 def located(problem: GpuserveError) -> str:
-    """The text of an error, with the line of the user's code that led to it."""
+    """Text of an error, with the line of the user's code that led to it."""
     others = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), "<")
     for frame, line in reversed(list(traceback.walk_tb(problem.__traceback__))):
         name = frame.f_code.co_filename
@@ -35,5 +35,5 @@ def located(problem: GpuserveError) -> str:
 
 
 def _hides(frame: FrameType) -> bool:
-    """As pytest decides it: of a function, or of all functions of a module."""
+    """Whether a function or its module is hidden, by pytest's rule."""
     return bool(frame.f_locals.get("__tracebackhide__") or frame.f_globals.get("__tracebackhide__"))

@@ -1,4 +1,4 @@
-"""What is known of tests once they are collected: their ids, and which of them measure."""
+"""Facts about collected tests: their ids, and which of them measure."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 def all_was_run(session: pytest.Session) -> bool:
-    """Whether an entry that nothing asked for is really unused: nothing was selected, failed or cut short.
+    """Whether an unrequested entry is really unused: the run had no selection, failure or early end.
 
-    Published sizes that were left out do not count as a selection of the user's; see `asking_tests`.
+    Left out published sizes are not a selection by the user; see `all_tests`.
     """
-    kept = {item.nodeid for item in asking_tests(session)}
+    kept = {item.nodeid for item in all_tests(session)}
     selected = session.config.stash.get(COLLECTED, set()) - kept or any("::" in t for t in session.config.args)
     return not selected and not session.testsfailed and not session.shouldstop
 
 
-def asking_tests(session: pytest.Session) -> Sequence[pytest.Item]:
-    """The tests of a run and the published sizes that were left out, whose entries ``--gpuserve-full`` uses."""
+def all_tests(session: pytest.Session) -> Sequence[pytest.Item]:
+    """Tests of a run and the published sizes that were left out, whose entries ``--gpuserve-full`` uses."""
     return (*session.items, *session.config.stash.get(LEFT_OUT, ()))
 
 
@@ -37,11 +37,11 @@ def settle_unused(
     remove: bool,
     note: Callable[[str], None],
 ) -> None:
-    """Tell which entries of the baseline files of a run nothing asked for, or remove them.
+    """Report unused entries of a run's baseline files, or remove them.
 
     Args:
-        items: Its tests, with the published sizes that were left out.
-        measurements: What they measured, by their ids.
+        items: Tests of the run, with the published sizes that were left out.
+        measurements: Measurements by test id.
 
     Raises:
         BaselineUnusable: A file cannot be read or written.
@@ -50,7 +50,7 @@ def settle_unused(
     for measured in measurements.values():
         for measurement in measured:
             used.setdefault(measurement.baseline_key.path, set()).add(measurement.baseline_key.entry)
-    # A test that was skipped before it measured, or left out, leaves its file undecided.
+        # A test that was skipped before it measured, or left out, leaves its file undecided.
     for item in items:
         if measures(item) and not measurements.get(item.nodeid):
             used.pop(baseline_store.key_of(item.nodeid, "").path, None)
@@ -64,17 +64,17 @@ def settle_unused(
 
 
 COLLECTED: Final = pytest.StashKey[set[str]]()
-"""Ids of all tests that were collected, before any selection."""
+"""Ids of all collected tests, before any selection."""
 
 LEFT_OUT: Final = pytest.StashKey[tuple[pytest.Item, ...]]()
 """Tests of published sizes, which pytest-gpuserve deselected itself."""
 
 MEASURING: Final = "_gpuserve_measuring"
-"""A fixture that every measuring fixture of ours depends on. pytest lists it among a test's fixtures exactly if the
-test's ``load`` is ours: a project may well have a fixture of that name of its own."""
+"""Base fixture of all measuring fixtures. pytest lists it among a test's fixtures only if the test's ``load`` is ours,
+not a fixture of that name in the project."""
 
 NEEDS_DEVICE: Final = "_gpuserve_session"
-"""The same for fixtures that need to know the device."""
+"""Base fixture of the fixtures that need the device's name."""
 
 
 def is_worker(config: pytest.Config) -> bool:
@@ -83,10 +83,10 @@ def is_worker(config: pytest.Config) -> bool:
 
 
 def measures(item: pytest.Item) -> bool:
-    """Whether a test measures, so that the device must be ours alone."""
+    """Whether a test measures, so that it needs the device for itself."""
     return MEASURING in getattr(item, "fixturenames", ())
 
 
 def needs_device(item: pytest.Item) -> bool:
-    """Whether a test needs to know the device."""
+    """Whether a test needs the device's name."""
     return NEEDS_DEVICE in getattr(item, "fixturenames", ())

@@ -1,4 +1,4 @@
-"""How long a run is likely to take, by what its tests took in earlier runs on this device."""
+"""Estimated duration of a run, from the durations of its tests in earlier runs on this device."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ COMPARES: Final = frozenset({"baseline", "duel"})
 """Fixtures of a test that compares."""
 
 WORTH_KEEPING_SECONDS: Final = 0.1
-"""A test that is over sooner and compares nothing is not remembered."""
+"""A test without a comparison is remembered only if it takes longer than this."""
 
 UNKNOWN_SECONDS: Final = 30.0
-"""A test that compares takes so long on two cores, with its share of the others, where no earlier run tells."""
+"""Assumed duration of a new comparing test on two cores, with its share of the others."""
 
 
 class Durations:
     """Seconds of tests, kept in pytest's cache.
 
     Args:
-        config: The run's configuration.
+        config: Configuration of the run.
         mode: Key of runs that take the same time, such as ``cpu NOTHING``.
     """
 
@@ -41,7 +41,7 @@ class Durations:
         self._now[report.nodeid] = self._now.get(report.nodeid, 0.0) + report.duration
 
     def keep(self) -> None:
-        """Write them for the next run; a test that was not run keeps its own."""
+        """Write the durations for the next run; a test that was not run keeps its own."""
         if self._cache is not None and self._now:
             now = {nodeid: round(seconds, 1) for nodeid, seconds in self._now.items()}
             known = {**self._kept, **now}
@@ -66,5 +66,5 @@ class Durations:
         if not compare:
             return ""
         about = f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
-        guess = "" if known else " (a guess: there was no run on this device yet)"
+        guess = "" if known else " (a guess, without an earlier run on this device)"
         return f"comparisons of {compare} test{'' if compare == 1 else 's'}, about {about}{guess}"

@@ -1,4 +1,4 @@
-"""The fixtures: they compose, and compute nothing. Heavy imports wait until a test asks."""
+"""The fixtures: they compose, and compute nothing. Heavy imports wait until a test uses a fixture."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SESSION_NAME: Final = "gpuserve-session"
 
 @pytest.fixture(scope="session")
 def _gpuserve_session(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> GateSession:
-    """The session object, made when collection finished because a test lists this among its fixtures."""
+    """The session object, made at the end of collection if a test lists this among its fixtures."""
     session = pytestconfig.pluginmanager.get_plugin(SESSION_NAME)
     if session is None:
         _fail_dynamic()
@@ -40,7 +40,7 @@ def _gpuserve_session(pytestconfig: pytest.Config, tmp_path_factory: pytest.Temp
 
 @pytest.fixture(scope="session")
 def _gpuserve_measuring(_gpuserve_session: GateSession) -> GateSession:
-    """The session object, with the device for ourselves."""
+    """The session object, with exclusive use of the device."""
     if not _gpuserve_session.measuring:
         _fail_dynamic()
     return _gpuserve_session
@@ -48,8 +48,8 @@ def _gpuserve_measuring(_gpuserve_session: GateSession) -> GateSession:
 
 def _fail_dynamic() -> NoReturn:
     pytest.fail(
-        "this fixture has to stand among the arguments of a test or fixture: by request.getfixturevalue() it would be"
-        " known too late to look for the device and to take its lock",
+        "this fixture has to be among the arguments of a test or fixture. With request.getfixturevalue() it is too"
+        " late to find the device and take its lock",
         pytrace=False,
     )
 
@@ -76,14 +76,14 @@ def artifacts(_gpuserve_session: GateSession) -> Path:
 def _gpuserve_judge(
     request: pytest.FixtureRequest, _gpuserve_measuring: GateSession
 ) -> Generator[TestComparison, None, None]:
-    """The judge of a test, which ``load`` and ``duel`` share; with the test its servers end."""
+    """The judge of a test, which ``load`` and ``duel`` share; it ends the test's servers."""
     judge = _gpuserve_measuring.begin_test(request.node)
     try:
         yield judge
     finally:
         problems = _gpuserve_measuring.end_test(judge)
     if problems:
-        text = "\n".join(["INVALID: nothing can be concluded from this test's load", *problems])
+        text = "\n".join(["INVALID: this test's loads prove nothing", *problems])
         pytest.fail(masked(text), pytrace=False)
 
 
@@ -95,7 +95,7 @@ def _gpuserve_telemetry(_gpuserve_measuring: GateSession) -> TelemetrySource:
 
 @pytest.fixture(scope="session")
 def _gpuserve_engine(_gpuserve_measuring: GateSession) -> EngineSource:
-    """Where the load engines come from."""
+    """Source of the load engines."""
     return _gpuserve_measuring.equipment.engine_source()
 
 
@@ -119,7 +119,7 @@ def duel(
 
 @pytest.fixture
 def baseline() -> Baseline:
-    """Stands for the base in an assertion: the stored baseline of the run, or the build of ``--against``."""
+    """The base in an assertion: the stored baseline of the run, or the build of ``--against``."""
     from pytest_gpuserve.compare.assertions import Baseline
 
     return Baseline()
@@ -127,7 +127,7 @@ def baseline() -> Baseline:
 
 @pytest.fixture(scope="session")
 def gpuserve_servers(_gpuserve_session: GateSession, pytestconfig: pytest.Config) -> ServerFactory:
-    """What makes deployments of any kind of server, for fixtures of packages that bring one; see ``ServerFactory``."""
+    """Maker of deployments of any kind of server, for fixtures of other packages; see ``ServerFactory``."""
     from pytest_gpuserve.plugin.opening import known_distributions
     from pytest_gpuserve.plugin.server_factory import ServerFactory
 
@@ -178,5 +178,5 @@ def command_server(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandl
 
 @pytest.fixture(scope="session")
 def remote_server(gpuserve_servers: ServerFactory) -> Callable[..., ServerHandle]:
-    """Factory of handles of servers that somebody else runs; see ``ServerFactory.remote``."""
+    """Factory of handles of servers that run already; see ``ServerFactory.remote``."""
     return gpuserve_servers.remote

@@ -9,4 +9,4 @@ if TYPE_CHECKING:
 
 
 def pytest_gpuserve_distributions() -> Sequence[str]:  # type: ignore[empty-body]
-    """Called once: names of distributions, as on the package index, whose versions baselines keep where installed."""
+    """Called once: names of installed distributions, as on the package index, whose versions baselines keep."""

@@ -1,8 +1,9 @@
-"""Runs the tests of a module by laps: each start of their servers serves them all, until every one is decided.
+"""Runs the tests of a module in laps: all of them share each start of their servers, until each test is decided.
 
-A test that is not decided after its round waits. When the tests after it in its module have had their round on the same
-servers, these are started again, and the tests that wait run once more, in the opposite order, so that no test always
-meets fresh servers. Only the last run of a test is reported. A test that waits alone is decided in one go.
+A test that is not decided after its round waits. The other tests of its module then have their round on the same
+servers. After that the servers are started again, and the waiting tests run once more. They run in the opposite order,
+so that the fresh servers do not always meet the same test. Only the last run of a test is reported. A test that waits
+alone is decided in one go.
 """
 
 from __future__ import annotations
@@ -19,30 +20,31 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
 NOT_WITH: Final = ("setupshow", "setuponly", "setupplan", "stepwise")
-"""Options of pytest with which each test is one run: they show each phase, or go on where the last run ended."""
+"""Options of pytest that show each phase or resume the last run; with them each test is one run."""
 
 SUBTESTS: Final = "subtests"
-"""A fixture of pytest's whose blocks keep every error, also the one by which a test ends to wait."""
+"""A fixture of pytest's whose blocks keep every error, including the one that ends a test to wait."""
 
 LAPS_NAME: Final = "gpuserve-laps"
-"""Name under which it is registered as a plugin."""
+"""Name of the registered plugin."""
 
 RUNNERS: Final = frozenset({"runner", LAPS_NAME})
-"""What runs tests; where another plugin does, as those that run a failed one again, each test is one run."""
+"""pytest's own runner of tests. If another plugin replaces it, such as one that repeats failures, each test is one
+run."""
 
 
 def share_starts(one: pytest.Item, other: pytest.Item) -> bool:
-    """Whether two tests that follow each other may load the same start of a server: those of one module do."""
+    """Whether two consecutive tests may load the same start of a server: those of one module may."""
     module = one.getparent(pytest.Module)
     return measures(other) and module is not None and module is other.getparent(pytest.Module)
 
 
 class Laps:
-    """Runs tests again that wait for a start.
+    """Repeats tests that wait for a start.
 
     Args:
-        end_starts: Ends the servers that run, on which all that wait have had their round.
-        settled: Hears that a test is reported, and waits no more.
+        end_starts: Ends the running servers, on which all waiting tests have had their round.
+        settled: Called when a test is reported, and no longer waits.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class Laps:
         self._session = session
         self._end_starts = end_starts
         self._settled = settled
-        # What waits since this lap, and what is still to run in it.
+        # Tests that wait since this lap, and tests that are still to run in it.
         self._waiting: list[pytest.Item] = []
         self._lap: list[pytest.Item] = []
         self._is_last = False
@@ -61,13 +63,13 @@ class Laps:
         self._has_asked = False
 
     def may_wait(self) -> bool:
-        """Whether the test under way ends undecided, to run again: others of its module use the next start too."""
+        """Whether the current test ends undecided to run again, because others of its module use the next start too."""
         self._has_asked = self._others_wait and self._is_called
         return self._has_asked
 
     @contextmanager
     def in_call(self) -> Iterator[None]:
-        """Within the function of a test, which can run again; a fixture cannot."""
+        """Whether the code runs in a test's function, which can run again; a fixture cannot."""
         self._is_called = True
         try:
             yield
@@ -76,7 +78,7 @@ class Laps:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True, specname="pytest_runtest_protocol")
     def pytest_gpuserve_run_laps(self, nextitem: pytest.Item | None) -> Generator[None, object, object]:
-        """After the last test of a module, run all that wait, each within all that other plugins wrap a test in."""
+        """After the last test of a module, run the waiting tests, each inside the other plugins' wrappers."""
         result = yield
         if self._is_running or not self._is_last:
             return result
@@ -95,7 +97,7 @@ class Laps:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        """Run a test whose module has others that measure, and report of it unless it waits."""
+        """Run a test whose module has others that measure, and report it unless it waits."""
         if not self._is_running:
             if not self._takes_laps(item):
                 return None
@@ -123,11 +125,12 @@ class Laps:
     def _run(self, item: pytest.Item, nextitem: pytest.Item | None) -> None:
         """Run a test once, as pytest's own loop does.
 
-        All uses of pytest's private names are here. CI runs the tests of laps with pytest 8.0, 8.4 and the newest 9.
+        This function holds all uses of pytest's private names. CI runs the tests of laps with pytest 8.0, 8.4 and the
+        newest 9.
         """
         hook = item.ihook
         if not getattr(item, "_request", True):
-            # It runs again: what its last run has left on it would be reported twice.
+            # A repeated test: leftovers of its last run would be reported twice.
             item._initrequest()  # type: ignore[attr-defined] # noqa: SLF001 -- as pytest's own loop
             item.user_properties.clear()
             item._report_sections.clear()  # noqa: SLF001 -- pytest has no other way
@@ -156,11 +159,11 @@ class Laps:
             hook.pytest_runtest_logreport(report=report)
         hook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         if waits and self._is_last and not self._lap and not self._waiting:
-            # Its module was to be kept for its next run, which there is not.
+            # Its module was kept for a next run, which does not come.
             self._session._setupstate.teardown_exact(nextitem)  # noqa: SLF001 -- as pytest's own loop
 
     def _following(self, item: pytest.Item, nextitem: pytest.Item | None, *, waits: bool) -> pytest.Item | None:
-        """What runs next, so that what both need is not torn down."""
+        """The test that runs next, so that their common fixtures are not torn down."""
         if self._stops():
             return None
         if not self._is_last:
@@ -168,7 +171,7 @@ class Laps:
         waiting = [*self._waiting, item] if waits else self._waiting
         to_run = self._lap or waiting[::-1]
         upcoming = to_run[0] if to_run else nextitem
-        # Before itself a test is torn down but for what its module and class have set up.
+        # Before a repeat, only the fixtures of its module and class stay.
         return item.parent if upcoming is item else upcoming  # type: ignore[return-value]
 
     def _stops(self) -> bool:
@@ -178,7 +181,7 @@ class Laps:
 def _phase(
     item: pytest.Item, when: Literal["setup", "call", "teardown"], hook: Callable[..., object], **more: object
 ) -> pytest.TestReport:
-    """Run a phase of a test as pytest does, and make its report; nobody is told of it yet."""
+    """Run a phase of a test as pytest does, and make its report, without logging it yet."""
     stops = (pytest.exit.Exception,) if item.config.option.usepdb else (pytest.exit.Exception, KeyboardInterrupt)
     call = pytest.CallInfo.from_call(lambda: hook(item=item, **more), when=when, reraise=stops)
     report: pytest.TestReport = item.ihook.pytest_runtest_makereport(item=item, call=call)

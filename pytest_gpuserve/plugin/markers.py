@@ -1,4 +1,4 @@
-"""What a test's markers say of it: every mistake in them is found here, and published sizes are deselected."""
+"""Markers of a test: all mistakes in them are found here, and published sizes are deselected."""
 
 from __future__ import annotations
 
@@ -22,38 +22,38 @@ ONE_AT_A_TIME: Final = "one_at_a_time"
 LAPS: Final = "laps"
 
 SWITCHES: Final = (ONE_AT_A_TIME, LAPS)
-"""Arguments of a marker that are no metrics, and True or False."""
+"""Arguments of a marker that are not metrics, but True or False."""
 
 DEVICE: Final = "gpu"
-"""Of a marker that is meant for one device alone."""
+"""Argument of a marker for one device only."""
 
 MARKER_HELP: Final = (
     "gpuserve(throughput=0.05, p99=0.2, ..., one_at_a_time=True): how much worse each metric may get, as a fraction:"
-    " how much lower a throughput, how much higher a latency;"
-    f" metrics: {', '.join(metric.option for metric in METRICS.values())}. {ONE_AT_A_TIME}=True: the two servers of a"
-    " comparison do not fit into memory together, or each is to have the GPU to itself, so their starts alternate."
-    f" {LAPS}=False: the test's function is not run again where it waits for the next start of its servers."
-    f" {DEVICE}='cpu': only on this device, where it comes before a marker of the same place that names none"
+    " a lower throughput, a higher latency."
+    f" Metrics: {', '.join(metric.option for metric in METRICS.values())}. {ONE_AT_A_TIME}=True: the servers of a"
+    " comparison alternate, because they do not fit into memory together, or each needs the GPU for itself."
+    f" {LAPS}=False: the test's function is not repeated for the next start of its servers."
+    f" {DEVICE}='cpu': the marker holds only on this device, and there overrides one of the same place without a device"
 )
 
 
 def check_markers(item: pytest.Item) -> None:
-    """Find the mistakes in a test's markers, also in those for other devices.
+    """Find the mistakes in a test's markers, including those for other devices.
 
     Raises:
-        pytest.UsageError: A marker names an unknown metric, has a positional argument, or a value that is none.
+        pytest.UsageError: A marker names an unknown metric, has a positional argument, or an invalid value.
     """
     tolerances(item, None)
 
 
 def tolerances(item: pytest.Item, gpu: str | None) -> dict[str, float]:
-    """The tolerances that the markers of a test set, by metric name; the closest marker wins.
+    """Tolerances that the markers of a test set, by metric name; the closest marker wins.
 
     Args:
-        gpu: The device, as its baselines name it; None for all of them.
+        gpu: The device by its name in baselines; None for all of them.
 
     Raises:
-        pytest.UsageError: A marker names an unknown metric, has a positional argument, or a value that is none.
+        pytest.UsageError: A marker names an unknown metric, has a positional argument, or an invalid value.
     """
     found: dict[str, float] = {}
     for where, option, value in _marked(item, gpu):
@@ -64,17 +64,17 @@ def tolerances(item: pytest.Item, gpu: str | None) -> dict[str, float]:
 
 
 def one_at_a_time(item: pytest.Item, gpu: str | None) -> bool:
-    """Whether the servers that a test compares may not run at the same time; the closest marker wins."""
+    """Whether a test's servers may not run at the same time; the closest marker wins."""
     return next((bool(value) for _, option, value in _marked(item, gpu) if option == ONE_AT_A_TIME), False)
 
 
 def runs_in_laps(item: pytest.Item) -> bool:
-    """Whether the function of a test may run again for each start of its servers; the closest marker wins."""
+    """Whether the function of a test may be repeated for each start of its servers; the closest marker wins."""
     return next((bool(value) for _, option, value in _marked(item, None) if option == LAPS), True)
 
 
 def _marked(item: pytest.Item, gpu: str | None) -> list[tuple[str, str, object]]:
-    """Where each argument of a test's markers stands, its name and its value, the closest marker's first."""
+    """Place, name and value of each argument of a test's markers, the closest marker's first."""
     known = [*(metric.option for metric in METRICS.values()), *SWITCHES, DEVICE]
     found: list[tuple[str, str, object]] = []
     for where, device, arguments in _in_order(item):
@@ -84,14 +84,14 @@ def _marked(item: pytest.Item, gpu: str | None) -> list[tuple[str, str, object]]
         for switch in SWITCHES:
             value = arguments.get(switch, False)
             if not isinstance(value, bool):
-                raise pytest.UsageError(f"{where}({switch}=...): it is True or False, not {value!r}")
+                raise pytest.UsageError(f"{where}({switch}=...) must be True or False, not {value!r}")
         if gpu is None or device in {None, gpu}:
             found.extend((where, option, value) for option, value in arguments.items())
     return found
 
 
 def _in_order(item: pytest.Item) -> list[tuple[str, str | None, dict[str, object]]]:
-    """The markers, the closest first: of each where it stands, the device that it is meant for, and what it sets."""
+    """Place, device and settings of each marker, the closest first."""
     found: list[tuple[int, bool, str, str | None, dict[str, object]]] = []
     places: dict[object, int] = {}
     for node, marker in item.iter_markers_with_node(MARKER):
@@ -102,7 +102,7 @@ def _in_order(item: pytest.Item) -> list[tuple[str, str | None, dict[str, object
         device = arguments.pop(DEVICE, None)
         if device is not None and not _names_a_device(device):
             raise pytest.UsageError(
-                f"{where}({DEVICE}=...): it is the name of a device as under baselines/, such as 'cpu' or 'T4',"
+                f"{where}({DEVICE}=...) must be the name of a device as under baselines/, such as 'cpu' or 'T4',"
                 f" not {device!r}"
             )
         found.append((places.setdefault(node, len(places)), device is None, where, device, arguments))
@@ -126,10 +126,10 @@ def _tolerance(where: str, metric: Metric, value: object) -> float:
 
 
 class PublishedSizes:
-    """A plugin that deselects what is marked `FULL_MARKER`, unless ``--gpuserve-full`` is given.
+    """Deselects tests that are marked `FULL_MARKER`, unless ``--gpuserve-full`` is given.
 
-    Of hooks that want to be last the one that was registered last is: this has to be registered before whatever
-    remembers or deals out the tests that there are.
+    Among hooks with ``trylast`` the last registered one runs last. So this plugin has to be registered before those
+    that remember or distribute the tests.
     """
 
     def __init__(self) -> None:
@@ -137,7 +137,7 @@ class PublishedSizes:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        """Leave them out of what ``-k`` and ``-m`` have selected."""
+        """Leave the tests out of the selection of ``-k`` and ``-m``."""
         marked = [item for item in items if item.get_closest_marker(FULL_MARKER) is not None]
         if not marked or read_settings(config).full:
             return
@@ -145,12 +145,12 @@ class PublishedSizes:
         config.stash[LEFT_OUT] = tuple(marked)
         kept = [item for item in items if item.get_closest_marker(FULL_MARKER) is None]
         items[:] = kept
-        # Who asked for a test by its name, or gets none at all, has to hear why; with -q nobody else has to.
+        # A user who named a test, or gets none at all, has to learn why, even with -q.
         if config.get_verbosity() >= 0 or not kept or any("::" in argument for argument in config.args):
             self._line = _line(len(marked))
 
     def pytest_report_collectionfinish(self) -> list[str]:
-        """Say how many there are, beside pytest's own count."""
+        """Say how many tests were left out, besides pytest's own count."""
         return [self._line] if self._line else []
 
 

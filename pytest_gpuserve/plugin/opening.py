@@ -1,4 +1,4 @@
-"""Before the first test: what a session measures on, against and with is found, fetched and taken."""
+"""Before the first test: find the device, fetch the reference, and take the lock."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ if TYPE_CHECKING:
 
 
 LOG_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]+")
-"""What is not written into the name of a log."""
+"""Characters that are replaced in the name of a log."""
 
 
 class Equipment:
     """The load engines and folders of a session; each is made when it is first needed.
 
     Args:
-        engine: What makes the loads on Ray; None where processes of this host do. It is ended with the rest.
-        logged: Hears of the log of each server that is started, and by name of what it is given that may be secret.
-        note: Hears, once each, what a report should say of the GPU.
+        engine: The engines on Ray; None if processes of this host make the load. It is closed with the rest.
+        logged: Called with the log of each started server, and with its variables that may be secret.
+        note: Called once with each remark on the GPU for the report.
         make_room: Called before a server is started.
 
     Attributes:
-        temporary: pytest's temporary folders, which the first fixture of ours brings.
+        temporary: pytest's temporary folders, set by our first fixture.
     """
 
     temporary: pytest.TempPathFactory
@@ -88,17 +88,17 @@ class Equipment:
         self._starts = 0
 
     def remembered(self) -> Path | None:
-        """The folder of what outlasts the run; None without pytest's cache, for ``--cache-clear`` has to forget it."""
+        """The folder that outlasts the run; None without pytest's cache, because ``--cache-clear`` has to clear it."""
         return None if self._cache is None else self._cache.mkdir("gpuserve")
 
     @cached_property
     def logs(self) -> Path:
-        """The folder for what servers write."""
+        """The folder for the logs of servers."""
         return self.temporary.mktemp("gpuserve-logs")
 
     @cached_property
     def artifacts(self) -> Path:
-        """The folder for what tests make."""
+        """The folder for the artifacts of tests."""
         folder = self._settings.artifacts_dir
         if folder is not None:
             folder.mkdir(parents=True, exist_ok=True)
@@ -106,7 +106,7 @@ class Equipment:
         return (self.temporary.mktemp if self._cache is None else self._cache.mkdir)("gpuserve-artifacts")
 
     def places(self) -> list[str]:
-        """The folders with something in them for people, a line each."""
+        """Folders with contents for people, a line each."""
         made = vars(self)
         artifacts: Path | None = made.get("artifacts")
         has_artifacts = artifacts is not None and artifacts.is_dir() and any(artifacts.iterdir())
@@ -116,7 +116,7 @@ class Equipment:
         ]
 
     def starter(self, start_timeout_seconds: float) -> Starter:
-        """What starts servers on the device, each with a log file of its own."""
+        """Starter of servers on the device, each with its own log file."""
 
         def start(
             kind: ServerKind, ask: Ask, beside: Callable[[], None] | None = None
@@ -157,11 +157,11 @@ class Equipment:
         return self._telemetry_source
 
     def engine_source(self) -> EngineSource:
-        """Where the engines of all loads come from."""
+        """Source of the engines of all loads."""
         return LOCAL if self._engine is None else self._engine.source(self.logs / "ray.log")
 
     def close(self) -> None:
-        """End the engines and the sampler; may be called again."""
+        """End the engines and the sampler; later calls do nothing."""
         with ExitStack() as stack:
             stack.callback(self._telemetry_source.close)
             if self._engine is not None:
@@ -170,14 +170,13 @@ class Equipment:
 
 @dataclass(frozen=True)
 class Opened:
-    """What a session has before its first test.
+    """Result of opening a session, before its first test.
 
     Args:
-        lock: On the device; it is held if tests will measure.
-        against_name: Whom comparisons are side by side with, as people call it; empty where nobody, or nothing is
-            measured.
-        engine: What makes the loads on Ray; None where processes of this host do.
-        warnings: What is said before anything is measured.
+        lock: Lock of the device; it is held if tests will measure.
+        against_name: Reference of side-by-side comparisons, for people; empty without one, or without measurements.
+        engine: The engines on Ray; None if processes of this host make the load.
+        warnings: Warnings to show before the first measurement.
     """
 
     settings: Settings
@@ -191,25 +190,25 @@ class Opened:
     warnings: tuple[str, ...] = ()
 
     def close(self) -> None:
-        """Remove the worktrees and give the device back; may be called again. Whoever uses the engine ends it."""
+        """Remove the worktrees and release the device; later calls do nothing. The user of the engine closes it."""
         with ExitStack() as stack:
             stack.callback(self.lock.release)
             stack.callback(self.reference_builds.close)
 
 
 def open_session(config: pytest.Config, settings: Settings, *, measuring: bool) -> Opened:
-    """Find all that a session needs, and take the device last: a mistake is told before anybody is waited for.
+    """Find all that a session needs, and take the device last, so that mistakes are reported before any wait.
 
     Args:
-        measuring: Whether tests will measure, so that the device must be ours alone.
+        measuring: Whether tests will measure, so that they need the device for themselves.
 
     Raises:
         DeviceProblem: The device is not there, or another session kept it too long.
-        UsageProblem: git does not know the revision to compare with, or what is to make the loads cannot.
+        UsageProblem: git does not know the revision to compare with, or the load engines cannot be made.
     """
     device = find_device(settings)
     reference_builds = ReferenceBuilds(settings.root, settings.base_files, settings.baseline_dir)
-    # Before a device is waited for, and long before the first test: git may not know the revision.
+    # Early, before the wait for a device and the first test: git may not know the revision.
     against_name = (
         reference_builds.name_of(revision=settings.against, python=settings.against_python) if measuring else ""
     )
@@ -237,7 +236,7 @@ def _gates(settings: Settings) -> bool:
 
 
 def _one_build(settings: Settings, revision: Revision) -> list[str]:
-    """Say that a commit would be compared with itself, which passes whatever it does."""
+    """Warn that a commit is compared with itself, which always passes."""
     against = settings.against
     if against is None or settings.against_python is not None or not revision.clean:
         return []
@@ -247,10 +246,10 @@ def _one_build(settings: Settings, revision: Revision) -> list[str]:
 
 
 def known_distributions(config: pytest.Config) -> tuple[str, ...]:
-    """All whose versions can move a number, by all plugins: ours first, each once.
+    """Distributions whose versions can move a number, from all plugins: ours first, each once.
 
     Raises:
-        UsageProblem: A plugin names something else.
+        UsageProblem: A plugin returns something else than names.
     """
     hook = "pytest_gpuserve_distributions"
     named = [words(hook, names) for names in getattr(config.hook, hook)()]
@@ -258,7 +257,7 @@ def known_distributions(config: pytest.Config) -> tuple[str, ...]:
 
 
 def _engine_on_ray(settings: Settings, *, measuring: bool) -> RayEngine | None:
-    """What makes the loads on Ray, if something is to; checked, if there will be loads."""
+    """The engines on Ray, if they are requested; checked, if there will be loads."""
     if settings.load_engine == "local":
         return None
     engine = RayEngine(settings.load_engine, ENGINE_OPTION)
@@ -268,10 +267,10 @@ def _engine_on_ray(settings: Settings, *, measuring: bool) -> RayEngine | None:
 
 
 def find_device(settings: Settings) -> Device:
-    """Find the device that was asked for; of several alike the first.
+    """Find the requested device; the first of several equal ones.
 
     Raises:
-        DeviceProblem: It is not there, or cannot be told.
+        DeviceProblem: The device is absent, or unknown.
     """
     folder = settings.baseline_dir
     known = sorted(path.name for path in folder.iterdir() if stock_of(path).entries) if folder.is_dir() else []
@@ -285,10 +284,10 @@ def find_device(settings: Settings) -> Device:
 
 
 def take(lock: DeviceLock, config: pytest.Config, settings: Settings) -> None:
-    """Take a device for us alone, and say for whom it is waited.
+    """Take a device exclusively, and say which session is in the way.
 
     Raises:
-        DeviceProblem: Another session kept it for longer than settings allow.
+        DeviceProblem: Another session kept it for longer than the settings allow.
     """
 
     def say_waiting(holder: Holder, wait_seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Command line and ini file, turned once into frozen settings; every mistake in them is found here."""
+"""Command line and ini file, converted once to frozen settings; all mistakes in them are found here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Update(Enum):
-    """What a run writes."""
+    """Kind of update of the baselines."""
 
     NOTHING = "nothing"
     MISSING = "missing entries"
@@ -29,30 +29,30 @@ class Update(Enum):
 
     @property
     def option(self) -> str:
-        """The option that asks for it; empty where nothing is written."""
+        """The option that requests it; empty for no update."""
         return {Update.NOTHING: "", Update.MISSING: "--baseline-update-new", Update.ALL: "--baseline-update"}[self]
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What was asked of this session.
+    """Settings of this session.
 
     Args:
         gpu: ``auto``, ``cpu`` or a device's name.
-        update: What is written.
-        baseline_dir: Where baselines are, or the copy of those that are elsewhere.
+        update: Update of the baselines.
+        baseline_dir: Folder of the baselines, or a copy of those that are elsewhere.
         missing_fails: Whether a missing baseline fails its test, or skips it.
-        inconclusive_fails: Whether a verdict that could not be reached fails its test, or skips it.
+        inconclusive_fails: Whether an undecided verdict fails its test, or skips it.
         budget_seconds: Most measuring time of one test.
-        artifacts_dir: Where tables and charts of the tests' own go; None for pytest's cache.
-        full: Whether the published sizes are measured, whatever they take.
-        reason: Why an update may loosen a metric.
+        artifacts_dir: Folder of the tests' own tables and charts; None for pytest's cache.
+        full: Whether the published sizes are measured too.
+        reason: Reason why an update may loosen a metric.
         record_sessions: Sessions that a recording takes of each load; None for the device's own number.
-        foreign_cores: Cores that other processes may take while we measure.
-        lock_wait_seconds: How long to wait for another session that measures on the device.
-        against: The git revision that every comparison with ``baseline`` is paired against; None for none.
-        against_python: Absolute path of the interpreter whose packages it is paired against; None for none.
-        stored_only: Whether nothing is measured side by side with a baseline's base commit.
+        foreign_cores: Cores that other processes may take during a measurement.
+        lock_wait_seconds: Longest wait for another session that measures on the device.
+        against: The git revision that every comparison with ``baseline`` is paired with, or None.
+        against_python: Absolute path of the interpreter whose packages it is paired with, or None.
+        stored_only: Whether rounds beside a baseline's base commit are forbidden.
         base_files: As in `Rules`.
     """
 
@@ -79,14 +79,14 @@ class Settings:
 
     @property
     def side_by_side(self) -> bool:
-        """Whether ``baseline`` is measured beside each load, of another revision or packages, rather than stored."""
+        """Whether ``baseline`` is another revision or interpreter, measured beside each load, not a stored one."""
         return self.against is not None or self.against_python is not None
 
 
 POLICIES: Final = ("fail", "skip")
 
 BUDGET_SECONDS: Final = 300.0
-"""Most measuring time of one test, where nobody says another."""
+"""Default of the most measuring time of one test."""
 
 ENGINE_OPTION: Final = "--load-engine"
 
@@ -100,7 +100,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="device to measure on, and its baselines: auto (default), cpu, or a name such as T4 or A100-SXM4-80GB",
     )
     group.addoption("--baseline-update", action="store_true", help="record baselines of all tests that run and pass")
-    group.addoption("--baseline-update-new", action="store_true", help="record baselines only where there are none")
+    group.addoption("--baseline-update-new", action="store_true", help="record baselines of tests that have none")
     group.addoption(
         "--baseline-dir",
         metavar="DIR",
@@ -182,14 +182,14 @@ def read_settings(config: pytest.Config, environment: Mapping[str, str] = os.env
     """Read and check all options.
 
     Raises:
-        pytest.UsageError: One is wrong; names it, its value, and what it may be.
+        pytest.UsageError: A setting is wrong; the text names it, its value, and the allowed values.
     """
     missing = _choice(config, "on_missing", ("", *POLICIES))
     artifacts = _text(config, "gpuserve_artifacts")
     artifacts_dir = _anchored(config, "gpuserve_artifacts", artifacts) if artifacts else None
     if artifacts_dir is not None and artifacts_dir.exists() and not artifacts_dir.is_dir():
         raise pytest.UsageError(f"--gpuserve-artifacts={artifacts}: this is a file, not a folder")
-    # As pytest itself tells it.
+    # The same error as pytest's own.
     ci = bool(environment.get("CI") or environment.get("BUILD_NUMBER"))
     update = _update(config, ci=ci)
     against, against_python = _against(config), _against_python(config)
@@ -241,7 +241,7 @@ def _update(config: pytest.Config, *, ci: bool) -> Update:
 
 
 def _against(config: pytest.Config) -> str | None:
-    """The revision to compare with, as it was typed; whether git knows it is found out when it is needed."""
+    """The revision to compare with, as typed; git checks it when it is needed."""
     revision = _text(config, "against")
     if not revision and config.getoption("--against") is not None:
         raise pytest.UsageError("--against=: name a git revision, such as --against=origin/main or --against=HEAD~1")
@@ -249,7 +249,7 @@ def _against(config: pytest.Config) -> str | None:
 
 
 def _against_python(config: pytest.Config) -> str | None:
-    """The interpreter to compare with, absolute and tried."""
+    """The interpreter to compare with, as an absolute path, after a trial."""
     name = _text(config, "against_python")
     typed = config.getoption("--against-python") is not None
     if not name and not typed:
@@ -263,19 +263,19 @@ def _against_python(config: pytest.Config) -> str | None:
 
 
 def _check_comparing(config: pytest.Config, update: Update) -> None:
-    """Refuse what does not go together with a comparison side by side."""
+    """Refuse settings that do not go together with a comparison side by side."""
     names = [name for name in ("against", "against_python") if _text(config, name)]
     flags = " and ".join(f"--{name.replace('_', '-')}" for name in names)
     if update is not Update.NOTHING:
         away = " ".join(f"-o {name}=" for name in names if config.getoption(f"--{name.replace('_', '-')}") is None)
         raise pytest.UsageError(
             f"{flags} and an update of baselines are two runs: a comparison with another revision records nothing;"
-            " leave one of them out" + (f" (what an ini file sets: {away})" if away else "")
+            " leave one of them out" + (f" (an ini setting is emptied with {away})" if away else "")
         )
 
 
 def _load_engine(config: pytest.Config) -> str:
-    """What makes the loads; whether a cluster can be joined is seen when something is to be measured."""
+    """The load engines; a cluster is joined only when a test will measure."""
     typed = config.getoption(ENGINE_OPTION)
     text = str(config.getini("gpuserve_load_engine") if typed is None else typed).strip()
     if text == "local":
@@ -289,13 +289,13 @@ def _load_engine(config: pytest.Config) -> str:
 
 
 def _text(config: pytest.Config, name: str) -> str:
-    """An option's value, else the ini setting of the same name."""
+    """An option's value, else that of the ini setting with the same name."""
     value: Any = config.getoption(f"--{name.replace('_', '-')}", None)
     return str(config.getini(name) if value is None else value).strip()
 
 
 def _anchored(config: pytest.Config, name: str, text: str) -> Path:
-    # As everywhere: the command line is relative to where it is typed, an ini file to where it lies.
+    # By convention, a path on the command line is relative to the working folder, and one in an ini file to that file.
     typed = config.getoption(f"--{name.replace('_', '-')}") is not None
     return (config.invocation_params.dir if typed else config.rootpath) / Path(text).expanduser()
 
@@ -303,7 +303,7 @@ def _anchored(config: pytest.Config, name: str, text: str) -> Path:
 def _choice(config: pytest.Config, name: str, allowed: tuple[str, ...]) -> str:
     value = _text(config, name)
     if value not in allowed:
-        raise pytest.UsageError(f"{name} = {value}: it is one of {', '.join(word for word in allowed if word)}")
+        raise pytest.UsageError(f"{name} = {value}: it must be one of {', '.join(word for word in allowed if word)}")
     return value
 
 
@@ -316,7 +316,7 @@ def _number(config: pytest.Config, name: str, default: float | None = None) -> f
     except ValueError:
         value = math.nan
     if not (math.isfinite(value) and value > 0):
-        raise pytest.UsageError(f"{name.replace('_', '-')}={text}: it is a number above 0")
+        raise pytest.UsageError(f"{name.replace('_', '-')}={text}: it must be a number above 0")
     return value
 
 
@@ -325,5 +325,5 @@ def _sessions(config: pytest.Config) -> int | None:
     if not text:
         return None
     if not text.isdigit() or not 1 <= int(text) <= 20:
-        raise pytest.UsageError(f"gpuserve_sessions = {text}: it is a whole number from 1 to 20")
+        raise pytest.UsageError(f"gpuserve_sessions = {text}: it must be a whole number from 1 to 20")
     return int(text)

@@ -1,4 +1,4 @@
-"""What became of each test that measures: its outcome, why it did not pass, and the ends of its servers' logs."""
+"""Outcomes of the tests that measure: the reasons of those that did not pass, and the ends of their servers' logs."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.instance import Instance
 
 LOGS_SHOWN: Final = 2
-"""Of the servers of a test, the last ones, whose logs' ends a report shows."""
+"""Number of a test's last servers whose log ends a report shows."""
 
 LOG_LINES: Final = 40
 
 PROBLEM_CHARACTERS: Final = 4000
 
 _CUT = re.compile(r"(?:\n *)?\n(?P<indent> *)\.\.\.Full output truncated[^\n]*?'-vv' to show")
-"""What pytest ends an explanation with of which it shows only the first lines, with the empty line before it. The rest
-of an assertion may follow in the same line.
+"""pytest's note at the end of a truncated explanation, with the empty line before it. The rest of an assertion may
+follow in the same line.
 """
 
 
 class Outcomes:
-    """Kept from the reports that pytest makes of each phase of a test."""
+    """Outcomes, kept from pytest's reports of each phase of a test."""
 
     def __init__(self) -> None:
         self._outcomes: dict[str, str] = {}
@@ -45,37 +45,37 @@ class Outcomes:
         self._under_way = ""
 
     def begin(self, nodeid: str) -> None:
-        """Know whose servers are started from here on; a test that is run again begins anew."""
+        """Set the current test, which owns all servers that are started from now on; a repeated test begins anew."""
         self._under_way = nodeid
         self._problems.pop(nodeid, None)
         self._explained.pop(nodeid, None)
         self._cut.discard(nodeid)
 
     def explained(self, lines: Sequence[str]) -> None:
-        """Remember how a comparison of the test under way is explained, headline first: pytest may show less of it."""
+        """Remember the explanation of a comparison, headline first, because pytest may truncate it."""
         self._explained.setdefault(self._under_way, []).append(lines)
 
     def logged(self, log: Path, environment: Mapping[str, str]) -> None:
-        """Remember the log of a server that is being started for the test under way.
+        """Remember the log of a server that is being started for the current test.
 
         Args:
-            environment: What it is given that may be secret, by name, beside what is not.
+            environment: Its variables; some may be secret.
         """
         self._logs.setdefault(self._under_way, []).append(log)
-        # Of its variables the others, such as its ports, differ in each start.
+        # Other variables, such as its ports, differ in each start.
         secrets = {name: value for name, value in environment.items() if SECRET_NAME.search(name)}
         if secrets not in self._secrets:
             self._secrets.append(secrets)
 
     def joined(self, instance: Instance) -> None:
-        """Remember the log of a server that runs already, which the test under way loads too."""
+        """Remember the log of a running server that the current test loads too."""
         if instance.process is not None:
             self._logs.setdefault(self._under_way, []).append(instance.process.command.log)
 
     def keep(self, nodeid: str, report: pytest.TestReport) -> None:
-        """Keep what a phase of a test came to."""
+        """Keep the outcome of a test's phase."""
         if report.failed and self._outcomes.get(nodeid) != "failed":
-            # Of a test that had been skipped until then, too: the error is why it did not pass.
+            # Also for a test that had been skipped until then: the error is the reason why it did not pass.
             self._problems[nodeid] = self._said(nodeid, report)
         elif not report.passed:
             self._problems.setdefault(nodeid, self._said(nodeid, report))
@@ -86,7 +86,7 @@ class Outcomes:
         elif report.when == "teardown":
             if report.failed:
                 self._outcomes[nodeid] = "error"
-            # Now, for another test's fixture may remove what a log lies in.
+            # Read now, because another test's fixture may remove the folder of the log.
             logs = self._logs.get(nodeid, [])[-LOGS_SHOWN:]
             self._tails[nodeid] = tuple(
                 LogTail(log.stem, read_tail(log, start=0, lines=LOG_LINES, shown=self._shown))
@@ -95,7 +95,7 @@ class Outcomes:
             )
 
     def interrupt(self, nodeid: str) -> None:
-        """Keep that a test was cut short."""
+        """Note that a test was cut short."""
         self._outcomes[nodeid] = "interrupted"
 
     def passed(self, nodeid: str) -> bool:
@@ -103,11 +103,11 @@ class Outcomes:
         return self._outcomes.get(nodeid) == "passed"
 
     def beyond_pytest(self, nodeid: str) -> str:
-        """Why a test did not pass, where pytest's own report has less of it; else empty."""
+        """Reason why a test did not pass, if pytest's own report truncates it; else empty."""
         return self._problems.get(nodeid, "") if nodeid in self._cut else ""
 
     def results(self, loads: Callable[[str], list[RunResult]]) -> tuple[TestResult, ...]:
-        """All tests, in the order in which they ran, with the loads of each by its id."""
+        """All tests in the order of their runs, with the loads of each by its id."""
         return tuple(
             TestResult(
                 nodeid,
@@ -120,14 +120,14 @@ class Outcomes:
         )
 
     def _said(self, nodeid: str, report: pytest.TestReport) -> str:
-        """Why a test did not pass: of an assertion what it says, and not the code around it."""
+        """Reason why a test did not pass: an assertion's explanation, without the code around it."""
         crash = getattr(report.longrepr, "reprcrash", None)
         skipped = report.longrepr[2] if isinstance(report.longrepr, tuple) else None
         text = skipped or getattr(crash, "message", None) or report.longreprtext
         whole = uncut(text, self._explained.get(nodeid, ()))
         if whole != text:
             self._cut.add(nodeid)
-        # Before it is cut: half a secret would not be known for one.
+        # Masked before it is cut, because half a secret would not be recognised.
         shown = self._shown(whole)
         return shown if len(shown) <= PROBLEM_CHARACTERS else f"{shown[:PROBLEM_CHARACTERS]} ..."
 
@@ -138,10 +138,10 @@ class Outcomes:
 
 
 def uncut(text: str, explanations: Sequence[Sequence[str]]) -> str:
-    """Put the explanation back that pytest has cut for a terminal: the last one that it shows of an assertion.
+    """Restore the explanation that pytest has cut for a terminal: the last one that it shows for an assertion.
 
     Args:
-        explanations: Those of a test, each headline first.
+        explanations: Explanations of a test, each headline first.
     """
     for lines in reversed(explanations):
         start = text.find(lines[0])

@@ -1,4 +1,4 @@
-"""The files that a run is asked to write its results into, and how each comes to be written."""
+"""Result files of a run, and how each is written."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
     from pytest_gpuserve.report.results import SessionResult
 
     Renderer = Callable[[SessionResult], str]
-    """Makes the text of a file."""
+    """Renders the text of a file."""
 
 STEP_SUMMARY: Final = "GITHUB_STEP_SUMMARY"
-"""The variable by which a runner of GitHub's names the file of a step's summary."""
+"""Variable of a GitHub runner with the path of the step's summary file."""
 
 STEP_SUMMARY_BYTES: Final = 2**20
-"""What a runner takes of that file; of a larger one it takes nothing."""
+"""Largest step summary that a runner accepts; it drops a larger file as a whole."""
 
 
 class Form(Enum):
-    """What a file holds; the value names what makes its text, which is imported only where it is asked for."""
+    """Form of a file; the value names its renderer, which is imported only when needed."""
 
     JSON = "pytest_gpuserve.report.result_json:document"
     HTML = "pytest_gpuserve.report.html:document"
@@ -54,8 +54,8 @@ class Output:
     """A file to write.
 
     Args:
-        flag: What asked for it, as it was typed.
-        ours: Whether it is ours alone: an older run's is removed and replaced. Else it is appended to.
+        flag: The option, as it was typed.
+        ours: Whether the file is replaced, with an older run's removed. Else it is appended to.
     """
 
     flag: str
@@ -65,7 +65,7 @@ class Output:
 
 
 def add_output_options(parser: pytest.Parser, group: pytest.OptionGroup) -> None:
-    """Declare the options and ini settings that name files."""
+    """Declare the options and ini settings of output files."""
     for name, _, text in _FILES:
         flag = f"--{name.replace('_', '-')}"
         group.addoption(flag, metavar="FILE", help=text)
@@ -73,10 +73,10 @@ def add_output_options(parser: pytest.Parser, group: pytest.OptionGroup) -> None
 
 
 def read_outputs(config: pytest.Config, environment: Mapping[str, str]) -> tuple[Output, ...]:
-    """Read and check which files are asked for, long before the first of them is written.
+    """Read and check the output options, long before the first file is written.
 
     Raises:
-        pytest.UsageError: A file cannot be written, or two of them are one.
+        pytest.UsageError: A file cannot be written, or two options name the same file.
     """
     # A worker of pytest-xdist measures nothing.
     if is_worker(config):
@@ -90,7 +90,7 @@ def read_outputs(config: pytest.Config, environment: Mapping[str, str]) -> tuple
             found.append(_output(config, f"{flag}={text}", form, text, typed=typed is not None))
     summary = environment.get(STEP_SUMMARY, "")
     if summary:
-        # A test may change the folder that we are in.
+        # A test may change the working folder.
         path = config.invocation_params.dir / summary
         found.append(Output(f"${STEP_SUMMARY}", Form.STEP_SUMMARY, path, ours=False))
     paths: dict[Path, Output] = {}
@@ -102,10 +102,10 @@ def read_outputs(config: pytest.Config, environment: Mapping[str, str]) -> tuple
 
 
 def clear_outputs(outputs: Iterable[Output]) -> None:
-    """Remove what an older run wrote: nobody must take its result for this one's.
+    """Remove an older run's files, so that its results are not taken for this run's.
 
     Raises:
-        pytest.UsageError: It cannot be removed.
+        pytest.UsageError: A file cannot be removed.
     """
     for output in outputs:
         if not output.ours:
@@ -118,13 +118,13 @@ def clear_outputs(outputs: Iterable[Output]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What came of writing the files.
+    """Result of writing the files.
 
     Args:
-        lines: Where results are, and what could not be written, a line each.
-        missing: Of these the lines of what could not be written.
-        asked: Whether somebody has asked for one of the files that are there.
-        failed: Whether something that was asked for is not there.
+        lines: Places of results, and files that could not be written, a line each.
+        missing: The lines of files that could not be written.
+        asked: Whether a requested file was written.
+        failed: Whether a requested file could not be written.
     """
 
     lines: tuple[str, ...] = ()
@@ -134,7 +134,7 @@ class Written:
 
 
 def write_outputs(outputs: Iterable[Output], result: SessionResult) -> Written:
-    """Write every file in one step, so that a reader sees all of it or none; one that fails takes no other with it."""
+    """Write every file atomically, so that a reader sees all of it or none; an error in one leaves the others."""
     lines: list[str] = []
     missing: list[str] = []
     asked = failed = False
@@ -142,11 +142,11 @@ def write_outputs(outputs: Iterable[Output], result: SessionResult) -> Written:
         try:
             text = _renderer(output.form)(result)
             if not text and not output.ours:
-                # Nobody has asked for it, and there is nothing to say.
+                # The file was not requested, and its text is empty.
                 continue
             _write(output, text)
         except (UsageProblem, OSError) as problem:
-            what = str(problem) if isinstance(problem, UsageProblem) else f"it cannot be written: {problem}"
+            what = str(problem) if isinstance(problem, UsageProblem) else f"the file cannot be written: {problem}"
         except Exception as problem:  # noqa: BLE001 -- a fault in one form must not cost what hours have measured
             last = traceback.extract_tb(problem.__traceback__)[-1]
             where = f"{Path(last.filename).name}:{last.lineno}"
@@ -156,7 +156,7 @@ def write_outputs(outputs: Iterable[Output], result: SessionResult) -> Written:
             lines.append(f"{name}: {output.path}")
             asked = asked or output.ours
             continue
-        # A container often inherits the variable, and not the file that it names.
+        # A container often inherits the variable, but not the file that it names.
         missing.append(f"{'ERROR' if output.ours else 'not written'}: {output.flag}: {what}")
         lines.append(missing[-1])
         failed = failed or output.ours
@@ -164,7 +164,7 @@ def write_outputs(outputs: Iterable[Output], result: SessionResult) -> Written:
 
 
 def _write(output: Output, text: str) -> None:
-    # Names of files may hold what is no character.
+    # Names of files may contain bytes that are not characters.
     data = text.encode("utf-8", "backslashreplace")
     if not output.ours:
         _append(output.path, data)
@@ -182,8 +182,8 @@ def _append(path: Path, data: bytes) -> None:
         size = file.tell() + len(data)
         if size > STEP_SUMMARY_BYTES:
             raise UsageProblem(
-                f"with this the summary of the step would have {size} bytes, and of more than {STEP_SUMMARY_BYTES}"
-                " GitHub shows nothing",
+                f"the step's summary would have {size} bytes with this, and GitHub drops a summary of more than"
+                f" {STEP_SUMMARY_BYTES} bytes",
                 remedies=["run pytest in a step of its own"],
             )
         file.write(data)
@@ -195,7 +195,7 @@ def _renderer(form: Form) -> Renderer:
 
 
 def _output(config: pytest.Config, flag: str, form: Form, file: str, *, typed: bool) -> Output:
-    # As everywhere: the command line is relative to where it is typed, an ini file to where it lies.
+    # By convention, a path on the command line is relative to the working folder, and one in an ini file to that file.
     path = (config.invocation_params.dir if typed else config.rootpath) / os.path.expanduser(file)  # noqa: PTH111 -- pathlib's raises for ~nobody
     problem = _unwritable(path)
     if problem:
@@ -204,15 +204,15 @@ def _output(config: pytest.Config, flag: str, form: Form, file: str, *, typed: b
 
 
 def _unwritable(path: Path) -> str:
-    """Why a file can be no file of ours, as far as it is known beforehand; empty if it can be."""
-    # Those of `os` answer for what may not be looked into too.
+    """Reason why a file cannot be written, as far as known beforehand; empty if it can."""
+    # The functions of `os` also answer for folders that may not be listed.
     if not os.path.isdir(path.parent):  # noqa: PTH112
-        return f"there is no folder {path.parent}"
+        return f"the folder {path.parent} does not exist"
     if os.path.isdir(path):  # noqa: PTH112
         return "this is a folder, not a file"
-    # To be replaced as a whole is nothing for /dev/stdout or a pipe, and of a link one expects what it leads to.
+    # /dev/stdout or a pipe cannot be replaced, and a write through a link is expected to reach its target.
     if os.path.islink(path) or (os.path.lexists(path) and not os.path.isfile(path)):  # noqa: PTH113, PTH114
         return "this is not a plain file: name one that can be replaced"
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        return f"nothing may be written into the folder {path.parent}"
+        return f"the folder {path.parent} is not writable"
     return ""

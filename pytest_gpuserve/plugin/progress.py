@@ -1,4 +1,4 @@
-"""How a test that measures gets on: a line now and then, on the terminal or in a log."""
+"""Progress of a test that measures: a line now and then, on the terminal or in a log."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.tick import Tick
 
 EVERY_SECONDS: Final = 30.0
-"""A test that takes longer than this says so, and no more often."""
+"""Shortest interval between progress lines, and shortest test that has one."""
 
 
 def say(config: pytest.Config, line: str) -> None:
-    """Tell a line at once on pytest's terminal, whatever is captured of the test."""
+    """Write a line at once to pytest's terminal, past its capture."""
     reporter = config.pluginmanager.get_plugin("terminalreporter")
     capture = config.pluginmanager.get_plugin("capturemanager")
     uncaptured: AbstractContextManager[None] = nullcontext()
@@ -36,7 +36,7 @@ def say(config: pytest.Config, line: str) -> None:
 
 
 class ProgressLines:
-    """Tells how far the test has come that is being measured; nothing where pytest is quiet."""
+    """Shows the progress of the measured test; silent if pytest is quiet."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
@@ -46,17 +46,17 @@ class ProgressLines:
         self._look_seconds = self._told_seconds = time.monotonic()
 
     def begin(self, nodeid: str) -> None:
-        """Hear which test is measured from here on."""
+        """Set the test that is measured from now on."""
         self._test = printable(masked(short_name(nodeid)))
         self._look = None
         self._told_seconds = time.monotonic()
 
     def look(self, look: Look) -> None:
-        """Hear what is measured next, and why."""
+        """Set the next look of the measurement, with its reason."""
         self._look, self._look_seconds = look, time.monotonic()
 
     def show(self, totals: Tick) -> None:
-        """Hear of all ticks of a load so far."""
+        """Take all ticks of a load so far."""
         now = time.monotonic()
         if self._is_quiet or now - self._told_seconds < EVERY_SECONDS:
             return
@@ -68,13 +68,13 @@ class ProgressLines:
 
 
 def progress_line(test: str, look: Look | None, so_far: Tick, left_seconds: float | None) -> str:
-    """Write what is known: ``test_a  round 2 of 8  throughput -3.1 %  2147/s  p99 12.3 ms  budget: 4 min 2 s left``.
+    """Format the progress: ``test_a  round 2 of 8  throughput -3.1 %  2147/s  p99 12.3 ms  budget: 4 min 2 s left``.
 
     Args:
-        test: Its name.
-        look: What is measured; None before there is a look.
-        so_far: Of the load; its rate is ``-`` before the first answer, its p99 below 100 requests.
-        left_seconds: Of the test's budget; None where it has none.
+        test: Name of the test.
+        look: The look; None before the first one.
+        so_far: Ticks of the load. The rate is ``-`` before the first answer, the p99 below 100 requests.
+        left_seconds: Rest of the test's budget; None without a budget.
     """
     rate, p99 = so_far.throughput, so_far.latency.known_quantile(0.99)
     judged = None if look is None else look.judgement

@@ -1,4 +1,4 @@
-"""What the server fixtures are: functions that describe a deployment, which is started, afresh, when it is loaded."""
+"""Server fixtures: functions that describe a deployment. A load then starts it afresh."""
 
 from __future__ import annotations
 
@@ -35,25 +35,25 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.metric_names import MetricNames
 
 __tracebackhide__ = True
-"""Who calls from here is not the user; see `calling_file`."""
+"""Marks this module as not the user's code; see `calling_file`."""
 
-NAME_IT: Final = "name it relative to the file that calls, or give an absolute path"
+NAME_IT: Final = "name it relative to the file that calls the fixture, or give an absolute path"
 
 
 @dataclass(frozen=True)
 class ServerFactory:
     """Makes deployments of each kind, and with ``deploy`` of any other one.
 
-    All take ``start_timeout``: the seconds from launch to the model's first answer; and, but for a remote one,
-    ``python``, the interpreter that has the server (this one by default), and ``env``, variables for it. Files are
-    named relative to the file that calls, an interpreter also by its name along the PATH. They raise `UsageProblem` for
-    what cannot be a server.
+    All functions take ``start_timeout``, the seconds from launch to the model's first answer. All except ``remote``
+    take ``python``, the interpreter that has the server (this one by default), and ``env``, variables for it. Files are
+    relative to the file that calls; an interpreter may also be a name on the PATH. Impossible values raise
+    `UsageProblem`.
 
     Args:
-        starter_of: Makes what starts servers on this session's device, of a deadline in seconds.
-        shown: Names a file as baselines do.
-        distributions: Those whose versions can move a number.
-        torch_device: Where a torch worker runs whose test names no device: ``cuda`` where a GPU is measured.
+        starter_of: Makes the starter of servers on this session's device, given a deadline in seconds.
+        shown: Name of a file in baselines.
+        distributions: Distributions whose versions can move a number.
+        torch_device: Default device of torch workers: ``cuda`` if a GPU is measured.
     """
 
     starter_of: Callable[[float], Starter]
@@ -84,7 +84,7 @@ class ServerFactory:
             **arguments: Arguments of the app and of mosec: ``inference_workers=2`` becomes ``--inference-workers=2``.
 
         Raises:
-            UsageProblem: There is no such file, or an argument is one that the fixture sets.
+            UsageProblem: The file does not exist, or the fixture sets the argument itself.
         """
         found = self.app("mosec_server", app, python=python, env=env, args=args, arguments=arguments)
         return self.deploy(Mosec(found, stage=stage), start_timeout)
@@ -110,7 +110,7 @@ class ServerFactory:
             **arguments: Arguments of the app, as for ``mosec``.
 
         Raises:
-            UsageProblem: There is no such file.
+            UsageProblem: The file does not exist.
         """
         return self.deploy(
             LitServe(self.app("litserve_server", app, python=python, env=env, args=args, arguments=arguments)),
@@ -140,7 +140,7 @@ class ServerFactory:
             **arguments: Arguments of the app, as for ``mosec``.
 
         Raises:
-            UsageProblem: There is no such file, or the model has no name.
+            UsageProblem: The file does not exist, or the model has no name.
         """
         found = self.app("pytriton_server", app, python=python, env=env, args=args, arguments=arguments)
         return self.deploy(PyTriton(found, model), start_timeout)
@@ -178,11 +178,11 @@ class ServerFactory:
             **arguments: Triton's options: ``http_thread_count=4`` becomes ``--http-thread-count=4``.
 
         Raises:
-            UsageProblem: There is no such repository or model, or an option is one that the fixture sets.
+            UsageProblem: The repository or model does not exist, or the fixture sets the option itself.
         """
         repository = self.place(model_repository)
         if not repository.is_dir():
-            raise UsageProblem(f"triton_server: there is no model repository {repository}", remedies=[NAME_IT])
+            raise UsageProblem(f"triton_server: the model repository {repository} does not exist", remedies=[NAME_IT])
         kind = Triton(
             repository,
             self.shown(repository),
@@ -237,7 +237,7 @@ class ServerFactory:
             start_timeout: Seconds from launch to the model's first answer, which may have to compile it.
 
         Raises:
-            UsageProblem: There is no such file, an argument is out of range, or two do not go together.
+            UsageProblem: The file does not exist, an argument is out of range, or two do not go together.
         """
         file, _, name = model.rpartition(":")
         if not file or not name:
@@ -282,8 +282,8 @@ class ServerFactory:
         Args:
             argv: Program and arguments, without a shell. The plugin replaces ``{port}`` by the loopback port to listen
                 on, ``{folder}`` by a private folder, ``{python}`` by the interpreter. Let it listen on 127.0.0.1.
-            ready: A path that answers 200 when the server is up, such as ``/health``. Without it the plugin asks the
-                model at once.
+            ready: A path that answers 200 when the server is up, such as ``/health``. Without it the plugin sends the
+                model's first request at once.
             counters: Names of the server's Prometheus metrics, or one of ``vllm``, ``sglang``, ``llama.cpp``,
                 ``trtllm`` and ``tgi``, whose models are read back too. Without counters there is no batching ratio.
             model: The model that requests name.
@@ -293,11 +293,11 @@ class ServerFactory:
             start_timeout: Seconds from launch to the model's first answer.
 
         Raises:
-            UsageProblem: There is no command, or no ``{port}`` in it.
+            UsageProblem: The command is empty, or has no ``{port}``.
         """
         folder = self.place(cwd)
         if not folder.is_dir():
-            raise UsageProblem(f"command_server(cwd=...): there is no folder {folder}", remedies=[NAME_IT])
+            raise UsageProblem(f"command_server(cwd=...): the folder {folder} does not exist", remedies=[NAME_IT])
         kind = CommandServer(
             argv=words("command_server", argv),
             cwd=folder,
@@ -323,8 +323,8 @@ class ServerFactory:
     ) -> ServerHandle:
         """Describe a server that runs already. The plugin never starts or stops it.
 
-        Its measurements share the luck of one start. So a comparison with its baseline also sees changes that a restart
-        alone would make.
+        Its measurements share the luck of one start. A comparison with its baseline therefore also sees changes that a
+        mere restart would make.
 
         Args:
             url: ``http://HOST:PORT`` or ``https://HOST:PORT``, without a path.
@@ -336,12 +336,12 @@ class ServerFactory:
             start_timeout: Seconds to wait for the model's first answer.
 
         Raises:
-            UsageProblem: The URL is not of this form. The message shows no password or query of it.
+            UsageProblem: The URL is not of this form. The message does not show its password or query.
         """
         endpoint = _server_at(url)
         if ca_file and endpoint.tls is None:
             raise UsageProblem(
-                f"remote_server({_without_secrets(url)!r}, ca_file=...): without TLS no certificate is looked at",
+                f"remote_server({_without_secrets(url)!r}, ca_file=...): certificates are used only with TLS",
                 remedies=["https://HOST:PORT, or leave out ca_file=..."],
             )
         kind = RemoteServer(
@@ -385,7 +385,7 @@ class ServerFactory:
         args: Sequence[str] = (),
         arguments: Mapping[str, Argument] | None = None,
     ) -> App:
-        """Return a file of the user's that a kind of server runs, with interpreter, command line and variables.
+        """Return a user's file that a kind of server runs, with interpreter, command line and variables.
 
         Args:
             fixture: Name of the called fixture, for messages.
@@ -396,11 +396,11 @@ class ServerFactory:
             arguments: Named arguments of the command line.
 
         Raises:
-            UsageProblem: There is no such file or interpreter, or another argument is impossible.
+            UsageProblem: The file or interpreter does not exist, or another argument is impossible.
         """
         path = self.place(file)
         if not path.is_file():
-            raise UsageProblem(f"{fixture}: there is no app file {path}", remedies=[NAME_IT])
+            raise UsageProblem(f"{fixture}: the app file {path} does not exist", remedies=[NAME_IT])
         given = arguments or {}
         return App(
             fixture=fixture,
@@ -414,15 +414,15 @@ class ServerFactory:
         )
 
     def interpreter(self, python: str | Path | None) -> str:
-        """An interpreter as a user names it, by its path or along the PATH; None for the tests' own.
+        """Interpreter by its path or its name on the PATH; None for the tests' own.
 
         Raises:
-            UsageProblem: There is none.
+            UsageProblem: The interpreter does not exist.
         """
         return sys.executable if python is None else find_python(fspath(python), self.place("."), "python")
 
     def place(self, path: str | Path) -> Path:
-        """A path relative to the caller's file: the one place that means the same in a test, fixture and conftest."""
+        """Path relative to the caller's file, which means the same in a test, fixture and conftest."""
         return (calling_file().parent / path).resolve()
 
 
@@ -430,13 +430,13 @@ _URL: Final = "http://HOST:PORT or https://HOST:PORT"
 
 
 def _server_at(url: str) -> Endpoint:
-    """Where a remote server is; nothing that may be a secret is shown of another URL."""
+    """Address of a remote server; errors do not show parts of the URL that may be secret."""
     if not isinstance(url, str):
         raise UsageProblem(f"remote_server(...) takes a URL as text, not a {type(url).__name__}", remedies=[_URL])
     shown = _without_secrets(url)
     if "@" in url:
         raise UsageProblem(
-            f"remote_server({shown!r}): neither a user nor a path belongs in it",
+            f"remote_server({shown!r}): the URL must not contain a user or a path",
             remedies=[_URL, 'for a user: server.post(..., headers={"Authorization": ...})'],
         )
     try:
@@ -445,13 +445,13 @@ def _server_at(url: str) -> Endpoint:
         raise UsageProblem(f"remote_server({shown!r}) is not a URL", found=problem.found, remedies=[_URL]) from None
     if endpoint.protocol != "http" or path != "/":
         raise UsageProblem(
-            f"remote_server({shown!r}): the server alone, its paths are those of the requests", remedies=[_URL]
+            f"remote_server({shown!r}): give the server alone; requests name their paths", remedies=[_URL]
         )
     return endpoint
 
 
 def _without_secrets(url: str) -> str:
-    """A URL without its user, however it is written, and without its query."""
+    """A URL without its user, in any notation, and without its query."""
     user, at, rest = url.rpartition("@")
     if at:
         scheme = next((name for name in ("http://", "https://") if user.startswith(name)), "")

@@ -19,8 +19,8 @@ from pytest_gpuserve.device.host_reading import NoReading, read_host
 from pytest_gpuserve.errors import BaselineUnusable, GpuserveError
 from pytest_gpuserve.experiment.shared_starts import SharedStarts
 from pytest_gpuserve.plugin.collection import (
+    all_tests,
     all_was_run,
-    asking_tests,
     measures,
     settle_unused,
 )
@@ -70,11 +70,11 @@ def sessions_recorded(settings: Settings, device: Device) -> int:
 
 
 def explained(left: object, right: object, *, gpu: str, stored: bool, before: str) -> list[str] | None:
-    """Explain a failed comparison, headline first; None where it is none of ours.
+    """Explain a failed comparison, headline first; None if it is not one of ours.
 
     Args:
         stored: Whether ``baseline`` is a stored one.
-        before: The revision beside which it can be looked at more closely; empty where there is none.
+        before: Revision for a closer look side by side; empty without one.
     """
     if not isinstance(left, (Measured, Ratio)) or not isinstance(right, (Reference, int, float)):
         return None
@@ -96,7 +96,7 @@ def explained(left: object, right: object, *, gpu: str, stored: bool, before: st
     return [masked(line) for line in lines]
 
 
-NOTHING_CONCLUDED: Final = "INVALID: nothing can be concluded from these loads"
+NOTHING_CONCLUDED: Final = "INVALID: these loads prove nothing"
 
 FOREIGN_SHARE: Final = 0.05
 """Share of a host's cores that others may always take: a large machine is never quite idle."""
@@ -109,10 +109,10 @@ _MODES: Final = {
 
 
 class GateSession:
-    """Registered as a plugin when a test needs the device; its parts are what fixtures ask. Raises as `open_session`.
+    """The session, registered as a plugin if a test needs the device; fixtures use its parts. Raises as `open_session`.
 
     Args:
-        measuring: Whether tests will measure, so that the device must be ours alone.
+        measuring: Whether tests will measure, so that they need the device for themselves.
     """
 
     def __init__(self, session: pytest.Session, settings: Settings, *, measuring: bool) -> None:
@@ -162,7 +162,7 @@ class GateSession:
         )
 
     def _read_host(self) -> float | None:
-        """How fast the host is, where stored numbers may count."""
+        """Read the speed of the host, if stored numbers may count."""
         if not may_screen(self.here.device):
             return None
         try:
@@ -178,7 +178,7 @@ class GateSession:
     # -- for the fixtures
 
     def begin_test(self, item: pytest.Item) -> TestComparison:
-        """Make the gate of a test; one that is run again goes on with the sessions that it has."""
+        """Make the gate of a test; a repeated test continues with its sessions."""
         settings, device = self.settings, self.here.device
         self._progress.begin(item.nodeid)
         gate = TestComparison(
@@ -206,10 +206,10 @@ class GateSession:
         return gate
 
     def end_test(self, gate: TestComparison) -> list[str]:
-        """End the loads of a test, and its servers where the next test has no use for them.
+        """End the loads of a test, and its servers unless the next test uses them.
 
         Returns:
-            Problems that nobody has been told of; also those of earlier tests that showed only at their servers' end.
+            Unreported problems, including shutdown problems of earlier tests.
         """
         try:
             gate.close()
@@ -219,9 +219,9 @@ class GateSession:
         return self._untold_problems(gate)
 
     def shown_path(self, path: Path) -> str:
-        """A file as baselines name it: relative to the project, or by its name alone where it lies outside.
+        """Name of a file in baselines: relative to the project, or only its name if it is outside.
 
-        An absolute path would make another workload of it on every machine, and of a temporary one in every run.
+        With an absolute path every machine, and with a temporary one every run, would have another workload.
         """
         root = self.settings.root
         return path.relative_to(root).as_posix() if path.is_relative_to(root) else f".../{path.name}"
@@ -234,11 +234,11 @@ class GateSession:
             gate.waits = False
 
     def _untold_problems(self, own: TestComparison | None = None) -> list[str]:
-        """Problems that no comparison has named, each once: of a test that ends, and late ones of those before it."""
+        """Unreported problems, each once: those of a test that ends, and late ones of earlier tests."""
         found = []
         for nodeid, gate in self._gates.items():
             if gate.waits:
-                # It runs again, and is INVALID then.
+                # A repeated test is INVALID in its repeat.
                 continue
             for problem in gate.unjudged_problems():
                 if (nodeid, problem) not in self._told:
@@ -247,18 +247,18 @@ class GateSession:
         return found
 
     def _loads(self, nodeid: str) -> list[RunResult]:
-        """The loads that a test asked for, for reports."""
+        """Loads of a test, for reports."""
         gate = self._gates.get(nodeid)
         return [] if gate is None else [measurement.result() for measurement in gate.measurements]
 
     @property
     def _baselines(self) -> str:
-        """Where they are, as people call it."""
+        """Place of the baselines, for people."""
         return str(self.settings.baseline_dir / self.here.device.name)
 
     @cached_property
     def _header(self) -> str:
-        """On what and against what is measured."""
+        """Header lines: device and reference of the measurement."""
         opened, settings, device = self._opened, self.settings, self.here.device
         stored = not opened.against_name
         return header_line(
@@ -271,7 +271,7 @@ class GateSession:
         )
 
     def closing(self) -> SessionResult:
-        """What this run has to say so far."""
+        """Closing remarks of this run so far."""
         here, settings, gpu = self.here, self.settings, self.here.device.gpu
         stored, unknown = not settings.side_by_side, {} if gpu is None else gpu.unknown
         return SessionResult(
@@ -283,7 +283,7 @@ class GateSession:
             tests=self._outcomes.results(self._loads),
             notes=tuple(self._notes),
             places=(
-                # A rule may have needed what could not be read.
+                # A rule may have needed the value that could not be read.
                 *(
                     f"unknown of {here.device.name}: {fact}: {reason}"
                     for fact, reason in unknown.items()
@@ -306,14 +306,14 @@ class GateSession:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """Know whose servers are started from here on."""
+        """Set the test that owns all servers that are started from now on."""
         self._outcomes.begin(item.nodeid)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_runtest_teardown(
         self, item: pytest.Item, nextitem: pytest.Item | None
     ) -> Generator[None, object, object]:
-        """End the servers that run where the next test has no use for them, also if this one never came to a load."""
+        """End the running servers unless the next test uses them, even if this one never loaded them."""
         self._goes_on = nextitem is not None and share_starts(item, nextitem)
         try:
             result = yield
@@ -327,15 +327,15 @@ class GateSession:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function) -> Generator[None, object, object]:
-        """A test that came to its end has not passed yet: nothing in it may have failed unnoticed, or be undecided."""
+        """Check a test that has reached its end: no comparison may have failed unnoticed, or be undecided."""
         try:
             with self.laps.in_call():
                 result = yield
         except WaitsForStart:
-            # To others this run of it is one that was skipped; nobody is told of it.
+            # pytest and other plugins see this run as skipped; it is not reported.
             pytest.skip("not decided yet: it goes on when its servers are started again")
         except pytest.skip.Exception:
-            # What the test has found until then must not hide behind what it lacks.
+            # Findings of the test so far must not be hidden by the missing verdict.
             _fail_unheld(self._gates.get(pyfuncitem.nodeid))
             raise
         gate = self._gates.get(pyfuncitem.nodeid)
@@ -363,7 +363,7 @@ class GateSession:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Keep the outcome of a test that loads, and write what a recording measured once it has passed to its end."""
+        """Keep the outcome of a test that loads, and write its recording once it has passed to its end."""
         report = yield
         self._durations.add(report)
         if not measures(item):
@@ -387,13 +387,13 @@ class GateSession:
     # -- hooks: the session
 
     def pytest_report_collectionfinish(self, config: pytest.Config, items: Sequence[pytest.Item]) -> list[str]:
-        """Say on what and against what we measure, and how long it is likely to take."""
+        """Show device, reference, and the estimated duration."""
         warnings = [line for text in self._opened.warnings for line in f"gpuserve: {text}".splitlines()]
         lines = [self._header, self._durations.line(items)] if config.get_verbosity() >= 0 else []
         return [*(f"gpuserve: {line}" for line in lines if line), *warnings]
 
     def pytest_keyboard_interrupt(self) -> None:
-        """Say what was measured of the test that was cut short, and that it decides nothing."""
+        """Show the state of the interrupted test, and that it decides nothing."""
         for nodeid, gate in self._gates.items():
             for measurement in gate.measurements:
                 if measurement.interrupted:
@@ -402,7 +402,7 @@ class GateSession:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Look for unused baselines, write the results, and give the device back."""
+        """Look for unused baselines, write the results, and release the device."""
         self._settle_undecided(session)
         self._durations.keep()
         try:
@@ -415,12 +415,12 @@ class GateSession:
             self._end()
 
     def _settle_undecided(self, session: pytest.Session) -> None:
-        """Tell of tests that wait, and of trouble at the end of servers that still ran; neither lets a run pass."""
+        """Report tests that wait, and problems at the end of running servers; neither lets a run pass."""
         self._starts.end()
         undecided, late = [nodeid for nodeid, gate in self._gates.items() if gate.waits], self._untold_problems()
         for nodeid in undecided:
             self._outcomes.interrupt(nodeid)
-            self._note(f"{nodeid}: not decided when the run ended; run it again, it goes on where it was")
+            self._note(f"{nodeid}: not decided when the run ended; another run continues it")
         if late:
             self._note("; ".join([NOTHING_CONCLUDED, *late]))
         if (undecided or late) and session.exitstatus == pytest.ExitCode.OK:
@@ -432,17 +432,17 @@ class GateSession:
         measured = {nodeid: gate.measurements for nodeid, gate in self._gates.items()}
         remove = self.settings.update is Update.ALL
         try:
-            settle_unused(asking_tests(session), measured, self._opened.baseline_store, remove=remove, note=self._note)
+            settle_unused(all_tests(session), measured, self._opened.baseline_store, remove=remove, note=self._note)
         except GpuserveError as problem:
             self._notes.append(f"ERROR: {problem}")
             session.exitstatus = pytest.ExitCode.USAGE_ERROR
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Print the table, what was written, and what is left over."""
+        """Print the table, the recordings, and open points."""
         print_closing(terminalreporter, self.closing(), self._written)
 
     def pytest_unconfigure(self) -> None:
-        """Remove the worktrees and give the device back, however the session ended."""
+        """Remove the worktrees and release the device, after any end of the session."""
         self._end()
 
     def _end(self) -> None:
@@ -450,7 +450,7 @@ class GateSession:
             stack.callback(self._opened.close)
             stack.callback(self.equipment.close)
             stack.callback(self._starts.end)
-            # First of all, for after Ctrl-C a comparison's servers may still be up, and are looked at to their end.
+            # First, because after Ctrl-C a comparison's servers may still be up, and are watched to their end.
             for gate in self._gates.values():
                 stack.callback(gate.close)
 

@@ -1,4 +1,4 @@
-"""The end of a run that measured, on the terminal: its table, what is to be said of it, and what to do next."""
+"""End of a measuring run on the terminal: the table, remarks, and the next steps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def write_results(session: pytest.Session, outputs: Iterable[Output], closing: SessionResult) -> Written:
-    """Write what was asked for; where it cannot be, the exit status of pytest says so."""
+    """Write the requested files; if one cannot be written, the exit status of pytest is a failure."""
     written = write_outputs(outputs, _known(closing))
     if written.failed:
         session.exitstatus = pytest.ExitCode.USAGE_ERROR
@@ -41,16 +41,16 @@ def write_results(session: pytest.Session, outputs: Iterable[Output], closing: S
 
 
 def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, written: Written) -> None:
-    """Print the table, what was recorded, and what is left over; nothing where there is nothing to say.
+    """Print the table, the recordings, and open points; nothing if all of these are empty.
 
-    With ``-q`` there is only what keeps tests from passing, what was noted, and the totals; with ``-v`` all that
-    verdicts rest on.
+    With ``-q`` the output has only the tests that did not pass, notes, and the totals. With ``-v`` it has all the
+    evidence of verdicts.
     """
     closing = _known(closing)
     verbosity = writer.config.get_verbosity()
     rows = closing.rows if verbosity >= 0 else [row for row in closing.rows if row.is_bad]
     problems = problem_lines(closing)
-    # A step's summary nobody has asked for: where nothing was compared it is not worth a section.
+    # A step summary without a comparison was not requested, and is not worth a section.
     asked = verbosity >= 0 and written.asked
     if not (closing.rows or closing.notes or problems or asked):
         return
@@ -72,7 +72,7 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
             *map(masked, written.lines),
         ]
     )
-    # Not `section`, which leaves pytest's own line unended where all tests passed.
+    # Not `section`, which leaves pytest's own line unended if all tests passed.
     writer.write_sep("-", "gpuserve", blue=True)
     drawn = table(rows, width=shutil.get_terminal_size((120, 24)).columns, color=writer.hasmarkup)
     for line in drawn.splitlines():
@@ -87,13 +87,13 @@ def print_closing(writer: pytest.TerminalReporter, closing: SessionResult, writt
 
 
 def _known(closing: SessionResult) -> SessionResult:
-    """The result without secrets; by now its texts decide nothing any more."""
+    """The result without secrets; its texts no longer decide anything."""
     known: SessionResult = with_texts(closing, masked)
     return known
 
 
 def _markup(closing: SessionResult) -> dict[str, bool]:
-    """The colour of the totals: pytest's own of its last line."""
+    """Colour of the totals: that of pytest's last line."""
     if any(test.failed for test in closing.tests):
         return {"red": True}
     doubtful = any(row.is_bad for row in closing.rows)

@@ -1,4 +1,4 @@
-"""A child process with everything that it starts, and when it is up; no pytest, no server.
+"""A child process with all its descendants, and its readiness; without pytest and servers.
 
 ``child`` starts and ends it through ``supervisor``, which outlives this process; ``ready`` waits for it.
 """

@@ -1,6 +1,6 @@
-"""A child process with everything that it starts; it ends after ``stop()``, or when this process dies.
+"""A child process with all its descendants; it ends after ``stop()``, or when this process dies.
 
-Nothing here knows pytest or any server. The work that must outlive this process is done by ``supervisor``.
+This module does not depend on pytest or any server. ``supervisor`` does the work that must outlive this process.
 """
 
 from __future__ import annotations
@@ -41,32 +41,32 @@ if TYPE_CHECKING:
 
 
 START_ALLOWANCE_SECONDS = 30.0
-"""Longest wait for the supervisor to start the child; it takes some 30 ms, so only a machine in trouble needs more."""
+"""Longest wait for the supervisor to start the child; usual are some 30 ms."""
 
 GRACE_SECONDS = 5.0
-"""From SIGTERM to the SIGKILL of what is left, unless it is said otherwise."""
+"""Default time from SIGTERM to the SIGKILL of remaining processes."""
 
 END_ALLOWANCE_SECONDS = 30.0
-"""Longest wait, beyond the grace, for a killed tree to be gone (a GPU driver may hold a process for seconds)."""
+"""Longest wait, beyond the grace, for the end of a killed tree (a GPU driver may hold a process for seconds)."""
 
 _MESSAGE_BYTES = 1 << 16
 
 RELEASE_SECONDS = 30.0
-"""Longest wait for a supervisor that has nothing left to do but to remove folders, on a machine in trouble."""
+"""Longest wait for a supervisor that only has to remove folders, on a machine in trouble."""
 
 _SUPERVISOR_SCRIPT = Path(__file__).with_name("supervisor.py")
 
 
 @dataclass(frozen=True)
 class Command:
-    """What to start.
+    """A command to start.
 
     Args:
         argv: Program and arguments; the program is looked up along the PATH of ``env``.
         env: The full environment of the child; only `TREE_VARIABLE` is added.
         cwd: Working folder of the child.
-        log: File to which its standard output and error are appended (a pipe that nobody reads would stop it).
-            Keep it outside of owned folders if it is to be read after the end.
+        log: File to which its standard output and error are appended, because a full pipe without a reader would stop
+            it. It must be outside owned folders if it is to be read after the end.
     """
 
     argv: tuple[str, ...]
@@ -80,13 +80,13 @@ class Command:
 
 @dataclass(frozen=True)
 class SupervisorProcess:
-    """A supervisor that knows its folders, and waits for a command to start, if any.
+    """A supervisor with its folders, which waits for an optional command.
 
     Attributes:
-        folders: Absolute folders, which may be made only now: they are removed with all that is in them when the
-            tree that is then started has ended, or else with ``release()`` or this process.
-        log: Where it and what it starts write.
-        log_start: Offset in bytes at which they begin to.
+        folders: Absolute folders, which need not exist yet. They are removed with their contents after the end of the
+            started tree, or else by ``release()`` or with this process.
+        log: File of its output, and of its child's.
+        log_start: Offset in bytes at which that output begins.
     """
 
     folders: tuple[Path, ...]
@@ -100,16 +100,16 @@ class SupervisorProcess:
         """Start a supervisor of these folders.
 
         Args:
-            folders: They need not exist yet: what is made after this is removed for sure.
-            log: File to which it writes, outside of the folders if it is to be read after their end.
+            folders: Folders that need not exist yet, so that they are removed in any case once they are made.
+            log: File of its output, outside the folders if it is to be read after their end.
 
         Raises:
-            ServerFailed: The log cannot be written, or there can be no more processes.
-            ValueError: A folder is relative, or is or holds the home folder or the working folder.
+            ServerFailed: The log cannot be written, or no more processes are possible.
+            ValueError: A folder is relative, or is or contains the home folder or the working folder.
         """
         for folder in folders:
             if not folder.is_absolute() or any(place.is_relative_to(folder) for place in (Path.home(), Path.cwd())):
-                raise ValueError(f"{folder} cannot be owned by a server: it would be removed with all that is in it")
+                raise ValueError(f"{folder} cannot be owned by a server, because it would be removed with its contents")
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -132,7 +132,7 @@ class SupervisorProcess:
         return cls(tuple(folders), supervisor, ours, log, log_start)
 
     def release(self) -> None:
-        """Have the supervisor remove its folders and end; what it started must have ended before."""
+        """Let the supervisor remove its folders and end; its child must have ended before."""
         self.link.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(RELEASE_SECONDS)
@@ -140,7 +140,7 @@ class SupervisorProcess:
 
 @dataclass
 class _Reports:
-    """What the supervisor has reported so far."""
+    """The supervisor's reports so far."""
 
     unread: bytes = b""
     started: int = 0
@@ -160,10 +160,10 @@ class _Reports:
 
 
 class Process:
-    """A running command and its tree; made with `Process.start`, used as a context manager.
+    """A running command with its tree; made by `Process.start`, and used as a context manager.
 
-    The tree ends with ``stop()`` (called by the end of a ``with`` block), and also when this process ends in any way,
-    SIGKILL included. Methods may be called from several threads; no thread is started.
+    The tree ends with ``stop()`` (called at the end of a ``with`` block), and also with this process in any case, even
+    after SIGKILL. Methods may be called from several threads; no thread is started.
     """
 
     def __init__(
@@ -197,22 +197,21 @@ class Process:
         """Start the command.
 
         Args:
-            command: What to start.
-            owned_folders: Absolute folders which are removed, with all that is in them, after the end of the tree.
-            after: Commands, program and arguments each, that end what is not in the tree, such as a container that a
-                daemon runs. They are run one after the other, with the child's environment and in the folder /, when
-                the tree has ended, for whatever reason, and before the folders are removed; each is killed after
-                15 s (`supervisor.AFTER_SECONDS`). None is run if the program was never executed. What they are to end
-                may be gone already: that must be a success.
-            supervisor: Starts it, instead of a new one for ``owned_folders``; its log is the command's.
+            command: The command to start.
+            owned_folders: Absolute folders that are removed, with their contents, after the end of the tree.
+            after: Commands, program and arguments each, that end processes outside the tree, such as a container of a
+                daemon. They run in order, with the child's environment and in the folder /, after any end of the tree
+                and before the folders are removed. Each is killed after 15 s (`supervisor.AFTER_SECONDS`). They do not
+                run if the program was never executed. A command must succeed if its target is gone already.
+            supervisor: Supervisor to use instead of a new one for ``owned_folders``; its log is the command's.
 
         Returns:
             The process; its program has been executed, but may be far from ready (see `pytest_gpuserve.process.ready`).
 
         Raises:
-            ServerFailed: The program, its folder or its log cannot be used; nothing is left running.
-            ValueError: An owned folder is relative, or is or holds the home folder or the working folder; or a command
-                of ``after`` is a line and no sequence, or empty.
+            ServerFailed: The program, its folder or its log cannot be used; no process is left.
+            ValueError: An owned folder is relative, or is or contains the home folder or the working folder. Or a
+                command of ``after`` is a text instead of a sequence, or empty.
         """
         for argv in after:
             if isinstance(argv, str) or not all(isinstance(each, str) for each in argv) or not argv:
@@ -226,22 +225,22 @@ class Process:
         return process
 
     def exit_status(self) -> int | None:
-        """Exit status of the child: None while it runs, negative if a signal ended it (as for ``Popen``)."""
+        """Exit status of the child: None while it runs, negative after a signal (as for ``Popen``)."""
         self._listen(0)
         if self._reports.exited is None and self._reports.severed:
-            # The kernel kills the child together with its supervisor, and nobody is left to say so.
+            # The kernel kills the child together with its supervisor, which then cannot report it.
             return -signal.SIGKILL
         return self._reports.exited
 
     def wait(self, timeout_seconds: float) -> int | None:
-        """Wait for the exit of the child, at most this long; returns as `exit_status`."""
+        """Wait for the exit of the child, at most this long; return `exit_status`."""
         deadline = Deadline.after(timeout_seconds)
         while self.exit_status() is None and not deadline.expired():
             self._listen(deadline.remaining())
         return self.exit_status()
 
     def describe_exit(self) -> str:
-        """Say how the child ended: ``exit code 3``, ``killed by SIGKILL``, or ``still running``."""
+        """Describe the child's end: ``exit code 3``, ``killed by SIGKILL``, or ``still running``."""
         status = self.exit_status()
         if status is None:
             return "still running"
@@ -251,11 +250,11 @@ class Process:
         return f"killed by {names.get(-status, f'signal {-status}')}"
 
     def tail(self, lines: int = 30) -> str:
-        """Last lines that this start wrote to its log, printable and without secrets; empty when there are none."""
+        """Last lines of its log from this start, printable and without secrets; may be empty."""
         return read_tail(self.command.log, start=self._log_start, lines=lines, shown=self._shown)
 
     def tree(self) -> list[psutil.Process]:
-        """All live processes of the tree, the child first; daemons and orphans are among them."""
+        """All live processes of the tree, the child first, including daemons and orphans."""
         self._listen(0)
         if self._reports.severed and not self._reports.gone:
             return marked(self._mark)
@@ -286,19 +285,18 @@ class Process:
         return addresses
 
     def ask_to_end(self, grace_seconds: float = GRACE_SECONDS) -> None:
-        """Have the tree ended without waiting for it, which ``stop`` does: several can end at the same time."""
+        """Order the end of the tree without a wait, which ``stop`` does: several can end at the same time."""
         if not self._stopped:
             self._say(stop=grace_seconds)
 
     def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
-        """End the tree, run the commands that follow it, remove the owned folders; does nothing the second time.
+        """End the tree, run its ``after`` commands, remove the owned folders; later calls do nothing.
 
         Args:
-            grace_seconds: Time from SIGTERM to the SIGKILL of what is left.
+            grace_seconds: Time from SIGTERM to the SIGKILL of remaining processes.
 
         Raises:
-            ServerFailed: A process survives SIGKILL, a command that follows fails, or an owned folder cannot be
-                removed.
+            ServerFailed: A process survives SIGKILL, an ``after`` command fails, or an owned folder cannot be removed.
         """
         if self._stopped:
             return
@@ -341,7 +339,7 @@ class Process:
         return without_secrets(text, self.command.env)
 
     def _order(self) -> None:
-        """Have the supervisor start the child, and wait until it has."""
+        """Order the supervisor to start the child, and wait until it has."""
         command = self.command
         deadline = Deadline.after(START_ALLOWANCE_SECONDS)
         self._say(
@@ -376,7 +374,7 @@ class Process:
             self._reports.severed = True
 
     def _listen(self, seconds: float) -> None:
-        """Take in what the supervisor reported; waits at most this long for it."""
+        """Read the supervisor's reports; wait at most this long for one."""
         with self._reading:
             descriptor = self._link.fileno()
         if descriptor < 0 or self._reports.severed:
@@ -393,7 +391,7 @@ class Process:
                 self._reports.severed = True
 
     def _sweep(self, deadline: Deadline) -> None:
-        """Replace a dead supervisor: end what carries our mark, run what follows, remove the folders."""
+        """Do the work of a dead supervisor: end processes with our mark, run ``after`` commands, remove the folders."""
         while members := marked(self._mark):
             if deadline.expired():
                 raise self._immortal(members, deadline)
@@ -421,13 +419,13 @@ class Process:
 
 @contextlib.contextmanager
 def owned_folder(prefix: str, *, log: Path = Path("/dev/null")) -> Iterator[tuple[Path, SupervisorProcess]]:
-    """Make a private temporary folder that ends with the block, or with this process, SIGKILL included.
+    """Make a private temporary folder that is removed after the block, or with this process, even after SIGKILL.
 
     Args:
         log: As for `SupervisorProcess.start`.
 
     Yields:
-        The folder, and its supervisor, which may be told to start something that then owns the folder.
+        The folder, and its supervisor, which may start a command that then owns the folder.
     """
     folder = Path(tempfile.gettempdir()) / f"{prefix}{uuid.uuid4().hex[:12]}"
     supervisor = SupervisorProcess.start([folder], log=log)
@@ -436,7 +434,7 @@ def owned_folder(prefix: str, *, log: Path = Path("/dev/null")) -> Iterator[tupl
             folder.mkdir(mode=0o700)
         except OSError as error:
             raise ServerFailed(
-                "there is no place for temporary files", found=str(error), remedies=["name another: TMPDIR=DIR"]
+                "no temporary file can be created", found=str(error), remedies=["name another folder: TMPDIR=DIR"]
             ) from error
         yield folder, supervisor
     finally:

@@ -1,4 +1,4 @@
-"""Commands of this package: how one runs in a process of its own, what it prints, and its exit status."""
+"""Commands of this package: execution in a process of their own, output, and exit status."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from pytest_gpuserve.errors import GpuserveError
 
 FAILED: Final = 1
-"""Exit status of what was tried and did not succeed."""
+"""Exit status of a failure."""
 
 REFUSED: Final = 2
-"""Exit status of a wrong argument, or of a file that cannot be used; argparse has the same."""
+"""Exit status of a wrong argument, or of an unusable file; the same as argparse's."""
 
 INTERRUPTED: Final = 130
-"""Exit status of what Ctrl-C ended, as shells count."""
+"""Exit status after Ctrl-C, as in shells."""
 
 _BOOTSTRAP: Final = """\
 import sys
@@ -42,7 +42,7 @@ runpy.run_module(sys.argv.pop(1), run_name="__main__", alter_sys=True)
 def run_command(command: Callable[[Sequence[str]], int]) -> int:
     """Run a command on this process's arguments.
 
-    Whoever ends it, reads only its head, or has a terminal that does not know a sign, gets no traceback.
+    Ctrl-C, a reader that closes the pipe, and a terminal without some character do not cause a traceback.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")
@@ -52,29 +52,29 @@ def run_command(command: Callable[[Sequence[str]], int]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Python would try again at the end.
+        # Python would try again at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     return status
 
 
 def refused(problem: GpuserveError) -> int:
-    """Print to standard error what cannot be used, without secrets, and return `REFUSED`."""
+    """Print an unusable argument or file to standard error, without secrets, and return `REFUSED`."""
     print(masked(str(problem)), file=sys.stderr)  # noqa: T201 -- a command
     return REFUSED
 
 
 def failed(problem: GpuserveError) -> int:
-    """Print to standard error what did not succeed, without secrets, and return `FAILED`."""
+    """Print a failure to standard error, without secrets, and return `FAILED`."""
     print(masked(str(problem)), file=sys.stderr)  # noqa: T201 -- a command
     return FAILED
 
 
 def module_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs a module of this very package, be it installed or a bare checkout.
+    """Return the command that runs a module of this package, installed or as a bare checkout.
 
-    Unlike ``python -m`` it does not look into the working folder, nor anywhere else before the standard library: a
-    project may have a ``select.py``.
+    Unlike ``python -m`` it does not search the working folder, or any other folder before the standard library, because
+    a project may have a ``select.py``.
     """
     return [sys.executable, "-c", _BOOTSTRAP, _root(), module, *arguments]
 

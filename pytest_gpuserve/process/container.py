@@ -1,4 +1,4 @@
-"""Servers in containers: the command that runs one in the foreground, and the one that removes it.
+"""Servers in containers: the command that runs one in the foreground, and the command that removes it.
 
 The client (docker, podman) is the child that `Process` starts, so SIGTERM reaches the server through it. The container
 has this machine's network, so that no forwarder takes part in the measurement.
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 ENGINE_ANSWER_SECONDS: Final = 10.0
-"""Longest wait for an engine to say something about itself, an image or a container."""
+"""Longest wait for an engine's answer about itself, an image or a container."""
 
 _OBEYED: Final = re.compile(
     r"PATH|HOME|USER|TMPDIR|(LD|XDG|CONTAINERS|PODMAN|STORAGE|DOCKER_CLI|DOCKER_CONTENT_TRUST)_.*"
     r"|DOCKER_(HOST|CONTEXT|CONFIG|TLS|TLS_VERIFY|CERT_PATH|API_VERSION|DEFAULT_PLATFORM)"
     r"|CONTAINER_(HOST|CONNECTION|SSHKEY)|REGISTRY_AUTH_FILE|GLIBC_TUNABLES|GO(DEBUG|GC|MAXPROCS|MEMLIMIT|TRACEBACK)"
 )
-"""Variables by which a client, or the loader that starts it, would itself be changed; none of them is a secret."""
+"""Variables that change a client, or its loader; they are not secrets."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Engine:
 
     Args:
         command: Program and its own options, such as ``("podman", "--runtime", "runc")``.
-        options: More options of its ``run``.
-        is_podman: Whether it takes podman's options; everything else imitates docker.
+        options: Further options of its ``run``.
+        is_podman: Whether it takes podman's options; all others imitate docker.
     """
 
     command: tuple[str, ...]
@@ -53,14 +53,14 @@ class Engine:
 
 @dataclass(frozen=True)
 class Container:
-    """What to run, and what of this machine it gets to see.
+    """Image and command, and the container's view of this machine.
 
     Args:
-        image: Of this machine.
-        argv: What its entry point is given: as a rule program and arguments.
-        env: Variables of the server; what else it has comes from the image.
+        image: An image on this machine.
+        argv: Arguments of its entry point: usually program and arguments.
+        env: Variables of the server; others come from the image.
         read_only: Files and folders of this machine, absolute, with their paths in the container.
-        gpus: UUIDs of the GPUs that it may use; none if empty.
+        gpus: UUIDs of the GPUs that it may use; may be empty.
         shm_bytes: Size of its /dev/shm.
     """
 
@@ -74,7 +74,7 @@ class Container:
 
 @dataclass(frozen=True)
 class ContainerCommand:
-    """What `Process.start` runs: the client in the foreground, with its full environment, and what removes it."""
+    """Arguments of `Process.start`: the client in the foreground with its environment, and the removal command."""
 
     name: str
     argv: tuple[str, ...]
@@ -83,7 +83,7 @@ class ContainerCommand:
 
 
 def find_engine(command: tuple[str, ...] | None = None, *, options: tuple[str, ...] = ()) -> Engine:
-    """The engine of this command, or else docker or podman: the first that works. Raises ServerFailed if none does."""
+    """Engine of this command, or else docker or podman: the first that works. Raises ServerFailed if none does."""
     found = []
     for each in (("docker",), ("podman",)) if command is None else (command,):
         try:
@@ -101,25 +101,25 @@ def find_engine(command: tuple[str, ...] | None = None, *, options: tuple[str, .
         found="\n".join(found),
         looked=[f"PATH={os.environ.get('PATH', '')}"],
         remedies=[
-            "`docker info` or `podman info` has to work for this user, on this machine",
-            "a daemon that does not run: sudo systemctl start docker; no permission: sudo usermod -aG docker $USER",
+            "make `docker info` or `podman info` work for this user, on this machine",
+            "start the daemon: sudo systemctl start docker; or get permission: sudo usermod -aG docker $USER",
         ],
     )
 
 
 def image_id(engine: Engine, image: str) -> str:
-    """What the name of an image stands for today. Raises ServerFailed if it is not on this machine."""
+    """Id of the image that has this name now. Raises ServerFailed if it is not on this machine."""
     try:
         return _said((*engine.command, "image", "inspect", "--format={{.Id}}", image))
     except ValueError as problem:
-        fetch = [f"fetch it, for a measurement does not: {shlex.join((*engine.command, 'pull', image))}"]
+        fetch = [f"fetch it, because a measurement does not: {shlex.join((*engine.command, 'pull', image))}"]
         raise ServerFailed(f"the image {image} is not on this machine", found=str(problem), remedies=fetch) from None
 
 
 def container_command(engine: Engine, container: Container, *, client_env: Mapping[str, str]) -> ContainerCommand:
-    """Make the commands that run and remove one container. Raises UsageProblem for what an engine cannot be given.
+    """Make the commands that run and remove one container. Raises UsageProblem for impossible arguments.
 
-    Values of variables stay off the command line, which every user of the machine can read, but for `_OBEYED`.
+    Values of variables stay off the command line, which every user of the machine can read, except those of `_OBEYED`.
     """
     _check(container)
     podman = engine.is_podman
@@ -133,12 +133,12 @@ def container_command(engine: Engine, container: Container, *, client_env: Mappi
         f"--name={name}",
         "--pull=never",
         "--network=host",
-        # The client writes to the log of the process; the engine would write it all once more.
+        # The client writes to the log of the process; the engine would write everything again.
         "--log-driver=none",
-        # Ours, so that its files and its sockets are ours; podman's own root is whoever started it.
+        # Our user, so that its files and its sockets are ours; podman's own root is the user who started it.
         f"--user={'0:0' if podman else f'{os.geteuid()}:{os.getegid()}'}",
         f"--shm-size={container.shm_bytes}",
-        # podman hands the user's proxies on, docker only those in its own settings.
+        # podman passes the user's proxies on, docker only those in its own settings.
         *(["--http-proxy=false"] if podman else []),
         *([f"--{'device' if podman else 'gpus'}={gpu}" for gpu in gpus] if container.gpus else []),
         *(f"--mount=type=bind,source={path},target={at},readonly" for path, at in container.read_only.items()),
@@ -153,7 +153,7 @@ def container_command(engine: Engine, container: Container, *, client_env: Mappi
 
 
 def _check(container: Container) -> None:
-    """See that nothing is taken for another option."""
+    """Check that no argument is taken for an option."""
     paths = [text for pair in container.read_only.items() for text in map(str, pair)]
     for right, texts in ((r"[^-].*", [container.image]), (r'/[^,"\n]*', paths), (r"[A-Za-z_]\w*", container.env)):
         for text in texts:
@@ -162,9 +162,9 @@ def _check(container: Container) -> None:
 
 
 def member_pids(engine: Engine, run: ContainerCommand) -> Callable[[], set[int]]:
-    """Make the ``also`` of `ready.owned_port_probe`: the pids of all processes in this container, as seen from here.
+    """Make the ``also`` of `ready.owned_port_probe`: pids of all processes in this container, in our namespace.
 
-    The engine's word for the first process counts only if the kernel, too, has that process in this container.
+    The engine's pid of the first process counts only if the kernel has that process in this container too.
     """
     argv = (*engine.command, "inspect", "--type=container", "--format={{.State.Pid}} {{.Id}}", run.name)
     known: list[psutil.Process] = []
@@ -183,7 +183,7 @@ def member_pids(engine: Engine, run: ContainerCommand) -> Callable[[], set[int]]
 
 
 def _said(argv: tuple[str, ...]) -> str:
-    """What a client prints. Raises ValueError if it cannot be run, fails, prints nothing or does not end in time."""
+    """Output of a client. Raises ValueError if it cannot run, fails, prints nothing or does not end in time."""
     try:
         done = subprocess.run(
             argv, check=False, capture_output=True, text=True, errors="replace", timeout=ENGINE_ANSWER_SECONDS
@@ -194,5 +194,5 @@ def _said(argv: tuple[str, ...]) -> str:
         raise ValueError(str(problem)) from None
     if done.returncode or not done.stdout.strip():
         lines = [printable(line) for line in done.stderr.splitlines() if line.strip()]
-        raise ValueError(lines[-1] if lines else f"`{shlex.join(argv)}` says nothing, exit status {done.returncode}")
+        raise ValueError(lines[-1] if lines else f"`{shlex.join(argv)}` has no output, exit status {done.returncode}")
     return done.stdout.strip()

@@ -1,4 +1,4 @@
-"""A point in monotonic time by which something must be done."""
+"""A point in monotonic time, as a limit."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ class Deadline:
     """A point in monotonic time, made with `Deadline.after`.
 
     Args:
-        seconds: The allowance that it was made with.
-        end: The point itself, as of ``time.monotonic()``.
+        seconds: Its original allowance.
+        end: The point by ``time.monotonic()``.
     """
 
     seconds: float
@@ -20,18 +20,18 @@ class Deadline:
 
     @classmethod
     def after(cls, seconds: float) -> Deadline:
-        """Make the deadline that lies this many seconds ahead."""
+        """Make the deadline this many seconds from now."""
         return cls(seconds, time.monotonic() + seconds)
 
     def remaining(self) -> float:
-        """Seconds left; 0 when it has passed."""
+        """Seconds left; 0 after it."""
         return max(0.0, self.end - time.monotonic())
 
     def allowed(self) -> float:
         """Seconds that one more step may take.
 
         Raises:
-            TimeoutError: It has passed.
+            TimeoutError: The deadline has passed.
         """
         remaining = self.remaining()
         if not remaining:
@@ -39,5 +39,5 @@ class Deadline:
         return remaining
 
     def expired(self) -> bool:
-        """Say whether it has passed."""
+        """Whether it has passed."""
         return self.remaining() == 0

@@ -1,4 +1,4 @@
-"""Libraries that an extra of this package brings, imported when they are needed."""
+"""Optional libraries of this package's extras, imported when needed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ def import_extra(module: str, what: str, extra: str = "triton") -> Any:  # noqa:
     """Import a module.
 
     Args:
-        module: Its name.
-        what: What needs it, for the message.
-        extra: What brings it.
+        module: Name of the module.
+        what: The feature that needs it, for the message.
+        extra: The extra that installs it.
 
     Raises:
-        UsageProblem: It is not there, or does not work with what else is installed.
+        UsageProblem: The module is missing, or does not work with other installed packages.
     """
     try:
         return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Makes text that another program wrote fit to be shown: the end of a log, or an excerpt without secrets."""
+"""Makes another program's text fit to be shown: the end of a log, or an excerpt without secrets."""
 
 from __future__ import annotations
 
@@ -18,34 +18,33 @@ _LOOKED_AT_CHARACTERS: Final = 1 << 16
 _LOOKED_AT_BYTES: Final = 4 * (_LOOKED_AT_CHARACTERS + 1)  # a character of UTF-8 has four at most
 
 _WORD_AT_END: Final = re.compile(r"[\w+/=.~%-]+\Z")
-"""What a cut may have gone through. It is left out: whoever knows more secrets would not know the half of one."""
+"""Word at a cut. It is left out, because code that knows more secrets would not recognise half of one."""
 
 _LONG_WORD: Final = re.compile(r"""(?:b?['"])?([\w+/=.~%-]{256,})""")
-"""What a text of numbers, hex digits or base64 begins with, also as Python writes it; most secrets are shorter."""
+"""Begin of a text of numbers, hex digits or base64, also as Python writes it; most secrets are shorter."""
 
 _SHOWN_PART: Final = 8
-"""Of a long word one in so many characters is shown: the rest of a token that is as long cannot be guessed."""
+"""Shown share of a long word: one in this many characters. The rest of such a long token cannot be guessed."""
 
 _TELLING_CHARACTERS: Final = 4
-"""So much of a known secret's begin is enough to take what it stands in for a part of one."""
+"""Characters of a known secret's begin that make a word count as a part of it."""
 
 
 def excerpt(text: str, environment: Mapping[str, str], *, most: int = SHOWN_CHARACTERS) -> str:
-    """Return the beginning of a text, without secrets and without the half of one that the cut would leave.
+    """Return the beginning of a text, without secrets and without half a secret at the cut.
 
-    A word that the end would cut is left out: it may be a secret that only others know. The one exception is a word of
-    256 characters or more that a text begins with, of which an eighth is shown: there would be nothing else to see, and
-    were it a token, that would open nothing. Where the first four characters of a known secret are in that, it is left
-    out too.
+    A word at the cut is left out, because it may be a secret that only others know. The exception is a text that begins
+    with a word of 256 characters or more. Nothing else would be shown, so an eighth of it is shown, which is useless as
+    a token. It is left out too if it contains the first four characters of a known secret.
 
     Args:
         environment: Variables and headers whose values it may repeat, as for `without_secrets`.
-        most: Characters that are shown; a mark stands for the rest.
+        most: Number of characters that are shown; a mark replaces the rest.
     """
     begin = text[:_LOOKED_AT_CHARACTERS]
     shown = without_secrets(begin, environment)
     if len(begin) < len(text):
-        # It may end within a secret.
+        # The shown part may end within a secret.
         shown = shown[:-_LONGEST_SECRET]
     elif len(shown) <= most:
         return shown
@@ -58,9 +57,9 @@ def excerpt(text: str, environment: Mapping[str, str], *, most: int = SHOWN_CHAR
 
 
 def begin_of(answer: bytes | bytearray) -> bytes:
-    """As many bytes of an answer as `excerpt` looks at, and more, so that it knows of the rest.
+    """Enough bytes of an answer for `excerpt`, and some more, so that it can tell that the text goes on.
 
-    To be taken before the answer is made text: that takes long of a large one.
+    Cut an answer before it is decoded, which takes long for a large one.
     """
     return bytes(answer[:_LOOKED_AT_BYTES])
 
@@ -80,13 +79,13 @@ _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 def read_tail(path: Path, *, start: int, lines: int, shown: Callable[[str], str] = str) -> str:
-    """Last lines of a log, from its last 64 KiB; empty if there is none.
+    """Last lines of a log, from its last 64 KiB; empty without a log.
 
     Args:
-        start: Offset in bytes before which nothing is read.
+        start: Offset in bytes at which the reading begins.
         lines: Most lines to return.
-        shown: Makes a text fit to be shown. It gets lines as they are: in one that is cut it would not know the secret
-            that lies across the cut.
+        shown: Makes a text fit to be shown. It gets uncut lines, because in a cut line it would not recognise the
+            secret at the cut.
     """
     try:
         with path.open("rb") as log:
@@ -104,7 +103,7 @@ def read_tail(path: Path, *, start: int, lines: int, shown: Callable[[str], str]
 
 
 def printable(line: str) -> str:
-    """Make one line of foreign text fit for a terminal: no control characters, at most 400 columns."""
+    """Make one printable line of foreign text: no control characters, at most 400 columns."""
     shown = "".join(
         character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in line.expandtabs()
     )

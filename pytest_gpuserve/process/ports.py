@@ -1,4 +1,4 @@
-"""TCP ports of this machine's loopback: claims free ones, and finds who listens on one."""
+"""TCP ports of this machine's loopback: claims of free ones, and the process that listens on one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REACHED_BY_LOOPBACK = frozenset({"127.0.0.1", "0.0.0.0", "::", "::ffff:127.0.0.
 
 
 _LOWEST = 15_000
-"""Below are ports of services."""
+"""Ports below this are for services."""
 
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
@@ -32,14 +32,14 @@ _LOWEST_EPHEMERAL = 32_768
 
 @contextlib.contextmanager
 def claimed_ports(count: int) -> Iterator[list[int]]:
-    """So many different free TCP ports of 127.0.0.1, which no other claim of this machine gets meanwhile.
+    """Claim this number of free TCP ports of 127.0.0.1, which no other claim of this machine gets meanwhile.
 
-    A server takes its port seconds after it was chosen. No outgoing connection takes it before, since the port is below
-    those that the kernel gives to connections, and no other pytest, since each claim is a name of an abstract socket,
-    which exists once in a network namespace and ends with its process.
+    A server takes its port seconds after the choice. Outgoing connections do not take it before, because it is below
+    the kernel's range for them. Other pytest runs do not take it, because each claim is the name of an abstract socket.
+    Such a name exists once in a network namespace, and ends with its process.
 
     Raises:
-        ServerFailed: So many are not there.
+        ServerFailed: Not enough ports are free.
     """
     with contextlib.ExitStack() as held:
         candidates = _candidates()
@@ -70,13 +70,13 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> list[int]:
-    """So many different TCP ports of 127.0.0.1, free as of ``free_port``."""
+    """Different TCP ports of 127.0.0.1; see ``free_port``."""
     with claimed_ports(count) as ports:
         return ports
 
 
 def _candidates() -> Iterator[int]:
-    """Ports in a random order: those that no outgoing connection gets, then all above."""
+    """Ports in a random order: first those that no outgoing connection gets, then the higher ones."""
     try:
         ephemeral = int(_EPHEMERAL.read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -87,13 +87,13 @@ def _candidates() -> Iterator[int]:
 
 
 def port_owner(port: int, *, besides: Callable[[], Collection[int]] = frozenset) -> str | None:
-    """Describe who listens where a connection to 127.0.0.1:port would arrive.
+    """Describe the process that listens for connections to 127.0.0.1:port.
 
     Args:
-        besides: Asked for the pids that do not count, after who listens was seen: a server may start workers meanwhile.
+        besides: Called for pids that do not count, after the listeners were read, because a server may start workers.
 
     Returns:
-        Pid and command line, "an unknown process" if it cannot be looked at, None if there is nobody.
+        Pid and command line, "an unknown process" if it cannot be read, None without a listener.
     """
     found = _listening(port)
     known = besides() if found else ()
@@ -104,7 +104,7 @@ def port_owner(port: int, *, besides: Callable[[], Collection[int]] = frozenset)
 
 
 def listeners(port: int) -> set[int]:
-    """Pids of who listens where a connection to 127.0.0.1:port would arrive, with all below them; as far as known."""
+    """Pids of the processes that listen for connections to 127.0.0.1:port, and their descendants, as far as known."""
     found: set[int] = set()
     for pid in _listening(port):
         if pid is not None:
@@ -114,7 +114,7 @@ def listeners(port: int) -> set[int]:
 
 
 def is_here(host: str) -> bool:
-    """Whether a name or address is one of this machine's; False where that cannot be known."""
+    """Whether a name or address is one of this machine's; False if unknown."""
     try:
         found = {str(address[0]) for *_, address in socket.getaddrinfo(host, None)}
     except OSError:
@@ -135,7 +135,7 @@ def _listening(port: int) -> list[int | None]:
 
 
 def describe_process(pid: int | None) -> str:
-    """Name a process for a message: pid, command line, and its state where that is the trouble."""
+    """Describe a process for a message: pid, command line, and its state if that is the problem."""
     if pid is None:
         return "an unknown process"
     try:
@@ -150,5 +150,5 @@ def describe_process(pid: int | None) -> str:
 def _answers(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1.0)
-        # A connection from a port to itself is possible, and it is nobody's answer.
+        # A port may be connected to itself, which is not an answer.
         return probe.connect_ex(("127.0.0.1", port)) == 0 and probe.getsockname() != probe.getpeername()

@@ -1,7 +1,7 @@
-"""Waits until a server is up: probes that look once and report what they saw, and the wait that calls them.
+"""Waits until a server is up: probes that look once and report, and the wait that calls them.
 
-A probe is any ``() -> NotReady | None``. It looks once, returns None when all is well, and raises `ServerFailed` when
-waiting cannot help.
+A probe is any ``() -> NotReady | None``. It looks once, returns None if all is well, and raises `ServerFailed` if a
+wait cannot help.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ _ALIVE_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class NotReady:
-    """What a probe saw instead of a server that is up."""
+    """Observation of a probe before the server is up."""
 
     reason: str
 
 
 Probe: TypeAlias = Callable[[], NotReady | None]
-"""Looks once: None when ready, else the reason; raises `ServerFailed` when waiting cannot help."""
+"""Looks once: None if ready, else the reason; raises `ServerFailed` if a wait cannot help."""
 
 
 @dataclass(frozen=True)
 class HttpRequest:
-    """One HTTP/1.1 request."""
+    """A request of HTTP/1.1."""
 
     path: str
     method: str = "GET"
@@ -63,7 +63,7 @@ class HttpRequest:
 
 
 Accept: TypeAlias = Callable[[int, bytes, str], str | None]
-"""Judges an answer: gets status, body and where it redirects to; returns None if it is right, else what is wrong."""
+"""Judges an answer from status, body and redirect target; returns None if it is right, else the fault."""
 
 
 def status_200(status: int, body: bytes, location: str) -> str | None:  # noqa: ARG001 -- the signature of `Accept`
@@ -72,27 +72,27 @@ def status_200(status: int, body: bytes, location: str) -> str | None:  # noqa: 
 
 
 def redirected(location: str) -> str:
-    """What an answer with a header ``Location`` adds to its status, as part of a sentence; empty without one."""
+    """Addition of a ``Location`` header to a status, as part of a sentence; empty without one."""
     return f", it redirects to {location}" if location else ""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How long a probe waits for one answer.
+    """Time limit of a probe for one answer.
 
-    Half of what is left until the deadline: an answer that takes long is waited for, and a request that got lost while
-    the server was starting is sent again.
+    It is half of the time until the deadline. So a slow answer is waited for, and a request that got lost during the
+    server's start is sent again.
 
     Args:
         deadline: End of the wait.
-        alive: Whether the server is still there; its end ends the wait.
+        alive: Whether the server exists; its end ends the wait.
     """
 
     deadline: Deadline
     alive: Callable[[], bool] = lambda: True
 
     def seconds(self) -> float:
-        """How long one answer may take that is asked for now."""
+        """Time limit of a request that is sent now."""
         left = self.deadline.remaining()
         return max(left / 2, min(left, _LEAST_ANSWER_SECONDS), _LAST_ANSWER_SECONDS)
 
@@ -100,7 +100,7 @@ class Patience:
         """Wait for the begin of an answer.
 
         Raises:
-            TimeoutError: It did not come in time.
+            TimeoutError: The answer did not come in time.
             ConnectionError: The server has ended.
         """
         end = Deadline.after(seconds)
@@ -120,13 +120,13 @@ def http_probe(
     tls: ssl.SSLContext | None = None,
     environment: Mapping[str, str] = os.environ,
 ) -> Probe:
-    """Make a probe that is content when the server answers a request as it should.
+    """Make a probe that succeeds when the server answers a request as it should.
 
     Args:
         accept: Judges the answer.
-        patience: How long to wait for it.
-        tls: What checks the certificate of a server that speaks TLS.
-        environment: The server's variables; what is secret of them, or of the headers, is not shown of an answer.
+        patience: Time limit of an answer.
+        tls: Checks the certificate of a server with TLS.
+        environment: The server's variables; their secrets, and those of the headers, are masked in an answer.
     """
     asked = f"{request.method} http{'s' if tls else ''}://{host}:{port}{request.path}"
 
@@ -170,16 +170,16 @@ def socket_probe(
     *,
     patience: Patience,
 ) -> Probe:
-    """Make a probe that is content when a worker on a Unix socket answers a request as it should.
+    """Make a probe that succeeds when a worker on a Unix socket answers a request as it should.
 
-    It asks once: a first request that compiles the model takes long, and a second one would queue behind it.
+    It sends one request only, because a first request may compile the model, and a second one would queue behind it.
     """
 
     def probe() -> NotReady | None:
         seconds = max(patience.deadline.remaining(), _LAST_ANSWER_SECONDS)
         connection = UnixConnection(path, seconds)
         try:
-            # Who refuses a request may hang up before it is sent to its end, and has answered.
+            # A worker that refuses a request may close before it has read all of it, but has answered.
             with suppress(BrokenPipeError, ConnectionResetError):
                 connection.request(request.method, request.path, request.body, dict(request.headers))
             patience.await_bytes(connection.sock, seconds)
@@ -188,7 +188,7 @@ def socket_probe(
         except TimeoutError:
             return NotReady(f"a request to its socket was not answered in {format_seconds(seconds)}")
         except (OSError, http.client.HTTPException) as error:
-            return NotReady(f"it does not answer at {path}: {type(error).__name__}: {error}")
+            return NotReady(f"the worker does not answer at {path}: {type(error).__name__}: {error}")
         finally:
             connection.close()
         wrong = accept(status, body, "")
@@ -205,21 +205,21 @@ class UnixConnection(http.client.HTTPConnection):
         self._path = path
 
     def connect(self) -> None:
-        """Connect to the socket, whatever the request names as host."""
+        """Connect to the socket, for any host in the request."""
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
 
 
 def owned_port_probe(process: Process, port: int, *, also: Callable[[], Collection[int]] = frozenset) -> Probe:
-    """Make a probe that is content when the process's own tree, and nobody else, listens on the port.
+    """Make a probe that succeeds when only the process's own tree listens on the port.
 
-    Ask it before any other probe: otherwise another server's answer is taken for this one's. Its `ServerFailed` names
-    the stranger.
+    It must come before all other probes, because another server's answer could be taken for this one's. Its
+    `ServerFailed` names the foreign process.
 
     Args:
-        also: Asked for the pids which belong to the server but not to its tree, as those of a container that a daemon
-            runs do (`container.member_pids`); only when somebody beyond the tree listens.
+        also: Called for pids of the server outside its tree, such as those of a daemon's container
+            (`container.member_pids`), if a process outside the tree listens.
     """
 
     def probe() -> NotReady | None:
@@ -230,12 +230,12 @@ def owned_port_probe(process: Process, port: int, *, also: Callable[[], Collecti
 
         stranger = port_owner(port, besides=own)
         if stranger is not None:
-            # Looked at again, for one of its own that has ended in between is no stranger.
+            # Read again, because one of its own processes may have ended in between.
             others = also()
             stranger = port_owner(port, besides=own)
         if stranger is not None:
             raise ServerFailed(
-                f"a foreign server answers on port {port}, which {process.command} was to use",
+                f"a foreign server answers on port {port}, which is meant for {process.command}",
                 found=stranger,
                 looked=[f"TCP listeners reached by 127.0.0.1:{port}"],
                 remedies=["run again: each start takes other free ports", "or end that process"],
@@ -244,7 +244,7 @@ def owned_port_probe(process: Process, port: int, *, also: Callable[[], Collecti
         if port not in process.listening_ports() and not any(_listens(pid, port) for pid in others):
             elsewhere = ", ".join(f"{host}:{number}" for host, number in sorted(process.listening_addresses()))
             where = f"; it listens on {elsewhere}: has it been told its port?" if elsewhere else ""
-            return NotReady(f"it does not listen on port {port} yet{where}")
+            return NotReady(f"the server does not listen on port {port} yet{where}")
         return None
 
     return probe
@@ -259,7 +259,7 @@ def _listens(pid: int, port: int) -> bool:
 
 
 def all_of(*probes: Probe) -> Probe:
-    """Make a probe that asks these in order and reports the first that is not content."""
+    """Make a probe that calls these in order and returns the first problem."""
 
     def probe() -> NotReady | None:
         for each in probes:
@@ -272,21 +272,22 @@ def all_of(*probes: Probe) -> Probe:
 
 
 def wait(probe: Probe, process: Process | None, deadline: Deadline, *, what: str) -> None:
-    """Wait until the probe is content.
+    """Wait until the probe succeeds.
 
     Args:
         process: The server; its exit, with any code, ends the wait at once. It is not stopped here. None for a server
-            that is not started here.
-        deadline: End of the wait; a probe that is looking then may finish.
+            that was not started here.
+        deadline: End of the wait; a probe that is running then may finish.
         what: Name of the server for messages, such as ``mosec server apps/echo.py``.
 
     Raises:
-        ServerFailed: The process exited or the deadline passed first; says what was seen last, with the log's tail.
+        ServerFailed: The process exited or the deadline passed first; the text has the last observation and the log's
+            tail.
     """
     pause_seconds = _FIRST_PAUSE_SECONDS
     while True:
         seen = probe() if process is None or process.exit_status() is None else None
-        # Looked at after the probe too: what answered may have been the last word of a dying server.
+        # Checked after the probe too, because the answer may have been the last one of a dying server.
         if process is not None and process.exit_status() is not None:
             raise _exited(process, deadline, what)
         if seen is None:
@@ -301,7 +302,7 @@ def _exited(process: Process, deadline: Deadline, what: str) -> ServerFailed:
     elapsed_seconds = deadline.seconds - deadline.remaining()
     remedies = [f"read its whole log: {process.command.log}", f"run it by hand: {process.command}"]
     if process.exit_status() == 0:
-        remedies.insert(0, "it must stay in the foreground: leave out any option that makes it a daemon")
+        remedies.insert(0, "keep the server in the foreground: leave out any option that makes it a daemon")
     return ServerFailed(
         f"{what} ended before it was ready",
         found=f"{process.describe_exit()} after {format_seconds(elapsed_seconds)}",
@@ -312,7 +313,7 @@ def _exited(process: Process, deadline: Deadline, what: str) -> ServerFailed:
 
 
 def _late(process: Process | None, deadline: Deadline, what: str, seen: NotReady) -> ServerFailed:
-    remedies = [f"if it only needs longer, allow more: start_timeout={2 * deadline.seconds:g}"]
+    remedies = [f"if the server only needs longer, allow more: start_timeout={2 * deadline.seconds:g}"]
     summary = f"{what} was not ready in {format_seconds(deadline.seconds)}"
     if process is None:
         return ServerFailed(summary, found=seen.reason, remedies=remedies)
@@ -327,13 +328,13 @@ def _late(process: Process | None, deadline: Deadline, what: str, seen: NotReady
 
 @lru_cache
 def verified_tls(ca_file: str) -> ssl.SSLContext:
-    """Make the context that checks a server's certificate and name; cached, since reading the system's takes long.
+    """Make the context that checks a server's certificate and name; cached, because the system's take long to read.
 
     Args:
         ca_file: Certificates to trust instead of the system's; empty for those.
 
     Raises:
-        UsageProblem: They cannot be read.
+        UsageProblem: The certificates cannot be read.
     """
     try:
         return ssl.create_default_context(cafile=ca_file or None)
@@ -342,5 +343,5 @@ def verified_tls(ca_file: str) -> ssl.SSLContext:
             "the certificates to trust cannot be read",
             found=str(problem),
             looked=[ca_file],
-            remedies=["ca_file= names a PEM file, by an absolute path or one relative to the test file"],
+            remedies=["give a PEM file as ca_file=, by an absolute path or one relative to the test file"],
         ) from None

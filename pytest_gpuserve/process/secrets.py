@@ -1,4 +1,4 @@
-"""Masks the values of secret environment variables in whatever is shown."""
+"""Masks the values of secret environment variables in shown texts."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ SECRET_NAME: Final = re.compile(
     r"|AUTHORIZATION|COOKIE",
     re.IGNORECASE,
 )
-"""Variables, headers and options of these names are taken for secrets; a tokenizer is none."""
+"""Names of variables, headers and options whose values are secrets; a tokenizer is not one."""
 
 SHORTEST_SECRET: Final = 6
-"""A shorter value is found in too many innocent words, and protects nothing."""
+"""Shortest secret; shorter values occur in too many innocent words, and protect nothing."""
 
 
 def without_secrets(text: str, environment: Mapping[str, str]) -> str:
-    """Put the names of secret variables in the place of their values.
+    """Replace the values of secret variables by their names.
 
     Args:
-        environment: The variables that whoever wrote it could see.
+        environment: Variables that the text's author could see.
     """
     secrets = {
         written: name
@@ -36,7 +36,7 @@ def without_secrets(text: str, environment: Mapping[str, str]) -> str:
         if len(part) >= SHORTEST_SECRET
         for written in _as_written(part)
     }
-    # The longest first, for one may be a part of another.
+    # The longest first, because one may be a part of another.
     for value in sorted(secrets, key=len, reverse=True):
         text = text.replace(value, f"<{secrets[value]}>")
     return text
@@ -48,16 +48,16 @@ def masked(text: str) -> str:
 
 
 def secret_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """The headers of a request that are secrets, for `without_secrets`; of ``Bearer TOKEN`` the token."""
+    """Secret headers of a request, for `without_secrets`; for ``Bearer TOKEN`` the token."""
     return {
         name: max(value.split(), key=len, default="") for name, value in headers.items() if SECRET_NAME.search(name)
     }
 
 
 def without_secret_values(words: Iterable[str], shown: Callable[[str], str] = lambda _: "...") -> list[str]:
-    """Mask the values of options that are named like secrets in a command line.
+    """Mask the values of options with names like secrets in a command line.
 
-    Plain numbers are shown: ``--max-tokens=100000`` is no secret.
+    Plain numbers are shown: ``--max-tokens=100000`` is not a secret.
     """
     found = []
     is_value = False
@@ -77,5 +77,5 @@ def _is_secret_value(value: str) -> bool:
 
 
 def _as_written(value: str) -> set[str]:
-    """A value as it stands in plain text, in JSON, and in the ``repr`` of a text or of bytes."""
+    """Spellings of a value in plain text, in JSON, and in the ``repr`` of a text or of bytes."""
     return {value, json.dumps(value)[1:-1], repr(value)[1:-1], repr(value.encode(errors="backslashreplace"))[2:-1]}

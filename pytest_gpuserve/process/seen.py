@@ -1,4 +1,4 @@
-"""What `/proc` shows of running processes: variables, command lines and open files."""
+"""Data of running processes in `/proc`: variables, command lines and open files."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What was seen of the processes of a server.
+    """Observations of the processes of a server.
 
     Args:
-        variables: By name, those of all of them; of several values the last.
+        variables: Variables of all of them by name; of several values the last.
         commands: Their command lines.
-        files: What they have open or mapped, of regular files.
+        files: Regular files that they have open or mapped.
     """
 
     variables: dict[str, str]
@@ -27,11 +27,11 @@ class Seen:
     files: frozenset[str]
 
     def beyond(self, other: Seen, said: Callable[[str], str]) -> tuple[list[str], list[str], list[str]]:
-        """What another server does not have: names of variables, command lines and files.
+        """Observations that another server lacks: names of variables, command lines and files.
 
         Args:
-            other: The other one.
-            said: Makes what is the same in both alike, such as paths and ports.
+            other: The other server's observations.
+            said: Normalises differing texts, such as paths and ports.
         """
         files = {said(name) for name in other.files}
         commands = {said(command) for command in other.commands}
@@ -43,7 +43,7 @@ class Seen:
 
 
 def look_at(pids: Iterable[int]) -> Seen:
-    """Look at processes, as far as they still run and may be looked at."""
+    """Read processes, as far as they run and may be read."""
     variables: dict[str, str] = {}
     commands: set[str] = set()
     files: set[str] = set()
@@ -62,7 +62,7 @@ def _files_of(process: psutil.Process) -> Iterator[str]:
     for opened in process.open_files():
         yield opened.path
     for line in Path(f"/proc/{process.pid}/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
-        # `RANGE RIGHTS OFFSET DEVICE INODE PATH`, the last of which may have spaces, or be none of a file.
+        # `RANGE RIGHTS OFFSET DEVICE INODE PATH`; the path may contain spaces, or not be that of a file.
         *_, name = line.split(maxsplit=5)
         if name.startswith("/") and not name.startswith(("/dev/", "/memfd:", "/SYSV")):
             yield name

@@ -1,26 +1,27 @@
-"""The supervisor script between the test session and a server; it ends the server's whole tree, whatever happens.
+"""The supervisor script between the test session and a server; it ends the server's whole tree in any case.
 
-It is run as ``python -I -S supervisor.py FD [FOLDER...]``. FD is its end of a socket pair; the owner
-(`pytest_gpuserve.process.child.Process`) alone holds the other end. The folders are removed at its end, also where it
-is never told what to start. One JSON object a line travels each way:
+It is run as ``python -I -S supervisor.py FD [FOLDER...]``. FD is its end of a socket pair; only the owner
+(`pytest_gpuserve.process.child.Process`) has the other end. The folders are removed at its end, even if it never gets
+an order. One JSON object a line travels each way:
 
 * owner to supervisor: first the order ``{"argv", "env", "cwd", "after", "owner"}``, later ``{"stop": GRACE_SECONDS}``;
 * supervisor to owner: ``{"started": PID}`` or ``{"failed": TEXT}``, ``{"exited": STATUS}`` as soon as the started child
   ended (negative: killed by that signal), and last ``{"gone": true, "unfinished": [TEXT, ...], "left": [FOLDER,
   ...]}``.
 
-The supervisor lives in a session of its own, out of reach of Ctrl-C, and starts the child in yet another.
-It is a child subreaper, so whatever the child forks stays below it: daemons and orphans too. The tree is ended on a
-stop line, on SIGTERM, and when the owner is no more (end of file on the link, or another parent process than before,
-which holds even where a fork of the owner keeps the link open). After the tree it removes the POSIX shared memory and
-semaphores which the tree left behind, runs the ``after`` commands of a child that was started, and removes the owned
-folders. ``after`` is for what the tree had an outside daemon start (docker, systemd): that is nobody's descendant here.
+The supervisor has a session of its own, out of reach of Ctrl-C, and starts the child in another one. It is a child
+subreaper, so all processes that the child forks stay below it, even daemons and orphans. It ends the tree on a stop
+line, on SIGTERM, and when the owner has ended. It notices that end by the end of file on the link, or by a new parent
+process, which works even if a fork of the owner keeps the link open. After the tree it removes the POSIX shared memory
+and semaphores that the tree left behind. Then it runs the ``after`` commands of a started child, and removes the owned
+folders. ``after`` is for processes that the tree started by an outside daemon (docker, systemd), because these are not
+descendants.
 
-What is not covered: if the supervisor itself is killed by SIGKILL, the kernel kills the direct child with it
-(PR_SET_PDEATHSIG), but the child's own children, the ``after`` commands and the owned folders are then left to the
-owner's ``stop()``, shared memory is left to its creators, and if the owner dies as well nobody does any of that.
+Not covered: SIGKILL of the supervisor itself. The kernel then kills the direct child too (PR_SET_PDEATHSIG). The
+child's own children, the ``after`` commands and the owned folders are left to the owner's ``stop()``, and shared memory
+to its creators. If the owner dies as well, these stay.
 
-Only the standard library is imported, and as little of it as possible: every server start waits for this.
+Only a few modules of the standard library are imported, because every server start waits for this.
 """
 
 from __future__ import annotations
@@ -40,19 +41,19 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 OWNERLESS_GRACE_SECONDS = 1.5
-"""Longest time from SIGTERM to SIGKILL when nobody waits any more: all must be gone within 5 s of the owner's death."""
+"""Longest time from SIGTERM to SIGKILL after the owner's death: all processes must be gone within 5 s of it."""
 
 TRACKER_GRACE_SECONDS = 1.0
-"""How long SIGKILL spares multiprocessing's resource trackers, which end by themselves and unlink named semaphores."""
+"""Time before SIGKILL for multiprocessing's resource trackers, which end by themselves and unlink named semaphores."""
 
 AFTER_SECONDS = 15.0
-"""Longest time for one command that follows the end of the tree, all tries together; then it is killed."""
+"""Longest time for one ``after`` command, all tries together; then it is killed."""
 
 SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - where shm_open and sem_open put their names; nothing is created there
 """The folder of POSIX shared memory and named semaphores, whose names are flat."""
 
 _OF_ALL_CONTAINERS = "libpod_"
-"""How podman begins the name of its locks in /dev/shm: made by its first command, used by all of this user's."""
+"""Prefix of podman's locks in /dev/shm: made by its first command, and used by all commands of this user."""
 
 _LAST_WORDS_BYTES = 2000  # of an `after` command that failed; far below what the link takes in one write
 _PAUSES_SECONDS = (0.2, 1.0)  # before such a command is tried again
@@ -63,7 +64,7 @@ _OWNER_CHECK_SECONDS = 1.0  # only matters where a fork of the owner outlives it
 
 
 class Owner:
-    """The link to the process that asked for the server; neither its silence nor its death blocks the supervisor."""
+    """The link to the owner of the server; neither its silence nor its death blocks the supervisor."""
 
     def __init__(self, fd: int) -> None:
         os.set_inheritable(fd, False)  # noqa: FBT003 - takes no keyword
@@ -74,7 +75,7 @@ class Owner:
         self._pid = 0
 
     def order(self) -> dict[str, Any] | None:
-        """Wait for the first line: what to start and for whom. None when the owner is gone before that."""
+        """Wait for the first line: the command, and its owner. None if the owner ends before that."""
         while b"\n" not in self._unread:
             received = os.read(self.fd, 1 << 16)
             if not received:
@@ -87,7 +88,7 @@ class Owner:
         return order
 
     def listen(self) -> None:
-        """Read the owner's messages, or note that it is gone, without waiting."""
+        """Read the owner's messages, or note its end, without a wait."""
         while not self.gone:
             try:
                 received = os.read(self.fd, 1 << 16)
@@ -103,13 +104,13 @@ class Owner:
         self.gone = self.gone or os.getppid() != self._pid
 
     def tell(self, **message: object) -> None:
-        """Send one message; an owner that is gone or does not read must not keep the tree from being ended."""
+        """Send one message; an owner that has ended or does not read must not prevent the end of the tree."""
         with contextlib.suppress(OSError):
             os.write(self.fd, json.dumps(message).encode() + b"\n")
 
 
 class Supervisor:
-    """One child process and everything that it starts, from its start to its end."""
+    """A child process with all its descendants, from its start to its end."""
 
     def __init__(self, owner: Owner) -> None:
         self._owner = owner
@@ -117,11 +118,11 @@ class Supervisor:
         self._told_to_end = False
         self._shared: set[int] = set()
         for number in (signal.SIGTERM, signal.SIGCHLD):
-            # Without a handler of Python's own the wake-up descriptor is not written to.
+            # Without a Python handler the wake-up descriptor is not written.
             signal.signal(number, lambda *_: None)
         self._signals, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.set_wakeup_fd(wakeup, warn_on_full_buffer=False)
-        # What was there before the server started may be data that somebody keeps there.
+        # Files from before the server's start may be a user's data.
         self._known_before = {entry.inode() for entry in _entries(SHARED_MEMORY)}
 
     def start(self, argv: list[str], env: dict[str, str], cwd: str) -> None:
@@ -140,7 +141,7 @@ class Supervisor:
         self._owner.tell(started=pid)
 
     def watch(self) -> float:
-        """Wait until the tree is to be ended; the seconds from SIGTERM to SIGKILL that it may then take."""
+        """Wait until the tree has to end; return the seconds from SIGTERM to SIGKILL."""
         while True:
             self._wait(_OWNER_CHECK_SECONDS)
             self._reap()
@@ -150,14 +151,14 @@ class Supervisor:
                 return self._owner.grace_seconds
 
     def end(self, grace_seconds: float) -> None:
-        """End every descendant, politely at first; returns when none is left, dead or alive."""
+        """End every descendant, with SIGTERM first; return when none is left, dead or alive."""
         deadline = time.monotonic() + grace_seconds
         self._ask(deadline)
         self._kill()
         unlink_shared(self._shared - self._known_before)
 
     def tidy(self, commands: list[list[str]], env: dict[str, str]) -> list[str]:
-        """Run the commands that follow the end of the tree, one after the other; returns what went wrong."""
+        """Run the ``after`` commands in order; return their failures."""
         unfinished = []
         for argv in commands:
             trouble = finish(argv, env)
@@ -171,7 +172,7 @@ class Supervisor:
         members = descendants(os.getpid())
         self._note_shared(members)
         for pid in members:
-            # Once only: what a server forks for its own clean-up shall be able to finish it.
+            # Only once, so that a server's forked clean-up process can finish.
             _send(pid, signal.SIGTERM)
         while self._reap() and not all(is_tracker(pid) for pid in descendants(os.getpid())):
             if self._owner.gone:
@@ -182,13 +183,13 @@ class Supervisor:
             self._wait(min(left, 5 * _PASS_SECONDS))
 
     def _kill(self) -> None:
-        # Not again below: what is forked from now on has nothing but what its parent has, and time counts there.
+        # Not repeated below: later forks have only what their parents have, and time counts there.
         self._note_shared(descendants(os.getpid()))
         spared_until = time.monotonic() + TRACKER_GRACE_SECONDS
         while self._reap():
             members = descendants(os.getpid())
             spared = {pid for pid in members if time.monotonic() < spared_until and is_tracker(pid)}
-            # A signal to a group and a fork in it exclude each other in the kernel, so even a fork bomb ends.
+            # The kernel excludes a signal to a group and a fork in it from each other, so even a fork bomb ends.
             for group in set(members.values()) - {members[pid] for pid in spared} - {os.getpgrp(), 0, 1}:
                 _send(-group, signal.SIGKILL)
             for pid in members.keys() - spared:
@@ -196,7 +197,7 @@ class Supervisor:
             self._wait(_PASS_SECONDS)
 
     def _reap(self) -> bool:
-        """Collect the dead; False when no descendant is left, for the orphans among them become our children."""
+        """Collect dead processes; False if no descendant is left, because orphans among them become our children."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -209,7 +210,7 @@ class Supervisor:
                 self._owner.tell(exited=os.waitstatus_to_exitcode(status))
 
     def _wait(self, seconds: float) -> None:
-        """Sleep until a signal, a word of the owner, or the time is up."""
+        """Sleep until a signal, a message of the owner, or the time is up."""
         poller = select.poll()
         poller.register(self._signals, select.POLLIN)
         if not self._owner.gone:
@@ -225,10 +226,10 @@ class Supervisor:
 
 
 def descendants(root: int) -> dict[int, int]:
-    """All processes below ``root``, dead but unreaped ones included: pid to process group (0: of another namespace)."""
+    """All processes below ``root``, including zombies: pid to process group (0: of another namespace)."""
     children: dict[int, dict[int, int]] = {}
     for pid in _pids():
-        # The command name before the last parenthesis may hold anything, spaces and parentheses too.
+        # The command name before the last parenthesis may contain anything, even spaces and parentheses.
         fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
         if fields:
             children.setdefault(int(fields[1]), {})[pid] = int(fields[2])
@@ -241,14 +242,14 @@ def descendants(root: int) -> dict[int, int]:
 
 
 def is_tracker(pid: int) -> bool:
-    """Say whether this is a resource tracker of Python's multiprocessing."""
+    """Whether this is a resource tracker of Python's multiprocessing."""
     return b"multiprocessing.resource_tracker import main" in _read(f"/proc/{pid}/cmdline")
 
 
 def shared_of(pid: int) -> set[int]:
-    """Inodes of the files below /dev/shm that the process has open or mapped; none if it is not ours to look at.
+    """Inodes of the files below /dev/shm that the process has open or mapped; empty if it may not be read.
 
-    By inode, for the creator of a named semaphore maps it under a name of sem_open's that is deleted at once.
+    By inode, because the creator of a named semaphore maps it under a temporary name that is deleted at once.
     """
     try:
         device = os.stat(SHARED_MEMORY).st_dev  # noqa: PTH116 - as in _read
@@ -259,7 +260,7 @@ def shared_of(pid: int) -> set[int]:
     found = {int(fields[4]) for fields in mapped if fields[3] == shown}
     for entry in _entries(f"/proc/{pid}/fd"):
         with contextlib.suppress(OSError):
-            # The name first: asking for the status of just any file may hang, on a network folder for one.
+            # The name first, because stat of an arbitrary file may hang, for example on a network folder.
             if os.readlink(entry.path).startswith(SHARED_MEMORY):  # noqa: PTH115 - as in _read
                 status = entry.stat()
                 found |= {status.st_ino} if status.st_dev == device else set()
@@ -267,9 +268,9 @@ def shared_of(pid: int) -> set[int]:
 
 
 def unlink_shared(inodes: set[int]) -> None:
-    """Remove these files from /dev/shm, as far as they are this user's and no process that we can see uses them.
+    """Remove these files from /dev/shm, as far as they are this user's and unused by all visible processes.
 
-    podman's locks stay: the tree only happened to be the first to need them since the machine was started.
+    podman's locks stay: this tree was only the first to need them since the machine's start.
     """
     left = [
         entry
@@ -284,15 +285,15 @@ def unlink_shared(inodes: set[int]) -> None:
 
 
 def finish(argv: list[str], env: dict[str, str], timeout_seconds: float = AFTER_SECONDS) -> str | None:
-    """Run a command that tidies up after the tree, in the folder / and with no input.
+    """Run a command that tidies up after the tree, in the folder / and without input.
 
-    One that fails is tried again: what was killed a moment ago may hold a mount or a lock for yet another.
+    A failed one is tried again, because a process that was just killed may hold a mount or a lock a little longer.
 
     Args:
-        timeout_seconds: For all tries; then it is killed, with its process group.
+        timeout_seconds: Limit for all tries; then it is killed, with its process group.
 
     Returns:
-        None if it succeeded, else the command, its end, and the last that it wrote to its standard error.
+        None if it succeeded, else the command, its end, and the last lines of its standard error.
     """
     end = time.monotonic() + timeout_seconds
     for pause_seconds in (*_PAUSES_SECONDS, 0.0):
@@ -310,7 +311,7 @@ def finish(argv: list[str], env: dict[str, str], timeout_seconds: float = AFTER_
 
 
 def remove_folders(folders: list[str]) -> list[str]:
-    """Remove the folders with all that is in them; returns those that could not be removed."""
+    """Remove the folders with their contents; return those that could not be removed."""
     import shutil  # noqa: PLC0415 - takes as long to import as all the rest, and the start of a server would wait for it
 
     for folder in folders:
@@ -325,7 +326,7 @@ def _run(argv: list[str], env: dict[str, str], timeout_seconds: float) -> tuple[
     """Run a command once; its exit status (None: killed, with its group) and the end of its standard error."""
     import subprocess  # noqa: PLC0415 - as in remove_folders
 
-    # A file and no pipe, for what the command leaves running could hold a pipe open for ever.
+    # A file instead of a pipe, because a process that the command leaves running could hold a pipe open for ever.
     with open(os.memfd_create("stderr"), "r+b") as errors:  # noqa: PTH123 - it has no path
         running = subprocess.Popen(
             argv,

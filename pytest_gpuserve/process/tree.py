@@ -1,15 +1,15 @@
-"""Which processes are of one child's tree."""
+"""Processes of a child's tree."""
 
 from __future__ import annotations
 
 import psutil
 
 TREE_VARIABLE = "PYTEST_GPUSERVE_TREE"
-"""Environment variable, unique to each start, by which a tree is still known after the loss of its supervisor."""
+"""Environment variable, unique to each start, that identifies a tree after the loss of its supervisor."""
 
 
 def marked(mark: str) -> list[psutil.Process]:
-    """All live processes in whose environment the variable has this value, as far as we may look at it."""
+    """All live processes whose environment has this value of the variable, as far as it may be read."""
     return [process for process in psutil.process_iter() if is_alive(process) and _mark_of(process) == mark]
 
 

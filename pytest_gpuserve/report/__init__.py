@@ -1,1 +1,1 @@
-"""Results as text and as documents: pure functions of what was measured and judged."""
+"""Results as text and as documents: pure functions of measurements and judgements."""

@@ -1,4 +1,4 @@
-"""Which part of a server's time moved with its latency, from what was counted; never a cause that was not."""
+"""Parts of a server's time that moved with its latency, from its counters; never a cause that was not counted."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
     from pytest_gpuserve.verdict.metric import Metric
 
 NOTABLE_CHANGE: Final = 0.03
-"""A part that changed by less did not move, unless it makes up most of the change of the mean latency."""
+"""Change below which a part did not move, unless it makes up most of the change of the mean latency."""
 
 NOTABLE_SHARE: Final = 0.10
-"""A part whose change is a smaller share of that did not move, however often it doubled."""
+"""Share of the change of the mean latency below which a part did not move, even if it doubled."""
 
 MAJOR_SHARE: Final = 0.50
-"""Share of the whole change from which a part moved, however large it was before."""
+"""Share of the whole change from which a part moved, even if it was large before."""
 
 TAIL_CHANGE: Final = 0.10
-"""A change of p99 that asks for an explanation where the mean has none; a smaller one is within its noise."""
+"""Change of p99 that needs an explanation if the mean did not change; a smaller one is within its noise."""
 
 LARGEST_CHANGE: Final = 10.0
-"""Beyond this a percentage says less than the two values."""
+"""Change beyond which a percentage says less than the two values."""
 
 CLIENT: Final = "client lag p99"
 CLIENT_CORES: Final = "client"
@@ -60,18 +60,18 @@ QUEUES: Final = {
     QueueFrom.SERVER: (QUEUE, "the server's time less compute"),
     QueueFrom.LATENCY: (REST, "the latency less compute"),
 }
-"""What the queue is called, and how it is known where no counter says it."""
+"""Name of the queue and origin of its time, if no counter gives it."""
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One thing that is counted, of both servers.
+    """A counted quantity of both servers.
 
     Args:
-        text: Writes a value, without ``unit``.
-        least: The smallest change that is worth a word, in its own unit.
+        text: Formats a value, without ``unit``.
+        least: Smallest change that is worth a word, in its own unit.
         additive: Whether it is a part of the mean latency.
-        whole: The change of the mean latency, where it is a part of it and that has moved; else 0.
+        whole: Change of the mean latency, if that moved and this is a part of it; else 0.
     """
 
     name: str
@@ -86,12 +86,12 @@ class _Part:
 
     @property
     def change(self) -> float:
-        """In its own unit; 0 where one of the two is not known."""
+        """Change in its own unit; 0 if a value is unknown."""
         return 0.0 if self.before is None or self.after is None else self.after - self.before
 
     @property
     def relative(self) -> float:
-        """Change as a fraction; infinite from nothing."""
+        """Change as a fraction; infinite if the first value is 0."""
         return self.change / self.before if self.before else math.copysign(math.inf, self.change)
 
     @property
@@ -104,7 +104,7 @@ class _Part:
         return abs(self.relative) >= NOTABLE_CHANGE
 
     def __str__(self) -> str:
-        """``compute per batch 4.10 ms -> 4.52 ms (+10.2 %)``, or one value where both read the same."""
+        """``compute per batch 4.10 ms -> 4.52 ms (+10.2 %)``, or one value if both have the same text."""
         before, after = ("" if value is None else self.text(value) for value in (self.before, self.after))
         if before and after:
             values = after if before == after else f"{before} -> {after}"
@@ -117,7 +117,7 @@ class _Part:
 
 
 def other_changes(metric: Metric, before: Sequence[Session], after: Sequence[Session]) -> Mapping[str, float]:
-    """How all metrics but one stand against what they were before, as plain fractions; without those unmeasured."""
+    """Changes of all other metrics since before, as plain fractions; without unmeasured ones."""
     changes = {}
     for other in METRICS.values():
         try:
@@ -130,7 +130,7 @@ def other_changes(metric: Metric, before: Sequence[Session], after: Sequence[Ses
 
 
 def attributed(before: Sequence[Session], after: Sequence[Session]) -> list[str]:
-    """Which settings and which part of the server's time moved, in lines; empty where nothing was compared."""
+    """Settings and parts of the server's time that moved, a line each; empty without a comparison."""
     windows = [[window for session in sessions for window in session.windows] for sessions in (before, after)]
     if not all(windows) or not all(any(window.requests for window in side) for side in windows):
         return []
@@ -146,10 +146,10 @@ def attributed(before: Sequence[Session], after: Sequence[Session]) -> list[str]
 
 
 def attribution(before: Profile, after: Profile) -> list[str]:
-    """Say what moved with the latency, what did not, what is not known, and where to look.
+    """List the parts that moved with the latency, those that did not, the unknown ones, and where to look.
 
-    A latency's change is shared out over the mean, which is the sum of its parts; a quantile is not. Under a closed
-    loop the throughput is the concurrency over that mean (Little's law), so its change is shared out as well.
+    A latency's change is divided over the mean, which is the sum of its parts; a quantile is not. In a closed loop the
+    throughput is the concurrency over that mean (Little's law), so its change is divided as well.
     """
     parts = _parts(before, after)
     counted = [part for part in parts if part.before is not None and part.after is not None]
@@ -160,7 +160,7 @@ def attribution(before: Profile, after: Profile) -> list[str]:
         *_shares(before, after, counted),
         *_joined("did not move", (str(part) for part in counted if not part.moved)),
         *_joined("not counted", (part.name for part in parts if part.before is None and part.after is None)),
-        *_joined("counted on one side only", map(str, one_sided)),
+        *_joined("counted for one server only", map(str, one_sided)),
         *_tail(before, after),
         *_joined("look at", _where(changed, clocks_counted=any(part.name == CLOCKS for part in counted)), "; "),
     ]
@@ -172,7 +172,7 @@ def _joined(label: str, texts: Iterable[str], between: str = ", ") -> list[str]:
 
 
 def _parts(before: Profile, after: Profile) -> list[_Part]:
-    """All that could move, in the order of a request's way; what is a detail of another part only where it is known."""
+    """All parts in the order of a request's way; a detail of another part only if it is known."""
     whole = after.mean_seconds - before.mean_seconds
     least = NOTABLE_SHARE * max(abs(whole), NOTABLE_CHANGE * before.mean_seconds)
     tail = after.p99_seconds - before.p99_seconds
@@ -213,7 +213,7 @@ def _parts(before: Profile, after: Profile) -> list[_Part]:
 
 
 def _queues(before: Profile, after: Profile, in_latency: partial[_Part]) -> list[_Part]:
-    """The queue of both where it is known in the same way, else that of each apart."""
+    """The queue of both servers if it has the same origin, else that of each apart."""
     known = {profile.queue_from for profile in (before, after)} - {None}
     if not known:
         return [in_latency(QUEUE, None, None)]
@@ -231,7 +231,7 @@ def _notable(before: Profile, after: Profile) -> bool:
 
 
 def _shares(before: Profile, after: Profile, counted: list[_Part]) -> list[str]:
-    """How much of the mean latency's change each of its parts makes up."""
+    """Share of each part in the mean latency's change."""
     if not _notable(before, after):
         return []
     whole = after.mean_seconds - before.mean_seconds
@@ -242,7 +242,7 @@ def _shares(before: Profile, after: Profile, counted: list[_Part]) -> list[str]:
 
 
 def _tail(before: Profile, after: Profile) -> list[str]:
-    """Where only the slowest requests changed, say that means are silent about them."""
+    """Note that only the slowest requests changed, about which means are silent."""
     tail = after.p99_seconds / before.p99_seconds - 1
     if abs(tail) < TAIL_CHANGE or _notable(before, after):
         return []
@@ -252,16 +252,16 @@ def _tail(before: Profile, after: Profile) -> list[str]:
 
 
 def _where(moved: list[_Part], *, clocks_counted: bool) -> list[str]:
-    """Where a person should look first, by what moved together."""
+    """The first places to look, by the parts that moved together."""
     parts = {part.name: part for part in moved}
     compute, items = parts.get(COMPUTE), parts.get(FORMATION)
-    # Work grows with a batch's size, but not faster: beyond that the work itself has changed.
+    # Work grows with a batch's size, but not faster. Beyond that, the work itself has changed.
     in_step = compute and items and 0 < compute.relative / items.relative <= 1
     where = []
     if CLIENT in parts or OUTSIDE in parts:
         where.append("the measuring machine and the way to the server")
     if CLOCKS in parts:
-        where.append("the GPU's clocks (power limit, temperature, who else uses it)")
+        where.append("the GPU's clocks (power limit, temperature, other users)")
     if items:
         size = "larger" if items.change > 0 else "smaller"
         where.append(
@@ -278,7 +278,7 @@ def _where(moved: list[_Part], *, clocks_counted: bool) -> list[str]:
 
 
 def _in_language_model(parts: Mapping[str, _Part]) -> list[str]:
-    """The same of what is counted of tokens."""
+    """The first places to look, by counts of tokens."""
     where = []
     if TTFT in parts:
         where.append("queue and prefill (prompts, prefix cache, slots)")

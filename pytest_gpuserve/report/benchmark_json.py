@@ -1,10 +1,10 @@
 """pytest-benchmark's JSON, as its ``compare``, Bencher and github-action-benchmark read it: a load is a benchmark.
 
-A load's latencies are kept as a histogram: what is an order statistic (min, the quartiles, the whiskers) is within
-0.05 % of a latency that was measured, by the nearest rank; what is a sum (mean, total) and the max are exact.
+A load's latencies are kept as a histogram. Its order statistics (min, the quartiles, the whiskers) are within 0.05 % of
+a measured latency, by the nearest rank. Sums (mean, total) and the max are exact.
 
-What was measured while something was wrong, or was judged to be INVALID, is no benchmark: these tools keep numbers and
-not their reasons, and one that cannot be trusted would be taken for what the server does.
+A measurement with problems, or with the verdict INVALID, is left out. These tools keep numbers without their reasons,
+so a number that cannot be trusted would pass for the server's.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ if TYPE_CHECKING:
     from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
 
 LAYOUT: Final = "5.0.0"
-"""The version of pytest-benchmark since which its files look like this."""
+"""First version of pytest-benchmark with this form of file."""
 
 UNKNOWN_COMMIT: Final = "unknown"
-"""What pytest-benchmark calls a commit that it cannot find out."""
+"""pytest-benchmark's word for an unknown commit."""
 
 LONGEST_NAME_BYTES: Final = 1024
-"""Of a load's name, in UTF-8: the longest that Bencher takes, which is the strictest."""
+"""Bytes of a load's name in UTF-8: the longest that Bencher accepts, the strictest of the readers."""
 
 WHISKER: Final = 1.5
-"""Interquartile ranges beside the quartiles beyond which a round is an outlier (J. W. Tukey, 1977)."""
+"""Distance from the quartiles, in interquartile ranges, beyond which a round is an outlier (J. W. Tukey, 1977)."""
 
 _OF_HOST: Final = {"node": "id", "processor": "cpu", "release": "kernel", "system": "system"}
-"""Where pytest-benchmark puts what of the host."""
+"""pytest-benchmark's names for facts of the host."""
 
 
 def document(result: SessionResult) -> str:
-    """Write a session's loads as pytest-benchmark writes its benchmarks; one without sound requests is left out.
+    """Write a session's loads in the form of pytest-benchmark's benchmarks; loads without sound requests are left out.
 
     Raises:
-        ValueError: A number in it is infinite or NaN.
+        ValueError: A number in the result is infinite or NaN.
     """
     taken: set[str] = set()
     plain = {
@@ -69,10 +69,10 @@ def document(result: SessionResult) -> str:
 
 
 def statistics_of(summary: Summary) -> dict[str, float | int | str]:
-    """Compute what pytest-benchmark keeps of the rounds of a benchmark; times in seconds.
+    """Compute pytest-benchmark's statistics of the rounds of a benchmark; times in seconds.
 
-    ``ops`` are the requests answered a second. pytest-benchmark's rounds follow each other, so that it may compute
-    them as 1 / mean; requests are under way together.
+    ``ops`` are the requests answered a second. pytest-benchmark computes 1 / mean, because its rounds follow each
+    other; requests run concurrently.
     """
     rounds = [(min(seconds_of(b), summary.max), count) for b, count in sorted(summary.latency.counts.items())]
     total = summary.latency.total
@@ -104,7 +104,7 @@ def statistics_of(summary: Summary) -> dict[str, float | int | str]:
 
 
 def _benchmarks(test: TestResult, taken: set[str]) -> Iterator[dict[str, Any]]:
-    """The benchmarks of a test's loads, whose names are those of no other load."""
+    """The benchmarks of a test's loads, with names that are unique in the file."""
     nodeid = printable(test.nodeid)
     for run in test.runs:
         name = _unique(f"{nodeid} {printable(run.label)}" if run.label else nodeid, taken)
@@ -113,7 +113,7 @@ def _benchmarks(test: TestResult, taken: set[str]) -> Iterator[dict[str, Any]]:
         except NotMeasured:
             continue
         yield {
-            # So that `compare A.json B.json` shows a load of one file below that of the other.
+            # Then `compare A.json B.json` shows a load of one file below that of the other.
             "group": name,
             "name": name.partition("::")[2] or name,
             "fullname": name,
@@ -134,13 +134,13 @@ def _benchmarks(test: TestResult, taken: set[str]) -> Iterator[dict[str, Any]]:
 
 
 def _sound(run: RunResult) -> Sequence[Session]:
-    # That others used the host is no problem of a session: what passed in spite of them stands.
+    # Other users of the host are not a problem of a session: its passed comparisons stand.
     judged = any(judgement.verdict is Verdict.INVALID for judgement in run.judgements)
     return () if judged or any(session.problems for session in run.sessions) else run.sessions
 
 
 def _metrics(sessions: Sequence[Session]) -> dict[str, float]:
-    """All that are known; of the others nothing is told, for no zero stands for them."""
+    """All known metrics; the others are absent, because a zero would be wrong."""
     found = {}
     for name, metric in METRICS.items():
         with suppress(NotMeasured):
@@ -163,7 +163,7 @@ def _machine(result: SessionResult) -> dict[str, Any]:
 
 
 def _facts(value: Any) -> Any:  # noqa: ANN401 -- anything that JSON has
-    """Facts with each text in them as one line that is fit to be shown; what is unknown (None) is left out."""
+    """Facts as printable single lines; unknown facts (None) are left out."""
     if isinstance(value, str):
         return printable(value)
     if isinstance(value, dict):
@@ -172,7 +172,7 @@ def _facts(value: Any) -> Any:  # noqa: ANN401 -- anything that JSON has
 
 
 def _unique(name: str, taken: set[str]) -> str:
-    """The name in so many bytes as readers take, with a number behind it where another load has it already."""
+    """The name in the bytes that readers accept, with a number behind it if another load has the same name."""
     found, number = name, 1
     while found in taken:
         number += 1
@@ -181,6 +181,6 @@ def _unique(name: str, taken: set[str]) -> str:
     written = found.encode()
     if len(written) <= LONGEST_NAME_BYTES:
         return found
-    # The digest tells apart names that begin alike.
+    # The digest distinguishes names that begin alike.
     mark = f" {digest(found)}"
     return written[: LONGEST_NAME_BYTES - len(mark)].decode(errors="ignore") + mark

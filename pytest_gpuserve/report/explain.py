@@ -20,19 +20,19 @@ REFERENCE_WORDS = {
 }
 
 NOTABLE_CHANGE = 0.03
-"""A smaller move of another metric explains nothing."""
+"""Smallest move of another metric that explains anything."""
 
 EXPLAINED = frozenset({Verdict.REGRESSED, Verdict.IMPROVED, Verdict.INCONCLUSIVE})
-"""Verdicts that ask what else moved; the others are about no change, or about none that can be trusted."""
+"""Verdicts with other moved metrics; the remaining ones are about no change, or about one that cannot be trusted."""
 
 WEIGHTIEST = 2
-"""Lines of an attribution that stand before the command: what moved, and how much of it all that is."""
+"""Lines of an attribution before the command: the parts that moved, and their shares."""
 
 DECIDED = frozenset({Verdict.REGRESSED, Verdict.IMPROVED})
 """Verdicts whose numbers say more than their reasons."""
 
 PAIRED = frozenset({"against", "duel"})
-"""Reference kinds that were measured side by side, in rounds; the others rest on sessions."""
+"""Reference kinds that were measured in rounds; the others rest on sessions."""
 
 
 def explain(
@@ -46,13 +46,13 @@ def explain(
     """Explain a judgement, headline first.
 
     Args:
-        other_changes: How the run's other metrics moved, as fractions; those that only a test asks for are not told.
-        command: What to type next; empty if nothing helps.
-        attribution: What of the server's time moved with it, a line each; see ``report/attribution.py``.
-        closer: How to look closer before that is typed, as `closer_command` says; empty where it was looked at.
+        other_changes: Changes of the run's other metrics, as fractions; metrics on request are left out.
+        command: Next command; empty if none helps.
+        attribution: Parts of the server's time that moved with it, a line each; see ``report/attribution.py``.
+        closer: Command for a closer look before that, see `closer_command`; empty after such a look.
     """
     explained = judgement.verdict in EXPLAINED
-    # What moved comes right after what happened.
+    # The parts that moved come right after the headline.
     lines = [headline(judgement), *(attribution[:1] if explained else ())]
     if judgement.interval is not None or judgement.reference_kind in PAIRED:
         lines.extend(filter(None, [basis(judgement)]))
@@ -63,14 +63,14 @@ def explain(
         for name, change in other_changes.items()
         if abs(change) >= NOTABLE_CHANGE and not METRICS[name].on_request
     ]
-    # For a terminal pytest cuts an explanation after eight lines, so what matters most comes first: the reason, if
-    # nothing is decided.
+    # pytest cuts an explanation on a terminal after eight lines, so the most important one comes first: the reason, if
+    # the comparison is undecided.
     decided = judgement.verdict in DECIDED
     lines.extend(() if decided else reasons)
     lines.extend(attribution[1:WEIGHTIEST] if explained else ())
     lines.extend([f"first {closer}"] if closer else [])
     if command:
-        lines.append(f"{_purpose(judgement.verdict)}{', if that shows it' if closer else ''}: {command}")
+        lines.append(f"{_purpose(judgement.verdict)}{', if the closer look confirms it' if closer else ''}: {command}")
     lines.extend(reasons if decided else ())
     if explained:
         if moved:
@@ -80,13 +80,13 @@ def explain(
 
 
 def headline(judgement: Judgement) -> str:
-    """``REGRESSED: throughput is 1432/s, baseline 2047/s: -30.1 % (tolerance 5 %)``; of a duel ratio and limit."""
+    """``REGRESSED: throughput is 1432/s, baseline 2047/s: -30.1 % (tolerance 5 %)``; for a duel ratio and limit."""
     unit = judgement.unit
     text = f"{judgement.verdict}: {judgement.metric.name}"
     if judgement.reference_kind == "duel" and judgement.reference is not None:
         least = "at least" if judgement.metric.higher_is_better else "at most"
         ratio = "not known" if judgement.value is None else format_ratio(judgement.value)
-        return f"{text} is {ratio} times its opponent's; asked for is {least} {format_ratio(judgement.reference)} times"
+        return f"{text} is {ratio} times its opponent's; the limit is {least} {format_ratio(judgement.reference)} times"
     if judgement.value is not None:
         text += f" is {format_value(judgement.value, unit)}"
     if judgement.reference is not None:
@@ -99,7 +99,7 @@ def headline(judgement: Judgement) -> str:
 
 
 def reference_text(judgement: Judgement) -> str:
-    """``146/s``, ``base 143/s``, ``at most 50.0 ms``: the reference, by its kind; empty if it is not known."""
+    """``146/s``, ``base 143/s``, ``at most 50.0 ms``: the reference, by its kind; empty if unknown."""
     if judgement.reference is None:
         return ""
     value = format_value(judgement.reference, judgement.unit)
@@ -110,9 +110,9 @@ def reference_text(judgement: Judgement) -> str:
 
 
 def basis(judgement: Judgement) -> str:
-    """``interval -4.1 % to -1.2 %, from 3 rounds (72 windows)``; empty if nothing was measured for the verdict.
+    """``interval -4.1 % to -1.2 %, from 3 rounds (72 windows)``; empty if the verdict did not need a measurement.
 
-    An undecided one adds which change it would have seen.
+    An undecided verdict adds the detectable change.
     """
     parts = []
     if judgement.interval is not None:
@@ -132,12 +132,12 @@ def _windows(judgement: Judgement) -> str:
 
 
 def reasons_of(judgement: Judgement) -> tuple[Reason, ...]:
-    """Why a verdict is what it is: its reasons, after what its numbers would else seem to contradict."""
+    """Reasons of a verdict, after a note if its numbers seem to contradict it."""
     return (*_not_shown_within(judgement), *judgement.reasons)
 
 
 def _not_shown_within(judgement: Judgement) -> tuple[Reason, ...]:
-    """Say of a regression whose estimate is within the tolerance, as of what passes, why it is one."""
+    """Note why a change within the tolerance by its estimate is still a regression."""
     change, tolerance, worst = judgement.change, judgement.tolerance, judgement.worst
     if judgement.verdict is not Verdict.REGRESSED or change is None or tolerance is None or worst is None:
         return ()

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 UNKNOWN: Final = "not known"
 
 MOST_BYTES: Final = 490_000
-"""Of a page. What does not fit is what is least bad, and is left to the JSON."""
+"""Size limit of a page. If it is exceeded, the least bad rows are left to the JSON."""
 
 TABLE_BYTES: Final = 200_000
-"""Of these for the table."""
+"""Size limit of the table."""
 
 LABEL_CHARACTERS: Final = 100
 TEXT_CHARACTERS: Final = 4_000
-"""A longer name, and a longer text of several lines, is cut."""
+"""Longest name, and longest text of several lines; the rest is cut."""
 
 _POLICY: Final = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
-"""Nothing is run, and nothing is loaded."""
+"""Content security policy: the page must not run or load anything."""
 
 _STYLE: Final = """
 :root { color-scheme: light dark; }
@@ -52,7 +52,7 @@ svg { max-width: 100%; height: auto; }
 
 
 def document(result: SessionResult) -> str:
-    """Write a session's result as one HTML file of `MOST_BYTES` at most.
+    """Write a session's result as one HTML file of at most `MOST_BYTES`.
 
     Raises:
         UsageProblem: matplotlib, which draws the plots, is not installed.
@@ -85,12 +85,12 @@ def document(result: SessionResult) -> str:
 
 
 def _fitting(parts: Iterable[str], room: int, what: str) -> list[str]:
-    """As many parts as there is room for; the others are not even made."""
+    """As many parts as fit; further ones are not even made."""
     found: list[str] = []
     for part in parts:
         room -= _bytes(part)
         if room < 0:
-            return [*found, f"<p>There is no room here for more {what}s: --gpuserve-json has them.</p>"]
+            return [*found, f"<p>More {what}s do not fit here: --gpuserve-json has them.</p>"]
         found.append(part)
     return found
 
@@ -100,7 +100,7 @@ def _bytes(text: str) -> int:
 
 
 def _row(row: Row) -> str:
-    """A row as a line of the table, with a line of why."""
+    """A row of the table, with a line of reasons."""
     name, metric, *numbers, verdict = row.cells
     line = "".join(f"<td>{_line(text)}</td>" for text in (metric, name, *numbers))
     reasons = [reason.text for reason in row.reasons]
@@ -113,7 +113,7 @@ def _row(row: Row) -> str:
 
 
 def _section(test: TestResult, name: str) -> str:
-    """A test: what it came to, its plots, why it failed, and the ends of its servers' logs."""
+    """Section of a test: verdicts, plots, reason of a failure, and the ends of its servers' logs."""
     ends = test.logs if test.failed else ()
     logs = [
         f"<details><summary>end of the log {_line(log.name)}</summary><pre>{_block(log.text, last=True)}</pre>"
@@ -162,13 +162,13 @@ def _blocks(text: str) -> list[str]:
 
 
 def _line(text: str, most: int = LABEL_CHARACTERS) -> str:
-    """A text of the run in one line, as text: what cannot be printed is escaped, and so are the signs of HTML."""
+    """A text of the run in one line: characters that cannot be printed and the signs of HTML are escaped."""
     shown = " ".join(printable(text, "\n\t").split())
     return escape(shown if len(shown) <= most else f"{shown[: most - 1]}…")
 
 
 def _block(text: str, *, last: bool = False) -> str:
-    """The same of several lines: the first of them, or the last."""
+    """A text of several lines, escaped likewise: its first lines, or its last."""
     shown = printable(text, "\n\t")
     if len(shown) > TEXT_CHARACTERS:
         shown = f"…{shown[-TEXT_CHARACTERS:]}" if last else f"{shown[:TEXT_CHARACTERS]}…"

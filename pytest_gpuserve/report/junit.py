@@ -1,10 +1,9 @@
-"""What was measured as properties of a test case in a JUnit file, which CI systems show beside its outcome.
+"""Measurements as properties of a test case in a JUnit file, which CI systems show beside its outcome.
 
-A property is named ``gpuserve.METRIC.FIELD``, and of a load with a name ``gpuserve.LOAD.METRIC.FIELD``. Where a metric
-was compared with several references, these are of the one that has the last word, and a further one has its kind in the
-name: ``gpuserve.throughput.limit.verdict``. What was measured to settle what a baseline says of a
-load is one of its references. Values are plain numbers in the units of ``--gpuserve-json``; what is not known is not
-there.
+A property is named ``gpuserve.METRIC.FIELD``, or for a load with a name ``gpuserve.LOAD.METRIC.FIELD``. If a metric was
+compared with several references, these are the fields of the one that decided last. A further reference has its kind in
+the name: ``gpuserve.throughput.limit.verdict``. The side-by-side comparison that settles a baseline's verdict is one of
+the references. Values are plain numbers in the units of ``--gpuserve-json``; unknown values are absent.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ if TYPE_CHECKING:
     from pytest_gpuserve.verdict.verdict import Judgement
 
 PROBLEM: Final = "gpuserve.problem"
-"""Why the test did not pass, where what pytest writes of it was cut for a terminal."""
+"""Reason why the test did not pass, if pytest's own text was cut for a terminal."""
 
 _KINDS: Final = ("baseline", "against", "duel", "limit")
-"""Kinds of references: of those that decide something the first one has the plain name."""
+"""Kinds of references: the first one that decided has the plain name."""
 
 
 def properties(runs: Iterable[RunResult]) -> list[tuple[str, str]]:
-    """What is known of the metrics of a test's loads, as names and values."""
-    # pytest makes values fit for XML, and not names.
+    """Known facts of the metrics of a test's loads, as names and values."""
+    # pytest escapes values for XML, but not names.
     return [
         (f"gpuserve.{f'{printable(run.label)}.' if run.label else ''}{place}.{name}", value)
         for run in runs
@@ -42,7 +41,7 @@ def properties(runs: Iterable[RunResult]) -> list[tuple[str, str]]:
 
 
 def _places(judgements: Sequence[Judgement]) -> Iterator[tuple[str, Judgement]]:
-    """The judgements of a load, each with a name that no other has."""
+    """The judgements of a load, each with a unique name."""
     taken: set[str] = set()
     for judgement in sorted(judgements, key=lambda each: _KINDS.index(each.reference_kind)):
         plain = judgement.metric.name
@@ -54,7 +53,7 @@ def _places(judgements: Sequence[Judgement]) -> Iterator[tuple[str, Judgement]]:
 
 
 def _fields(judgement: Judgement) -> Iterator[tuple[str, str]]:
-    """Those of the JSON result, as texts; what is not known is left out."""
+    """Fields of the JSON result as texts; unknown ones are left out."""
     fields = msgspec.to_builtins(verdict_record(judgement, ""))
     for name in ("metric", "run", "why"):
         del fields[name]

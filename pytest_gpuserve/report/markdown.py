@@ -1,8 +1,8 @@
 """The result as markdown: a comment on a pull request (``--gpuserve-markdown``) and the summary of a CI step.
 
-It is one block of HTML, in which no site interprets markdown. A job that posts it need not trust whoever wrote it: what
-comes from here has no tag with an attribute, no blank line, and outside of ``<code>`` and ``<pre>`` only our own words
-and numbers, so that it can be told from anything else.
+It is one block of HTML, in which sites do not interpret markdown. A job may post it without trust in its author. The
+text has no tag with an attribute and no blank line. Outside ``<code>`` and ``<pre>`` it has only our own words and
+numbers.
 """
 
 from __future__ import annotations
@@ -24,36 +24,36 @@ if TYPE_CHECKING:
     from pytest_gpuserve.report.results import Row, SessionResult, TestResult
 
 LONGEST: Final = 400
-"""Characters of a line that are shown; names and reasons are shorter."""
+"""Longest line that is shown; names and reasons are shorter."""
 
 LONGEST_BLOCK: Final = 6000
-"""The same of several lines, such as a log's end."""
+"""Longest text of several lines, such as a log's end."""
 
 
 def code(text: str, *, longest: int = LONGEST) -> str:
-    """HTML that only shows a text, in a line; an end of a line in it is seen as an escape."""
+    """Escape a text of one line as HTML; line ends in it are shown as escapes."""
     return f"<code>{html.escape(_cut(printable(text), longest), quote=False)}</code>"
 
 
 def block(text: str, *, keep_end: bool = False) -> str:
-    """HTML that only shows a text of several lines; of a long one `keep_end` shows the end, which matters of a log."""
+    """Escape a text of several lines as HTML. `keep_end` keeps the end of a long one, which matters in a log."""
     lines = "\n".join(map(printable, text.expandtabs().splitlines())).strip("\n")
     cut = _cut(lines, LONGEST_BLOCK, keep_end=keep_end)
-    # A line's end is written as a reference, for two of them are a blank line, which would end the block of HTML.
+    # Line ends are written as references, because a blank line would end the block of HTML.
     return f"<pre>{html.escape(cut, quote=False)}</pre>".replace("\n", "&#10;")
 
 
 def passage(text: str) -> str:
-    """HTML that only shows a text that may have several lines."""
+    """Escape a text as HTML that may have several lines."""
     return block(text) if "\n" in text.strip() else code(text.strip())
 
 
 @dataclass(frozen=True, slots=True)
 class CommentPart:
-    """A piece of a document that may be cut short.
+    """A piece of a document that may be shortened.
 
     Args:
-        rows: What may be left out, the most important first; each is one line.
+        rows: Rows, the most important first; each is one line, and the last ones may be left out.
     """
 
     opening: str
@@ -62,7 +62,7 @@ class CommentPart:
     what: str
 
     def text(self, kept: int) -> str:
-        """The piece with so many of its rows, and what it says of the others."""
+        """The piece with this number of rows, and a note on the others."""
         left_out = len(self.rows) - kept
         note = f"<p><strong>Left out for length: {left_out} of {len(self.rows)} {self.what}.</strong></p>"
         lines = (self.opening, *self.rows[:kept], self.closing) if kept else ()
@@ -70,15 +70,15 @@ class CommentPart:
 
 
 def fitted(parts: Sequence[CommentPart], most_bytes: int) -> str:
-    """Write pieces one after the other, the first ones as whole as they can be.
+    """Join pieces, and keep the first ones as complete as possible.
 
-    Sizes are those of UTF-8, which are never below what a site counts, whether that is bytes or characters.
+    Sizes are bytes of UTF-8. They are never below the site's own count, which may be in bytes or characters.
 
     Args:
-        parts: The pieces; one without rows is not there.
+        parts: The pieces; pieces without rows are left out.
     """
     parts = [part for part in parts if part.rows]
-    # What each takes at the least: the line that says that it was left out.
+    # Smallest size of each: the line that says that it was left out.
     spare = most_bytes - sum(_size(part.text(0)) for part in parts)
     texts = []
     for part in parts:
@@ -90,7 +90,7 @@ def fitted(parts: Sequence[CommentPart], most_bytes: int) -> str:
 
 
 def _rows_within(part: CommentPart, most_bytes: int) -> int:
-    """How many rows of a piece fit."""
+    """Number of rows of a piece that fit."""
     if _size(part.text(len(part.rows))) <= most_bytes:
         return len(part.rows)
     kept, used = 0, _size(part.text(0)) + _size(part.opening) + _size(part.closing)
@@ -103,7 +103,7 @@ def _rows_within(part: CommentPart, most_bytes: int) -> int:
 
 
 def _size(text: str) -> int:
-    """Bytes of a piece, with the line's end behind it."""
+    """Bytes of a piece, with its line end."""
     return len(text.encode()) + 1
 
 
@@ -114,7 +114,7 @@ def _cut(text: str, longest: int, *, keep_end: bool = False) -> str:
 
 
 def _table_row(row: Row) -> str:
-    """A row of a table of HTML, in one line."""
+    """A row of an HTML table, in one line."""
     name, metric, *numbers, verdict = row.cells
     cells = (code(name), metric, *numbers, f"<strong>{verdict}</strong>")
     return f"<tr>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>"
@@ -125,13 +125,13 @@ PASSED: Final = "passed"
 SKIPPED: Final = "skipped"
 
 COMMENT_BYTES: Final = 60_000
-"""GitHub takes comments of 65 536 characters; whoever posts this may add some lines."""
+"""GitHub accepts comments of 65 536 characters; the job that posts this may add some lines."""
 
 SUMMARY_BYTES: Final = 500_000
-"""GitHub takes 1 MiB for all that a step writes, which may run pytest twice."""
+"""GitHub accepts 1 MiB for all that a step writes, which may run pytest twice."""
 
 MARKER: Final = "pytest-gpuserve"
-"""How the hidden first line of a comment begins, by which the next run finds it."""
+"""Prefix of the hidden first line of a comment, by which the next run finds it."""
 
 _TABLE: Final = f"<table>\n<tr>{''.join(f'<th>{name}</th>' for name in HEADINGS)}</tr>"
 
@@ -139,7 +139,7 @@ _TABLE: Final = f"<table>\n<tr>{''.join(f'<th>{name}</th>' for name in HEADINGS)
 def comment(result: SessionResult) -> str:
     """Write a session's result for a comment on a pull request.
 
-    Its first line names what was compared where, and nothing that another run of the same would have otherwise.
+    The first line names device and reference, so that it is the same in every run of one job.
     """
     device = re.sub("[^A-Za-z0-9.]+", "-", _device(result)).strip("-")[:64] or "unknown"
     marker = f"<!-- {MARKER} {device} {'stored' if result.stored else 'against'} -->"
@@ -147,10 +147,10 @@ def comment(result: SessionResult) -> str:
 
 
 def step_summary(result: SessionResult) -> str:
-    """Write a session's result for the summary of a CI step, which others may write to before and after.
+    """Write a session's result for the summary of a CI step, which also holds the text of others.
 
     Args:
-        result: The result; of one without tests there is nothing to write.
+        result: The result; without tests the summary is empty.
     """
     return f"\n\n{_document(result, SUMMARY_BYTES)}\n\n" if result.tests else ""
 
@@ -168,12 +168,12 @@ def _document(result: SessionResult, most_bytes: int) -> str:
         _folded("Device, host, software", "<table>", _facts(result), "</table>", "facts"),
         _folded("Logs of servers", "", _logs(result.tests), "", "ends of logs"),
     )
-    # With room for its own end, and for the hidden line before it.
+    # Room for its own end, and for the hidden line before it.
     return f"{head}\n{fitted(parts, most_bytes - len(head.encode()) - 200)}".rstrip("\n")
 
 
 def headline(tests: Sequence[TestResult]) -> str:
-    """What came of it in a line: what fails, and without that what was skipped, before what passed."""
+    """Outcome in a line: failed tests before skipped ones, and those before passed ones."""
     counts = Counter(test.outcome for test in tests)
     passed, skipped, total = counts[PASSED], counts[SKIPPED], len(tests)
     failed = total - passed - skipped
@@ -191,12 +191,12 @@ def _device(result: SessionResult) -> str:
 
 
 def _head(result: SessionResult) -> Iterator[str]:
-    """What is always there: what came of it, what to do next, what was measured and how."""
+    """Fixed head: outcome, next step, device and mode."""
     yield f"<h3>{headline(result.tests)} on {code(_device(result))}</h3>"
     if any(test.outcome != PASSED for test in result.tests):
         for line in (totals_line(result), *next_step(result).splitlines()):
             if line:
-                # A command that was cut off would be another one.
+                # A shortened command would be another one.
                 yield f"<p>{code(line, longest=LONGEST_BLOCK)}</p>"
     if result.header:
         yield f"<p>{code(result.header)}</p>"
@@ -207,17 +207,17 @@ def _head(result: SessionResult) -> Iterator[str]:
 
 
 def _reasons(rows: Iterable[Row]) -> list[str]:
-    """Why verdicts are what they are, each reason once: what a file lacks would else be said for every metric."""
+    """Reasons of verdicts, each once, because a defect of a file would be repeated for every metric."""
     reasons = (f"<li>{row.judgement.verdict}: {passage(reason.text)}</li>" for row in rows for reason in row.reasons)
     return list(dict.fromkeys(reasons))
 
 
 def _problems(tests: Iterable[TestResult]) -> list[str]:
-    """Of each test that did not pass what pytest says of it; those that failed before those that were skipped."""
+    """Message of pytest for each test that did not pass; failed tests before skipped ones."""
     ordered = sorted((test for test in tests if test.outcome != PASSED), key=lambda test: test.outcome == SKIPPED)
     return [
         f"<details><summary>{code(test.nodeid)}: {code(test.outcome)}</summary>"
-        f"{block(test.problem) if test.problem else '<p>Nothing is known of why.</p>'}</details>"
+        f"{block(test.problem) if test.problem else '<p>The reason is unknown.</p>'}</details>"
         for test in ordered
     ]
 
@@ -233,7 +233,7 @@ def _logs(tests: Iterable[TestResult]) -> list[str]:
 
 
 def _notes(result: SessionResult, rows: Iterable[Row]) -> list[str]:
-    """What was noted of the run, what is to be said of verdicts that pass, and where results are."""
+    """Notes of the run, remarks on verdicts that pass, and the places of results."""
     noted, places = (
         [f"<li>{passage(note)}</li>" for note in notes if note.strip()] for notes in (result.notes, result.places)
     )
@@ -241,7 +241,7 @@ def _notes(result: SessionResult, rows: Iterable[Row]) -> list[str]:
 
 
 def _facts(result: SessionResult) -> list[str]:
-    """Facts of device, host and software; what is not known is not there."""
+    """Known facts of device, host and software."""
     return [
         f"<tr><td>{title}</td><td>{code(name)}</td><td>{code(value)}</td></tr>"
         for title, facts in (("device", result.gpu), ("host", result.host), ("software", result.software))

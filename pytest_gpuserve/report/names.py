@@ -1,4 +1,4 @@
-"""Texts that people read: without secrets, printable; and what tests are called: short, and told apart."""
+"""Texts for people: printable and without secrets; and short unique names of tests."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 
 NAMED: Final = 3
-"""Of many things that have something in common so many are named, and the others counted."""
+"""Number of things that a list names; the rest is counted."""
 
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
-"""A secret may be coloured in the middle."""
+"""Colour codes, which may occur in the middle of a secret."""
 
 _OURS: Final = re.compile(r"[a-z_.]+(p\d+)?")
-"""How fields and metrics are named; keys and tokens of services have digits or capitals."""
+"""Form of the names of fields and metrics; keys and tokens of services have digits or capitals."""
 
 
 def short_name(nodeid: str) -> str:
@@ -30,10 +30,10 @@ def short_name(nodeid: str) -> str:
 
 
 def printable(text: str, kept: Container[str] = ()) -> str:
-    """A text as one that nothing in it moves or colours: what cannot be printed is shown as its escape.
+    """Make a text printable: a character that moves or colours text is shown as its escape.
 
-    That is a line end, a NUL, a sign that turns the direction of a line, and half of a surrogate pair, so that UTF-8
-    can write what is left.
+    Such characters are line ends, NUL, marks that turn the direction of a line, and halves of surrogate pairs, which
+    UTF-8 could not write.
     """
     if text.isprintable():
         return text
@@ -41,14 +41,14 @@ def printable(text: str, kept: Container[str] = ()) -> str:
 
 
 def with_texts(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- whatever results are made of
-    """A result, or a part of one, with every text in it made fit to be shown: this comes before anything is written.
+    """Make every text in a result, or a part of one, printable and free of secrets, before anything is written.
 
-    A text that is escaped, cut or laid out would not be known for a secret any more. Names of fields stay as they are.
+    In a text that is escaped, cut or laid out, a secret would not be recognised. Names of fields stay as they are.
     """
     if value is None or isinstance(value, (int, float, Enum, Metric, Histogram)):
         return value
     if isinstance(value, str):
-        # A path need not be text in UTF-8.
+        # A path may be invalid UTF-8.
         return shown(_COLOURS.sub("", value)).encode(errors="backslashreplace").decode()
     if isinstance(value, dict):
         return {_known(name, shown): with_texts(each, shown) for name, each in value.items()}
@@ -61,12 +61,12 @@ def with_texts(value: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 
 
 
 def _known(name: Any, shown: Callable[[str], str]) -> Any:  # noqa: ANN401 -- a key
-    """A key: that of a field or of a metric stays, what a server calls something may hold a secret."""
+    """A printable key: names of fields and metrics stay, but a server's own key may hold a secret."""
     return shown(name) if isinstance(name, str) and not _OURS.fullmatch(name) else name
 
 
 def names_of(nodeids: Collection[str]) -> dict[str, str]:
-    """The name of each test by its id; tests of one name in several files are told apart by the file."""
+    """Name of each test by its id; equal names in several files get the file."""
     count = Counter(map(short_name, nodeids))
     return {nodeid: printable(name if count[name := short_name(nodeid)] == 1 else nodeid) for nodeid in nodeids}
 
@@ -79,7 +79,7 @@ def some_of(names: Sequence[str]) -> str:
 
 
 def flat_facts(facts: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Known facts by name as texts, those within others too: ``unknown.power``."""
+    """Known facts as texts by name, including nested ones: ``unknown.power``."""
     for name, value in facts.items():
         if isinstance(value, dict):
             yield from flat_facts(value, f"{prefix}{name}.")

@@ -1,8 +1,8 @@
-"""What to type: which options help a judgement, the command that runs its test with them, and the last lines of a run.
+"""Next command: the options that help a judgement, the command that runs its test with them, and a run's last lines.
 
-One rule for a failed assertion and for the last lines of a run, which speak of the same test: the worst one that keeps
-a run from passing, in the order of `SessionResult.rows`. No word is from the run but the ids of tests, quoted:
-a reason may hold what a server wrote, and must not become a command.
+A failed assertion and the last lines of a run share one rule, and name the same test: the worst one that keeps the run
+from passing, in the order of `SessionResult.rows`. A command contains nothing of the run except quoted test ids. A
+reason may hold a server's text, and must not become a command.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ if TYPE_CHECKING:
 
 
 BUDGETS: Final = 4
-"""How many times the budget that was too small is proposed."""
+"""Factor by which a too small budget is raised in the proposal."""
 
 UPDATE: Final = "--baseline-update"
 UPDATE_NEW: Final = "--baseline-update-new"
 ACCEPT: Final = (UPDATE, "--reason=why it is worth it")
 
 CLOSER: Final = "look closer, beside the code before"
-"""What comes before a regression is accepted that only a stored number shows: the machine may have changed."""
+"""Step before a regression is accepted that only a stored number shows, because the machine may have changed."""
 
 MOST_IDS: Final = 3
-"""Tests that a command names; of more of them it names the first."""
+"""Number of tests that a command names; further ones are counted."""
 
 FAILED_LAST: Final = ("--lf", "--lfnf=none")
-"""What selects tests that failed last. Where nothing is known of them pytest would run all, but for the second."""
+"""Options that select the last failed tests; without such a record, the second keeps pytest from running all."""
 
 _QUIET: Final = "stop other work on the host"
 
@@ -52,9 +52,9 @@ def command(selection: Iterable[str], device: object, *options: str) -> str:
     """``pytest 'a.py::test_z[50]' --gpu=T4 --baseline-update``, as a shell takes it.
 
     Args:
-        selection: Ids of tests, or options without a value that select some.
-        device: The baseline set; one that is not known, or that cannot be typed, is left out.
-        options: What else is asked; their values are quoted here.
+        selection: Ids of tests, or options without a value that select tests.
+        device: The baseline set; left out if unknown, or if it cannot be typed.
+        options: Further options; their values are quoted here.
     """
     known = isinstance(device, str) and device and device.isprintable()
     typed = map(_typed, (*([f"--gpu={device}"] if known else ()), *options))
@@ -62,12 +62,12 @@ def command(selection: Iterable[str], device: object, *options: str) -> str:
 
 
 def _options_for(judgements: Sequence[Judgement]) -> tuple[str, ...]:
-    """The options that accept, record or decide what was not upheld by a stored baseline; none where none helps."""
+    """Options that accept, record or decide a comparison with a stored baseline; empty if none helps."""
     verdicts = {judgement.verdict for judgement in judgements}
     if verdicts == {Verdict.REGRESSED}:
         return ACCEPT
     if verdicts == {Verdict.MISSING}:
-        # What is there but cannot be compared with has to be replaced, which the other one does not do.
+        # An entry that cannot be compared has to be replaced, which --baseline-update-new does not do.
         return (UPDATE_NEW if all(judgement.has(ReasonKind.NO_ENTRY) for judgement in judgements) else UPDATE,)
     if verdicts == {Verdict.INCONCLUSIVE}:
         seconds = BUDGETS * max(map(_spent_budget, judgements))
@@ -76,10 +76,10 @@ def _options_for(judgements: Sequence[Judgement]) -> tuple[str, ...]:
 
 
 def command_for(judgement: Judgement, nodeid: str, gpu: str, *, stored: bool) -> str:
-    """The exact command that accepts, records or decides what a test asserted; empty where no command helps.
+    """Command that accepts, records or decides a test's assertion; empty if none helps.
 
     Args:
-        stored: Whether a stored baseline was asked, whoever decided.
+        stored: Whether the reference is a stored baseline, even if a paired comparison decided.
     """
     options = _options_for([judgement]) if stored else ()
     return command([nodeid], gpu, *options) if options and nodeid.isprintable() else ""
@@ -89,7 +89,7 @@ def closer_command(judgement: Judgement, nodeid: str, gpu: str, *, before: str) 
     """``look closer, ...: pytest ...`` for a regression that only a stored number shows; empty for anything else.
 
     Args:
-        before: As `code_before` says.
+        before: The revision from `code_before`.
     """
     alone = judgement.verdict is Verdict.REGRESSED and judgement.reference_kind == "baseline"
     if not alone or not nodeid.isprintable():
@@ -98,10 +98,10 @@ def closer_command(judgement: Judgement, nodeid: str, gpu: str, *, before: str) 
 
 
 def code_before(commit: str | None, *, clean: bool) -> str:
-    """The revision that a measurement is looked at beside: of a checkout with changes its commit; empty without git.
+    """Revision for a closer look: the commit of a checkout with changes, else the one before; empty without git.
 
     Args:
-        commit: The code under test; None where it is not known.
+        commit: The code under test; None if unknown.
     """
     if commit is None:
         return ""
@@ -109,12 +109,12 @@ def code_before(commit: str | None, *, clean: bool) -> str:
 
 
 def tightening_command(nodeid: str, gpu: str) -> str:
-    """The exact command that holds on to what got better; a baseline is tightened without a reason."""
+    """Command that records an improvement; a tighter baseline needs no reason."""
     return command([nodeid], gpu, UPDATE)
 
 
 def _spent_budget(judgement: Judgement) -> int:
-    """The budget in seconds that was too small, at least 1; 0 where it was not for the budget."""
+    """The budget in seconds that was too small, at least 1; 0 if the budget was not the reason."""
     found = [reason.seconds for reason in judgement.reasons if reason.seconds is not None]
     return max((max(1, round(seconds)) for seconds in found), default=0)
 
@@ -152,11 +152,11 @@ MENDED_BY: Final[Mapping[ReasonKind, str]] = {
     ReasonKind.REQUEST_ERRORS: "fix the requests that the server answers with errors",
     ReasonKind.TOO_FEW_REQUESTS: f"{_LONGER}, or widen the tolerance",
 }
-"""What a reason asks for."""
+"""Remedy of each kind of reason."""
 
 
 def next_step(result: SessionResult) -> str:
-    """The next step: ``next: record the missing entries: pytest ... --baseline-update-new``; empty if there is none."""
+    """The next step: ``next: record the missing entries: pytest ... --baseline-update-new``; empty if all is done."""
     bad = [row for row in result.rows if row.is_bad]
     for verdict, step in _STEPS.items():
         line = step(result, [row for row in bad if row.judgement.verdict is verdict])
@@ -169,17 +169,17 @@ def next_step(result: SessionResult) -> str:
 def _regressed(result: SessionResult, rows: Sequence[Row]) -> str:
     stored = [row for row in rows if _is_stored(result, row)]
     alone = [row for row in stored if row.judgement.reference_kind == "baseline"]
-    # A recording was asked to accept it already, and only lacks the reason.
+    # The run records already, and only lacks the reason.
     closer = "" if result.update else _closer(result, alone)
     if closer:
         return closer
     if not stored:
         return _again("run it again when it is fixed", result, rows)
     seen = () if result.update else _beside(stored)
-    # A person looks at what moved before accepting it.
+    # A person looks at the moved parts before accepting.
     steps = [("see what moved", (*seen, REPORT))] if seen else []
     steps.append(("accept the new numbers, if they are worth it", _options(stored)))
-    # `stored` is not empty, so each of them has a line.
+    # `stored` is not empty, so every step has a line.
     return _NEXT + f"\n{_OR}".join(_step(what, result, stored, *options) for what, options in steps)
 
 
@@ -216,7 +216,7 @@ def _options(rows: Sequence[Row]) -> tuple[str, ...]:
 
 
 def _advised(result: SessionResult, rows: Sequence[Row]) -> str:
-    """Mend what the worst of these asks for, and run again whatever asks for the same."""
+    """Propose the remedy of the worst row, and a repeat of all tests with the same remedy."""
     advice = _advice(rows[0]) if rows else ""
     return _again(f"{advice}, then run it again", result, [row for row in rows if _advice(row) == advice])
 
@@ -227,7 +227,7 @@ def _closer(result: SessionResult, rows: Sequence[Row]) -> str:
 
 
 def _again(what: str, result: SessionResult, rows: Sequence[Row], *options: str) -> str:
-    """Run these tests again as they were: beside the same base, or to record the same."""
+    """Repeat these tests with the same options: beside the same base, or with the same recording."""
     if not rows:
         return ""
     beside = () if result.stored else _beside(rows)
@@ -237,7 +237,7 @@ def _again(what: str, result: SessionResult, rows: Sequence[Row], *options: str)
 
 
 def _line(what: str, result: SessionResult, rows: Sequence[Row], *options: str) -> str:
-    """The line for the tests of these rows; empty where there are none."""
+    """Line for the tests of these rows; empty without rows."""
     step = _step(what, result, rows, *options)
     return f"{_NEXT}{step}" if step else ""
 
@@ -246,15 +246,15 @@ def _step(what: str, result: SessionResult, rows: Sequence[Row], *options: str) 
     wanted = list(dict.fromkeys(row.test.nodeid for row in rows))
     if not wanted:
         return ""
-    # A recording accepts what it measures, so that no other test may be in it, as those that failed elsewhere would be.
+    # A recording accepts its measurements, so its command must not select other tests, such as earlier failures.
     selection, note = _selection(result, wanted, only_these=_is_recording(options))
     if not selection:
-        return f"{what}: there is no command for it, as the ids of these tests cannot be typed"
+        return f"{what}: select the tests by hand, because their ids cannot be typed"
     return f"{what}{note}: {command(selection, result.gpu.get('name'), *options)}"
 
 
 def _selection(result: SessionResult, wanted: Sequence[str], *, only_these: bool) -> tuple[Sequence[str], str]:
-    """What selects these tests, and what to say of it where it does not select all; nothing where nothing does."""
+    """Arguments that select these tests, with a note if they do not select all; empty if impossible."""
     named = [nodeid for nodeid in wanted if nodeid.isprintable()][:MOST_IDS]
     if len(named) == len(wanted):
         return named, ""
@@ -266,16 +266,16 @@ def _selection(result: SessionResult, wanted: Sequence[str], *, only_these: bool
 
 
 def _is_stored(result: SessionResult, row: Row) -> bool:
-    """Whether a stored baseline was asked, whoever decided."""
+    """Whether the reference is a stored baseline, even if a paired comparison decided."""
     return result.stored and row.judgement.reference_kind in RECORDABLE
 
 
 def _advice(row: Row) -> str:
-    """What its first reason that is known asks for."""
+    """Remedy of its first reason of a known kind."""
     return next((MENDED_BY[reason.kind] for reason in row.judgement.reasons if reason.kind in MENDED_BY), _UNKNOWN)
 
 
 def _beside(rows: Sequence[Row]) -> tuple[str, ...]:
-    """The options that name whom these were measured beside; none where they differ, or it cannot be told."""
+    """Options that name the base of these tests; empty if the bases differ or are unknown."""
     options = {row.run.base_options for row in rows}
     return options.pop() if len(options) == 1 else ()

@@ -1,4 +1,4 @@
-"""The plots of a load, drawn by matplotlib as SVG: its rounds and its latencies, those of its base beside them."""
+"""Plots of a load as SVG by matplotlib: its rounds and its latencies, with those of its base."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXTRA: Final = "pip install 'pytest-gpuserve[report]'"
 NOW, BASE = "now", "base"
 _COLOURS: Final = {NOW: "#c0392c", BASE: "#2a6fae"}
 _INK: Final = "#75808c"
-"""Of axes and texts: to be read on a light page and on a dark one."""
+"""Colour of axes and texts, readable on a light page and on a dark one."""
 
 _STYLE: Final[dict[Any, Any]] = {
     "axes.edgecolor": _INK,
@@ -37,7 +37,7 @@ _STYLE: Final[dict[Any, Any]] = {
     "font.size": 9,
     "legend.frameon": False,
     "svg.fonttype": "none",
-    # Of the same numbers the same page.
+    # Makes the page reproducible.
     "svg.hashsalt": "gpuserve",
     "text.color": _INK,
     "xtick.color": _INK,
@@ -47,17 +47,17 @@ _STYLE: Final[dict[Any, Any]] = {
 _INCHES: Final = (8.4, 2.5)
 _EDGES: Final = {"left": 0.09, "right": 0.99, "bottom": 0.18, "top": 0.97, "wspace": 0.25}
 _SCALES: Final = {"s": (1e3, "ms"), "B": (2.0**-30, "GiB")}
-"""By which a value is multiplied to be drawn, and what it is then in."""
+"""Factor and unit of drawn values."""
 
 MOST_POINTS: Final = 150
-"""Of a curve."""
+"""Largest number of points of a curve."""
 
 _SHARES: Final = (100, 10, 1, 0.1, 0.01)
-"""Of requests, in per cent: rarer ones are at the foot of a curve."""
+"""Smallest share of requests on a curve, in per cent."""
 
 
 def plots_of(run: RunResult) -> str:
-    """Draw a load as one SVG of two panels, without a script and without a link; empty where it has no answer.
+    """Draw a load as one SVG of two panels, without scripts and links; empty without an answer.
 
     Raises:
         UsageProblem: matplotlib is not installed.
@@ -88,13 +88,13 @@ def plots_of(run: RunResult) -> str:
 
 
 def _reference(run: RunResult, metric: Metric) -> float | None:
-    """What a stored baseline or a limit says of the metric; of what was measured beside it there are its rounds."""
+    """Reference line of a stored baseline or a limit; a base that was measured has its rounds instead."""
     found = (each.reference for each in run.judgements if each.metric == metric)
     return None if run.base_sessions else next((value for value in found if value is not None), None)
 
 
 def _draw_rounds(axes: Axes, metric: Metric, sides: dict[str, tuple[Session, ...]], reference: float | None) -> None:
-    """A point for each start of a server; those of one round have one place."""
+    """Draw a point for each start of a server; those of one round have the same position."""
     scale, unit = _SCALES.get(metric.unit, (1.0, metric.unit))
     for name, sessions in sides.items():
         places, values = [], []
@@ -114,7 +114,7 @@ def _draw_rounds(axes: Axes, metric: Metric, sides: dict[str, tuple[Session, ...
 
 
 def _draw_latencies(axes: Axes, sides: dict[str, tuple[Session, ...]]) -> None:
-    """The share of requests that took longer, over how long: p99 is where a curve comes to 1 %."""
+    """Draw the share of requests that took longer, over the time: p99 is the time at 1 %."""
     for name, sessions in sides.items():
         latency = merge(window.latency for session in sessions for window in session.windows)
         slower, curve = latency.total, []
@@ -138,7 +138,7 @@ def _thinned(curve: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _small(svg: str) -> str:
-    """The drawing as an element of a page: without a prologue, a style for the whole page, and names of groups."""
+    """The drawing as an element of a page: without a prologue, page-wide styles, and names of groups."""
     parts = (r"<\?xml.*?\?>", "<!DOCTYPE.*?>", "<!--.*?-->", "<metadata>.*?</metadata>", "<style.*?</style>")
     svg = re.sub("|".join(parts), "", svg, flags=re.DOTALL)
     svg = re.sub(r'(?<=<g) id="[^"]*"| transform="rotate\(-0 [^"]*"', "", svg)

@@ -1,4 +1,4 @@
-"""What stands above and under the table, a line each: what is measured, why verdicts are what they are, and totals."""
+"""Lines above and below the table: device and mode, reasons of verdicts, and totals."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ if TYPE_CHECKING:
 
 
 MOST_OF_PASSES: Final = 3
-"""Reasons of what passed that are told at once: a green run is short."""
+"""Number of reasons of passed comparisons that are shown by default, because a green run is short."""
 
 PROBLEM_CHARACTERS: Final = 200
-"""Of an error that pytest shows in full, what is repeated."""
+"""Lines of an error that are repeated, although pytest shows it in full."""
 
 REASONS_PAGE: Final = "reference/reasons.md"
-"""Has an anchor for each kind of reason."""
+"""Page with an anchor for each kind of reason."""
 
 _OF_ENTRIES: Final[Mapping[ReasonKind, str]] = {
     ReasonKind.NO_ENTRY: "{about} has no entry '...'",
     ReasonKind.NOT_COMPARABLE: "{about} has another workload under '...'",
 }
-"""What several tests have in common whose reasons are about one baseline file, in which each has its own entry."""
+"""Common text of reasons of several tests about one baseline file, in which each test has its own entry."""
 
 RECORDABLE: Final = frozenset({"baseline", "against"})
-"""Kinds of reference that a stored baseline is behind; a printed number or a limit is nobody's to record."""
+"""Kinds of reference with a stored baseline; a printed number or a limit cannot be recorded."""
 
 _WORDS: Final[Mapping[Verdict, str]] = {
     Verdict.PASS: "passed",
@@ -58,13 +58,13 @@ def header_line(
     stock: str = "",
     engine: str = "",
 ) -> str:
-    """The line before the first test: on what and against what is measured.
+    """First line: device and reference of the measurement.
 
     Args:
-        mode: What is done, with whom: ``gating against /.../baselines/T4``.
+        mode: Mode and reference: ``gating against /.../baselines/T4``.
         budget_seconds: Most measuring time of one test.
-        stock: The baselines that are there, in words; empty where they are not asked.
-        engine: What makes the loads; empty where processes of this host do.
+        stock: The existing baselines, in words; empty if they are not used.
+        engine: The load engines; empty if processes of this host make the load.
     """
     there = f" ({stock})" if stock else ""
     budget = f"at most {format_seconds(budget_seconds)} of measuring a test"
@@ -73,10 +73,10 @@ def header_line(
 
 
 def reason_lines(rows: Iterable[Row], *, verbose: bool = True) -> list[str]:
-    """Why verdicts are what they are: each reason once, with the tests that it is of, those of the worst row first.
+    """Reasons of verdicts, each once, with its tests; those of the worst row first.
 
     Args:
-        verbose: Whether to tell every reason of what passed, too; else the first `MOST_OF_PASSES`.
+        verbose: Whether to show all reasons of passed comparisons; else the first `MOST_OF_PASSES`.
     """
     found: dict[tuple[Verdict, str], list[tuple[Row, Reason]]] = {}
     for row in rows:
@@ -89,14 +89,14 @@ def reason_lines(rows: Iterable[Row], *, verbose: bool = True) -> list[str]:
         if (verdict, general) in left_out:
             continue
         who = _who([row for row, _ in told])
-        # In its own words, where it is of one load alone.
+        # The reason's own words, if it belongs to one load.
         text = general if len(who) > 1 else told[0][1].text
         lines.extend(_with_names(f"{verdict}: {text}", who))
     return [*lines, f"{len(left_out)} more notes on what passed: -v shows them"] if left_out else lines
 
 
 def kinds_lines(rows: Iterable[Row]) -> list[str]:
-    """Say in one line where it is explained why verdicts were not reached; none where nothing is in question."""
+    """One line on where the reasons of missing verdicts are explained; empty if all are reached."""
     kinds = dict.fromkeys(
         f"#{reason.kind}"
         for row in rows
@@ -105,11 +105,11 @@ def kinds_lines(rows: Iterable[Row]) -> list[str]:
     )
     if not kinds:
         return []
-    return [f"what these reasons mean: {some_of(list(kinds))} in {REASONS_PAGE} (pytest --gpuserve-docs says where)"]
+    return [f"reasons explained: {some_of(list(kinds))} in {REASONS_PAGE} (pytest --gpuserve-docs prints its folder)"]
 
 
 def problem_lines(result: SessionResult) -> list[str]:
-    """Why tests did not pass that no verdict speaks of: each error once, with the tests that it ended."""
+    """Errors of tests without a verdict: each error once, with the tests that it ended."""
     found: dict[str, list[str]] = {}
     for test in result.tests:
         is_explained = test.outcome != "error" and any(map(test.is_bad, test.judgements))
@@ -122,20 +122,20 @@ def problem_lines(result: SessionResult) -> list[str]:
 
 
 def basis_lines(rows: Iterable[Row]) -> list[str]:
-    """The interval and the evidence that each verdict rests on."""
+    """Interval and evidence of each verdict."""
     return [
         f"{row.name} {row.judgement.metric.name}, {row.judgement.verdict}: {row.basis}" for row in rows if row.basis
     ]
 
 
 def bases_lines(rows: Iterable[Row]) -> list[str]:
-    """Say in a line each whom loads were measured beside."""
+    """One line for each base of a comparison side by side."""
     named = dict.fromkeys(row.run.base for row in rows if row.judgement.reference_kind == "against")
     return [f"side by side: the candidate and {printable(name)}" for name in named if name is not None]
 
 
 def settings_lines(result: SessionResult) -> list[str]:
-    """Say in a line each where servers used something else than what they were asked for, with their tests."""
+    """One line for each setting that a server uses otherwise than requested, with its tests."""
     found: dict[str, dict[str, None]] = {}
     for test in result.tests:
         for run in test.runs:
@@ -149,7 +149,7 @@ def settings_lines(result: SessionResult) -> list[str]:
 
 
 def client_lines(result: SessionResult) -> list[str]:
-    """Say in one line how the load engine did in all loads; none where there was no load."""
+    """One line on the load engine in all loads; empty without a load."""
     sessions = [session for test in result.tests for run in test.runs for session in run.sessions]
     lags = [session.client.lag.quantile(0.99) for session in sessions if session.client.lag.total]
     windows = [window for session in sessions for window in session.windows]
@@ -163,7 +163,7 @@ def client_lines(result: SessionResult) -> list[str]:
 
 
 def language_model_lines(result: SessionResult) -> list[str]:
-    """Say in a line each what prefix caches and preemptions came to; none where servers do not count them."""
+    """Lines on prefix caches and preemptions; empty if servers do not count them."""
     cached, preempted = [], []
     for test in result.tests:
         for run in test.runs:
@@ -179,10 +179,10 @@ def language_model_lines(result: SessionResult) -> list[str]:
 
 
 def measured_again_lines(result: SessionResult, *, verbose: bool = False) -> list[str]:
-    """Say how many windows were measured again, and what disturbed them.
+    """Number of windows that were measured again, and their disturbances.
 
     Args:
-        verbose: Whether to do so in a line for each load, with all that disturbed it; else in one line.
+        verbose: Whether to write a line for each load, with all disturbances; else one line in total.
     """
     lines = []
     again = every = 0
@@ -203,13 +203,13 @@ def measured_again_lines(result: SessionResult, *, verbose: bool = False) -> lis
 
 
 def _in_common(reason: Reason) -> str:
-    """What a reason says where it is that of several tests."""
+    """Common text of a reason of several tests."""
     of_entries = _OF_ENTRIES.get(reason.kind)
     return reason.text if of_entries is None or not reason.about else of_entries.format(about=reason.about)
 
 
 def _who(rows: Sequence[Row]) -> list[str]:
-    """The loads that a reason is of; of one of whose metrics it speaks alone, with that metric."""
+    """Loads of a reason, with the metric if it is about only one."""
     loads: dict[str, list[Row]] = {}
     for row in rows:
         loads.setdefault(row.name, []).append(row)
@@ -220,21 +220,21 @@ def _who(rows: Sequence[Row]) -> list[str]:
 
 
 def _with_names(text: str, who: Sequence[str]) -> list[str]:
-    """A text with the tests that it is of behind its first line; its further lines are indented below that."""
+    """A text with its tests after the first line; further lines are indented below it."""
     first, *rest = text.splitlines() or [""]
     count = f"{len(who)} tests: " if len(who) > 1 else ""
     return [f"{printable(first)} ({count}{some_of(who)})", *(f"  {printable(line)}" for line in rest)]
 
 
 def totals_line(result: SessionResult) -> str:
-    """Count the last words by verdict: ``comparisons: 12 passed, 1 regressed, 2 inconclusive``.
+    """Count the final verdicts: ``comparisons: 12 passed, 1 regressed, 2 inconclusive``.
 
     Args:
-        result: Of the run. Where it records baselines, what was missing in a test that passed is recorded, and what has
-            improved need not be proposed.
+        result: Result of the run. If it records baselines, missing ones of passed tests are recorded, and improvements
+            are not proposed.
 
     Returns:
-        The line, with the improvements that could be recorded; empty where nothing was compared.
+        The line, with the improvements that could be recorded; empty without comparisons.
     """
     recording = bool(result.update)
     counts = Counter(_word(row, recording=recording) for row in result.rows)
@@ -251,9 +251,9 @@ def totals_line(result: SessionResult) -> str:
 
 
 def improvements(result: SessionResult) -> list[Row]:
-    """What could be recorded, for the gate to be stricter from then on: the largest change first.
+    """Improvements that could be recorded, so that the gate gets stricter: the largest change first.
 
-    Only of tests that passed: where one metric has improved for another that regressed, it has to be said why.
+    They come from passed tests only. If another metric of the test regressed, an update needs a reason.
     """
     if not result.stored:
         return []

@@ -1,4 +1,4 @@
-"""Writes a session's result as the file of ``--gpuserve-json``; `schema` says what is in it."""
+"""Writes a session's result as the file of ``--gpuserve-json``; `schema` describes it."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def document(result: SessionResult) -> str:
     record = ResultRecord(
         at=result.at or None,
         commit=result.commit,
-        # Of code that is not known nobody can say whether it was changed.
+        # If the commit is unknown, it is also unknown whether the code was changed.
         clean=None if result.commit is None else result.clean,
         software=dict(result.software),
         gpu=dict(result.gpu),
@@ -163,7 +163,7 @@ def _telemetry(starts: Sequence[Start]) -> Plain | None:
 
 
 def _breakdown(windows: Sequence[Window], counters: Counters | None, client: Client) -> Plain | None:
-    """Seconds of an average request by component; None where the server does not count them by request."""
+    """Seconds of an average request by component; None if the server does not count them by request."""
     try:
         return asdict(breakdown_of(summary_of(windows), counters, client))
     except NotMeasured:
@@ -171,7 +171,7 @@ def _breakdown(windows: Sequence[Window], counters: Counters | None, client: Cli
 
 
 def _counters(counted: Counters | None) -> Plain | None:
-    """What the server counted within the measured windows, whole and for each of its models or stages."""
+    """The server's counts within the measured windows, in total and for each of its models or stages."""
     if counted is None:
         return None
     plain: Plain = {
@@ -188,7 +188,7 @@ def _counters(counted: Counters | None) -> Plain | None:
 
 
 def _base(name: str, options: Sequence[str], sessions: Sequence[Session]) -> BaseRecord:
-    """What a run was measured beside, in the same units."""
+    """The base of a run, in the same units."""
     windows = [window for session in sessions for window in session.windows]
     return BaseRecord(
         name=name,
@@ -217,7 +217,7 @@ def _quantiles(histogram: Histogram) -> Plain | None:
 
 
 def _of_streams(times: str, sessions: Sequence[Session]) -> Plain | None:
-    """Quantiles of the times of streams; None where none is known."""
+    """Quantiles of the times of streams; None if all are unknown."""
     found = {name: _known(f"{times}.{name}", sessions) for name in _QUANTILES}
     return found if any(value is not None for value in found.values()) else None
 

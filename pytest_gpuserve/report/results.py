@@ -1,4 +1,4 @@
-"""The result of a run, which every report is a function of, and its rows: the lines of every table, the worst first."""
+"""The result of a run, the input of every report, and its rows: the lines of every table, the worst first."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class RunResult:
     """A load of a test.
 
     Args:
-        label: Tells apart several loads of one test; empty for the first.
-        base: Whom it was measured beside, as people call it; None where it was measured alone.
-        base_options: What measures it beside that one again, on the command line; empty where nothing does.
-        candidate_sessions: What was measured beside it. Where a stored baseline was settled side by side, `sessions`
-            is what was measured alone before.
+        label: Distinguishes several loads of one test; empty for the first.
+        base: Name of the base for people; None if the load was measured alone.
+        base_options: Options that measure it beside that base again; empty if none do.
+        candidate_sessions: Sessions of the candidate beside the base. If a stored baseline was settled side by side,
+            `sessions` are the earlier ones without the base.
     """
 
     label: str
@@ -43,7 +43,7 @@ class RunResult:
 
 @dataclass(frozen=True)
 class LogTail:
-    """The last lines of what a server wrote."""
+    """The last lines of a server's log."""
 
     name: str
     text: str
@@ -55,11 +55,11 @@ class TestResult:
 
     Args:
         outcome: pytest's outcome: passed, failed, skipped, error or interrupted.
-        problem: Why it did not pass, in pytest's words; empty where it did.
-        logs: Of the servers that were started for it, the last ones.
+        problem: Reason why it did not pass, in pytest's words; empty if it did.
+        logs: Logs of the last servers that were started for it.
     """
 
-    # Not a test class, whatever its name looks like to pytest.
+    # Not a test class, although its name looks like one to pytest.
     __test__ = False
 
     nodeid: str
@@ -70,24 +70,24 @@ class TestResult:
 
     @property
     def failed(self) -> bool:
-        """Whether it did not come to a good end; an unknown outcome did not."""
+        """Whether it failed; an unknown outcome did."""
         return self.outcome not in _OUTCOME_RANKS
 
     @property
     def judgements(self) -> tuple[Judgement, ...]:
-        """Those of all its loads, in the order in which they were made."""
+        """Judgements of all its loads, in order."""
         return tuple(judgement for run in self.runs for judgement in run.judgements)
 
     def is_bad(self, judgement: Judgement) -> bool:
-        """Whether a judgement is why the test did not pass, or may be."""
+        """Whether a judgement is, or may be, the reason why the test did not pass."""
         return not judgement.verdict.passes and self.outcome != "passed"
 
 
 UNKNOWN: Final = "-"
-"""Shown for a value that is not known."""
+"""Text of an unknown value."""
 
 HEADINGS: Final = ("test", "metric", "now", "reference", "change", "at worst", "tolerance", "verdict")
-"""Of the columns of every table, in the order of `Row.cells`."""
+"""Headings of the columns of every table, in the order of `Row.cells`."""
 
 
 @dataclass(frozen=True)
@@ -97,9 +97,9 @@ class Row:
     Args:
         name: Name of the test and the load.
         cells: Texts below `HEADINGS`.
-        reasons: Why the verdict is what it is.
-        basis: The interval and the evidence that the verdict rests on; empty if there is none.
-        is_bad: Whether it is why its test did not pass, or may be.
+        reasons: Reasons of the verdict.
+        basis: Interval and evidence of the verdict; empty without any.
+        is_bad: Whether it is, or may be, the reason why its test did not pass.
     """
 
     test: TestResult
@@ -155,19 +155,19 @@ def _worst_rank(judgements: Iterable[Judgement]) -> tuple[int, bool, float]:
 
 @dataclass(frozen=True)
 class SessionResult:
-    """Everything that a session has to say.
+    """Content of all reports of a session.
 
     Args:
-        tests: Its tests, in the order in which they ran.
-        notes: What was written and what is worth knowing, a line each.
-        places: What could not be read of the device, and where things are, a line each.
-        header: On what and against what was measured, in a line.
-        at: When the session began, ISO 8601 in UTC.
-        commit: The code under test, as git's full hash; None where it is not known.
-        clean: Whether it was that commit, unchanged but for baselines.
+        tests: Its tests, in the order of their runs.
+        notes: Written files and remarks, a line each.
+        places: Unknown facts of the device, and places of files, a line each.
+        header: Device and reference of the measurement, in a line.
+        at: Begin of the session, ISO 8601 in UTC.
+        commit: The code under test, as git's full hash; None if unknown.
+        clean: Whether the code was that commit without changes, except in baselines.
         stored: Whether comparisons are with stored baselines, not with another revision or interpreter.
-        update: The option by which the run records baselines; empty where it does not.
-        against: Whom it was measured beside, as people call it; empty where comparisons are with stored baselines.
+        update: The option that records baselines; empty without a recording.
+        against: Name of the base for people; empty if comparisons are with stored baselines.
     """
 
     gpu: Mapping[str, Any]
@@ -190,12 +190,12 @@ class SessionResult:
         return names_of([test.nodeid for test in self.tests])
 
     def name_of(self, test: TestResult, run: RunResult) -> str:
-        """The short name of a load: that of its test, and its label."""
+        """The short name of a load: name of its test, and its label."""
         return f"{self.names[test.nodeid]} {printable(run.label)}".strip()
 
     @cached_property
     def ranked_tests(self) -> tuple[TestResult, ...]:
-        """The tests that failed, then those that were skipped, then those that passed; each by its worst judgement."""
+        """Failed tests, then skipped ones, then passed ones; each by its worst judgement."""
         return tuple(
             sorted(self.tests, key=lambda test: (_OUTCOME_RANKS.get(test.outcome, 0), _worst_rank(test.judgements)))
         )

@@ -1,8 +1,8 @@
 """The result file of ``--gpuserve-json``, schema 2.
 
-Latencies are in seconds, ``change`` is a fraction of the value with the value's own sign, ``tolerance`` and
-``detectable`` are such fractions for the worse, without a sign, and what is not known is null. Only additions may be
-made to a schema; anything else is a new one. Field order is the order in the file.
+Latencies are in seconds. ``change`` is a fraction of the value with the value's own sign. ``tolerance`` and
+``detectable`` are such fractions for the worse, without a sign. Unknown values are null. A schema may only get
+additions; any other change makes a new schema. Field order is the order in the file.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pytest_gpuserve.verdict.verdict import ReferenceKind, Verdict  # noqa: TC00
 SCHEMA: Final = 2
 
 Mode = Literal["gate", "against", "update", "update-new"]
-"""What a run did: judge by stored baselines, judge beside another revision or interpreter, or record."""
+"""Mode of a run: judge by stored baselines, judge beside another revision or interpreter, or record."""
 
 Plain = dict[str, Any]
 """An object of JSON."""
 
 
 class ReasonRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a program decides by of a `Reason`."""
+    """Fields of a `Reason` for programs."""
 
     kind: str
     about: str = ""
@@ -45,7 +45,7 @@ class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
         tolerance: How much worse the value may be, as a fraction.
         detectable: If undecided, the smallest change for the worse that the run would have found, as a fraction.
         rounds: New sessions or paired rounds.
-        reasons: Why it is this verdict, as texts for people.
+        reasons: Reasons of the verdict, as texts for people.
         why: The same reasons as values for programs.
         run: The label of the load.
         windows: Measured windows.
@@ -69,11 +69,11 @@ class VerdictRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BaseRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What a load was measured beside.
+    """The base of a load.
 
     Args:
-        name: What people call it.
-        options: What measures beside it again, on the command line.
+        name: Name for people.
+        options: Options that measure beside it again.
         requests: Answered requests.
         seconds: Measured time.
         throughput: Requests a second.
@@ -101,9 +101,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         throughput: Requests a second.
         latency: Seconds, by ``mean``, ``p50``, ``p90``, ``p95``, ``p99`` and ``max``.
         batching_ratio: Items a batch.
-        batch_sizes: How often each batch size was executed.
-        breakdown: Where the time of an average request went, in seconds.
-        send_lag_p99: How late requests were sent.
+        batch_sizes: Number of executions of each batch size.
+        breakdown: Time of an average request by component, in seconds.
+        send_lag_p99: 99th percentile of the delay of sends.
         service: Quantiles of latencies from the actual send, in an open loop.
         ttft: Quantiles of the time to the first chunk with content of a stream, in seconds.
         itl: Quantiles of the gaps between such chunks; null if too many came in one read.
@@ -111,7 +111,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         output_tokens_per_second: Tokens that arrived a second; null if an answer does not report its tokens.
         goodput: Answers a second that met all objectives of the load.
         telemetry: Samples of the GPUs.
-        windows_measured_again: Why, a text for each.
+        windows_measured_again: Reasons of repeated windows, one text each.
         sessions: Number of sessions.
         starts: Number of starts.
         cold_start_seconds: Cold start of each start.
@@ -122,10 +122,10 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         foreign_cores: Cores that other processes took during each start.
         cpu_share: Share of the host's cores that were busy during each start.
         client_cpu_seconds: CPU time of the load engine.
-        problems: Why the measurement decides nothing.
+        problems: Reasons why the measurement decides nothing.
         load: The load, as texts.
         server: The server, as texts.
-        settings: How the server was set up: ``asked`` and ``used``.
+        settings: Settings of the server: ``asked`` and ``used``.
         base: The base that was measured beside it.
     """
 
@@ -170,13 +170,13 @@ class TestRecord(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         nodeid: Its id.
         outcome: pytest's outcome, or ``interrupted``.
-        problem: Why it did not pass, in pytest's words.
+        problem: Reason why it did not pass, in pytest's words.
         verdicts: One for each row of the table.
         run: Its first load, or null.
         more_runs: Its further loads; absent if there are none.
     """
 
-    # Not a test class, whatever its name looks like to pytest.
+    # Not a test class, although its name looks like one to pytest.
     __test__ = False
 
     nodeid: str
@@ -203,11 +203,11 @@ class ResultRecord(msgspec.Struct, frozen=True, kw_only=True):
         software: Versions.
         gpu: Facts of the device.
         host: Facts of the host.
-        mode: ``gate``, ``against``, ``update`` or ``update-new``: what the run did.
+        mode: ``gate``, ``against``, ``update`` or ``update-new``.
         against: The base of the run; null if comparisons are with stored baselines.
         header: Device and base, in a line.
         notes: Notes, a line each.
-        tests: The measuring tests, in the order in which they ran.
+        tests: The measuring tests, in the order of their runs.
     """
 
     schema: int = SCHEMA

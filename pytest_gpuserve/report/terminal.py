@@ -29,24 +29,24 @@ STYLES: Final = {
 }
 
 NARROWEST: Final = 40
-"""Columns below which the table is not made narrower."""
+"""Width in columns below which the table is not made narrower."""
 
 NAME_WIDTH: Final = 20
-"""Columns that a test's name should have before it is folded."""
+"""Fewest columns of a test's name before it is folded."""
 
 LEFT_OUT_FIRST: Final = ("tolerance", "at worst", "reference", "change", "now")
-"""The headings that a narrow terminal leaves out, in this order; the metric and its verdict are always shown whole."""
+"""Headings that a narrow terminal leaves out, in this order; the metric and its verdict are always shown whole."""
 
 _GAP: Final = 2
 _EDGES: Final = 2
 
 
 def table(rows: Sequence[Row], *, width: int, color: bool) -> str:
-    """Draw rows; empty if there is none."""
+    """Draw rows; empty without rows."""
     if not rows:
         return ""
     width = max(width, NARROWEST)
-    # A load is named in its first line: its others stand right below.
+    # A load is named in its first line; its other rows follow.
     cells = [dict(zip(HEADINGS, row.cells, strict=True)) for row in rows]
     for number in range(1, len(rows)):
         if rows[number].run is rows[number - 1].run:

@@ -1,4 +1,4 @@
-"""An app: a Python file of the user's that builds a server and runs it, with its arguments and interpreter."""
+"""An app: a user's Python file that builds a server and runs it, with its arguments and interpreter."""
 
 from __future__ import annotations
 
@@ -36,25 +36,25 @@ _Facts = TypeVar("_Facts", bound=msgspec.Struct)
 
 
 def seconds(name: str, value: object) -> float:
-    """A duration.
+    """Check a duration.
 
     Raises:
-        UsageProblem: It is no number above 0.
+        UsageProblem: The value is not a number above 0.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value > 0):
-        raise UsageProblem(f"{name}=... is a number of seconds above 0, not {value!r}", remedies=[f"{name}=120"])
+        raise UsageProblem(f"{name}=... must be a number of seconds above 0, not {value!r}", remedies=[f"{name}=120"])
     return value
 
 
 def words(what: str, given: object) -> tuple[str, ...]:
-    """Several texts as a user gave them; one alone is a sequence too, of its letters.
+    """Check a user's list of texts; a single text would be a sequence of its letters.
 
     Args:
-        what: What they are, for messages.
+        what: Description of the texts, for messages.
         given: The texts, or paths.
 
     Raises:
-        UsageProblem: It is one text, or one of them is none.
+        UsageProblem: The value is a single text, or an item is not a text.
     """
     if isinstance(given, str):
         listed = repr(without_secret_values(given.split()))
@@ -71,10 +71,10 @@ def words(what: str, given: object) -> tuple[str, ...]:
 
 
 def variables(fixture: str, env: object) -> dict[str, str]:
-    """Variables for a server as a user gave them.
+    """Check a user's variables for a server.
 
     Raises:
-        UsageProblem: One is no variable, or its value no text; the value is not shown, for it may be a secret.
+        UsageProblem: A name is not valid, or a value is not text; the value is not shown, because it may be a secret.
     """
     if env is not None and not isinstance(env, Mapping):
         raise UsageProblem(f"{fixture}(env=...) takes a dict", remedies=['env={"NAME": "value"}'])
@@ -84,26 +84,26 @@ def variables(fixture: str, env: object) -> dict[str, str]:
             raise UsageProblem(
                 f"{fixture}(env=...): the value of {name!r} is not text",
                 found=f"a {type(value).__name__}",
-                remedies=[f'env={{{name!r}: "..."}}', "leave out a variable that is not to be set"],
+                remedies=[f'env={{{name!r}: "..."}}', "leave out a variable that should not be set"],
             )
         if not isinstance(name, str) or not name or "=" in name or "\0" in name:
-            raise UsageProblem(f"{fixture}(env=...): no variable is called {name!r}")
+            raise UsageProblem(f"{fixture}(env=...): {name!r} is not a valid name of a variable")
         found[name] = value
     return found
 
 
 def named_arguments(fixture: str, arguments: Mapping[str, object]) -> dict[str, Argument]:
-    """Arguments by name as a user gave them; a path is text from here on, and moves to another checkout as text does.
+    """Check a user's named arguments; paths become text, and move to another checkout as text does.
 
     Raises:
-        UsageProblem: One cannot stand on a command line.
+        UsageProblem: A value cannot be written on a command line.
     """
     found: dict[str, Argument] = {}
     for name, given in arguments.items():
         value = fspath(given) if isinstance(given, PurePath) else given
         if value is not None and not isinstance(value, (str, int, float)):
             raise UsageProblem(
-                f"{fixture}({name}=...) is a text, a number, True, False or None",
+                f"{fixture}({name}=...) must be a text, a number, True, False or None",
                 found=f"a {type(value).__name__}",
                 remedies=[f'an option with more values: args=["--{name.replace("_", "-")}", "...", "..."]'],
             )
@@ -112,10 +112,10 @@ def named_arguments(fixture: str, arguments: Mapping[str, object]) -> dict[str, 
 
 
 def metric_names(fixture: str, counters: object) -> MetricNames | None:
-    """The names of metrics as a user gave them, or those of an engine.
+    """Check a user's names of metrics, or look up those of an engine.
 
     Raises:
-        UsageProblem: They are something else.
+        UsageProblem: The value is neither.
     """
     if counters is None or isinstance(counters, MetricNames):
         return counters
@@ -137,15 +137,15 @@ class App:
     """A Python file that is run as a server.
 
     Args:
-        fixture: The fixture that was called, for messages.
-        file: The file, which is there.
-        shown: How it is named in a baseline: relative to the project, so that a checkout may move.
+        fixture: The called fixture, for messages.
+        file: The file, which exists.
+        shown: Its name in a baseline: relative to the project, so that a checkout may move.
         arguments: Its command line arguments by name.
-        extra: More of its command line, as it is.
+        extra: Further command line arguments, unchanged.
         environment: Variables for the server on top of the inherited ones.
-        python: The interpreter that runs it, which has the server's library.
-        distributions: Those whose versions are told of an interpreter that is not the tests' own.
-        moved_from: The app that this one is in another checkout; both are the same workload.
+        python: The interpreter with the server's library, which runs it.
+        distributions: Distributions whose versions are reported for an interpreter that is not the tests' own.
+        moved_from: The same app in the checkout under test; both are the same workload.
     """
 
     fixture: str
@@ -162,7 +162,7 @@ class App:
         """Refuse arguments that the fixture sets itself.
 
         Raises:
-            UsageProblem: One of them is among the arguments.
+            UsageProblem: The fixture sets one of the arguments.
         """
         flags = (word.lstrip("-").partition("=")[0] for word in self.extra if word.startswith("-"))
         given = {*self.arguments, *(flag.replace("-", "_") for flag in flags)}
@@ -173,7 +173,7 @@ class App:
             )
 
     def flags(self) -> list[str]:
-        """Its arguments as they stand on the command line, those by name in alphabetical order."""
+        """Its arguments on the command line, those by name in alphabetical order."""
         flags = []
         for name in sorted(self.arguments):
             value = self.arguments[name]
@@ -185,7 +185,7 @@ class App:
         return [*flags, *self.extra]
 
     def workload(self) -> dict[str, str]:
-        """What a baseline must have in common with it, as text; values of variables, and secrets, by their hash."""
+        """Facts that a baseline must have in common with it, as text; values of variables and secrets as hashes."""
         if self.moved_from is not None:
             return self.moved_from.workload()
         return {
@@ -195,7 +195,7 @@ class App:
         }
 
     def information(self) -> dict[str, str]:
-        """The hash of its file and, of an interpreter that is not the tests' own, its versions."""
+        """The hash of its file; for an interpreter that is not the tests' own, also its versions."""
         found = {"app_sha256": hashlib.sha256(self.file.read_bytes()).hexdigest()}
         if self.python != sys.executable:
             versions = installed_versions(self.python, self.distributions)
@@ -203,11 +203,11 @@ class App:
         return found
 
     def relocated(self, relocation: Relocation) -> App:
-        """Find the same app on the other side; an interpreter of its own is kept.
+        """Find the same app in the other build; an interpreter of its own stays.
 
         Raises:
-            NotInRevision: The other revision lacks the app, or nothing would be another there.
-            ServerFailed: An interpreter cannot be asked where it imports from.
+            NotInRevision: The other revision lacks the app, or the app would be the same there.
+            ServerFailed: The import paths of an interpreter are unknown.
         """
         folder = self.file.parent
         moved = replace(
@@ -225,7 +225,7 @@ class App:
         )
         if replace(moved, environment=relocation.telling(environment, self.environment)) == self:
             raise NotInRevision(
-                f"nothing of {self.fixture}({self.shown}) would be another on the other side",
+                f"{self.fixture}({self.shown}) would be the same in the other build",
                 found=f"its app is {self.file}, its interpreter {self.python}",
                 remedies=[
                     "--against-python=EXE replaces only the interpreter that runs pytest: leave out python=...",
@@ -237,7 +237,7 @@ class App:
 
 @dataclass(frozen=True)
 class AppServer(TellsNothing):
-    """What kinds of servers that run an app have in common: a subclass needs ``name`` and ``launch``.
+    """Common part of server kinds that run an app: a subclass needs ``name`` and ``launch``.
 
     Args:
         app: The app.
@@ -269,25 +269,25 @@ class AppServer(TellsNothing):
         return self.app.information()
 
     def relocated(self, relocation: Relocation) -> Self:
-        """See ``ServerKind``; an interpreter of its own is kept."""
+        """See ``ServerKind``; an interpreter of its own stays."""
         return replace(self, app=self.app.relocated(relocation))
 
 
 def read_facts(place: Path, facts: type[_Facts], *, who: str, remedy: str) -> _Facts:
-    """Read what a server that runs our code wrote of itself at its start.
+    """Read the facts that a server with our code wrote at its start.
 
     Args:
         place: The JSON file.
-        facts: Its contents.
+        facts: Type of its contents.
         who: The process that should have written it, for the message.
-        remedy: The step that helps if it did not.
+        remedy: Remedy if it did not.
 
     Raises:
-        ServerFailed: There is no such file, or it holds something else.
+        ServerFailed: The file does not exist, or does not have these contents.
     """
     try:
         return msgspec.json.decode(place.read_bytes(), type=facts)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as problem:
         raise ServerFailed(
-            f"{who} does not say how it was set up", found=str(problem), looked=[str(place)], remedies=[remedy]
+            f"{who} did not report its setup", found=str(problem), looked=[str(place)], remedies=[remedy]
         ) from None

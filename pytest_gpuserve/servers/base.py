@@ -1,4 +1,4 @@
-"""What every kind of server is to the rest: something that can be started afresh, asked, counted and ended."""
+"""Interface of server kinds: a server can be started afresh, queried, counted and ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 
 Transport = Literal["http", "queue"]
-"""How requests reach a server: HTTP on its ports (and gRPC beside it), or (``queue``) HTTP/1.1 on `Site.queue`."""
+"""Transport of requests: HTTP on the server's ports (and gRPC), or (``queue``) HTTP/1.1 on `Site.queue`."""
 
 Argument = str | int | float | bool | None
 """A command line argument of an app, by name: ``inference_workers=2`` is ``--inference-workers=2``, ``debug=True`` is
@@ -30,15 +30,15 @@ Argument = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where one start of a server lives.
+    """Place of one start of a server.
 
     Args:
         folder: Its private folder, for sockets and the like; removed after its end.
         ports: Its free loopback ports, by the names of ``ServerKind.ports``.
-        host: Its address; not the loopback's only where somebody else runs it.
-        tls: Whether it is spoken to over TLS, with its certificate checked.
+        host: Its address; only a server that was not started here may have another one than the loopback's.
+        tls: Whether connections use TLS, with a check of its certificate.
         ca_file: Certificates to trust instead of the system's; empty for those.
-        start_timeout_seconds: How long its start may take; what else it is asked may take a share of that.
+        start_timeout_seconds: Limit of its start; other queries get a share of it.
     """
 
     folder: Path
@@ -50,11 +50,11 @@ class Site:
 
     @property
     def port(self) -> int:
-        """The port that requests go to: the first; 0 where there is none."""
+        """The port for requests: the first; 0 without ports."""
         return next(iter(self.ports.values()), 0)
 
     def url(self, path: str) -> str:
-        """A path of its HTTP port as people write it."""
+        """URL of a path on its HTTP port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http{'s' if self.tls else ''}://{host}:{self.port}{path}"
 
@@ -66,7 +66,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How to start a server's process.
+    """Command of a server's process.
 
     Args:
         argv: Program and arguments.
@@ -81,11 +81,11 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class ContainerLaunch:
-    """How to start a server in a container.
+    """Command of a server in a container.
 
     Args:
-        engine: Who runs containers here.
-        container: What is run, and what it gets to see; variables of the device are added.
+        engine: The container engine of this machine.
+        container: Image, command and mounts; variables of the device are added.
     """
 
     engine: Engine
@@ -94,13 +94,13 @@ class ContainerLaunch:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """The request that tells whether the model answers.
+    """Request that tells whether the model answers.
 
     Args:
-        method: Its HTTP method.
-        path: Its path.
-        body: What is sent.
-        headers: Its headers.
+        method: HTTP method.
+        path: Path of the request.
+        body: Body of the request.
+        headers: Headers of the request.
     """
 
     method: str
@@ -110,79 +110,79 @@ class Ask:
 
 
 class ServerKind(Protocol):
-    """One kind of server with its arguments; the swap point between servers.
+    """Kind of server with its arguments; the swap point between servers.
 
-    `pytest_gpuserve.servers.command` is the shortest one, to be copied for a new server.
+    `pytest_gpuserve.servers.command` is the shortest kind, and a template for a new one.
     """
 
     @property
     def name(self) -> str:
-        """What people call it, such as ``mosec``."""
+        """Name for people, such as ``mosec``."""
 
     @property
     def ports(self) -> tuple[str, ...]:
-        """Names of the TCP ports that it listens on, the one for requests first; none for a worker with a queue."""
+        """Names of its TCP ports, the one for requests first; empty for a worker with a queue."""
 
     @property
     def transport(self) -> Transport:
-        """How requests reach it."""
+        """Transport of its requests."""
 
     @property
     def health(self) -> str:
-        """A path that answers 200 once it is worth asking the model; empty where the model is asked at once."""
+        """Path that answers 200 once the model may be tried; empty if the model is tried at once."""
 
     @property
     def python(self) -> str:
-        """The interpreter that has its libraries; empty where it runs elsewhere."""
+        """Interpreter with its libraries; empty if it runs elsewhere."""
 
     @property
     def default_model(self) -> str:
-        """The model that an inference is for where the test names none; empty where it has to."""
+        """Default model of an inference; empty if the test has to name one."""
 
     def launch(self, site: Site) -> Launch | ContainerLaunch:
-        """Say how to start it there.
+        """Command that starts it at a site.
 
         Raises:
             ServerFailed: It cannot be started there.
         """
 
     def read_counters(self, site: Site) -> Counters | None:
-        """Read its counters; None where it has none.
+        """Read its counters; None if it has none.
 
         Raises:
-            ServerFailed: It did not answer, or its answer makes no sense.
+            ServerFailed: It did not answer, or its answer is invalid.
         """
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
-        """Read how the running server is really set up, beside what it was asked for.
+        """Read the actual settings of the running server, with the requested ones.
 
         Raises:
-            ServerFailed: It did not answer, or its answer makes no sense.
+            ServerFailed: It did not answer, or its answer is invalid.
         """
 
     def read_cold_start(self, site: Site) -> Mapping[str, float]:
-        """Parts of its cold start that it tells itself, in seconds and in order; empty where it tells none.
+        """Parts of its cold start that it reports, in seconds and in order; empty if it reports none.
 
         Raises:
-            ServerFailed: It did not answer, or its answer makes no sense.
+            ServerFailed: It did not answer, or its answer is invalid.
         """
 
     def workload(self) -> Mapping[str, str]:
-        """What a baseline must have in common with it, as text."""
+        """Facts that a baseline must have in common with it, as text."""
 
     def information(self) -> Mapping[str, str]:
-        """What is good to know of it but may change, such as the hash of its source."""
+        """Useful facts that may change, such as the hash of its source."""
 
     def relocated(self, relocation: Relocation) -> ServerKind:
-        """Make the same workload of another checkout, of another interpreter's packages, or of both.
+        """Make the same workload from another checkout, another interpreter's packages, or both.
 
         Raises:
-            NotInRevision: That checkout has no such server, or nothing of it would be another there.
+            NotInRevision: That checkout has no such server, or the server would be the same there.
         """
 
 
 class TellsNothing:
-    """Base of a kind whose servers tell neither how they are set up nor how they came up."""
+    """Base of kinds whose servers do not report settings and parts of their cold start."""
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``."""
@@ -197,24 +197,24 @@ class TellsNothing:
 
 @runtime_checkable
 class Guarded(Protocol):
-    """A kind whose servers do some things only for their owner, such as to map shared memory."""
+    """Kind with functions for the owner only, such as shared memory."""
 
     def owner_headers(self, site: Site) -> Mapping[str, str]:
-        """Headers by which the server there knows its owner.
+        """Headers that identify the owner to the server.
 
         Raises:
-            ServerFailed: They are not known.
+            ServerFailed: The headers are unknown.
         """
 
 
 def with_own_package(site: Site, environment: Mapping[str, str]) -> dict[str, str]:
-    """A server's variables, with which it imports this package, and nothing else of the tests' interpreter.
+    """Variables with which a server can import this package, but nothing else of the tests' interpreter.
 
-    The package comes first, so that both sides of a comparison measure with the same code, also where they compare two
-    revisions of this package.
+    The package comes first. So both builds of a comparison measure with the same code, even if they are two revisions
+    of this package.
 
     Args:
-        site: In its folder a link to the package is made.
+        site: Place of the start; its folder gets a link to the package.
         environment: The variables so far, on top of the inherited ones.
     """
     place = site.folder / "package"
@@ -226,14 +226,14 @@ def with_own_package(site: Site, environment: Mapping[str, str]) -> dict[str, st
 
 
 STRIPPED_PREFIXES: Final = ("MOSEC_", "PYTRITON_", "TRITONSERVER_", "LITSERVE_", "LIT_")
-"""Inherited variables of these names would change a server behind the baseline's back; ``env=`` may set them."""
+"""Inherited variables that would change a server without a trace in its baseline; ``env=`` may set them."""
 
 
 def inherited_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The variables of this process that a server gets too."""
+    """Variables of this process that a server inherits."""
     return {name: value for name, value in environment.items() if not name.startswith(STRIPPED_PREFIXES)}
 
 
 def digests(environment: Mapping[str, str]) -> str:
-    """Variables as a baseline names them: in the order of their names, without what they say."""
+    """Variables in a baseline: in the order of their names, with hashed values."""
     return " ".join(f"{name}={digest(environment[name])}" for name in sorted(environment))

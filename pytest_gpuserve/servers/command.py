@@ -1,6 +1,6 @@
 """Any server that a command starts and that has an HTTP port: vLLM, TorchServe, BentoML, a Go binary.
 
-The shortest kind of server, to be copied for a new one.
+This is the shortest kind of server, and a template for a new one.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ class CommandServer(TellsNothing):
     """A command line with a port.
 
     Args:
-        argv: Program and arguments, in which ``{port}`` stands for the port to listen on, ``{folder}`` for a private
-            folder and ``{python}`` for the interpreter. There is no shell.
+        argv: Program and arguments, without a shell. ``{port}`` is replaced by the port to listen on, ``{folder}`` by a
+            private folder and ``{python}`` by the interpreter.
         cwd: Its working folder, that of the test file.
-        shown: How that is named in a baseline.
-        health: A path that answers 200 when it is up; empty to ask the model at once.
-        counters: Names of its Prometheus metrics; None where it has none.
+        shown: Name of that folder in a baseline.
+        health: A path that answers 200 when it is up; empty to try the model at once.
+        counters: Names of its Prometheus metrics, or None.
         environment: Variables on top of the inherited ones.
-        python: What ``{python}`` stands for.
-        default_model: The model that requests are for, of KServe v2 and of OpenAI's API.
-        moved_from: The server that this one is in another checkout; both are the same workload.
+        python: Replacement of ``{python}``.
+        default_model: The model of requests, for KServe v2 and OpenAI's API.
+        moved_from: The same server in the checkout under test; both are the same workload.
 
     Raises:
-        UsageProblem: There is no command, or no ``{port}`` in it; or the path to ask is none.
+        UsageProblem: The command is empty or has no ``{port}``, or ``health`` is not a path.
     """
 
     argv: tuple[str, ...]
@@ -71,7 +71,7 @@ class CommandServer(TellsNothing):
             )
         if not self._says(PORT):
             raise UsageProblem(
-                "command_server: the server has to be told its port, which is another for each start",
+                "command_server: the command has to contain its port, which differs in each start",
                 found=" ".join(without_secret_values(self.argv)),
                 remedies=['write {port} where the port belongs: "--port={port}", or env={"PORT": "{port}"}'],
             )
@@ -89,11 +89,11 @@ class CommandServer(TellsNothing):
         )
 
     def read_counters(self, site: Site) -> Counters | None:
-        """See ``ServerKind``; by the names that were given, None where there were none."""
+        """See ``ServerKind``; by the given names, None without names."""
         return None if self.counters is None else self.counters.fetch(site)
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
-        """See ``ServerKind``; its models, where it is said where they are listed."""
+        """See ``ServerKind``; its models, if their list is named."""
         return {} if self.counters is None else self.counters.read_models(site)
 
     def workload(self) -> Mapping[str, str]:
@@ -108,7 +108,7 @@ class CommandServer(TellsNothing):
         }
 
     def information(self) -> Mapping[str, str]:
-        """See ``ServerKind``; where its program was found."""
+        """See ``ServerKind``; the place of its program."""
         program = self.argv[0].replace(PYTHON, self.python)
         return {"program": shutil.which(program) or program}
 
@@ -116,12 +116,12 @@ class CommandServer(TellsNothing):
         """See ``ServerKind``; the working folder moves, and with it every relative path.
 
         Raises:
-            NotInRevision: Nothing of it would be another there; or its program is built, and so not in a revision.
-            ServerFailed: An interpreter cannot be asked where it imports from.
+            NotInRevision: The server would be the same there; or its program is built, and so not in a revision.
+            ServerFailed: The import paths of an interpreter are unknown.
         """
         self._check_program(relocation)
         inherited = inherited_environment(os.environ)
-        # An interpreter that the command does not name makes no other server of it.
+        # Another interpreter does not change a command that does not name it.
         python = relocation.interpreter(self.python) if self._says(PYTHON) else self.python
         moved = replace(
             self,
@@ -132,8 +132,7 @@ class CommandServer(TellsNothing):
         environment = relocation.environment(self.environment, inherited=inherited, python=self.python, cwd=self.cwd)
         if replace(moved, environment=relocation.telling(environment, self.environment)) == self:
             raise NotInRevision(
-                f"nothing of command_server({' '.join(without_secret_values(self.argv))}) would be another on the other"
-                " side",
+                f"command_server({' '.join(without_secret_values(self.argv))}) would be the same in the other build",
                 remedies=[
                     "--against=REV moves files of the checkout: keep the server's program or its files in it",
                     '--against-python=EXE replaces {python}, where python=... is left out: ["{python}", "-m", ...]',
@@ -142,9 +141,9 @@ class CommandServer(TellsNothing):
         return replace(moved, environment=environment, moved_from=self)
 
     def _check_program(self, relocation: Relocation) -> None:
-        """See that the other side has a program of its own: what is built is not in a revision.
+        """Check that the other build has its own program: a built file is not in a revision.
 
-        A virtual environment's program is shared on purpose: what it runs is found by the folder and ``PYTHONPATH``.
+        A virtual environment's program is shared on purpose: the folder and ``PYTHONPATH`` decide what it runs.
         """
         program = self.cwd / self.argv[0]
         if "/" not in self.argv[0] or not program.is_file() or (program.parent.parent / "pyvenv.cfg").is_file():
@@ -154,7 +153,7 @@ class CommandServer(TellsNothing):
         except NotInRevision as problem:
             problem.remedies = (
                 *problem.remedies,
-                "a built file would be the same on both sides: name a tracked script that builds and runs it",
+                "a built file would be the same in both builds: name a tracked script that builds and runs it",
             )
             raise
 

@@ -1,4 +1,4 @@
-"""A fresh start of a server: from free ports to nothing left behind."""
+"""A fresh start of a server: from free ports to the end of all its processes."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Cause(NamedTuple):
     """A likely cause.
 
     Args:
-        words: What a log says then.
-        help: What it most likely is, and what helps.
+        words: Pattern of the log.
+        help: The cause, and its remedy.
     """
 
     words: re.Pattern[str]
@@ -73,8 +73,7 @@ CAUSES: Final = (
     ),
     Cause(
         re.compile(r"CUDA out of memory|OutOfMemoryError|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation"),
-        "likely cause: the GPU's memory is full; see `nvidia-smi` for who has it, or make the model or its batch"
-        " smaller",
+        "likely cause: the GPU's memory is full; `nvidia-smi` lists its users; or make the model or its batch smaller",
     ),
     Cause(
         re.compile(r"Cannot allocate memory|std::bad_alloc|MemoryError|oom-kill|Killed process"),
@@ -86,17 +85,17 @@ CAUSES: Final = (
     ),
     Cause(
         re.compile(r"[Aa]ddress already in use|EADDRINUSE|failed to bind|Errno 98"),
-        "likely cause: another program took its port in between; run again, and leave out fixed ports of your own",
+        "likely cause: another program took its port in between; run again, and do not set ports of your own",
     ),
     Cause(
         re.compile(r"Too many open files|EMFILE|ENFILE"),
-        "likely cause: the server may have no more open files; raise the limit (`ulimit -n`), or load it with fewer"
+        "likely cause: the server reached its limit of open files; raise the limit (`ulimit -n`), or load it with fewer"
         " users",
     ),
     Cause(
         re.compile(r"get_config_from_handshake_server"),
-        "likely cause: an instance of pytriton gives another one second to answer, and on a busy machine that is too"
-        " short; run again, or bind one instance",
+        "likely cause: an instance of pytriton waits only one second for another one, which is too short on a busy"
+        " machine; run again, or bind one instance",
     ),
     Cause(
         re.compile(r"unable to find backend library for backend"),
@@ -125,11 +124,11 @@ CAUSES: Final = (
         "likely cause: a file, socket or device is not readable for this user; see the path in the log",
     ),
 )
-"""The first that fits is named; the more special ones come first."""
+"""Likely causes, the more special ones first; the first match is named."""
 
 
 def likely_cause(log: str) -> str:
-    """Name the likely cause of a failure by the end of its log; empty if it is none of the known ones."""
+    """Find the likely cause of a failure in the end of its log; empty if unknown."""
     return next((cause.help for cause in CAUSES if cause.words.search(log)), "")
 
 
@@ -142,31 +141,31 @@ def with_likely_cause(problem: _Error) -> _Error:
 
 
 GPU_SETTINGS: Final[Mapping[str, str]] = {
-    "torch worker": "leave out torch_worker(device=...), which takes the GPU by itself",
+    "torch worker": "leave out torch_worker(device=...), because the worker takes the GPU by default",
     "litserve": 'LitServer(accelerator="auto"), and in setup(self, device) move the model with .to(device)',
     "mosec": 'move the model and its inputs in the Worker with .to("cuda")',
     "pytriton": 'move the model and its inputs in the bound function with .to("cuda")',
     "triton": 'instance_group [{ kind: KIND_GPU }] in config.pbtxt, and in a Python model .to("cuda")',
 }
-"""What puts a server's model on the GPU, by the name of its kind."""
+"""Setting that puts a server's model on the GPU, by the name of its kind."""
 
 
 def gpu_remedy(kind: ServerKind) -> str:
-    """Say which setting of a server to check if it does not use the GPU."""
+    """Remedy for a server that does not use the GPU: the setting to check."""
     own = GPU_SETTINGS.get(kind.name, "give it its option for the GPU, such as --device=cuda")
-    return f"check its app: {own}; torch.cuda.is_available() in its interpreter says whether its torch finds the GPU"
+    return f"check its app: {own}; torch.cuda.is_available() in its interpreter tells whether its torch finds the GPU"
 
 
 def check_length(path: Path, longest: int, summary: str) -> None:
-    """See that the path of a socket, or of the folder of some, has no more bytes than it may.
+    """Check that the path of a socket, or of its folder, is short enough.
 
     Args:
-        path: In this session's folder for temporary files.
-        longest: So many it may have.
-        summary: What is told if it has more.
+        path: Path in this session's folder for temporary files.
+        longest: Most bytes of the path.
+        summary: Error text if it is longer.
 
     Raises:
-        ServerFailed: It has more.
+        ServerFailed: The path is longer.
     """
     length = len(os.fsencode(path))
     if length > longest:
@@ -181,27 +180,26 @@ def check_length(path: Path, longest: int, summary: str) -> None:
 DEATH_POLL_SECONDS = 0.02
 
 QUEUE_CHARACTERS = 1000
-"""Of what a worker says of a request that it refuses, which is as a rule a traceback."""
+"""Characters of a worker's text on a refused request, usually a traceback, that an error shows."""
 
 FAILING_SHARE = 1 / 12
-"""Share of the start timeout in which a model may answer with status 500 and nothing else, before it is broken."""
+"""Share of the start timeout in which a model may answer only with status 500, before it counts as broken."""
 
 _STILL_STARTING = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 @dataclass(frozen=True)
 class Instance:
-    """A server that runs and has answered.
+    """A running server that has answered.
 
     Args:
-        kind: What it is.
-        site: Where it lives.
-        process: Its process tree; None where somebody else runs it.
-        cold_start_seconds: From the launch of its process to its first answer; None where it was not started by us.
-        cold_start_parts: What it says that this time went to, in seconds.
-        settings: How it is really set up, beside what it was asked for.
-        members: Tells the pids of its processes on this machine that are not in ``process``'s tree, such as those of a
-            container.
+        kind: Kind of the server.
+        site: Place of the start.
+        process: Its process tree; None if it was not started here.
+        cold_start_seconds: From the launch of its process to its first answer; None if it was not started here.
+        cold_start_parts: Parts of that time in seconds, as the server reports them.
+        settings: Actual settings, with the requested ones.
+        members: Pids of its processes on this machine that are not in ``process``'s tree, such as those of a container.
     """
 
     kind: ServerKind
@@ -213,15 +211,15 @@ class Instance:
     members: Callable[[], Collection[int]] = frozenset
 
     def shown(self, text: str, headers: Mapping[str, str]) -> str:
-        """Something that it said, without the secrets that it was given by its variables or these headers."""
+        """Text of the server, without the secrets of its variables or of these headers."""
         return without_secrets(text, self._known_with(headers))
 
     def excerpt(self, text: str, headers: Mapping[str, str], *, most: int) -> str:
-        """The begin of something that it said, as `shown`, in so many characters."""
+        """The begin of the server's text, as `shown`, up to a number of characters."""
         return excerpt(text, self._known_with(headers), most=most)
 
     def _known_with(self, headers: Mapping[str, str]) -> dict[str, str]:
-        """All that it may repeat of its variables and of these headers."""
+        """Variables and headers whose values the server may repeat."""
         environment = os.environ if self.process is None else self.process.command.env
         return {**environment, **secret_headers(headers)}
 
@@ -232,7 +230,7 @@ class Instance:
     def death(self, *, grace_seconds: float = 0.0) -> str | None:
         """Return how its process ended, with the last lines of its log; None if it lives at the end of the grace.
 
-        Of a server that somebody else runs nothing is known: its requests fail.
+        A server that was not started here has no known process: only its requests fail.
         """
         if self.process is None:
             return None
@@ -267,14 +265,14 @@ def started(
         ask: The request that must be answered with a 2xx status.
         environment: Variables that every server on this device gets, such as CUDA_VISIBLE_DEVICES.
         gpus: UUIDs of the device's GPUs, for a server in a container.
-        log: Where its output goes.
+        log: File of its output.
         start_timeout_seconds: One deadline for all waits.
-        launched: Told all the variables of its process, right before that is started.
-        beside: Called once its process runs, and before it is waited for: another server starts at the same time. How
-            long a cold start takes is not known then.
+        launched: Called with all variables of its process, right before its start.
+        beside: Called when its process runs, before its readiness is awaited: another server starts meanwhile. The cold
+            start is then unknown.
 
     Raises:
-        ServerFailed: It died, did not answer in time, refuses the request, or a port is somebody else's.
+        ServerFailed: The server died, did not answer in time, or refuses the request; or its port is taken.
     """
     deadline = Deadline.after(start_timeout_seconds)
     with owned_folder("gpuserve-", log=log) as (folder, supervisor), claimed_ports(len(kind.ports)) as ports:
@@ -288,7 +286,7 @@ def started(
         with process:
             if beside is not None:
                 beside()
-                # What the other one took is not this one's.
+                # The other server's time is not this one's.
                 deadline = Deadline.after(start_timeout_seconds)
             try:
                 probe = _probe(site, _Accept(kind, ask, process, start_timeout_seconds), members, deadline)
@@ -308,14 +306,14 @@ def started(
                     members=members,
                 )
             except ServerFailed as problem:
-                # What was seen last may be an answer that repeats the request.
+                # The last status may be an answer that repeats the request.
                 problem.found = without_secrets(problem.found, {**process.command.env, **secret_headers(ask.headers)})
                 raise with_likely_cause(problem) from None
             yield instance
 
 
 def _check_ports(kind: ServerKind, site: Site) -> None:
-    """The ports were free a moment ago; whoever took one since must not be mistaken for our server."""
+    """Check the ports once more. They were free, and a program that took one since must not be taken for our server."""
     for name, port in site.ports.items():
         owner = port_owner(port)
         if owner is not None:
@@ -330,8 +328,8 @@ def on_device(container: Container, environment: Mapping[str, str], gpus: tuple[
     """Give a container the device's GPUs and variables.
 
     Args:
-        environment: As for `started`; a container counts its GPUs from 0, so that an index in it would be wrong there.
-        gpus: UUIDs.
+        environment: As for `started`. A container counts its GPUs from 0, so an index would be wrong in it.
+        gpus: UUIDs of the GPUs.
     """
     visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
     return replace(container, env={**environment, **visible, **container.env}, gpus=gpus)
@@ -344,7 +342,7 @@ def _start(
     supervisor: SupervisorProcess,
     launched: Callable[[Mapping[str, str]], None],
 ) -> tuple[Process, Callable[[], Collection[int]]]:
-    """Start it, and say what tells the pids that are its own without being in its tree."""
+    """Start the process; also return a function for the pids of its processes outside its tree."""
     inherited = inherited_environment(os.environ)
     if isinstance(launch, Launch):
         env = {**inherited, **environment, **launch.environment}
@@ -359,7 +357,7 @@ def _start(
 
 
 def _check_addresses(kind: ServerKind, process: Process) -> None:
-    """See that nobody but this machine can reach it: models and servers under test are not made for a network."""
+    """Check that only this machine can reach it: models and servers under test are not made for a network."""
     exposed = sorted(address for address in process.listening_addresses() if not _is_loopback(address[0]))
     if exposed:
         host, port = exposed[0]
@@ -377,7 +375,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _probe(site: Site, accept: _Accept, members: Callable[[], Collection[int]], deadline: Deadline) -> Probe:
-    """What tells that all of it is up: its ports, its health, and at last an answer of its model."""
+    """Check that all of it is up: its ports, its health, and at last an answer of its model."""
     kind, ask, process = accept.kind, accept.ask, accept.process
     patience = Patience(deadline, lambda: process.exit_status() is None)
     request = HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers)
@@ -401,19 +399,19 @@ def verdict_on_status(
     log_tail: str = "",
     environment: Mapping[str, str] = os.environ,
 ) -> str | None:
-    """Accept 2xx (None), say what a starting server answered, and refuse the rest.
+    """Accept 2xx (None), return the text of a server that is still starting, and refuse the rest.
 
     Args:
-        name: What the server is called.
+        name: Name of the server.
         ask: The request.
-        status: Of the answer.
-        body: Of the answer.
-        location: Where it redirects to; empty for nowhere.
+        status: Status of the answer.
+        body: Body of the answer.
+        location: Target of a redirect; empty without one.
         log_tail: The end of the server's log.
-        environment: The server's variables, of which it may have repeated a secret.
+        environment: The server's variables, whose secrets it may have repeated.
 
     Raises:
-        ServerFailed: It will never take the request.
+        ServerFailed: The server will never accept the request.
     """
     if 200 <= status < 300:
         return None
@@ -438,7 +436,7 @@ def _shown(answer: str, ask: Ask, environment: Mapping[str, str], *, most: int =
 
 @dataclass(frozen=True)
 class _Accept:
-    """Tells a server that is still starting from one that will never take the request."""
+    """Distinguishes a server that is still starting from one that will never accept the request."""
 
     kind: ServerKind
     ask: Ask
@@ -447,7 +445,7 @@ class _Accept:
     failing: list[float] = field(default_factory=list)
 
     def http_status(self, status: int, body: bytes, location: str) -> str | None:
-        """Accept 2xx, wait at what a starting server says, refuse the rest, and at last a model that only fails."""
+        """Accept 2xx, wait while the server starts, refuse the rest, and at last a model that only fails."""
         environment = self.process.command.env
         seconds = FAILING_SHARE * self.start_timeout_seconds
         if status != http.client.INTERNAL_SERVER_ERROR:
@@ -457,8 +455,8 @@ class _Accept:
                 f"the {self.kind.name} server is up, but its model fails at {self.ask.method} {self.ask.path}",
                 found=f"status {status} for {format_seconds(seconds)}: {_shown(repr(body), self.ask, environment)}",
                 remedies=[
-                    "see the end of its log for why; a server that is only starting answers 503",
-                    f"if this one only needs longer, allow more: start_timeout={2 * self.start_timeout_seconds:g}",
+                    "see the end of its log for the cause; a server that is only starting answers 503",
+                    f"if the server only needs longer, allow more: start_timeout={2 * self.start_timeout_seconds:g}",
                 ],
                 log_tail=self.process.tail(),
             )
@@ -475,7 +473,7 @@ class _Accept:
         )
 
     def queued(self, status: int, body: bytes, location: str) -> str | None:
-        """Accept what is no error; a worker listens when its model is there, so an error is one of the request."""
+        """Accept any answer except an error. A worker listens when its model is loaded, so errors are the request's."""
         del location
         if status == http.client.OK:
             return None

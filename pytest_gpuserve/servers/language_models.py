@@ -1,8 +1,8 @@
-"""What servers of language models call their counters: ``counters="vllm"`` instead of the names one by one.
+"""Names of the counters of language model servers: ``counters="vllm"`` instead of each name.
 
 A batching ratio is tokens an engine step, of prompts and answers (vLLM), or tokens of answers an execution (llama.cpp).
-TGI counts requests of a prefill. SGLang and TensorRT-LLM count no executions. vLLM, SGLang and llama.cpp tell how many
-tokens of the prompts they had in their prefix caches, the first two also how often sequences were preempted.
+TGI counts requests of a prefill. SGLang and TensorRT-LLM do not count executions. vLLM, SGLang and llama.cpp report
+prompt tokens from their prefix caches; the first two also report preemptions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENGINES: Final[Mapping[str, MetricNames]] = {
         },
         models=_MODELS,
     ),
-    # Started with --enable-metrics.
+    # Needs the option --enable-metrics.
     "sglang": MetricNames(
         requests="sglang:num_requests_total",
         stages={SERVER: "sglang:e2e_request_latency_seconds", QUEUE: "sglang:queue_time_seconds"},
@@ -47,18 +47,18 @@ ENGINES: Final[Mapping[str, MetricNames]] = {
         },
         models=_MODELS,
     ),
-    # Started with --metrics.
+    # Needs the option --metrics.
     "llama.cpp": MetricNames(
         items="llamacpp:tokens_predicted_total",
         batches="llamacpp:n_decode_total",
         tallies={
-            # It counts those that it computed apart from those that it had.
+            # Its counters separate computed tokens from cached ones.
             PROMPT_TOKENS: ["llamacpp:prompt_tokens_total", "llamacpp:prompt_tokens_cached_total"],
             CACHED_TOKENS: ["llamacpp:prompt_tokens_cached_total"],
         },
         models=_MODELS,
     ),
-    # Started with return_perf_metrics: true among its options.
+    # Needs return_perf_metrics: true among its options.
     "trtllm": MetricNames(
         requests="trtllm_request_success_total",
         stages={SERVER: "trtllm_e2e_request_latency_seconds", QUEUE: "trtllm_request_queue_time_seconds"},
@@ -72,4 +72,4 @@ ENGINES: Final[Mapping[str, MetricNames]] = {
         models=_MODELS,
     ),
 }
-"""By the engine."""
+"""Names of the metrics by engine."""

@@ -25,15 +25,16 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.base import Argument, Site
 
 LONGEST_SOCKET_FOLDER = 65
-"""Linux takes 107 bytes for a Unix socket's path; LitServe appends ``/zmq-``, 32 digits and ``.ipc``."""
+"""Longest folder: Linux limits a Unix socket's path to 107 bytes, and LitServe appends ``/zmq-``, 32 digits,
+``.ipc``."""
 
 
 @dataclass(frozen=True)
 class LitServe(AppServer):
     """A LitServe app with its arguments.
 
-    Its address and its port are the fixture's, whatever it says itself; it writes no client file, and no line for each
-    request unless it passes ``access_log=True`` to ``run``.
+    The fixture overrides the app's address and port. The server writes no client file. It logs a line for each request
+    only if the app passes ``access_log=True`` to ``run``.
     """
 
     name: str = field(default="litserve", init=False)
@@ -43,7 +44,7 @@ class LitServe(AppServer):
         """See ``ServerKind``.
 
         Raises:
-            ServerFailed: LitServe's Unix sockets would not fit into that folder's name.
+            ServerFailed: The folder's name is too long for LitServe's Unix sockets.
         """
         folder = _folder(site)
         check_length(
@@ -68,11 +69,11 @@ class LitServe(AppServer):
         )
 
     def read_counters(self, site: Site) -> Counters | None:
-        """See ``ServerKind``; None where an API has a loop of the user's own, whose batches nobody knows.
+        """See ``ServerKind``; None if an API has a loop of the user's own, whose batches are unknown.
 
-        Items are requests of one input each, but for an API with a spec, whose requests may ask for several, and for
-        continuous batching, where an item is a sequence in a step. Only executions that succeed are counted, and
-        nothing of ``setup``. A restarted worker counts on beside what its predecessor left.
+        Items are requests of one input each. For an API with a spec a request may have several inputs. For continuous
+        batching an item is a sequence in a step. Only successful executions are counted, without those of ``setup``. A
+        restarted worker gets a new tally beside the old one.
         """
         apis = _facts(site).apis
         if not all(api.counted for api in apis.values()):
@@ -85,9 +86,9 @@ class LitServe(AppServer):
         return replace(whole, parts=parts)
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
-        """See ``ServerKind``; those of each API bear its path where there are several.
+        """See ``ServerKind``; with several APIs, settings carry the API's path.
 
-        What the app's arguments of the same name say is what it was asked for.
+        The requested values are the app's arguments of the same names.
         """
         facts = _facts(site)
         used: dict[str, object] = {"litserve": facts.version, **facts.server}
@@ -98,7 +99,7 @@ class LitServe(AppServer):
             found = msgspec.structs.asdict(api)
             del found["counted"]
             for name in ("max_batch_size", "batch_timeout"):
-                # A model may choose them when it knows its device.
+                # A model may choose them once it knows its device.
                 found[name] = _agreed([getattr(about, name) for about in own]) or found[name]
             found["worker_starts"] = len(own) if api.counted else None
             for name, value in found.items():
@@ -106,10 +107,10 @@ class LitServe(AppServer):
                 used[key] = value
                 names[key] = name
         asked = self.app.arguments
-        return {key: ServerSetting(_text(value), _asked(asked.get(names[key]))) for key, value in used.items()}
+        return {key: ServerSetting(_text(value), _requested(asked.get(names[key]))) for key, value in used.items()}
 
     def read_cold_start(self, site: Site) -> Mapping[str, float]:
-        """See ``ServerKind``: the app's imports until it calls ``run``, and the slowest worker's ``setup``.
+        """See ``ServerKind``: the app's imports until its call of ``run``, and the slowest worker's ``setup``.
 
         Each worker imports the app once more in between.
         """
@@ -121,7 +122,7 @@ class LitServe(AppServer):
 
 
 class _Api(msgspec.Struct):
-    """How one API is set up; whether its batches are counted."""
+    """Settings of one API, and whether its batches are counted."""
 
     max_batch_size: int
     batch_timeout: float
@@ -133,7 +134,7 @@ class _Api(msgspec.Struct):
 
 
 class _Facts(msgspec.Struct):
-    """Facts that the app's process wrote when it called ``run``; APIs by their paths."""
+    """Facts that the app's process wrote at its call of ``run``; APIs by their paths."""
 
     version: str
     import_seconds: float
@@ -159,10 +160,10 @@ class _Writer:
     tally: Path
 
     def read(self) -> Counted:
-        """Read what it counted.
+        """Read its counts.
 
         Raises:
-            ServerFailed: Its tally makes no sense.
+            ServerFailed: Its tally is invalid.
         """
         try:
             return read_tally(self.tally)
@@ -184,7 +185,7 @@ def _facts(site: Site) -> _Facts:
 
 
 def _writers(site: Site) -> list[_Writer]:
-    """All that have counted so far, those that died too."""
+    """All processes that have counted so far, including dead ones."""
     writers = []
     for tally in sorted(_folder(site).glob(f"*{SUFFIX}")):
         try:
@@ -196,10 +197,10 @@ def _writers(site: Site) -> list[_Writer]:
 
 
 def _counters_of(path: str, writers: Sequence[_Writer]) -> Counters:
-    """What was executed and answered of one API.
+    """Executions and answers of one API.
 
     Raises:
-        ServerFailed: It answers, but no worker of it counts.
+        ServerFailed: The API answers, but its workers do not count.
     """
     executions, answers = (
         [writer.read() for writer in writers if (writer.about.path, writer.about.counts) == (path, counts)]
@@ -208,7 +209,7 @@ def _counters_of(path: str, writers: Sequence[_Writer]) -> Counters:
     requests = sum(reading.values["executions"] for reading in answers)
     if requests and not executions:
         raise ServerFailed(
-            f"litserve answers {path}, but none of its workers counts its batches",
+            f"litserve answers {path}, but its workers do not count its batches",
             remedies=["leave litserve.LitServer's `callbacks` and the worker's processes as they are"],
         )
     sizes: dict[int, int] = {}
@@ -232,17 +233,17 @@ def _time(readings: Sequence[Counted]) -> StageTime:
 
 
 def _agreed(values: list[object]) -> object:
-    """What all workers say; what they say one after the other where they differ; None of none."""
+    """Common value of all workers; different values joined; None without workers."""
     different = sorted(set(map(_text, values)))
     return ", ".join(different) if different else None
 
 
-def _asked(value: Argument) -> str | None:
+def _requested(value: Argument) -> str | None:
     return None if value is None else _text(value)
 
 
 def _text(value: object) -> str:
-    """A setting as text, the same for a number however it was written."""
+    """A setting as text, the same for all spellings of a number."""
     if value is None:
         return "none"
     if isinstance(value, bool):

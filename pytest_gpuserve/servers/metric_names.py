@@ -1,4 +1,4 @@
-"""Which of a server's Prometheus metrics say what: the counters of a server that nothing else is known of."""
+"""Counters of any server by the names of its Prometheus metrics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def scrape(site: Site, path: str = "/metrics") -> str:
     """Fetch a metrics page.
 
     Raises:
-        ServerFailed: There is no answer, or no 200.
+        ServerFailed: The server does not answer, or not with 200.
     """
     failed = f"the counters at {site.url(path)} could not be read"
     reply = query(site, path, what=failed)
@@ -51,18 +51,18 @@ def scrape(site: Site, path: str = "/metrics") -> str:
 _HELP: Final = ("name their path and their names: counters=MetricNames(..., path=...)", "or leave out counters=...")
 
 _NAME: Final = re.compile(r'\s*\{?\s*"?([^\s{"]+)')
-"""The metric that a line is of: ``name 1``, ``name{label="x"} 1``, ``{"name",label="x"} 1``."""
+"""Name of the metric of a line: ``name 1``, ``name{label="x"} 1``, ``{"name",label="x"} 1``."""
 
 
 def read_samples(page: str, wanted: Callable[[str], bool]) -> list[MetricSample]:
-    """Read the samples of some metrics; lines of others may hold anything.
+    """Read the samples of some metrics; other lines may be invalid.
 
     Args:
         page: A metrics page in Prometheus' text format.
-        wanted: Which metrics.
+        wanted: Names of the metrics.
 
     Raises:
-        ServerFailed: A line of one of these cannot be read.
+        ServerFailed: A line of these metrics is invalid.
     """
     return [sample for line in _lines(page, wanted) for sample in _parsed(line)]
 
@@ -82,7 +82,7 @@ def _parsed(line: str) -> list[MetricSample]:
             for sample in family.samples
         ]
     except (ValueError, LookupError) as problem:
-        # The parser looks at the first letter of a name before it knows that there is one.
+        # The parser reads the first letter of a name without a check that one exists.
         raise ServerFailed(
             "a line of the metrics page is not Prometheus text",
             found=f"{excerpt(line, os.environ)}: {problem!r}",
@@ -90,12 +90,12 @@ def _parsed(line: str) -> list[MetricSample]:
 
 
 def is_count(value: float) -> bool:
-    """Whether something that is counted or timed can have this value."""
+    """Whether a value is possible for a count or a time."""
     return math.isfinite(value) and value >= 0
 
 
 def check_counts(samples: Iterable[MetricSample]) -> None:
-    """See that these can be counts or times.
+    """Check that these can be counts or times.
 
     Raises:
         ServerFailed: One is negative, infinite or not a number.
@@ -116,28 +116,28 @@ _LIST_CHARACTERS: Final = 1000
 
 @dataclass(frozen=True)
 class MetricNames:
-    """Names of metrics as a scrape shows them; each is summed over all its labels that ``labels`` does not fix.
+    """Names of metrics on a metrics page; each is summed over all labels that ``labels`` does not fix.
 
-    Of batches either ``items`` and ``batches`` are given, or ``batch_size``, a histogram of batch sizes, whose sum and
-    count they then are; a server that counts none has ``requests`` or ``stages`` alone.
+    Give either ``items`` and ``batches``, or ``batch_size``, a histogram of batch sizes whose sum and count replace
+    them. A server that does not count batches has only ``requests`` or ``stages``.
 
     Args:
         items: Counter of executed items.
         batches: Counter of executions.
         batch_size: Histogram of batch sizes.
-        requests: Counter of requests that were answered well; without what only asks for health or metrics.
+        requests: Counter of requests that were answered well, without requests for health or metrics.
         pending: Gauge of waiting requests.
         stages: Times by the names of ``measure/window.py`` (``queue``, ``compute`` ...): each a histogram or summary in
             seconds.
-        tallies: What else is counted, by the names of ``measure/window.py`` (``prompt_tokens`` ...): each a counter, or
-            several whose sum it is; not known of a server that does not show them all.
-        labels: Only samples with these labels count, such as ``{"model": "resnet"}``.
-        path: Where the metrics are.
-        models: Where models are listed as by OpenAI's API, such as ``/v1/models``: their names and how many tokens one
-            of their requests may have are settings. Empty for nowhere.
+        tallies: Further counts by the names of ``measure/window.py`` (``prompt_tokens`` ...): each a counter, or
+            several that are added. Unknown unless the server shows all of them.
+        labels: Labels of the counted samples, such as ``{"model": "resnet"}``.
+        path: Path of the metrics page.
+        models: Path of a list of models as in OpenAI's API, such as ``/v1/models``; may be empty. Names and context
+            lengths of the models become settings.
 
     Raises:
-        UsageProblem: They tell nothing, or items without batches; or one is no name.
+        UsageProblem: The names give no counter, or items without batches; or a value is not a name.
     """
 
     items: str = ""
@@ -171,13 +171,14 @@ class MetricNames:
         for stage in self.stages:
             if stage not in _STAGES and not stage.startswith((OTHER_COMPUTE, PER_REQUEST)):
                 raise UsageProblem(
-                    f"MetricNames(stages=...): there is no stage {stage!r}",
+                    f"MetricNames(stages=...): the stage {stage!r} does not exist",
                     remedies=[f"one of {', '.join(_STAGES)}, {OTHER_COMPUTE}NAME, {PER_REQUEST}NAME"],
                 )
         for tally in self.tallies:
             if tally not in TALLIES:
                 raise UsageProblem(
-                    f"MetricNames(tallies=...): there is no tally {tally!r}", remedies=[f"one of {', '.join(TALLIES)}"]
+                    f"MetricNames(tallies=...): the tally {tally!r} does not exist",
+                    remedies=[f"one of {', '.join(TALLIES)}"],
                 )
 
     def _check_texts(self) -> None:
@@ -189,10 +190,10 @@ class MetricNames:
                 raise UsageProblem(f"MetricNames takes names and labels as text, not {text!r}")
 
     def fetch(self, site: Site) -> Counters:
-        """Scrape a server and make counters of that.
+        """Read a server's counters from its metrics page.
 
         Raises:
-            ServerFailed: They cannot be read, or as for `read`.
+            ServerFailed: The page cannot be read, or `read` failed.
         """
         try:
             page = scrape(site, self.path)
@@ -202,10 +203,10 @@ class MetricNames:
         return self.read(page)
 
     def read(self, page: str) -> Counters:
-        """Make counters of a metrics page; lines of metrics that are not named may hold anything.
+        """Read counters from a metrics page; lines of other metrics may be invalid.
 
         Raises:
-            ServerFailed: A metric is not there, although it is counted from the start, or is not a count.
+            ServerFailed: A metric that is counted from the start is absent, or a value is not a count.
         """
         items, batches = (
             (f"{self.batch_size}_sum", f"{self.batch_size}_count") if self.batch_size else (self.items, self.batches)
@@ -240,10 +241,10 @@ class MetricNames:
         )
 
     def read_models(self, site: Site) -> dict[str, ServerSetting]:
-        """Read which models a server has, as settings; empty where it does not list them, or not to everybody.
+        """Read a server's models as settings; empty if it does not list them, or not without a key.
 
         Raises:
-            ServerFailed: It does not answer.
+            ServerFailed: The server does not answer.
         """
         if not self.models:
             return {}
@@ -260,20 +261,20 @@ class MetricNames:
 
 
 def _spellings(name: str) -> tuple[str, ...]:
-    """A counter may be shown with or without its suffix, by the version of the library that shows it."""
+    """Names of a counter with and without its suffix, because libraries differ in that."""
     return name, f"{name}_total", name.removesuffix("_total")
 
 
 @dataclass(frozen=True)
 class _Page:
-    """The samples of a page that names and labels choose."""
+    """Samples of a page that are selected by names and labels."""
 
     names: MetricNames
     text: str
     samples: list[MetricSample]
 
     def of(self, name: str) -> list[MetricSample]:
-        """A metric's samples; none where it is not there."""
+        """A metric's samples; empty if it is absent."""
         found = ([each for each in self.samples if each.name == written] for written in _spellings(name))
         return next(filter(None, found), [])
 
@@ -315,7 +316,7 @@ class _Meta(msgspec.Struct):
 
 
 class _Model(msgspec.Struct):
-    """A model as it is listed; ``max_model_len`` by vLLM and SGLang, ``meta`` by llama.cpp."""
+    """A listed model; ``max_model_len`` by vLLM and SGLang, ``meta`` by llama.cpp."""
 
     id: str
     max_model_len: int | None = None
@@ -323,12 +324,12 @@ class _Model(msgspec.Struct):
 
     @property
     def shown(self) -> str:
-        """Its name; of a file's path only the file, for a checkout may move."""
+        """Its name; of a file's path only the file, because a checkout may move."""
         return PurePath(self.id).name if self.id.startswith("/") else self.id
 
     @property
     def context(self) -> int | None:
-        """How many tokens a request may have, with its answer; None where that is not told."""
+        """Most tokens of a request with its answer; None if not reported."""
         return self.max_model_len if self.meta is None else self.meta.n_ctx
 
 
@@ -344,10 +345,10 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def bucket_counts(buckets: Iterable[MetricSample]) -> dict[str, int]:
-    """Turn Prometheus' cumulative buckets into counts of their own by upper edge, empty ones left out.
+    """Turn Prometheus' cumulative buckets into separate counts by upper edge, without empty ones.
 
     Raises:
-        ServerFailed: A bucket has no edge, or its edge or its count is not one.
+        ServerFailed: A bucket has no edge, or its edge or count is not a number.
     """
     cumulative: dict[float, int] = {}
     for sample in buckets:

@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 NAMESPACE = "mosec_service"
 TOTAL = "total"
-"""What mosec names the stage in which it times whole requests."""
+"""mosec's name for the stage that times whole requests."""
 
 WAITING = f"{NAMESPACE}_remaining_task"
-"""The gauge of tasks under way."""
+"""Gauge of tasks in progress."""
 
 OURS = frozenset({"address", "port", "path", "namespace"})
 """mosec's own arguments that the fixture sets itself."""
 
 LONGEST_SOCKET_FOLDER = 75
-"""Linux takes 107 bytes for a Unix socket's path; mosec appends ``/ipc_Worker_1.socket``."""
+"""Longest folder: Linux limits a Unix socket's path to 107 bytes, and mosec appends ``/ipc_Worker_1.socket``."""
 
 
 class _Stage(msgspec.Struct):
@@ -60,11 +60,12 @@ class Mosec(AppServer):
     """A mosec app with its arguments.
 
     Args:
-        app: The app; mosec's own arguments (``capacity``, ``timeout``, ``max_request_size`` ...) go the way of its own.
-        stage: The stage whose batches are counted, such as ``Inference_2``; None takes the last one that batches.
+        app: The app; mosec's own arguments (``capacity``, ``timeout``, ``max_request_size`` ...) are among its
+            arguments.
+        stage: The stage whose batches are counted, such as ``Inference_2``; None for the last one that batches.
 
     Raises:
-        UsageProblem: An argument is set by the fixture.
+        UsageProblem: The fixture sets an argument itself.
     """
 
     stage: str | None = None
@@ -77,7 +78,7 @@ class Mosec(AppServer):
         """See ``ServerKind``.
 
         Raises:
-            ServerFailed: mosec's Unix sockets would not fit into that folder's name.
+            ServerFailed: The folder's name is too long for mosec's Unix sockets.
         """
         sockets = site.folder / "mosec"
         check_length(
@@ -100,7 +101,7 @@ class Mosec(AppServer):
         )
 
     def read_counters(self, site: Site) -> Counters:
-        """See ``ServerKind``; zero before the first batch, because mosec shows a stage only after it."""
+        """See ``ServerKind``; zero before the first batch, because mosec shows a stage only after that."""
         samples = mosec_samples(scrape(site))
         counters = batch_counters(samples, self.stage)
         if counters.batches:
@@ -109,19 +110,19 @@ class Mosec(AppServer):
         return counters if stage is None else single_counters(counters, samples, stage)
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
-        """See ``ServerKind``; from the file by which mosec's Python side sets up its server."""
+        """See ``ServerKind``; from the file that mosec's Python part writes for its server."""
         return settings_of(_config(site), self.app.arguments)
 
 
 def settings_of(file: Path, arguments: Mapping[str, Argument]) -> dict[str, ServerSetting]:
-    """Read mosec's own settings, and each stage's.
+    """Read mosec's own settings, and those of each stage.
 
     Args:
-        file: What mosec wrote before it started its server.
-        arguments: What was asked for on the command line.
+        file: mosec's file of settings, which it writes before it starts its server.
+        arguments: The requested arguments.
 
     Raises:
-        ServerFailed: It cannot be read, or makes no sense.
+        ServerFailed: The file cannot be read, or is invalid.
     """
     config = _read_config(file)
     asked = {name: str(arguments[name]) for name in ("capacity", "timeout") if name in arguments}
@@ -136,14 +137,14 @@ def settings_of(file: Path, arguments: Mapping[str, Argument]) -> dict[str, Serv
 
 
 def single_stage(file: Path, stage: str | None) -> str | None:
-    """The stage to count where none of the pipeline batches: the named one, else the last; None where one batches.
+    """Stage to count if the pipeline does not batch: the named one, else the last; None if a stage batches.
 
     Args:
         file: As for `settings_of`.
-        stage: The named one.
+        stage: The named stage.
 
     Raises:
-        ServerFailed: It cannot be read, or makes no sense.
+        ServerFailed: The file cannot be read, or is invalid.
     """
     stages = _read_config(file).runtimes
     if not stages or any(each.max_batch_size > 1 for each in stages):
@@ -152,14 +153,14 @@ def single_stage(file: Path, stage: str | None) -> str | None:
 
 
 def single_counters(counters: Counters, samples: list[MetricSample], stage: str) -> Counters:
-    """Fill in what a stage that does not batch executed: each item by itself.
+    """Add the executions of a stage that does not batch: each item by itself.
 
-    mosec has no histogram of its batches, but times each of its executions.
+    mosec has no histogram of its batches, but times each execution.
 
     Args:
-        counters: As `batch_counters` reads them.
-        samples: The page that they were read of.
-        stage: Which stage.
+        counters: Result of `batch_counters`.
+        samples: The page that it was read from.
+        stage: The stage.
     """
     executed = _times(samples, f"{NAMESPACE}_process_duration_second").get(stage, StageTime(0.0, 0)).count
     return replace(
@@ -172,7 +173,7 @@ def single_counters(counters: Counters, samples: list[MetricSample], stage: str)
 
 
 def _config(site: Site) -> Path:
-    """Where mosec leaves what it was set up with."""
+    """File of mosec's settings."""
     return site.folder / "mosec" / "config.json"
 
 
@@ -184,10 +185,10 @@ def _read_config(file: Path) -> _Config:
 
 
 def mosec_samples(page: str) -> list[MetricSample]:
-    """Read mosec's own metrics; an app may show others beside them, which may hold anything.
+    """Read mosec's own metrics; an app may add others, which may be invalid.
 
     Raises:
-        ServerFailed: One cannot be read, or is not a count.
+        ServerFailed: A metric cannot be read, or is not a count.
     """
     samples = read_samples(page, lambda name: name.startswith(f"{NAMESPACE}_"))
     check_counts(sample for sample in samples if sample.name != WAITING)
@@ -197,10 +198,10 @@ def mosec_samples(page: str) -> list[MetricSample]:
 def batch_counters(samples: list[MetricSample], stage: str | None) -> Counters:
     """Read items, batches, batch sizes and times of a stage from mosec's histograms, over all its workers.
 
-    Times are left out where this mosec has no histogram of them.
+    Times are left out if this version of mosec has no histogram of them.
 
     Raises:
-        ServerFailed: The named stage is not among those that have batched, though others are; or a bucket has no edge.
+        ServerFailed: The named stage has no batches although others have; or a bucket has no edge.
     """
     name = f"{NAMESPACE}_batch_size"
     stages = sorted({s.labels.get("stage", "") for s in samples if s.name == f"{name}_count"}, key=_position)
@@ -222,16 +223,16 @@ def batch_counters(samples: list[MetricSample], stage: str | None) -> Counters:
 
 
 def _requests(samples: list[MetricSample]) -> int:
-    """Requests that were answered with 200; the metric is the only one that does not count failed ones."""
+    """Requests that were answered with 200; the only metric without failed ones."""
     name = f"{NAMESPACE}_throughput_total"
     return round(sum(sample.value for sample in samples if sample.name == name and sample.labels.get("code") == "200"))
 
 
 def _stage_times(samples: list[MetricSample], counted: str | None) -> dict[str, StageTime]:
-    """Name mosec's times as ``measure/window.py`` does; without a stage to count, the last one is it.
+    """Name mosec's times as ``measure/window.py`` does; the default stage is the last one.
 
-    mosec times a batch from when it is complete until its answers are passed on, and, as a stage named ``total``, a
-    request from when its body has arrived until its answer goes out.
+    mosec times a batch from its completion until its answers are passed on. As a stage named ``total`` it times a
+    request from the arrival of its body until its answer is sent.
     """
     processing = _times(samples, f"{NAMESPACE}_process_duration_second")
     forming = _times(samples, f"{NAMESPACE}_batch_duration_second")

@@ -14,7 +14,7 @@ from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.servers.app import AppServer, read_facts
 from pytest_gpuserve.servers.base import Launch, inherited_environment, with_own_package
 from pytest_gpuserve.servers.inside.pytriton_app import FACTS, MODULE, PORTS
-from pytest_gpuserve.servers.triton_api import STATISTICS, Roles, ask_triton, counters_of
+from pytest_gpuserve.servers.triton_api import STATISTICS, Roles, counters_of, query_triton
 from pytest_gpuserve.servers.triton_config import used_settings
 from pytest_gpuserve.servers.triton_install import find_triton
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.base import Site
 
 TOKEN_HEADER = "triton-access-token"  # noqa: S105 - the header's name
-"""In which Triton wants the token that pytriton made."""
+"""Header of Triton for pytriton's token."""
 
 LIBRARIES = "LD_LIBRARY_PATH"
 
@@ -35,12 +35,12 @@ LIBRARIES = "LD_LIBRARY_PATH"
 class PyTriton(AppServer):
     """A pytriton app with its arguments.
 
-    Its addresses, its ports and its workspace are the fixture's, whatever it says itself.
+    The fixture overrides the app's addresses, ports and workspace.
 
     Args:
         app: The app.
-        model: The name of the model that is measured, as the app binds it. Triton answers before anything is bound, so
-            without a name nobody could tell when it may be asked.
+        model: Name of the measured model, as the app binds it. Triton answers before any model is bound, so without a
+            name the plugin could not tell when the model is ready.
 
     Raises:
         UsageProblem: The model has no name.
@@ -66,7 +66,7 @@ class PyTriton(AppServer):
         """See ``ServerKind``.
 
         Raises:
-            ServerFailed: The interpreter has no Triton that works.
+            ServerFailed: The interpreter has no working Triton.
         """
         install = find_triton(self.app.python)
         before = {**inherited_environment(os.environ), **self.app.environment}.get(LIBRARIES, "")
@@ -84,7 +84,7 @@ class PyTriton(AppServer):
                 str(self.app.file),
                 *self.app.flags(),
             ),
-            # The stub, which runs beside the server, must find this interpreter's libpython before any other.
+            # The stub, which is not in the server's folder, must find this interpreter's libpython before any other.
             environment=with_own_package(site, {**self.app.environment, LIBRARIES: libraries}),
             cwd=self.app.file.parent,
         )
@@ -95,11 +95,11 @@ class PyTriton(AppServer):
         return counters_of(_ask(site, STATISTICS), roles)
 
     def owner_headers(self, site: Site) -> Mapping[str, str]:
-        """See ``Guarded``: pytriton closes the API of shared memory, of statistics and others with a token."""
+        """See ``Guarded``: pytriton protects shared memory, statistics and others with a token."""
         return _owner_headers(site)
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
-        """See ``ServerKind``; what the app's arguments of the same name say is what it was asked for."""
+        """See ``ServerKind``; the requested values are the app's arguments of the same names."""
         config, server = _ask(site, f"{self._path}/config"), _ask(site, "/v2")
         try:
             used = {**used_settings(config), "triton": str(server["version"])}
@@ -115,7 +115,7 @@ class PyTriton(AppServer):
         }
 
     def read_cold_start(self, site: Site) -> Mapping[str, float]:
-        """See ``ServerKind``: what the app did before it made its ``Triton``, and until that was up."""
+        """See ``ServerKind``: the time until the app made its ``Triton``, and then until that was up."""
         facts = _facts(site)
         named = {"import": facts.import_seconds, "triton": facts.triton_seconds}
         return {name: seconds for name, seconds in named.items() if seconds is not None}
@@ -135,7 +135,7 @@ class _Facts(msgspec.Struct):
     Args:
         version: The version of nvidia-pytriton.
         import_seconds: The time until the app made its ``Triton``.
-        token: Opens what Triton shows only to its owner; None if nothing is closed.
+        token: Token for Triton's protected functions; None if they are open.
         triton_seconds: The time from then until Triton was up; None before.
     """
 
@@ -155,12 +155,12 @@ def _facts(site: Site) -> _Facts:
 
 
 def _ask(site: Site, path: str) -> Any:  # noqa: ANN401 - whatever JSON it is
-    """Ask the app's Triton something that it answers in JSON, as its owner.
+    """Query the app's Triton for JSON, as its owner.
 
     Raises:
-        ServerFailed: It did not answer, not with 200, or not in JSON.
+        ServerFailed: It did not answer, or not with 200, or not in JSON.
     """
-    return ask_triton(site, path, headers=_owner_headers(site))
+    return query_triton(site, path, headers=_owner_headers(site))
 
 
 def _owner_headers(site: Site) -> dict[str, str]:

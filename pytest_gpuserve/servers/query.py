@@ -1,4 +1,4 @@
-"""Asking a running server something beside its inferences: metrics, statistics, settings."""
+"""Queries to a running server besides its inferences: metrics, statistics, settings."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.base import Site
 
 START_SHARE: Final = 0.25
-"""Share of the start timeout that one such answer may take."""
+"""Share of the start timeout that one answer may take."""
 
 
 class Reply(NamedTuple):
-    """What a server answered."""
+    """A server's answer."""
 
     status: int
     body: bytes
     location: str
 
     def refusal(self) -> str:
-        """What to say of an answer with another status than 200."""
+        """Description of an answer with another status than 200."""
         return f"status {self.status}{redirected(self.location)}"
 
 
@@ -39,18 +39,18 @@ def query(
     headers: Mapping[str, str] | None = None,
     body: bytes = b"",
 ) -> Reply:
-    """Ask a server something; any status is an answer.
+    """Query a server; an answer of any status is returned.
 
     Args:
-        site: Where it is; how long it may take is a quarter of its start timeout.
-        path: What is asked.
-        what: What did not work if there is no answer, for the message.
-        method: How.
-        headers: Sent along, such as a token.
-        body: Sent along.
+        site: Place of the server; the limit is a quarter of its start timeout.
+        path: Path of the query.
+        what: Error text if the answer is missing.
+        method: HTTP method.
+        headers: Headers, such as a token.
+        body: Body.
 
     Raises:
-        ServerFailed: There is no whole answer in time.
+        ServerFailed: No complete answer came in time.
     """
     seconds = START_SHARE * site.start_timeout_seconds
     connection = (
@@ -66,7 +66,7 @@ def query(
         raise ServerFailed(
             what,
             found=f"no answer in {format_seconds(seconds)}, a quarter of the start timeout",
-            remedies=[f"if it only needs longer, allow more: start_timeout={2 * site.start_timeout_seconds:g}"],
+            remedies=[f"if the server only needs longer, allow more: start_timeout={2 * site.start_timeout_seconds:g}"],
         ) from None
     except (OSError, http.client.HTTPException) as problem:
         raise ServerFailed(what, found=str(problem) or repr(problem)) from None

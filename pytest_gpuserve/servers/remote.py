@@ -1,4 +1,4 @@
-"""A server that somebody else runs: it is never started or stopped here."""
+"""A server that runs already: it is never started or stopped here."""
 
 from __future__ import annotations
 
@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 class RemoteServer(TellsNothing):
     """A server at an address.
 
-    It cannot be started afresh, so all that is measured of it shares the luck of its one start, and a comparison cannot
-    tell that luck from a change.
+    It cannot be started afresh, so all its measurements share the luck of its one start. A comparison cannot
+    distinguish that luck from a change.
 
     Args:
         host: Name or address.
-        port: Of HTTP.
-        tls: Whether over TLS; its certificate is always checked.
+        port: Port of HTTP.
+        tls: Whether connections use TLS; its certificate is always checked.
         ca_file: Certificates to trust instead of the system's; empty for those.
-        grpc_port: Where it speaks gRPC; 0 where it does not.
-        counters: Names of its Prometheus metrics; None where it has none or they cannot be reached.
-        metrics_port: Where those are; 0 for the port of HTTP.
-        default_model: The model that requests are for, of KServe v2 and of OpenAI's API.
+        grpc_port: Port of gRPC; 0 without gRPC.
+        counters: Names of its Prometheus metrics; None if it has none or they cannot be reached.
+        metrics_port: Port of the metrics; 0 for the port of HTTP.
+        default_model: The model of requests, for KServe v2 and OpenAI's API.
 
     Raises:
-        UsageProblem: A port is none.
+        UsageProblem: A port is out of range.
     """
 
     host: str
@@ -64,7 +64,7 @@ class RemoteServer(TellsNothing):
         for name in ("grpc_port", "metrics_port"):
             port = getattr(self, name)
             if type(port) is not int or not 0 <= port < 1 << 16:
-                raise UsageProblem(f"remote_server({name}=...) is a port's number, not {port!r}")
+                raise UsageProblem(f"remote_server({name}=...) must be a port's number, not {port!r}")
 
     @property
     def ports(self) -> tuple[str, ...]:
@@ -73,38 +73,38 @@ class RemoteServer(TellsNothing):
 
     @property
     def address(self) -> str:
-        """What people call it: ``host:port``, an IPv6 address in brackets."""
+        """Its address for people: ``host:port``, an IPv6 address in brackets."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def site(self) -> Site:
-        """Where it is; there is no folder in which it would keep anything."""
+        """Its place, without a folder."""
         ports = {"http": self.port, **({"grpc": self.grpc_port} if self.grpc_port else {})}
         return Site(Path(os.devnull), ports, host=self.host, tls=self.tls, ca_file=self.ca_file)
 
     def launch(self, site: Site) -> NoReturn:
-        """See ``ServerKind``; it is never started by us.
+        """See ``ServerKind``; it is never started here.
 
         Raises:
             ServerFailed: Always.
         """
         del site
-        raise ServerFailed(f"the remote server {self.address} is not ours to start")
+        raise ServerFailed(f"the remote server {self.address} cannot be started from here")
 
     def read_counters(self, site: Site) -> Counters | None:
         """See ``ServerKind``."""
         if self.counters is None:
             return None
         if self.metrics_port:
-            # Metrics at a port of their own are as a rule inside, without TLS.
+            # Metrics on a port of their own are usually internal, without TLS.
             site = replace(site, ports={"http": self.metrics_port}, tls=False)
         return self.counters.fetch(site)
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
-        """See ``ServerKind``; its models, where it is said where they are listed."""
+        """See ``ServerKind``; its models, if their list is named."""
         return {} if self.counters is None else self.counters.read_models(site)
 
     def workload(self) -> Mapping[str, str]:
-        """See ``ServerKind``; its address is no part of it, so that a server may move."""
+        """See ``ServerKind``; its address does not belong to it, so that a server may move."""
         return {"server": self.name, "tls": str(self.tls)}
 
     def information(self) -> Mapping[str, str]:
@@ -115,10 +115,10 @@ class RemoteServer(TellsNothing):
         """See ``ServerKind``.
 
         Raises:
-            NotInRevision: Always: one server that somebody else runs is the same on both sides.
+            NotInRevision: Always, because a running server is the same in both builds.
         """
         raise NotInRevision(
-            f"the remote server {self.address} is the same on both sides; {relocation.revision} has no other",
+            f"the remote server {self.address} is the same in both builds; {relocation.revision} has no other",
             remedies=["compare two of them in one test: duel(remote_server(URL_A).post(...), remote_server(URL_B)...)"],
         )
 
@@ -127,13 +127,13 @@ class RemoteServer(TellsNothing):
 def reached(
     kind: RemoteServer, ask: Ask, beside: Callable[[], None] | None = None, *, timeout_seconds: float
 ) -> Iterator[Instance]:
-    """Wait until the model of a server that somebody else runs answers; it is left as it is.
+    """Wait until the model of a running server answers; the server stays as it is.
 
     Args:
         kind: The server.
         ask: The request that must be answered with a 2xx status.
-        beside: Called before that, as for a server that is started.
-        timeout_seconds: How long to wait for that.
+        beside: Called before the wait, as for a server that is started.
+        timeout_seconds: Longest wait.
 
     Raises:
         ServerFailed: It did not answer in time, or refuses the request.
@@ -145,10 +145,10 @@ def reached(
     try:
         wait(probe, None, deadline, what=f"the answer of {kind.address} to {ask.path}")
     except ServerFailed as problem:
-        # What was seen last may be an answer that repeats the request.
+        # The last status may be an answer that repeats the request.
         problem.found = without_secrets(problem.found, {**os.environ, **secret_headers(ask.headers)})
         raise
-    # Where it runs on this machine, what it computes is no disturbance of the measurement.
+    # If it runs on this machine, its computation is not a disturbance of the measurement.
     here = is_here(kind.host)
     site = replace(kind.site(), start_timeout_seconds=timeout_seconds)
     yield Instance(

@@ -30,7 +30,7 @@ MODULE: Final = "pytest_gpuserve.servers.inside.torch_worker"
 DEFAULT_BACKEND: Final = "inductor"
 
 LONGEST_SOCKET: Final = 107
-"""Bytes that Linux takes for a Unix socket's path."""
+"""Longest path of a Unix socket on Linux, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -38,17 +38,17 @@ class TorchWorker(AppServer):
     """A torch model in a process of its own.
 
     Args:
-        app: Its file; what is called by ``arguments`` is the callable, with these keyword arguments as they are.
-        callable: What in the file returns the ``torch.nn.Module``; a dotted name reaches into classes.
-        weights: A state dict to load (``torch.save(model.state_dict(), FILE)``); None for what the model gives itself.
+        app: Its file; its ``arguments`` are the keyword arguments of the callable, unchanged.
+        callable: Name of the callable that returns the ``torch.nn.Module``; a dotted name reaches into classes.
+        weights: A state dict to load (``torch.save(model.state_dict(), FILE)``); None for the model's initial weights.
         compile: Whether the model goes through ``torch.compile``.
-        compile_backend: Of ``torch.compile``; None for its default.
-        compile_mode: Of ``torch.compile``; None for its default.
+        compile_backend: Backend of ``torch.compile``; None for its default.
+        compile_mode: Mode of ``torch.compile``; None for its default.
         device: ``cpu``, ``cuda`` or ``cuda:N``.
         workers: Threads that execute the model.
-        max_batch_size: Rows that are put together at most; 1 executes each request by itself, however many it has.
-        max_wait_ms: How long after its arrival a request may be kept waiting for others, in milliseconds.
-        seed: Of the weights that the model gives itself.
+        max_batch_size: Most rows of a joined batch; 1 executes each request by itself, with any number of rows.
+        max_wait_ms: Longest wait of a request for others, from its arrival, in milliseconds.
+        seed: Seed of the model's initial weights.
 
     Raises:
         UsageProblem: An argument is out of range, or two do not go together.
@@ -88,13 +88,15 @@ class TorchWorker(AppServer):
         for name, least in (("workers", 1), ("max_batch_size", 1), ("seed", 0)):
             value = getattr(self, name)
             if type(value) is not int or value < least:
-                raise UsageProblem(f"torch_worker({name}=...) is a whole number of {least} at least, not {value!r}")
+                raise UsageProblem(
+                    f"torch_worker({name}=...) must be a whole number of at least {least}, not {value!r}"
+                )
         if isinstance(self.max_wait_ms, bool) or not 0 <= self.max_wait_ms < float("inf"):
             raise UsageProblem(f"torch_worker(max_wait_ms=...) is 0 at least, not {self.max_wait_ms!r}")
         self._check_compile()
         if self.weights is not None and not self.weights.is_file():
             raise UsageProblem(
-                f"torch_worker: there are no weights {self.weights}",
+                f"torch_worker: the weights {self.weights} do not exist",
                 remedies=["name the file relative to the test file, or give an absolute path"],
             )
 
@@ -113,10 +115,10 @@ class TorchWorker(AppServer):
         """See ``ServerKind``.
 
         Raises:
-            ServerFailed: The socket would have too long a name in that folder.
+            ServerFailed: The socket's path would be too long in that folder.
         """
         check_length(
-            site.queue, LONGEST_SOCKET, f"torch_worker: the path of a Unix socket has {LONGEST_SOCKET} bytes at most"
+            site.queue, LONGEST_SOCKET, f"torch_worker: the path of a Unix socket has at most {LONGEST_SOCKET} bytes"
         )
         options = {
             "model": self.app.file,
@@ -142,7 +144,7 @@ class TorchWorker(AppServer):
         )
 
     def read_counters(self, site: Site) -> Counters:
-        """See ``ServerKind``; an item is a row, and the worker is not asked, it lets its counters be read."""
+        """See ``ServerKind``; an item is a row. Counters are read from a tally, without a request."""
         values, sizes = read_counters(site.folder / TALLY_FILE)
         executions, answered = values["executions"], values["answered"]
         larger = executions - sum(sizes.values())
@@ -163,10 +165,10 @@ class TorchWorker(AppServer):
         )
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
-        """See ``ServerKind``; ``compile`` is what dynamo's counters say, not known before the first execution."""
+        """See ``ServerKind``; ``compile`` comes from dynamo's counters, and is unknown before the first execution."""
         used = _facts(site).settings
         values, _ = read_counters(site.folder / TALLY_FILE)
-        asked = self._asked()
+        asked = self._requested()
         settings = {
             "compile": ServerSetting(str(values["frames"] > 0) if values["executions"] else None, str(self.compile))
         }
@@ -177,7 +179,7 @@ class TorchWorker(AppServer):
         return {**settings, **{name: ServerSetting(text, asked.get(name)) for name, text in used.items() if text}}
 
     def read_cold_start(self, site: Site) -> Mapping[str, float]:
-        """See ``ServerKind``; importing torch, building, loading, the call of ``torch.compile``, the first request."""
+        """See ``ServerKind``: import of torch, build, load, call of ``torch.compile``, first request."""
         return _facts(site).cold_start
 
     def workload(self) -> Mapping[str, str]:
@@ -189,25 +191,25 @@ class TorchWorker(AppServer):
             "arguments": json.dumps(dict(_unmoved(self.app).arguments), sort_keys=True),
             "weights": "" if self.weights is None else self.weights.name,
             "compile": str(self.compile),
-            **self._asked(),
+            **self._requested(),
             "device": self.device.partition(":")[0],
             "seed": str(self.seed),
         }
 
     def information(self) -> Mapping[str, str]:
-        """See ``ServerKind``; of weights their size, for to hash gigabytes takes too long."""
+        """See ``ServerKind``; weights by their size, because a hash of gigabytes takes too long."""
         found = self.app.information()
         if self.weights is not None:
             found["weights_bytes"] = str(self.weights.stat().st_size)
         return found
 
     def relocated(self, relocation: Relocation) -> TorchWorker:
-        """See ``ServerKind``; weights that git does not track are the same on both sides."""
+        """See ``ServerKind``; weights that git does not track are the same in both builds."""
         weights = None if self.weights is None else relocation.path(self.weights)
         return replace(self, app=self.app.relocated(relocation), weights=weights)
 
-    def _asked(self) -> dict[str, str]:
-        """What it is asked for, as text, by the names of the settings that the worker tells."""
+    def _requested(self) -> dict[str, str]:
+        """Requested settings as text, by the names that the worker reports."""
         asked = {
             "device": self.device,
             "workers": str(self.workers),
@@ -237,5 +239,5 @@ class _Facts(msgspec.Struct):
 
 
 def _facts(site: Site) -> _Facts:
-    remedy = "see the end of the worker's log: it writes this before its first answer"
+    remedy = "see the end of the worker's log: the worker reports its setup before its first answer"
     return read_facts(site.folder / FACTS_FILE, _Facts, who="the torch worker", remedy=remedy)

@@ -1,7 +1,7 @@
 """Triton Inference Server (https://github.com/triton-inference-server): a model repository that it serves.
 
-The server is the one in nvidia-pytriton's wheel, whose only backend is Python's; or, with ``image``, the vendor's
-container with all of them.
+The server is the one in nvidia-pytriton's wheel, whose only backend is Python's. With ``image`` it is the vendor's
+container with all backends.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pytest_gpuserve.measure.counters import ServerSetting
 from pytest_gpuserve.process.container import Container, find_engine, image_id
 from pytest_gpuserve.process.secrets import without_secret_values
 from pytest_gpuserve.servers.base import ContainerLaunch, Launch, TellsNothing, digests, inherited_environment
-from pytest_gpuserve.servers.triton_api import STATISTICS, ask_triton, counters_of, read_configs, roles_of
+from pytest_gpuserve.servers.triton_api import STATISTICS, counters_of, query_triton, read_configs, roles_of
 from pytest_gpuserve.servers.triton_config import (
     Repository,
-    asked_settings,
     fingerprints,
+    requested_settings,
     used_settings,
 )
 from pytest_gpuserve.servers.triton_install import find_triton
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.triton_api import Roles
 
 EXIT_SECONDS: Final = 0
-"""How long Triton waits at its end for its models, each of which takes more than a second; what they leave is cleared
-away without them, but their ``finalize`` may not be run."""
+"""Longest wait of Triton for its models at its end, each of which takes more than a second. Their leftovers are removed
+in any case, but their ``finalize`` may not run."""
 
 OURS: Final = frozenset(
     {
@@ -68,15 +68,16 @@ OURS: Final = frozenset(
         "allow_vertex_ai",
     }
 )
-"""Triton's own options that the fixture sets itself, or that would take away what it needs."""
+"""Triton's own options that the fixture sets itself, or that would disable functions that it needs."""
 
 SHM_PREFIX: Final = "shm-region-prefix-name"
 
 IMAGE_MODELS: Final = "/models"
-"""Where a container sees the repository."""
+"""Path of the repository in a container."""
 
 IMAGE_SHM_BYTES: Final = 1 << 30
-"""Python models get their tensors by shared memory, of which a container has 64 MiB; this is what NVIDIA recommends."""
+"""Size of shared memory in a container: NVIDIA's recommendation. Python models get their tensors by it; the default is
+64 MiB."""
 
 
 @dataclass(frozen=True)
@@ -84,26 +85,25 @@ class Triton(TellsNothing):
     """Triton with a model repository.
 
     Args:
-        repository: The folder of the models; it is served from where it is.
-        shown: How it is named in a baseline: relative to the project, so that a checkout may move.
-        models: The models to load, with those that ensembles among them are made of; empty: all.
-        model: The model whose batches are counted; None takes the one that batches, see `triton_api.choose_roles`.
-        asked: The model that requests name; None takes the one ensemble, else ``model``.
+        repository: The folder of the models; Triton serves it from its place.
+        shown: Its name in a baseline: relative to the project, so that a checkout may move.
+        models: The models to load, with the parts of their ensembles; empty for all.
+        model: The model whose batches are counted; None for the one that batches, see `triton_api.choose_roles`.
+        asked: The model that requests name; None for the only ensemble, else ``model``.
         arguments: Options of Triton by name: ``http_thread_count=4`` is ``--http-thread-count=4``, True and False are
             ``true`` and ``false``, None is left out.
-        extra: More of them as they stand on the command line, such as those that may be repeated or have no value.
+        extra: Further command line options, unchanged, such as repeated ones or ones without a value.
         environment: Variables for the server on top of the inherited ones. ``PYTHONPATH`` counts for the models too.
-        python: The interpreter that has nvidia-pytriton, and what the models import; not used with an image.
-        image: The container image to run instead, such as ``nvcr.io/nvidia/tritonserver:24.12-py3``; empty for none. It
-            sees the repository alone, and has its own Python.
-        engine: What runs containers, with its own options; None: docker or podman, whichever works.
-        engine_options: More options of its ``run``, such as ``--ipc=host``, without which a client's shared memory
-            cannot be used.
-        cwd: Its working folder, which models may import from; None: the one that the repository is in.
-        moved_from: The server that this one is in another checkout; both are the same workload.
+        python: The interpreter with nvidia-pytriton and the packages of the models; not used with an image.
+        image: The container image, such as ``nvcr.io/nvidia/tritonserver:24.12-py3``, or empty. The container sees only
+            the repository, and has its own Python.
+        engine: The container engine with its own options; None for docker or podman, whichever works.
+        engine_options: Further options of its ``run``, such as ``--ipc=host``, which a client's shared memory needs.
+        cwd: Its working folder, which models may import from; None for the parent of the repository.
+        moved_from: The same server in the checkout under test; both are the same workload.
 
     Raises:
-        UsageProblem: There is no such repository or model, or an option is set by the fixture.
+        UsageProblem: The repository or model does not exist, or the fixture sets the option itself.
     """
 
     repository: Path
@@ -131,14 +131,15 @@ class Triton(TellsNothing):
 
     @property
     def default_model(self) -> str:
-        """See ``ServerKind``: what is ``asked``, else the one model to load, the one ensemble, or ``model``."""
+        """See ``ServerKind``: ``asked``, else the only loaded model, the only ensemble, or ``model``."""
         return self.asked or self._repository.main_model(self.models) or self.model or ""
 
     def launch(self, site: Site) -> Launch | ContainerLaunch:
         """See ``ServerKind``.
 
         Raises:
-            ServerFailed: The interpreter has no Triton that works, a model's file is missing, or no engine works.
+            ServerFailed: The interpreter has no working Triton, a model's file is missing, or no container engine
+                works.
         """
         self._repository.check_files(self._repository.models(self.models))
         if self.image:
@@ -158,19 +159,19 @@ class Triton(TellsNothing):
 
     def read_counters(self, site: Site) -> Counters:
         """See ``ServerKind``; one request for the statistics of all models."""
-        return counters_of(ask_triton(site, STATISTICS), self._roles(site))
+        return counters_of(query_triton(site, STATISTICS), self._roles(site))
 
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
-        """See ``ServerKind``; ``asked`` is what each model's ``config.pbtxt`` says.
+        """See ``ServerKind``; the requested values are those of each model's ``config.pbtxt``.
 
         Raises:
-            ServerFailed: It did not answer, its answer makes no sense, or it cannot be told which model to count.
+            ServerFailed: It did not answer, its answer is invalid, or the counted model is ambiguous.
         """
         try:
             self._roles(site)
         except UsageProblem as problem:
             raise ServerFailed(problem.summary, found=problem.found, remedies=problem.remedies) from None
-        server = ask_triton(site, "/v2")
+        server = query_triton(site, "/v2")
         settings = {"triton": ServerSetting(str(server.get("version")) if isinstance(server, dict) else None)}
         for name, config in read_configs(site).items():
             try:
@@ -179,7 +180,7 @@ class Triton(TellsNothing):
                 raise ServerFailed(
                     f"Triton's configuration of model {name} makes no sense", found=str(problem) or repr(problem)
                 ) from None
-            asked = asked_settings(self._repository.config(name))
+            asked = requested_settings(self._repository.config(name))
             settings.update({f"{name}.{key}": ServerSetting(value, asked.get(key)) for key, value in used.items()})
         return settings
 
@@ -198,7 +199,7 @@ class Triton(TellsNothing):
         }
 
     def information(self) -> Mapping[str, str]:
-        """See ``ServerKind``: a fingerprint of each file of the models."""
+        """See ``ServerKind``: a fingerprint of each of the models' files."""
         found = fingerprints(self.repository / name for name in self._repository.models(self.models))
         if self.image:
             found["image"] = f"{self.image} {image_id(self._engine(), self.image)}"
@@ -208,14 +209,14 @@ class Triton(TellsNothing):
         return found
 
     def relocated(self, relocation: Relocation) -> Triton:
-        """See ``ServerKind``; an interpreter of its own is kept, weights that git does not track are shared."""
+        """See ``ServerKind``; an interpreter of its own stays, weights that git does not track are shared."""
         repository = relocation.path(self.repository)
         missing = [place for name in ("", *self.models) if not (place := repository / name).is_dir()]
         if missing:
             raise NotInRevision(
                 f"{relocation.revision} has no {self.shown}" + (" with these models" if self.models else ""),
                 looked=[str(place) for place in missing],
-                remedies=["a model that is new has nothing to be compared with there"],
+                remedies=["a new model cannot be compared, because the other revision does not have it"],
             )
         folder = self.cwd or self.repository.parent
         moved = replace(
@@ -231,7 +232,7 @@ class Triton(TellsNothing):
         environment = self._environment(relocation, folder)
         if replace(moved, environment=relocation.telling(environment, self.environment)) == self:
             raise NotInRevision(
-                f"nothing of triton_server({self.shown}) would be another on the other side",
+                f"triton_server({self.shown}) would be the same in the other build",
                 found=f"its model repository is {self.repository}, its interpreter {self.python}",
                 remedies=[
                     "--against-python=EXE replaces only the interpreter that runs pytest: leave out python=...",
@@ -257,7 +258,7 @@ class Triton(TellsNothing):
     def _container(self, site: Site) -> ContainerLaunch:
         mounted = {self.repository: IMAGE_MODELS}
         if self.moved_from is not None and self.moved_from.repository != self.repository:
-            # What git ignores is there by links to this one.
+            # Files that git ignores are links to this one.
             mounted[self.moved_from.repository] = str(self.moved_from.repository)
         container = Container(
             self.image,
@@ -276,12 +277,12 @@ class Triton(TellsNothing):
             f"--model-repository={repository}",
             "--model-control-mode=explicit",
             *(f"--load-model={name}" for name in self.models or ("*",)),
-            # Triton's own names are the same for all: what is left over could not be told from another server's.
+            # Triton's own names are the same for all servers, so leftovers could not be attributed.
             f"--backend-config=python,{SHM_PREFIX}={site.folder.name}-",
             *(f"--{name}-address={site.host}" for name in self.ports),
             *(f"--{name}-port={site.ports[name]}" for name in self.ports),
             f"--exit-timeout-secs={EXIT_SECONDS}",
-            # Triton's wheel carries an old DCGM for them, and the session's own sampler reads the GPU.
+            # Triton's wheel has an old DCGM for them, and the session's own sampler reads the GPU.
             "--allow-gpu-metrics=false",
             *self._flags(),
         ]
@@ -294,13 +295,13 @@ class Triton(TellsNothing):
                 f"triton_server: the model repository has no {', '.join(missing)}",
                 found=there or "no model",
                 looked=[str(self.repository)],
-                remedies=["a model is a folder with config.pbtxt, and its files in a folder 1"],
+                remedies=["a model is a folder with config.pbtxt, and a folder 1 with its files"],
             )
 
     def _check_options(self) -> None:
         words = [word for word in (*self.extra, *(f"--{name}" for name in self.arguments)) if word.startswith("-")]
         given = {word.lstrip("-").partition("=")[0].replace("-", "_") for word in words}
-        # Triton takes a name that is cut short, too.
+        # Triton also accepts abbreviated names.
         ours = sorted(name for name in given if any(option.startswith(name) for option in OURS))
         if any(SHM_PREFIX in word for word in (*self.extra, *map(str, self.arguments.values()))):
             ours.append(SHM_PREFIX)
@@ -308,7 +309,7 @@ class Triton(TellsNothing):
             raise UsageProblem(f"triton_server sets {', '.join(ours)} itself", remedies=["leave it out of args="])
 
     def _flags(self) -> list[str]:
-        """Its own options as they stand on the command line, those by name in alphabetical order."""
+        """Its own options on the command line, those by name in alphabetical order."""
         flags = []
         for name in sorted(self.arguments):
             value = self.arguments[name]

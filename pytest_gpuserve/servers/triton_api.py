@@ -1,11 +1,11 @@
-"""A running Triton by its HTTP interface: its models' configurations, which of them are counted, and their statistics.
+"""Triton's HTTP interface: configurations of its models, the choice of the counted one, and their statistics.
 
-Source: the "statistics extension" of Triton's documentation. Its ``inference_stats`` count requests: what a batch took
-in ``compute_infer`` is added there once for every request of the batch, each of which waited for all of it. Its
-``batch_stats`` count executions, by batch size. The two are kept apart here: ``compute`` is the time of executions,
-``request.infer`` what requests spent in them; with batches of eight the second is eight times the first.
+Source: the "statistics extension" of Triton's documentation. Its ``inference_stats`` count requests: the time of a
+batch is added to ``compute_infer`` once for every request of the batch, because each waited for all of it. Its
+``batch_stats`` count executions, by batch size. This module keeps the two apart. ``compute`` is the time of executions,
+``request.infer`` the time of requests in them. With batches of eight the second is eight times the first.
 
-Triton sends an answer before it counts its request: a reading may lack the last few that a client has seen answered.
+Triton sends an answer before it counts its request: a reading may lack the last answers that a client has got.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 READY: Final = "READY"
 
 Config = Mapping[str, Any]
-"""A model's configuration as the server tells it, defaults filled in."""
+"""A model's configuration from the server, with defaults."""
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """What the models of a server are to a measurement.
+    """Roles of the models of a server in a measurement.
 
     Args:
         asked: The model that requests name: an ensemble, or a model itself.
@@ -50,17 +50,17 @@ class Roles:
     pipeline: tuple[str, ...]
 
 
-def ask_triton(site: Site, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 -- whatever JSON it is
-    """Ask Triton something that it answers in JSON.
+def query_triton(site: Site, path: str, *, method: str = "GET", headers: Mapping[str, str] | None = None) -> Any:  # noqa: ANN401 -- whatever JSON it is
+    """Query Triton for JSON.
 
     Args:
-        site: Where it is.
-        path: What is asked.
-        method: How.
-        headers: Sent along, such as a token.
+        site: Place of the server.
+        path: Path of the query.
+        method: HTTP method.
+        headers: Headers, such as a token.
 
     Raises:
-        ServerFailed: It did not answer, not with 200, or not in JSON.
+        ServerFailed: It did not answer, or not with 200, or not in JSON.
     """
     asked = f"{method} {site.url(path)}"
     secrets = {**os.environ, **secret_headers(headers or {})}
@@ -80,13 +80,13 @@ def read_configs(site: Site) -> dict[str, Config]:
     """The configuration of every loaded model, by name.
 
     Raises:
-        ServerFailed: Triton does not answer, or not as it should.
+        ServerFailed: Triton does not answer, or its answer is invalid.
     """
-    index = ask_triton(site, "/v2/repository/index", method="POST")
+    index = query_triton(site, "/v2/repository/index", method="POST")
     if not isinstance(index, list) or not all(isinstance(entry, dict) and "name" in entry for entry in index):
         raise ServerFailed("Triton's list of models makes no sense", found=excerpt(repr(index), os.environ))
     names = sorted({str(entry["name"]) for entry in index if entry.get("state") == READY})
-    configs = {name: ask_triton(site, f"/v2/models/{quote(name, safe='')}/config") for name in names}
+    configs = {name: query_triton(site, f"/v2/models/{quote(name, safe='')}/config") for name in names}
     for name, config in configs.items():
         if not isinstance(config, dict):
             found = excerpt(repr(config), os.environ)
@@ -96,41 +96,42 @@ def read_configs(site: Site) -> dict[str, Config]:
 
 @lru_cache(maxsize=8)
 def roles_of(site: Site, *, model: str | None, asked: str | None) -> Roles:
-    """What is counted of a running server; asked once for each start.
+    """Roles of a running server's models; queried once for each start.
 
     Raises:
-        ServerFailed: Triton does not answer, or not as it should.
-        UsageProblem: It cannot be told which model is to be counted.
+        ServerFailed: Triton does not answer, or its answer is invalid.
+        UsageProblem: The counted model is ambiguous.
     """
     return choose_roles(read_configs(site), model=model, asked=asked)
 
 
 def choose_roles(configs: Mapping[str, Config], *, model: str | None, asked: str | None) -> Roles:
-    """Choose what is asked and what is counted, by the configurations alone.
+    """Choose the requested and the counted model, by the configurations alone.
 
-    Asked is by default the one ensemble, else the model that is counted. Counted is by default the one model that
-    batches: of those that the asked one is made of, where that is an ensemble, else the asked one, else of all.
+    The default of ``asked`` is the only ensemble, else the counted model. The default of ``model`` is the only model
+    that
+    batches: among the parts of ``asked`` if that is an ensemble, else ``asked`` itself, else among all models.
 
     Args:
-        configs: Of all loaded models, by name.
-        model: The model to be counted; None: the default.
-        asked: The model that requests name; None: the default.
+        configs: Configurations of all loaded models, by name.
+        model: The model to be counted; None for the default.
+        asked: The model that requests name; None for the default.
 
     Raises:
-        UsageProblem: There is no such model, or no default; names the argument that helps.
+        UsageProblem: The model does not exist, or the default is ambiguous; names the argument that helps.
     """
     for argument, name in (("model", model), ("asked", asked)):
         if name is not None and name not in configs:
             raise UsageProblem(
-                f"triton_server: {argument}={name!r} is none of the loaded models",
+                f"triton_server: {argument}={name!r} is not one of the loaded models",
                 found=", ".join(sorted(configs)) or "no model is loaded",
                 remedies=[f"name one of these by {argument}=, or have it loaded by models="],
             )
     ensembles = [name for name in configs if _steps(configs[name])]
     if model in ensembles:
         raise UsageProblem(
-            f"triton_server: model={model!r} is an ensemble, which batches nothing itself",
-            found=f"it is made of {', '.join(_parts(model, configs))}",
+            f"triton_server: model={model!r} is an ensemble, which does not batch itself",
+            found=f"an ensemble of {', '.join(_parts(model, configs))}",
             remedies=["name one of these by model=, and the ensemble by asked="],
         )
     if asked is None and len(ensembles) == 1:
@@ -151,7 +152,7 @@ def _only_one_that_batches(pool: tuple[str, ...], asked: str | None, configs: Ma
         return pool[0]
     found = f"these batch: {', '.join(batching)}" if batching else f"none of {', '.join(pool)} has dynamic batching"
     raise UsageProblem(
-        "triton_server: it cannot be told which model's batches are to be counted",
+        "triton_server: the model whose batches are to be counted is ambiguous",
         found=found if pool else "no model is loaded",
         remedies=["name it: model=...", "or load less: models=[...]"],
     )
@@ -169,14 +170,14 @@ def _steps(config: Config) -> tuple[str, ...]:
 
 
 def _parts(name: str | None, configs: Mapping[str, Config]) -> tuple[str, ...]:
-    """The models that an ensemble is made of, those of ensembles in it too; each once, in order."""
+    """Models of an ensemble, including those of nested ensembles; each once, in order."""
     found: dict[str, None] = {}
     todo = list(_steps(configs.get(name or "", {})))
     while todo:
         step = todo.pop(0)
         inner = _steps(configs.get(step, {}))
         if inner:
-            # It has an end: Triton loads no ensemble that contains itself.
+            # The recursion ends, because Triton does not load an ensemble that contains itself.
             todo[:0] = inner
         elif step in configs:
             found[step] = None
@@ -184,7 +185,7 @@ def _parts(name: str | None, configs: Mapping[str, Config]) -> tuple[str, ...]:
 
 
 STATISTICS: Final = "/v2/models/stats"
-"""All models at once, so that what is set side by side was read at one time."""
+"""Path of the statistics of all models, which are then read at the same time."""
 
 PER_REQUEST: Final = {
     "request.input": "compute_input",
@@ -197,23 +198,23 @@ _NS: Final = 1e-9
 
 
 def counters_of(answer: object, roles: Roles) -> Counters:
-    """Read the counters of a server out of its answer to ``GET /v2/models/stats``.
+    """Read the counters of a server from its answer to ``GET /v2/models/stats``.
 
-    A failed request is not among the requests and its items not among the items, but an execution that failed is one
-    of the batches, as Triton counts it. Versions of a model are added up. ``pending`` is left out: it is on the metrics
-    page alone, which costs more than all of this.
+    A failed request does not count, and neither do its items. But a failed execution counts as a batch, as in Triton.
+    Versions of a model are added up. ``pending`` is left out: only the metrics page has it, which costs more than all
+    of this.
 
     Args:
         answer: The parsed JSON.
-        roles: Which model is asked, and which is counted.
+        roles: The requested and the counted model.
 
     Returns:
-        Items, batches, batch sizes, queue and compute time of the counted model; requests and the time of whole
-        requests of the asked one; ``compute.NAME`` of the others that it is made of; every model as a part, in which an
-        ensemble's batches are its requests.
+        Items, batches, batch sizes, queue and compute time of the counted model. Requests, and their whole time, of the
+        requested one. ``compute.NAME`` of its other parts. Every model as a part; an ensemble's batches are its
+        requests.
 
     Raises:
-        ServerFailed: It makes no sense, or a model is not in it.
+        ServerFailed: The answer is invalid, or lacks a model.
     """
     try:
         parts = _models(answer)

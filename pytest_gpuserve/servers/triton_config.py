@@ -24,14 +24,14 @@ ModelConfig: TypeAlias = Any
 """The message ``inference.ModelConfig``; its class is generated when tritonclient is imported."""
 
 HASHED_BYTES: Final = 8 << 20
-"""Larger files, weights as a rule, are told apart by size and time: reading them would take longer than a start."""
+"""Largest file that is hashed. Larger ones, usually weights, are identified by size and time, which is faster."""
 
 LISTED_FILES: Final = 32
-"""A model with more files than this is told by one hash over all."""
+"""Most files of a model that are listed one by one; a model with more gets one hash over all."""
 
 
 def parse_config(text: str, origin: str) -> ModelConfig:
-    """Read a model's configuration; fields that only a newer Triton knows are passed over.
+    """Read a model's configuration; fields of a newer Triton are ignored.
 
     Args:
         text: The configuration, in protobuf's text format.
@@ -58,7 +58,7 @@ def parse_config(text: str, origin: str) -> ModelConfig:
 
 
 _VERSION: Final = re.compile(r"\s*([+-]?[0-9]+)")
-"""How a folder's name begins that Triton takes for a version's."""
+"""First characters of a folder that Triton takes for a version."""
 
 
 @dataclass(frozen=True)
@@ -66,23 +66,23 @@ class Repository:
     """A model repository as Triton reads it.
 
     Args:
-        folder: Where it is.
-        config_name: Of ``--model-config-name``: models that have ``configs/NAME.pbtxt`` are configured by that.
+        folder: Path of the repository.
+        config_name: Value of ``--model-config-name``: models with ``configs/NAME.pbtxt`` are configured by that file.
     """
 
     folder: Path
     config_name: str = ""
 
     def config_file(self, model: str) -> Path:
-        """The file that configures a model; it need not be there."""
+        """The file that configures a model; it may not exist."""
         own = self.folder / model / "configs" / f"{self.config_name}.pbtxt"
         return own if self.config_name and own.exists() else self.folder / model / CONFIG_FILE
 
     def config(self, model: str) -> ModelConfig:
-        """Read a model's configuration; an empty one where there is no such file, which some backends allow.
+        """Read a model's configuration; an empty one if the file does not exist, which some backends allow.
 
         Raises:
-            UsageProblem: As of `parse_config`.
+            UsageProblem: See `parse_config`.
         """
         file = self.config_file(model)
         try:
@@ -91,12 +91,12 @@ class Repository:
             text = ""
         except (OSError, ValueError) as problem:
             raise UsageProblem(
-                f"{file} cannot be read", found=str(problem), remedies=["it is text in UTF-8, readable for this user"]
+                f"{file} cannot be read", found=str(problem), remedies=["make it text in UTF-8, readable for this user"]
             ) from None
         return parse_config(text, str(file))
 
     def models(self, wanted: Iterable[str] = ()) -> list[str]:
-        """These models and those that ensembles among them are made of; all where none is named."""
+        """These models and the parts of their ensembles; all models if none is named."""
         names = list(wanted) or [entry.name for entry in self.folder.iterdir() if entry.is_dir()]
         found: set[str] = set()
         while names:
@@ -107,16 +107,16 @@ class Repository:
         return sorted(found)
 
     def main_model(self, wanted: Sequence[str]) -> str:
-        """The one that requests name as a rule: the one model to load, or the one ensemble; else empty."""
+        """The model that requests usually name: the only loaded model, or the only ensemble; else empty."""
         names = list(wanted) or self.models()
         ensembles = [name for name in names if self.config(name).HasField("ensemble_scheduling")]
         return next((found[0] for found in (names, ensembles) if len(found) == 1), "")
 
     def versions(self, model: str) -> list[int]:
-        """The versions of a model that Triton loads, by its version policy: the latest one where it has none.
+        """Versions of a model that Triton loads, by its version policy: by default the latest one.
 
-        Triton (``VersionsToLoad`` of its core) passes over names that do not begin with a number, or with a zero
-        before one. An empty folder is a version too.
+        Triton (``VersionsToLoad`` of its core) ignores folders whose names do not begin with a digit, or begin with a
+        zero. An empty folder is a version too.
         """
         there = set()
         for entry in (self.folder / model).iterdir():
@@ -132,10 +132,10 @@ class Repository:
         return sorted(there)[::-1][:latest]
 
     def check_files(self, models: Iterable[str]) -> None:
-        """See that Python models have their file: without it Triton's start does not fail, it hangs.
+        """Check that Python models have their file: without it Triton's start does not fail, but hangs.
 
         Raises:
-            ServerFailed: One has not.
+            ServerFailed: A file is missing.
         """
         for model in models:
             config = self.config(model)
@@ -156,7 +156,7 @@ class Repository:
 
 
 def fingerprints(folders: Iterable[Path]) -> dict[str, str]:
-    """What tells the files of these models from other ones, by their paths: a hash, or size and time of large ones."""
+    """Fingerprints of these models' files, by their paths: a hash, or size and time of large files."""
     found = {}
     for folder in folders:
         files = [file for file in sorted(folder.rglob("*")) if file.is_file() and "__pycache__" not in file.parts]
@@ -178,8 +178,8 @@ def _fingerprint(file: Path) -> str:
 NOT_BATCHED: Final = "no dynamic batching"
 
 
-def asked_settings(config: ModelConfig) -> dict[str, str]:
-    """What a ``config.pbtxt`` asks for, in the words of `used_settings`; what it leaves to Triton is left out."""
+def requested_settings(config: ModelConfig) -> dict[str, str]:
+    """Settings of a ``config.pbtxt``, by the names of `used_settings`; those that it leaves to Triton are left out."""
     asked = {"max_batch_size": str(config.max_batch_size)} if config.max_batch_size else {}
     if config.HasField("ensemble_scheduling"):
         return asked
@@ -202,10 +202,10 @@ def _kind_name(group: Any) -> str:  # noqa: ANN401 -- a message of protobuf
 
 
 def used_settings(config: Mapping[str, object]) -> dict[str, str]:
-    """What a running Triton uses, from its answer to ``GET /v2/models/MODEL/config``.
+    """Settings of a running Triton, from its answer to ``GET /v2/models/MODEL/config``.
 
     Raises:
-        LookupError, TypeError, ValueError: It is no such answer.
+        LookupError, TypeError, ValueError: The answer is invalid.
     """
     used = {"max_batch_size": str(_whole(config["max_batch_size"]))}
     if "ensemble_scheduling" in config:
@@ -227,7 +227,7 @@ def used_settings(config: Mapping[str, object]) -> dict[str, str]:
 
 
 def _sizes_text(sizes: Iterable[int]) -> str:
-    """``4 8``; ``any`` where none is preferred."""
+    """``4 8``; ``any`` if none is preferred."""
     return " ".join(map(str, sizes)) or "any"
 
 

@@ -1,4 +1,4 @@
-"""Finding the Triton that nvidia-pytriton's wheel carries, and what its Python backend needs of an interpreter."""
+"""Finds the Triton in nvidia-pytriton's wheel, and checks the needs of its Python backend."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pytest_gpuserve.builds.interpreter import ASK_SECONDS, ask_interpreter
+from pytest_gpuserve.builds.interpreter import ASK_SECONDS, query_interpreter
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.units import format_seconds
 
@@ -23,7 +23,7 @@ PACKAGE: Final = "nvidia-pytriton==0.7.0"
 _SHARED: Final = "name an interpreter that was built with --enable-shared: python=..."
 
 _NOT_LOADED: Final = 127
-"""The exit status of a program whose shared libraries are not found."""
+"""Exit status of a program whose shared libraries are not found."""
 
 # Neither pytriton nor numpy is imported: both are slow, and pytriton changes the variables of its process.
 _FACTS: Final = """
@@ -57,12 +57,12 @@ class TritonInstall:
 
     Args:
         python: The interpreter.
-        programs: The folder that its ``python3`` is in.
-        folder: The server's, with ``bin``, ``backends`` and ``python_backend_stubs``.
-        stub: The program of a Python model's process, made for that version of Python.
+        programs: The folder with its ``python3``.
+        folder: The server's folder, with ``bin``, ``backends`` and ``python_backend_stubs``.
+        stub: The program of a Python model's process, for that version of Python.
         library: The interpreter's libpython.
-        libraries: The folder of what the wheel brings along.
-        version: Of nvidia-pytriton.
+        libraries: The folder of the wheel's own libraries.
+        version: Version of nvidia-pytriton.
     """
 
     python: str
@@ -79,12 +79,12 @@ class TritonInstall:
         return self.folder / "bin" / "tritonserver"
 
     def write_backends(self, site: Site, *, searched: str) -> Path:
-        """Put the Python backend and the stub side by side in a start's folder, and return the ``backends`` folder.
+        """Link the Python backend and the stub into a folder of the start, and return the ``backends`` folder.
 
         Args:
-            site: Where the server lives.
-            searched: Its ``PYTHONPATH``. The stub, unlike ``python``, does not look at it, so it is put on the models'
-                ``sys.path`` by the first module that the stub imports.
+            site: Place of the start.
+            searched: Its ``PYTHONPATH``. The stub ignores it, unlike ``python``. So the first module that the stub
+                imports adds it to the models' ``sys.path``.
         """
         backend = site.folder / "backends" / "python"
         backend.mkdir(parents=True)
@@ -99,10 +99,10 @@ class TritonInstall:
         return backend.parent
 
     def link_library(self, site: Site) -> Path:
-        """Link libpython into a folder of its own in a start's folder, and return that.
+        """Link libpython into a folder of its own in the start's folder, and return that.
 
-        libpython's own folder is often one of the system, whose other libraries would then come before those that the
-        models' packages bring, such as torch's cuDNN.
+        libpython's own folder is often one of the system. Its other libraries would then precede those of the models'
+        packages, such as torch's cuDNN.
         """
         folder = site.folder / "libpython"
         folder.mkdir(parents=True)
@@ -110,14 +110,14 @@ class TritonInstall:
         return folder
 
     def environment(self, variables: Mapping[str, str], library: Path) -> dict[str, str]:
-        """Variables with which the stub finds its interpreter's library and packages, on top of others.
+        """Variables that let the stub find its interpreter's library and packages, on top of others.
 
-        The stub takes the packages of the ``python3`` that is first on the ``PATH``; its libpython must be of the same
-        build, so where several are installed that folder comes first.
+        The stub takes the packages of the first ``python3`` on the ``PATH``. Its libpython must be of the same build,
+        so that folder comes first if several are installed.
 
         Args:
-            variables: All that the server gets, the inherited ones too.
-            library: The folder where libpython is.
+            variables: All variables of the server, including inherited ones.
+            library: The folder of libpython.
         """
         libraries = (library, self.libraries, variables.get("LD_LIBRARY_PATH", ""))
         return {
@@ -139,15 +139,15 @@ with open(__file__, encoding="utf-8") as _file:
 
 @lru_cache
 def find_triton(python: str) -> TritonInstall:
-    """Find an interpreter's Triton; asked once for each interpreter.
+    """Find an interpreter's Triton; cached for each interpreter.
 
     Args:
         python: The interpreter, an absolute path.
 
     Raises:
-        ServerFailed: It has no nvidia-pytriton, or one that would not work with it; says what helps.
+        ServerFailed: The interpreter has no nvidia-pytriton, or one that does not work with it; the text has a remedy.
     """
-    facts = ask_interpreter(python, _FACTS, os.environ, Path.cwd(), what="for its Triton")
+    facts = query_interpreter(python, _FACTS, os.environ, Path.cwd(), what="its Triton")
     version = facts["version"]
     if not facts["pytriton"]:
         raise ServerFailed(
@@ -168,7 +168,7 @@ def find_triton(python: str) -> TritonInstall:
     if version not in stubs:
         raise ServerFailed(
             f"Triton's Python backend was not built for Python {version}",
-            found=f"it is there for {', '.join(stubs)}" if stubs else "it is there for no version",
+            found=f"the backend exists for {', '.join(stubs)}" if stubs else "the backend exists for no version",
             looked=[python, str(folder / "python_backend_stubs")],
             remedies=["name an interpreter of one of these versions that has nvidia-pytriton: python=..."],
         )
@@ -187,9 +187,9 @@ def find_triton(python: str) -> TritonInstall:
 
 
 def _check_stub(install: TritonInstall) -> None:
-    """Run the stub for nothing: where it does not find its libraries, Triton's start does not fail, it hangs.
+    """Try the stub: if it does not find its libraries, Triton's start does not fail, but hangs.
 
-    It complains of the missing arguments if it can be run, but that is not our trouble.
+    A working stub complains about missing arguments, which is fine.
     """
     try:
         done = subprocess.run(
@@ -219,7 +219,7 @@ def _check_stub(install: TritonInstall) -> None:
 
 
 def _check_numpy(python: str, version: str | None) -> None:
-    """The backend reads arrays as numpy 1 lays them out: with 2, outputs are empty, and the status is 200."""
+    """Check for numpy 1, whose layout of arrays the backend reads: with 2, outputs are empty, and the status is 200."""
     if version is not None and version.partition(".")[0] in {"0", "1"}:
         return
     raise ServerFailed(
@@ -231,7 +231,7 @@ def _check_numpy(python: str, version: str | None) -> None:
 
 
 def _programs(python: str, facts: Mapping[str, Any]) -> Path:
-    """The folder of the interpreter, where its ``python3`` must be it."""
+    """The folder of the interpreter, in which ``python3`` must be the interpreter itself."""
     executable = Path(facts["executable"])
     named = executable.parent / "python3"
     if named.exists() and named.resolve() == executable.resolve():
@@ -253,9 +253,11 @@ def _library(python: str, facts: Mapping[str, Any]) -> Path:
     for place in dict.fromkeys(places):
         if (place / name).is_file():
             return place / name
-    built = "it was built without --enable-shared" if not facts["shared"] else "its library is not installed"
+    built = (
+        "the interpreter was built without --enable-shared" if not facts["shared"] else "its library is not installed"
+    )
     raise ServerFailed(
-        f"Triton's Python backend needs {name}, and the interpreter has none",
+        f"Triton's Python backend needs {name}, but the interpreter does not have it",
         found=built,
         looked=[python, *dict.fromkeys(str(place / name) for place in places)],
         remedies=[

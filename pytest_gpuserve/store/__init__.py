@@ -11,10 +11,10 @@ from pathlib import Path
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file in one step: a reader, another writer or a crash sees the old file or the new one, whole.
 
-    Folders above it are made. Of several writers at once, the last one's file stays.
+    Folders above it are made. If several processes write at once, the last one's file stays.
 
     Raises:
-        OSError: It cannot be written; the old file is as it was.
+        OSError: The file cannot be written; the old file is unchanged.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

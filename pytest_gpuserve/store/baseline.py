@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.window import Session
 
 SUMMARY_TOLERANCE = 0.001
-"""A summary further than this from its samples was edited by hand, or the samples were."""
+"""Largest relative difference of a summary from its samples; beyond it, one of them was edited by hand."""
 
 
 class _BaselineFile(msgspec.Struct, forbid_unknown_fields=True):
@@ -75,12 +75,12 @@ def _parse(data: bytes, path: Path) -> dict[str, Stored]:
 
 
 def write(path: Path, entries: Mapping[str, Entry]) -> None:
-    """Write a baseline file in one step: a reader, or a crash, sees the old file or the new one, whole.
+    """Write a baseline file atomically: a reader, or a crash, sees the old file or the new one, whole.
 
-    A file without entries is removed. What could not be read again is never written.
+    A file without entries is removed. Entries that could not be read again are never written.
 
     Raises:
-        BaselineUnusable: It cannot be written; the old file is as it was.
+        BaselineUnusable: The file cannot be written; the old file is unchanged.
     """
     try:
         data = render(entries).encode()
@@ -115,7 +115,7 @@ def render(entries: Mapping[str, Entry]) -> str:
 
 
 def summarise(sessions: Sequence[Session]) -> dict[str, float]:
-    """The metrics of average sessions, to four digits; those that are not known are left out."""
+    """Metrics of average sessions, to four digits, without unknown ones."""
     values = {}
     for name, metric in METRICS.items():
         with suppress(NotMeasured):
@@ -150,7 +150,7 @@ def _decode(path: Path, data: bytes, kind: Any, where: str) -> Any:  # noqa: ANN
             f"baseline file {path} is not usable at {place}", found=reason, remedies=ways_to_restore(path)
         ) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as problem:
-        # Only of the whole file do we know where the byte stands that msgspec names.
+        # Only in the whole file is the position of msgspec's byte known.
         byte = re.search(r"\(byte (\d+)\)", str(problem)) if not where else None
         line = f", line {data[: int(byte[1])].count(10) + 1}" if byte else ""
         raise BaselineUnusable(

@@ -23,34 +23,34 @@ if TYPE_CHECKING:
 
 
 LONGEST_WAIT_SECONDS: Final = 120.0
-"""Beyond all that a few other workers can take to write their files, each well within a second."""
+"""Longest wait for other workers, each of which writes its file well within a second."""
 
 Decide = Callable[[Mapping[str, Stored]], Mapping[str, Entry | None]]
-"""From the entries that a file has by now to those that change; None removes one."""
+"""Function from the present entries of a file to those that change; None removes one."""
 
 
 def change(path: Path, decide: Decide) -> dict[str, Stored]:
-    """Change a baseline file as it is by then, and return its entries as they are read back.
+    """Change a baseline file from its present entries, and return its entries as they are read back.
 
     Raises:
-        BaselineUnusable: It cannot be read or written; it is as it was.
+        BaselineUnusable: The file cannot be read or written; it is unchanged.
     """
     with alone(path):
         there = read(path)
         entries = {**{key: stored.entry for key, stored in there.items()}, **decide(there)}
         write(path, {key: entry for key, entry in entries.items() if entry is not None})
-        # Read back what was written, checks and all: a file that we could not read tomorrow must fail today.
+        # Read back with all checks: a file that could not be read tomorrow must fail today.
         return read(path)
 
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Change baselines while no other process changes any: another worker may record beside it.
+    """Change baselines while no other process changes any, because another worker may record too.
 
-    One lock for all baselines of the machine: a change takes a moment, and no lock files are left in projects.
+    One lock serves all baselines of the machine, because a change is short, and no lock files stay in projects.
 
     Raises:
-        BaselineUnusable: Others were at it for too long.
+        BaselineUnusable: Other processes held the lock for too long.
     """
     lock = DeviceLock("baselines", command="writes baselines")
     try:
@@ -71,8 +71,8 @@ class Stock:
     """The baselines in a folder.
 
     Args:
-        newest: When the newest session of all was measured, ISO 8601 in UTC; empty where there is none.
-        commit: Of the entry that it is in; None where that has none.
+        newest: Time of the newest session of all, ISO 8601 in UTC; may be empty.
+        commit: Commit of its entry; None if the entry has none.
         unreadable: Number of files that could not be read.
     """
 
@@ -92,7 +92,7 @@ class Stock:
         return text
 
 
-# Fields that are not named here are passed over, which is quick.
+# Fields that are not named here are skipped, which is fast.
 class _Session(msgspec.Struct):
     at: Moment
 
@@ -108,27 +108,27 @@ class _FileOutline(msgspec.Struct):
 
 
 def _outline(data: bytes) -> dict[str, _Entry]:
-    """The entries of a baseline file; none of a file of another kind, which has no summary. Raises msgspec's errors."""
+    """The entries of a baseline file; empty for a file of another kind, without a summary. Raises msgspec's errors."""
     outline = msgspec.json.decode(data, type=_FileOutline)
     return msgspec.json.decode(outline.entries, type=dict[str, _Entry]) if bytes(outline.summary) else {}
 
 
 def same_recording(data: bytes, key: str) -> Callable[[bytes], bool]:
-    """Make what tells whether another version of a baseline file has an entry as this version has it.
+    """Make a function that tells whether another version of a baseline file has the same recording of an entry.
 
-    An entry is the same while its sessions began at the same times. How they are written, and what else an entry says,
-    may change: a file that is rewritten for another schema brings no recording.
+    A recording is the same if its sessions began at the same times. Their form, and the rest of an entry, may change: a
+    file that is rewritten for another schema has the same recordings.
 
     Args:
         data: The bytes of the file.
-        key: Names the entry, which the file has.
+        key: Key of the entry, which the file has.
     """
     now = _began(data, key)
     return lambda other: bool(now) and _began(other, key) == now
 
 
 def _began(data: bytes, key: str) -> list[str]:
-    """When the sessions of an entry began; empty where the file cannot be read, or has no such entry."""
+    """Begin of each session of an entry; empty if the file cannot be read, or lacks the entry."""
     try:
         entry = _outline(data).get(key)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -137,7 +137,7 @@ def _began(data: bytes, key: str) -> list[str]:
 
 
 def stock_of(folder: Path) -> Stock:
-    """Count the baselines in ``baselines/<device>``, which may not exist; files of another kind are none."""
+    """Count the baselines in ``baselines/<device>``, which may not exist; files of another kind do not count."""
     entries = unreadable = 0
     newest, commit = "", None
     for path in sorted(folder.rglob("*.json")):

@@ -1,9 +1,9 @@
-"""Rounds kept between runs, so that a re-run goes on where the last one ended instead of trying its luck again.
+"""Rounds that are kept between runs, so that a re-run continues the last one instead of trying its luck again.
 
 One folder holds one JSON file for each pair of builds and test, ``SUBJECT-PAIR.json``: its rounds, and for each metric
-its tolerance, looks and decision. The levels that earlier looks spent stay spent. Both names are hashes; the file says
-in full what it is of. Runs at the same time may lose each other's rounds (the last writer's file stays), but never mix
-them. Removing the folder forgets everything and harms nothing else.
+its tolerance, looks and decision. The levels of earlier looks stay spent. Both names are hashes; the file contains the
+full texts. Concurrent runs may lose each other's rounds (the last writer's file stays), but never mix them. The folder
+may be removed at any time, which only forgets the rounds.
 """
 
 from __future__ import annotations
@@ -30,10 +30,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DAYS: Final = 30
-"""How long a file is used: longer than a pull request waits for its repair, shorter than a machine stays the same."""
+"""Age up to which a file is used: longer than the repair of a pull request takes, shorter than a machine stays the
+same."""
 
 MOST_FILES: Final = 20
-"""Pairs of one test that are kept: enough for the 20 degrees of freedom at which a learned prior is capped."""
+"""Number of pairs of one test that are kept: enough for the 20 degrees of freedom at which a learned prior is
+capped."""
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,10 @@ class Subject:
     """A workload on a device: rounds of one can teach the prior of another.
 
     Args:
-        label: Which of the test's loads.
+        label: Label of the load within its test.
         host: Pseudonym of the machine.
-        device: With what must match of it.
-        workload: The words that must be equal.
+        device: The device with the facts that must match.
+        workload: The texts that must be equal.
     """
 
     nodeid: str
@@ -56,12 +58,12 @@ class Subject:
 
 @dataclass(frozen=True)
 class Pair:
-    """One pair of builds on one subject; rounds belong together only if all of it is equal.
+    """A pair of builds on one subject; rounds belong together only if all fields are equal.
 
     Args:
         base: Identity of the base: the hash of its code and its interpreter.
         candidate: The hash of the candidate's content, uncommitted changes included.
-        software: Versions that both run with.
+        software: Versions that both use.
     """
 
     subject: Subject
@@ -72,13 +74,13 @@ class Pair:
 
 @dataclass(frozen=True)
 class KeptMetric:
-    """One metric of a pair.
+    """A metric of a pair.
 
     Args:
-        tolerance: The tolerance that it was compared with.
-        looks: The looks that were taken, by their places in `LOOKS`, in order, each once.
-        decision: Its verdict, where the last of them decided it.
-        differences: For each round its block differences of log cost, from which priors are learned.
+        tolerance: The tolerance of the comparison.
+        looks: Taken looks, as indices of `LOOKS`, in order.
+        decision: Its verdict, if the last look decided it.
+        differences: Block differences of log cost of each round, from which priors are learned.
 
     Raises:
         ValueError: Looks do not rise, a decision has no look, or a round has no difference.
@@ -91,7 +93,7 @@ class KeptMetric:
 
     def __post_init__(self) -> None:
         if list(self.looks) != sorted(set(self.looks)):
-            raise ValueError(f"looks are taken in order and once each, not {self.looks}")
+            raise ValueError(f"looks must be in order, each once, not {self.looks}")
         if self.decision is not None and not self.looks:
             raise ValueError("a decision without a look")
         for differences in self.differences:
@@ -100,13 +102,13 @@ class KeptMetric:
 
 @dataclass(frozen=True)
 class KeptRounds:
-    """The rounds of a pair as far as they have come, oldest first.
+    """The rounds of a pair so far, oldest first.
 
     Args:
-        at: When they were last saved, ISO 8601 in UTC.
+        at: Time of the last save, ISO 8601 in UTC.
 
     Raises:
-        ValueError: A look rests on more rounds than there are, or a round has problems: only sound ones are kept.
+        ValueError: A look rests on more rounds than are kept, or a round has problems: only sound ones are kept.
     """
 
     pair: Pair
@@ -117,23 +119,23 @@ class KeptRounds:
 
     def __post_init__(self) -> None:
         if any(LOOKS[look][0] > len(self.rounds) for metric in self.metrics.values() for look in metric.looks):
-            raise ValueError("a look rests on more rounds than there are")
+            raise ValueError("a look rests on more rounds than are kept")
         if any(measured.problems for measured in self.rounds):
             raise ValueError("a round with problems is not kept")
 
 
 class _Past(msgspec.Struct):
-    # What a prior needs: the rounds, nearly all of a file, are passed over.
+    # Fields for a prior: the rounds, nearly all of a file, are skipped.
     pair: Pair
     metrics: dict[str, KeptMetric]
 
 
 class KeptFolder:
-    """The folder of kept rounds, made when something is first saved.
+    """The folder of kept rounds, made at the first save.
 
     Args:
-        folder: Where it is.
-        note: Hears what could not be read or written, a line each.
+        folder: Path of the folder.
+        note: Called with each file that could not be read or written, a line each.
         now: Seconds since the epoch, by the clock of the files.
     """
 
@@ -143,7 +145,7 @@ class KeptFolder:
         self._now = now
 
     def load(self, pair: Pair) -> KeptRounds | None:
-        """The kept rounds of a pair; None if there are none.
+        """The kept rounds of a pair; None without any.
 
         A file that cannot be decoded is put aside, with a note, so that the comparison begins anew.
         """
@@ -159,7 +161,7 @@ class KeptFolder:
             return None
         if kept.pair == pair:
             return kept
-        self._put_aside(path, "it is of another comparison")
+        self._put_aside(path, "the file belongs to another comparison")
         return None
 
     def _put_aside(self, path: Path, found: str) -> None:
@@ -169,7 +171,7 @@ class KeptFolder:
         self._note(f"{path} cannot be used ({found}) and is now {aside.name}, so this comparison begins anew")
 
     def save(self, pair: Pair, rounds: Sequence[Round], metrics: Mapping[str, KeptMetric]) -> None:
-        """Keep the rounds of a pair as they are now, and remove what is too old or too much.
+        """Keep the present rounds of a pair, and remove old and surplus files.
 
         A folder that cannot be written is noted; the run goes on, but the next one begins anew.
         """
@@ -192,7 +194,7 @@ class KeptFolder:
         """
         found: dict[str, list[list[RoundPoint]]] = {}
         for path in self._of(pair.subject):
-            # A file that cannot be decoded teaches nothing; `load` notes it where it counts.
+            # A file that cannot be decoded is ignored; `load` notes it if it matters.
             with suppress(OSError, msgspec.MsgspecError, RecursionError):
                 past = msgspec.json.decode(path.read_bytes(), type=_Past)
                 if past.pair != pair and past.pair.subject == pair.subject and not self._is_old(path):

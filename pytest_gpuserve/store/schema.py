@@ -1,12 +1,12 @@
-"""What a baseline file holds.
+"""Content of a baseline file.
 
 Schema history (an older file names the way to this one, a newer one asks for a newer pytest-gpuserve):
 
 1. First: per test the workload, and sessions of server starts with every window and its latency histogram.
-2. Sessions have yardsticks, by which a number is known to be of a machine as fast as this one.
+2. Sessions have yardsticks, which tell whether a number comes from a machine as fast as this one.
 3. Entries have no anchors.
 4. Sessions on a GPU have one reading of the host, and no yardstick.
-5. A start is one line: its totals, and its times at seven ranks. Host, device and software are said once an entry.
+5. A start is one line: its totals, and its times at seven ranks. Host, device and software are stored once an entry.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 Positive = Annotated[float, msgspec.Meta(gt=0, lt=1e12)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
 Value = Annotated[float, msgspec.Meta(gt=0, lt=1e15)]
-"""Of a metric in its unit; the memory of eight GPUs in bytes is more than ``Positive`` may be."""
+"""Value of a metric in its unit; the memory of eight GPUs in bytes may exceed ``Positive``."""
 
 Moment = Annotated[
     str, msgspec.Meta(pattern=r"^[0-9]{4}-[01][0-9]-[0-3][0-9]T[0-2][0-9]:[0-5][0-9]:[0-5][0-9]\+00:00\Z")
@@ -39,7 +39,7 @@ Hash = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{7,64}\Z")]
 
 
 def rounded(value: float) -> float:
-    """A number to six digits: finer than any clock's meaning here, and short in diffs."""
+    """A number to six digits: finer than any clock's precision, and short in diffs."""
     return float(f"{value:.6g}")
 
 
@@ -50,13 +50,13 @@ class FileHead(msgspec.Struct):
 
 
 class StartRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A ``Start``, whose windows are added up; what is not known, or is nothing, is left out.
+    """A ``Start`` with its windows added up; unknown and empty values are left out.
 
     Args:
-        latency: As ``Histogram.to_text`` writes it, at the ranks that `Histogram.thinned` keeps.
+        latency: Result of ``Histogram.to_text``, at the ranks that `Histogram.thinned` keeps.
         stages: Seconds and count of each.
         gpus: The fields of a ``GpuUse``.
-        ttft: With the fields up to ``usage_tokens``, a ``Streams``; the times as ``latency``.
+        ttft: Together with the fields up to ``usage_tokens`` a ``Streams``; times as for ``latency``.
     """
 
     seconds: Positive
@@ -83,7 +83,7 @@ def start_record(start: Start) -> StartRecord:
     """Turn a start into its record.
 
     Raises:
-        ValueError: It has no windows.
+        ValueError: The start has no windows.
     """
     total = Window.total(start.windows)
     streams = total.streams or Streams()
@@ -128,7 +128,7 @@ def start_of(record: StartRecord, settings: Mapping[str, ServerSetting], path: s
     try:
         gpus = GpuUse(**record.gpus) if record.gpus else None
     except TypeError:
-        raise ValueError(f"{path}.gpus names something else than {', '.join(asdict(GpuUse()))}") from None
+        raise ValueError(f"{path}.gpus has an unknown field besides {', '.join(asdict(GpuUse()))}") from None
     streams = Streams(ttft, itl, tpot, record.tokens, record.with_usage, record.usage_tokens)
     window = Window(
         seconds=record.seconds,
@@ -156,7 +156,7 @@ def _times_of(record: StartRecord, field: str, path: str) -> Histogram:
 
 
 class HostRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The machine, without its name: baseline files are public. What is unknown of the last two is left out."""
+    """The machine without its name, because baseline files are public. Unknown values of the last two are left out."""
 
     id: Annotated[str, msgspec.Meta(min_length=1)]
     cpu: str
@@ -169,9 +169,9 @@ class HostRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 
 
 class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The device; what a CPU has not, or is unknown, is left out.
+    """The device; values that a CPU does not have, and unknown ones, are left out.
 
-    The meaning of each field, and of a difference in it, is in `device.rules`.
+    For the meaning of each field, and of a difference in it, see `device.rules`.
     """
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
@@ -196,12 +196,12 @@ class DeviceRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit
 
 
 class SessionRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A ``Session``: what a verdict needs of it.
+    """The part of a ``Session`` that verdicts need.
 
     Args:
         occasion: Begin of the run of pytest that measured it, which its other sessions share.
-        at: When it began. An entry whose sessions began then is the same recording, however it is written.
-        host_reading: How fast the host was: the log of the seconds of fixed work; left out where nobody has looked.
+        at: Begin of the session. An entry with the same begins is the same recording, in any form.
+        host_reading: Speed of the host: log of the seconds of fixed work; left out if it was not read.
     """
 
     occasion: Moment
@@ -214,14 +214,14 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     """The baseline of one load of one test.
 
     Args:
-        workload: What a run must have in common with it.
-        information: Good to know, but free to change.
-        host: The machine of all its sessions, as the last one found it; so are the next two.
-        settings: How the server was really set up; left out where it does not tell.
-        sessions: What was measured, oldest first.
-        commit: The commit that was measured; left out outside of git, or where its files were changed.
-        content: The `Revision.content` that was measured, and which sessions of one entry share.
-        reason: Why it was loosened, if it was.
+        workload: Facts that a run must have in common with it.
+        information: Useful facts that may change.
+        host: The machine of all its sessions, as the last one found it; likewise the next two fields.
+        settings: Actual settings of the server; left out if it does not report them.
+        sessions: Measurements, oldest first.
+        commit: The measured commit; left out outside git, or with uncommitted changes of its files.
+        content: The measured `Revision.content`, which all sessions of an entry share.
+        reason: Reason of a loosening, if any.
     """
 
     workload: dict[str, str]
@@ -237,7 +237,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
 
 
 Summary = dict[str, dict[str, Value]]
-"""For each entry the metrics' values, for the reader of a diff; checked against the samples when read."""
+"""Values of the metrics of each entry, for readers of a diff; checked against the samples when read."""
 
 
 def session_record(session: Session, occasion: str) -> SessionRecord:
@@ -245,7 +245,7 @@ def session_record(session: Session, occasion: str) -> SessionRecord:
 
     Args:
         session: The measured session.
-        occasion: When the run of pytest began that measured it.
+        occasion: Begin of the run of pytest that measured it.
     """
     return SessionRecord(
         occasion=occasion,

@@ -1,4 +1,4 @@
-"""Upper bounds of the throughput: by the GPU's peak rate, and by the time for which a batch waits."""
+"""Upper bounds of the throughput: from the GPU's peak rate, and from the wait of a batch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ GIGA_MACS: Final = 4.4548
 """Multiply-adds of ConvNeXt-tiny with two labels for one picture of 224 x 224, in 1e9."""
 
 PUBLISHED_GIGA_MACS: Final = 4.45
-"""The same as published, where it is called GFLOPS: thop counts a multiply-add as one."""
+"""The published value, called GFLOPS there, because thop counts a multiply-add as one."""
 
 PUBLISHED_TFLOPS: Final = {"fp32": 8.1, "fp16": 65.1}
-"""A T4's peak rates as the published results were computed with; 65.1 is a slip for 65."""
+"""A T4's peak rates in the published computation; 65.1 is a slip for 65."""
 
 FLOPS_PER_MAC: Final = 2
 """A multiply-add is a multiplication and an addition; peak rates count both."""
@@ -34,12 +34,12 @@ PEAK_TFLOPS: Final[Mapping[str, Mapping[str, float]]] = {
 
 
 def peak_tflops(product: str, precision: str, *, mig_profile: str | None = None) -> float | None:
-    """The peak rate of a GPU; None where it is not known, as of a part of one or of a precision without units."""
+    """The peak rate of a GPU; None if unknown, as for a part of one or for a precision without units."""
     return None if mig_profile else PEAK_TFLOPS.get(product, {}).get(precision)
 
 
 def ceiling_per_second(peak_tflops: float, giga_macs: float) -> float:
-    """Pictures a second that a GPU could do if its units did nothing else and never waited.
+    """Pictures a second of a GPU whose units do nothing else and never wait.
 
     Peak rate by operations of one picture (Williams and others, "Roofline", CACM 52, 2009: its flat roof).
 
@@ -51,13 +51,13 @@ def ceiling_per_second(peak_tflops: float, giga_macs: float) -> float:
 
 
 def ceiling_as_published(peak_tflops: float, giga_macs: float) -> float:
-    """The published figure, which is twice the right one: multiply-adds taken for operations.
+    """The published figure, twice the right one, because it takes multiply-adds for operations.
 
-    Printed are 1820 and 14 640 pictures a second. They come from the time of one picture cut to three digits, and the
-    result cut to tens.
+    The document prints 1820 and 14 640 pictures a second. These come from the time of one picture cut to three digits,
+    and the result cut to tens.
 
     Args:
-        peak_tflops: As in `PUBLISHED_TFLOPS`.
+        peak_tflops: One of `PUBLISHED_TFLOPS`.
         giga_macs: Multiply-adds of one picture, in 1e9.
     """
     seconds = giga_macs * 1e9 / (peak_tflops * 1e12)
@@ -66,21 +66,21 @@ def ceiling_as_published(peak_tflops: float, giga_macs: float) -> float:
 
 
 def ceiling_of_timeout(users: int, batch_timeout_seconds: float) -> float:
-    """Requests a second of one worker whose batches are never full, from users that wait for their answers.
+    """Requests a second of one worker whose batches are never full, for users who wait for their answers.
 
-    LitServe's worker collects a batch for the whole timeout, from when it is free and not from a first request on. So
-    it makes 1/timeout batches a second at most, and none has two requests of one user. Of several workers, each with a
-    time of its own, this is no bound: a request goes to one that may be about to close its batch.
+    LitServe's worker collects a batch for the whole timeout, beginning when it is free instead of at a first request.
+    So it makes at most 1/timeout batches a second, and no batch has two requests of one user. The bound does not hold
+    for several workers, each with its own cycle: a request may go to a worker that is about to close its batch.
 
     Args:
-        users: Requests in flight, less than fill a batch.
-        batch_timeout_seconds: How long the worker collects.
+        users: Requests in flight, fewer than a batch has.
+        batch_timeout_seconds: Time for which the worker collects.
     """
     return users / batch_timeout_seconds
 
 
 def efficiency(api_per_second: Iterable[float], model_per_second: Iterable[float]) -> float:
-    """The best throughput of the server over its concurrencies, as a share of the model's best over its batch sizes.
+    """The server's best throughput over its concurrencies, as a share of the model's best over its batch sizes.
 
     Raises:
         ValueError: One of the two was not measured.

@@ -1,4 +1,4 @@
-"""What both test files of this suite share."""
+"""Fixtures of both test files of this suite."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def size(device: Device) -> str:
-    """Size of the model, which a CPU has to be spared."""
+    """Size of the model: a small one for a CPU."""
     return "tiny" if device.is_gpu else "small"
 
 
 @pytest.fixture(scope="session")
 def accelerator(device: Device) -> str:
-    """Where the model runs."""
+    """Device of the model."""
     return "cuda" if device.is_gpu else "cpu"
 
 
 @pytest.fixture(scope="session")
 def folder(artifacts: Path) -> Path:
-    """Where this suite leaves tables and charts."""
+    """Folder of this suite's tables and charts."""
     return artifacts / "catdog"
 
 

@@ -1,8 +1,8 @@
-"""The published experiments: what their text states, and what their code did.
+"""The published experiments: their text, and their code.
 
-Seven runs over six concurrencies each, on a T4 of a g4dn.xlarge (4 vCPUs). Text and code differ: "float16" is
-``torch.bfloat16``; 4096 is 4026; the first server batches nothing, though the text gives it 4096 and 0.01; "workers 0"
-is one worker. ``as_published`` is what was measured, ``as_stated`` what the numbers are said to be of.
+They are seven runs over six concurrencies each, on a T4 of a g4dn.xlarge (4 vCPUs). Text and code differ. "float16" is
+``torch.bfloat16``. 4096 is 4026. The first server does not batch, although the text gives it 4096 and 0.01. "workers 0"
+is one worker. ``as_published`` are the measured settings, ``as_stated`` those of the text.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ CONCURRENCIES: Final = (1, 8, 32, 64, 128, 256)
 
 @dataclass(frozen=True)
 class Settings:
-    """How a server is set up.
+    """Settings of a server.
 
     Args:
-        precision: As its ``--precision``.
-        max_batch_size: Most requests in a batch; 1 batches nothing.
+        precision: Value of ``--precision``.
+        max_batch_size: Most requests in a batch; 1 disables batching.
         batch_timeout: Seconds for which a free worker that has a request waits for more.
         workers: Processes with a model of their own.
     """
@@ -35,22 +35,22 @@ class Settings:
 
     @property
     def batches(self) -> bool:
-        """Whether requests are put together at all."""
+        """Whether requests are batched."""
         return self.max_batch_size > 1
 
     def arguments(self) -> dict[str, str | int | float]:
-        """The same as arguments of the app."""
+        """Arguments of the app for these settings."""
         return {
             "precision": self.precision,
             "max_batch_size": self.max_batch_size,
             "batch_timeout": self.batch_timeout,
             "workers_per_device": self.workers,
-            # The published code asked no GPU whether it can do bf16.
+            # The published code did not check whether the GPU has units for bf16.
             **({"allow_emulated": True} if self.precision == "bf16" else {}),
         }
 
     def read_back(self) -> dict[str, str]:
-        """What LitServe has to say of a server with these settings."""
+        """LitServe's own report of these settings."""
         return {
             "max_batch_size": str(self.max_batch_size),
             "batch_timeout": f"{self.batch_timeout:g}",
@@ -64,21 +64,21 @@ VARIANTS: Final = {
     "batch_fullp": Settings("fp32", 4026, 0.01, 4),
     "batch_halfp": Settings("bf16", 4026, 0.01, 4),
 }
-"""The four published server files (``server_NAME.py``) by what their code says."""
+"""The four published server files (``server_NAME.py``) by the settings in their code."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """One published run.
+    """A published run.
 
     Args:
         name: Short name; the first experiment was run twice.
         number: Its number in the document.
-        run: Which of its runs.
+        run: Number of the run.
         variant: Its server, a key of `VARIANTS`.
-        requests: Requests in all at each concurrency. As many as users are a single wave.
-        as_published: What ran.
-        as_stated: What the text says that ran.
+        requests: Total requests at each concurrency. As many as users are a single wave.
+        as_published: Settings of the code.
+        as_stated: Settings of the text.
     """
 
     name: str

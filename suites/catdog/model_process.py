@@ -1,4 +1,4 @@
-"""The model by itself, in a process of its own: what the model-only benchmark times."""
+"""The model by itself, in a process of its own, for the model-only benchmark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 APP: Final = Path(__file__).parent / "apps" / "catdog_model_only.py"
 
 END_SECONDS: Final = 20.0
-"""A process whose input has ended ends; one that takes longer is killed."""
+"""Time after the end of its input in which the process has to end; then it is killed."""
 
 
 class ModelProcess:
@@ -31,11 +31,11 @@ class ModelProcess:
         self._answers = answers
 
     def prepare(self, pictures: int) -> None:
-        """Put a batch of random pictures on the device."""
+        """Create a batch of random pictures on the device."""
         self._say(f"batch {pictures}")
 
     def run(self) -> None:
-        """Send it through the model and wait for the device; some 0.1 ms of the time are the way there and back."""
+        """Run the batch and wait for the device; some 0.1 ms of the time are the way there and back."""
         self._say("run")
 
     def _say(self, line: str) -> None:
@@ -52,7 +52,7 @@ def model_process(environment: Mapping[str, str], **arguments: str) -> Iterator[
 
     Args:
         environment: Variables on top of this process's.
-        **arguments: Its command line: ``size="tiny"`` becomes ``--size=tiny``.
+        **arguments: Its command line options: ``size="tiny"`` becomes ``--size=tiny``.
     """
     flags = [f"--{name}={value}" for name, value in arguments.items()]
     process = subprocess.Popen(

@@ -1,4 +1,4 @@
-"""What is sent, and the right answers, computed in-process by the model that the servers of this suite serve."""
+"""Requests, and their right answers, computed in-process by the model that the servers of this suite serve."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 PICTURES: Final = tuple(Path(__file__).parent / "pictures" / f"{number}.jpg" for number in range(4))
-"""Four JPEGs of 274 x 275 pixels and 10 560 bytes, as the published one. That was always the same: a server that gives
-an answer to the wrong request of a batch would not be found out."""
+"""Four JPEGs of 274 x 275 pixels and 10 560 bytes, like the published one. With a single picture, as published, an
+answer to the wrong request of a batch would not be noticed."""
 
 BODY_BYTES: Final = 14_093
 """Length of a request's body, as published: 14 080 characters of base64, and the JSON around them."""
 
 TOLERANCE: Final = {"fp32": 1e-4, "fp16": 1e-2, "bf16": 1e-2}
-"""How far a probability may be from that of the model in fp32 on the CPU."""
+"""Largest difference of a probability from that of the model in fp32 on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -30,9 +30,9 @@ class Prediction:
     """The right answer to a request, as ``expect`` of a load.
 
     Args:
-        label: The likelier one.
+        label: The likelier label.
         probability: Its probability.
-        tolerance: How far off the server's may be.
+        tolerance: Largest difference of the server's probability.
     """
 
     label: str
@@ -43,7 +43,7 @@ class Prediction:
         """Compare an answer; its text may differ in its last digits.
 
         Raises:
-            AssertionError: Another label, another probability, or a reply of another form.
+            AssertionError: The label, the probability or the form of the reply is wrong.
         """
         reply = json.loads(body)
         assert reply.keys() == {"predictions"}, f"not predictions alone: {sorted(reply)}"
@@ -51,13 +51,13 @@ class Prediction:
         assert prediction.keys() == {"label", "probability"}, f"not label and probability: {sorted(prediction)}"
         assert prediction["label"] == self.label, f"{prediction['label']}, not {self.label}"
         error = abs(prediction["probability"] - self.probability)
-        # Asked this way round NaN is wrong too.
+        # In this order of the comparison NaN is wrong too.
         assert error <= self.tolerance, f"probability {prediction['probability']}, not {self.probability}"
         return True
 
 
 def request_body(picture: Path) -> bytes:
-    """The JSON that asks for one picture."""
+    """The JSON of a request for one picture."""
     return json.dumps({"image": base64.b64encode(picture.read_bytes()).decode()}).encode()
 
 
@@ -66,13 +66,13 @@ def expected_predictions(
 ) -> list[Prediction]:
     """Classify pictures one at a time, without batching or a server.
 
-    Always on the CPU and in fp32: a second process on the GPU would disturb the measurement that the answers are for.
+    Always on the CPU and in fp32, because a second process on the GPU would disturb the measurement.
 
     Args:
         pictures: JPEG files.
-        size: What the server got as ``--size``.
-        precision: What it got as ``--precision``; decides how close its answers have to be.
-        seed: What it got as ``--seed``.
+        size: Value of the server's ``--size``.
+        precision: Value of its ``--precision``; sets the tolerance of its answers.
+        seed: Value of its ``--seed``.
     """
     rows = _probabilities(tuple(pictures), size, seed)
     best = [max(range(len(row)), key=row.__getitem__) for row in rows]
@@ -82,7 +82,7 @@ def expected_predictions(
 
 @functools.cache
 def _probabilities(pictures: tuple[Path, ...], size: str, seed: int) -> list[list[float]]:
-    # torch takes seconds to import, and whoever only collects the tests needs none of it.
+    # torch takes seconds to import, and a run that only collects the tests does not need it.
     from suites.catdog.apps.catdog_model import Classifier, build_model  # noqa: PLC0415 -- as above
     from suites.catdog.apps.catdog_picture import to_pixels  # noqa: PLC0415 -- as above
 

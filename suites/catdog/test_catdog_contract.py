@@ -1,4 +1,4 @@
-"""What the LitServe app answers, in each precision: right answers, refusals, and what it says of its model."""
+"""Answers of the LitServe app, in each precision: right answers, refusals, and its report of the model."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ HALF = [pytest.param("fp16", marks=pytest.mark.gpuserve_full), pytest.param("bf1
 
 @dataclass(frozen=True)
 class Served:
-    """A server that runs.
+    """A running server.
 
     Args:
         server: Its description.
-        instance: It.
-        precision: What it was asked for.
+        instance: Its instance.
+        precision: The requested precision.
     """
 
     server: ServerHandle
@@ -40,11 +40,11 @@ class Served:
     precision: str
 
     def post(self, body: bytes) -> Target:
-        """The request with a body."""
+        """A request with this body."""
         return self.server.post("/predict", body=body, headers=JSON)
 
     def ask(self, body: bytes) -> Answer:
-        """Post a body."""
+        """Post this body."""
         return self.post(body).ask(self.instance)
 
 
@@ -52,7 +52,7 @@ class Served:
 def served(
     request: pytest.FixtureRequest, litserve_server: Callable[..., ServerHandle], size: str, accelerator: str
 ) -> Iterator[Served]:
-    """A server that waits long enough for a batch that several requests certainly meet in one."""
+    """A server with so long a wait for a batch that several requests certainly share one."""
     server = litserve_server(
         "apps/catdog_litserve.py",
         precision=request.param,
@@ -88,7 +88,7 @@ def test_answers_are_those_of_the_model(served: Served, size: str) -> None:
     ids=["empty", "number", "not base64", "no picture", "truncated", "list"],
 )
 def test_a_bad_request_is_refused(served: Served, body: bytes, status: int, told: str) -> None:
-    """A request without a picture gets an error status and a text that says what is wrong with it."""
+    """A request without a picture gets an error status and a text with the reason."""
     with pytest.raises(Refused) as refused:
         served.ask(body)
     assert refused.value.status == status
@@ -96,7 +96,7 @@ def test_a_bad_request_is_refused(served: Served, body: bytes, status: int, told
 
 
 def test_a_bad_request_does_not_fail_its_batch(served: Served, size: str) -> None:
-    """Requests that shared a batch with bad ones are answered as if these had not been there."""
+    """Requests that shared a batch with bad ones are answered as if these had been absent."""
     before = served.instance.counters()
     bodies = [request_body(PICTURES[1]), b"{}", request_body(PICTURES[2]), b'{"image": "~"}', request_body(PICTURES[3])]
     answers = send_together([served.post(body) for body in bodies], served.instance, at_once=len(bodies))
@@ -112,7 +112,7 @@ def test_a_bad_request_does_not_fail_its_batch(served: Served, size: str) -> Non
 
 
 def test_the_model_is_what_was_asked_for(served: Served, accelerator: str) -> None:
-    """The worker tells the type of its weights: the published "float16" server computed in bfloat16 unnoticed."""
+    """The worker reports the type of its weights: the published "float16" server computed in bfloat16 unnoticed."""
     settings = json.loads(served.ask(request_body(PICTURES[0])[:-1] + b', "settings": true}').body)["settings"]
     assert settings["precision"] == PRECISIONS[served.precision]
     assert settings["device"].partition(":")[0] == accelerator

@@ -1,6 +1,6 @@
-"""ConvNeXt-tiny by itself: how many pictures a second the model does without a server.
+"""ConvNeXt-tiny by itself: pictures a second of the model without a server.
 
-The published baseline is always in fp32, also beside servers in half precision; here each precision has its own.
+The published baseline is always in fp32, even for servers in half precision; here each precision has its own.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from suites.catdog.model_process import ModelProcess
 
 ROUNDS = 10
-"""Timed runs of a batch, after one that is not, as published."""
+"""Timed runs of a batch, after one without a clock, as published."""
 
 EVERYWHERE = (1, 8, 32)
-"""Batch sizes that are measured without ``--gpuserve-full``."""
+"""Measured batch sizes without ``--gpuserve-full``."""
 
 HALF = [pytest.param("fp16", marks=pytest.mark.gpuserve_full), pytest.param("bf16", marks=pytest.mark.gpuserve_full)]
 
 
 @pytest.fixture(scope="module", params=["fp32", *HALF])
 def precision(request: pytest.FixtureRequest) -> str:
-    """Of weights and activations."""
+    """Type of weights and activations."""
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def model(device: Device, accelerator: str, size: str, precision: str) -> Iterator[ModelProcess]:
-    """The model on the device, in a process that has ended when a server is measured."""
+    """The model on the device, in a process that ends before a server is measured."""
     with model_process(device.environment(), size=size, precision=precision, device=accelerator) as process:
         yield process
 
@@ -56,7 +56,7 @@ def test_model_only(
     pictures: int,
     model_rates: dict[tuple[str, int], float],
 ) -> None:
-    """Ten runs of a batch after one warm-up; the mean of pictures by seconds is kept for the server's efficiency."""
+    """Ten runs of a batch after one warm-up; the mean of pictures a second is kept for the server's efficiency."""
     model.prepare(pictures)
     benchmark.pedantic(  # type: ignore[no-untyped-call] # pytest-benchmark's own
         model.run, rounds=ROUNDS, iterations=1, warmup_rounds=1
@@ -73,7 +73,7 @@ def test_model_only(
 @pytest.mark.gpuserve_full
 @pytest.mark.parametrize("pictures", BATCH_SIZES, ids=lambda number: f"batch{number}")
 def test_model_only_as_published(device: Device, model_rates: dict[tuple[str, int], float], pictures: int) -> None:
-    """In fp32 the model by itself does what was published, within a tenth; the file has batches a second."""
+    """In fp32 the model by itself is within a tenth of the published speed; the file has batches a second."""
     printed = published(device.name, "catdog", record_kind="baseline", experiment=1, run=1, batch=pictures)
     if ("fp32", pictures) not in model_rates:
         pytest.skip(f"the model by itself was not measured at batch {pictures} in this run")

@@ -1,6 +1,7 @@
 """The published experiments with LitServe, as one matrix: precision, batch size, timeout and workers by concurrency.
 
-On a GPU the published model and loads; on the CPU one of the 42 points, with a smaller model of the same architecture.
+A GPU runs the published model and loads. The CPU runs one of the 42 points, with a smaller model of the same
+architecture.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ pytestmark = CPU_TOLERANCES
 How = Literal["as_published", "as_stated"]
 
 SECONDS = 2.0
-"""Measured time of a start on the CPU; the plugin lengthens it where a quantile needs more."""
+"""Measured time of a start on the CPU; the plugin lengthens it if a quantile needs more."""
 
 EVERYWHERE = [("2", 8)]
-"""Experiment and concurrency that are measured without ``--gpuserve-full``."""
+"""Measured experiment and concurrency without ``--gpuserve-full``."""
 
 PUBLISHED_DEVICE = "T4"
 
 STATED_ELSE = ("4", "5", "6")
-"""Experiments to run as stated too. What the text gives to the first is what the second ran with, and 4096 does as 4026
-does: no batch is ever that large."""
+"""Experiments that are also run as stated. The text's settings of the first one are those of the second, and 4096 acts
+like 4026, because no batch is that large."""
 
 POINTS = [
     pytest.param(
@@ -58,7 +59,7 @@ POINTS = [
 
 @pytest.fixture(scope="module")
 def requests_to(litserve_server: Callable[..., Any], size: str, accelerator: str) -> Callable[[Settings], Target]:
-    """What makes the load of a server with given settings: the pictures by turns, each with its right answer."""
+    """Make the load of a server with these settings: the pictures in turn, each with its right answer."""
 
     def describe(settings: Settings) -> Target:
         server = litserve_server("apps/catdog_litserve.py", size=size, accelerator=accelerator, **settings.arguments())
@@ -81,7 +82,7 @@ def requests_to(litserve_server: Callable[..., Any], size: str, accelerator: str
 
 @pytest.fixture(scope="module")
 def rows(folder: Path) -> Iterator[Sweep]:
-    """The points measured so far; the table is left among the artifacts."""
+    """The points measured so far; the table is saved among the artifacts."""
     sweep = Sweep(folder / "experiments.csv")
     yield sweep
     sweep.save("experiment", "settings", "concurrency")
@@ -89,7 +90,7 @@ def rows(folder: Path) -> Iterator[Sweep]:
 
 @pytest.fixture(scope="module")
 def efficiencies(folder: Path) -> Iterator[Sweep]:
-    """The server's best as a share of the model's best, by experiment; the table is left among the artifacts."""
+    """The server's best as a share of the model's best, by experiment; the table is saved among the artifacts."""
     sweep = Sweep(folder / "efficiency.csv")
     yield sweep
     sweep.save("experiment")
@@ -97,7 +98,7 @@ def efficiencies(folder: Path) -> Iterator[Sweep]:
 
 @pytest.fixture(scope="module")
 def users_measured(*, full_size: bool) -> tuple[int, ...]:
-    """The concurrencies of an experiment that this run measures."""
+    """Concurrencies of an experiment that this run measures."""
     return CONCURRENCIES if full_size else tuple(dict.fromkeys(users for _, users in EVERYWHERE))
 
 
@@ -114,7 +115,7 @@ def test_experiment(
     users: int,
     full_size: bool,
 ) -> None:
-    """A point is as fast, as even and as well batched as the baseline, by a server that is set up as the point says."""
+    """A point is as fast, as even and as well batched as the baseline, by a server with the point's settings."""
     experiment = EXPERIMENTS[name]
     settings: Settings = getattr(experiment, how)
     run = load(
@@ -129,13 +130,13 @@ def test_experiment(
     assert run.throughput >= baseline.throughput
     assert run.latency.p50 <= baseline.latency.p50
     if device.is_gpu and full_size:
-        # The published 256 requests say nothing of the slowest hundredth.
+        # The published 256 requests do not show the slowest hundredth.
         assert run.latency.p90 <= baseline.latency.p90
     elif device.is_gpu:
         assert run.latency.p99 <= baseline.latency.p99
     if settings.batches:
         assert run.batching_ratio >= baseline.batching_ratio
-    # Asked elsewhere it would skip a point that was gated already.
+    # Checked here, because elsewhere it would skip a point that was gated already.
     if device.name == PUBLISHED_DEVICE and how == "as_published":
         printed = published(
             device.name,
@@ -151,7 +152,7 @@ def test_experiment(
 def columns(
     run: Run, experiment: Experiment, how: How, settings: Settings, users: int
 ) -> dict[str, str | int | float | None]:
-    """What a row says of its point, and of what the server did with its time."""
+    """Columns of a row: its point, and the use of the server's time."""
     counters, summary = run.counters, run.summary
     return {
         "experiment": experiment.name,
@@ -169,9 +170,9 @@ def columns(
 
 
 def share(run: Run, settings: Settings, device: Device) -> float | None:
-    """The throughput as a share of the GPU's ceiling; None without a GPU, and where no ceiling is known.
+    """The throughput as a share of the GPU's ceiling; None without a GPU or a known ceiling.
 
-    There is none for bf16 on a GPU without units for it, such as a T4.
+    For bf16 on a GPU without units for it, such as a T4, the ceiling is unknown.
     """
     gpu = device.gpu
     peak = None if gpu is None else peak_tflops(gpu.product, settings.precision, mig_profile=gpu.mig_profile)
@@ -179,7 +180,7 @@ def share(run: Run, settings: Settings, device: Device) -> float | None:
 
 
 def check_settings(run: Run, settings: Settings) -> None:
-    """Every start used what it was asked for, by what the server itself says."""
+    """Every start used the requested settings, by the server's own report."""
     for start in (start for session in run.sessions for start in session.starts):
         used = {name: setting.used for name, setting in start.settings.items()}
         assert settings.read_back().items() <= used.items()
@@ -187,16 +188,16 @@ def check_settings(run: Run, settings: Settings) -> None:
 
 
 def check_identities(row: Mapping[str, Any], *, is_gpu: bool) -> None:
-    """What holds of every row, on any machine."""
+    """Identities of every row, on any machine."""
     assert row["errors"] == 0
     assert row["success_share"] == 1
     assert 1 <= row["batching_ratio"] <= min(row["max_batch_size"], row["concurrency"])
-    # A batch at either end of a window is counted whole, though a part of it lies outside.
+    # A batch at either end of a window is counted whole, although a part of it lies outside.
     assert 0 < row["model_share"] <= 1.1
-    # Side by side, where two servers are up, nobody looks.
+    # CPU share is not sampled side by side.
     assert row["cpu_share"] is None or 0 < row["cpu_share"] <= 1
     if is_gpu:
-        # Of an instance of a divided GPU NVML tells no utilisation, and of two servers that share one no memory.
+        # NVML reports no utilisation for a MIG instance, and no memory for two servers that share a GPU.
         assert row["gpu_utilisation"] is None or 0 < row["gpu_utilisation"] <= 1
         assert row["gpu_memory_bytes"] is None or row["gpu_memory_bytes"] > 0
     else:
@@ -215,7 +216,7 @@ def test_one_user_waits_for_a_batch_that_never_fills(
     device: Device,
     batch_timeout_seconds: float,
 ) -> None:
-    """At concurrency 1 one worker answers at most 1/timeout requests a second, however fast its model is."""
+    """At concurrency 1 one worker answers at most 1/timeout requests a second, for any speed of its model."""
     settings = replace(VARIANTS["batch_fullp_w0"], batch_timeout=batch_timeout_seconds)
     run = load(requests_to(settings), concurrency=1, seconds=None if device.is_gpu else SECONDS)
     assert run.latency.p50 <= baseline.latency.p50
@@ -227,7 +228,7 @@ def test_one_user_waits_for_a_batch_that_never_fills(
 
 @pytest.mark.gpuserve_full
 def test_longer_timeout_slows_one_user_down(rows: Sweep) -> None:
-    """With 0.05 s instead of 0.01 s of waiting one user gets fewer answers: 19.28 instead of 43.53 as published."""
+    """With a wait of 0.05 s instead of 0.01 s one user gets fewer answers: 19.28 instead of 43.53 as published."""
     short, long = rows.points({"experiment": name, "settings": "as_published", "concurrency": 1} for name in ("4", "5"))
     assert number(long["throughput"]) < number(short["throughput"])
 
@@ -248,7 +249,8 @@ def test_efficiency(
 ) -> None:
     """The server's best over its concurrencies is a share of the model's best over its batch sizes.
 
-    As published the model is always in fp32; next to it stands the share of the model in the server's own precision.
+    In the published figures the model is always in fp32; the table also has the share of the model in the server's
+    precision.
     """
     served = best_of(rows, name, users_measured)
     precision = EXPERIMENTS[name].as_published.precision
@@ -262,19 +264,19 @@ def test_efficiency(
         {"experiment": name, "precision": precision, "efficiency": shares[precision], "of_fp32": shares["fp32"]}
     )
     assert shares[precision] > 0
-    # Two shared cores may be twice as fast when the server is measured as when its model was.
+    # Two shared cores may be twice as fast for the server as they were for its model.
     if device.is_gpu:
         assert shares[precision] <= 1
 
 
 @pytest.mark.gpuserve_full
 def test_batches_and_workers_raise_the_efficiency(rows: Sweep, users_measured: tuple[int, ...]) -> None:
-    """Batches and four workers bring the server nearer to its model: from 0.313 to 0.550 as published."""
+    """Batches and four workers bring the server closer to its model: from 0.313 to 0.550 as published."""
     assert max(best_of(rows, "3", users_measured)) > max(best_of(rows, "1b", users_measured))
 
 
 def test_charts(rows: Sweep, folder: Path, model_rates: dict[tuple[str, int], float]) -> None:
-    """Each experiment is drawn in three panels: throughput beside the model's, CPU, GPU; what is absent is a gap."""
+    """Each experiment is drawn in three panels: throughput beside the model's, CPU, GPU; missing values are gaps."""
     pytest.importorskip("matplotlib")
     from suites.charts import panels  # noqa: PLC0415 -- needs matplotlib
 
@@ -307,12 +309,12 @@ def test_charts(rows: Sweep, folder: Path, model_rates: dict[tuple[str, int], fl
 
 
 def best_of(rows: Sweep, name: str, users: Iterable[int]) -> list[float]:
-    """Throughputs of an experiment; skips the test where one was not measured."""
+    """Throughputs of an experiment; skips the test if one was not measured."""
     points = rows.points({"experiment": name, "settings": "as_published", "concurrency": each} for each in users)
     return [number(point["throughput"]) for point in points]
 
 
 def number(value: object) -> float:
-    """A column's value, which is a number."""
+    """A column's numeric value."""
     assert isinstance(value, (int, float))
     return float(value)

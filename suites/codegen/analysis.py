@@ -1,7 +1,7 @@
-"""What the published analyses make of Triton's counters: pure functions over what was counted between two readings.
+"""The published analyses of Triton's counters: pure functions of the counts between two readings.
 
-Triton adds the time of a batch once for each of its requests. Shares of such times are shares of a request's latency;
-shares of the time by execution are shares of what was computed. Both are here, each by its own name.
+Triton adds the time of a batch once for each of its requests. Shares of such times are shares of a request's latency.
+Shares of the time by execution are shares of the computation. Both are here under their own names.
 """
 
 from __future__ import annotations
@@ -22,34 +22,34 @@ if TYPE_CHECKING:
 INFER = f"{PER_REQUEST}infer"
 
 TARGET_QUEUE_US = 50_000.0
-"""Of the published autoscaler: the queue time that it keeps to, in microseconds."""
+"""Queue time in microseconds that the published autoscaler keeps."""
 
 SCALING_TOLERANCE = 0.1
-"""Kubernetes' default: nearer to the target than this share, the number of replicas is left as it is."""
+"""Kubernetes' default: within this share of the target, the number of replicas does not change."""
 
 
 def mean_batch(counters: Counters) -> float:
     """Items in an execution of a model: ``nv_inference_count / nv_inference_exec_count``.
 
-    Of an ensemble it is 1, whatever its models batch: its executions are its requests.
+    For an ensemble it is always 1, because its executions are its requests.
     """
     return counters.items / counters.batches
 
 
 def share_by_request(parts: Parts, model: str) -> float:
-    """The published share: infer time of a model to that of the generating one, each summed over requests."""
+    """The published share: infer time of a model over that of the generating one, each summed over requests."""
     return parts[model].stages[INFER].seconds / parts[GENERATION].stages[INFER].seconds
 
 
 def share_by_execution(parts: Parts, model: str) -> float:
-    """Computing time of a model to that of the generating one, each execution counted once."""
+    """Computing time of a model over that of the generating one, each execution counted once."""
     return parts[model].stages[COMPUTE].seconds / parts[GENERATION].stages[COMPUTE].seconds
 
 
 def unexplained_seconds(parts: Parts) -> float:
-    """Infer time of the ensemble that is not that of its steps, for each of its requests; negative where it has less.
+    """Infer time of the ensemble minus that of its steps, for each of its requests; may be negative.
 
-    Only of a server that was at rest at both readings: a request under way is counted in some of its steps only.
+    The server must be idle at both readings, because a request in flight is counted in some of its steps only.
     """
     ensemble = parts[ENSEMBLE].stages[INFER]
     return (ensemble.seconds - math.fsum(parts[step].stages[INFER].seconds for step in STEPS)) / ensemble.count
@@ -59,21 +59,21 @@ def mean_queue_us(parts: Parts) -> float:
     """The published autoscaler's metric over the time between two readings, in microseconds.
 
     ``avg(delta(nv_inference_queue_duration_us[30s]) / (1 + delta(nv_inference_request_success[30s])))``: the mean over
-    all models, those that nothing waits for among them. The 1 keeps it finite where nothing was answered.
+    all models, including those without a queue. The 1 keeps it finite without answers.
     """
     each = [part.stages[QUEUE].seconds * 1e6 / (1 + (part.requests or 0)) for part in parts.values()]
     return math.fsum(each) / len(each)
 
 
 def wanted_replicas(replicas: int, queue_us: float, target_us: float = TARGET_QUEUE_US) -> int:
-    """How many replicas Kubernetes' horizontal pod autoscaler would ask for: ``ceil(replicas * metric / target)``.
+    """Number of replicas of Kubernetes' horizontal pod autoscaler: ``ceil(replicas * metric / target)``.
 
     Source: "Algorithm details" of its documentation.
 
     Args:
-        replicas: How many there are; one at least.
+        replicas: Present number of replicas, at least one.
         queue_us: See ``mean_queue_us``.
-        target_us: What it is to be.
+        target_us: Target of the metric.
     """
     ratio = queue_us / target_us
     return replicas if abs(ratio - 1) <= SCALING_TOLERANCE else max(1, math.ceil(replicas * ratio))

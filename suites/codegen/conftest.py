@@ -1,4 +1,4 @@
-"""The deployment that all tests of this suite ask: the published ensemble in a real Triton."""
+"""The deployment of all tests of this suite: the published ensemble in a real Triton."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def size(device: Device) -> str:
-    """Size of the model, which a CPU has to be spared."""
+    """Size of the model: a small one for a CPU."""
     return "full" if device.is_gpu else "small"
 
 
 @pytest.fixture(scope="session")
 def codegen(triton_server: Callable[..., ServerHandle], size: str) -> ServerHandle:
-    """The ensemble of three models; the size is a variable of theirs, and so a part of the workload."""
+    """The ensemble of three models; their size is a variable, and so a part of the workload."""
     needs_triton()
-    # A full model has to be drawn, and brought onto the GPU, before it answers.
+    # A full model has to be drawn, and moved to the GPU, before it answers.
     return triton_server("apps/models", env={"CODEGEN_SIZE": size}, start_timeout=180.0)
 
 

@@ -14,17 +14,17 @@ if TYPE_CHECKING:
     from suites.codegen.apps.gptj import GptJ
 
 KNOWN_TOKENS = 8
-"""How much of a full model's answer is computed here: on a CPU each of its tokens takes a tenth of a second."""
+"""Tokens of a full model's answer that are computed here: on a CPU each takes a tenth of a second."""
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What is answered to a prompt.
+    """The right answer to a prompt.
 
     Args:
         text: Prompt and answer.
         ids: Their tokens.
-        log_probs: Of each new token.
+        log_probs: Log probability of each new token.
     """
 
     text: str
@@ -34,12 +34,12 @@ class Expected:
 
 @dataclass(frozen=True)
 class RightAnswer:
-    """Says of the body of an answer, of either protocol, whether it is right: what ``expect=`` takes.
+    """Check of an answer's body, of either protocol, for ``expect=``.
 
     Args:
-        text: The text, or how it begins.
-        tokens: Of prompt and answer, at most.
-        whole: Whether the text is all of it, and the tokens are exactly as many.
+        text: The text, or its begin.
+        tokens: Most tokens of prompt and answer.
+        whole: Whether the text is complete, and the number of tokens exact.
     """
 
     text: str
@@ -47,7 +47,7 @@ class RightAnswer:
     whole: bool
 
     def __call__(self, body: bytes) -> bool:
-        """Compare; AssertionError says what is wrong."""
+        """Compare; AssertionError tells the fault."""
         tensors = decode_answer(body)
         text, tokens = tensors["OUTPUT_0"].item().decode(), int(tensors["sequence_length"].item())
         if self.whole:
@@ -59,12 +59,12 @@ class RightAnswer:
 
 
 def right_answer(output_len: int, *, size: str) -> RightAnswer:
-    """What is right of the published request for so many tokens: all of it, or of the full model how it begins."""
+    """Right answer to the published request for this number of tokens; for the full model its begin."""
     whole = size != "full" or output_len <= KNOWN_TOKENS
     known = expected(output_len=output_len if whole else KNOWN_TOKENS, size=size)
     if whole:
         return RightAnswer(known.text, len(known.ids), whole=True)
-    # Bytes at its end may be the first half of a character.
+    # The last bytes may be the first half of a character.
     return RightAnswer(known.text.rstrip("\ufffd"), len(known.ids) - KNOWN_TOKENS + output_len, whole=False)
 
 
@@ -81,7 +81,7 @@ def expected(
 ) -> Expected:
     """Generate for one prompt, alone, without a batch or a server; arguments as for ``request_tensors``.
 
-    Always on the CPU and in fp32: a second process on the GPU would disturb the measurement that the answer is for.
+    Always on the CPU and in fp32, because a second process on the GPU would disturb the measurement.
     """
     import torch  # noqa: PLC0415 -- what collects the tests need not have it
 
@@ -92,7 +92,7 @@ def expected(
         tuple(tokenizer.encode(prompt)),
         output_len,
         top_k=top_k,
-        # As they come over the wire.
+        # In their form on the wire.
         top_p=torch.tensor(top_p).item(),
         temperature=torch.tensor(temperature).item(),
         repetition_penalty=torch.tensor(repetition_penalty).item(),
@@ -106,7 +106,7 @@ def expected(
 
 @lru_cache(maxsize=1)
 def model_of(size: str) -> GptJ:
-    """Build the model with its random weights; kept, because building the full one takes seconds."""
+    """Build the model with its random weights; cached, because the full one takes seconds."""
     from suites.codegen.apps.gptj import build_model  # noqa: PLC0415 -- brings torch
 
     return build_model(size)

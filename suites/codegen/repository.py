@@ -1,4 +1,4 @@
-"""The models of the suite's repository, by their published names; their ``config.pbtxt`` lie beside their code."""
+"""The models of the suite's repository, by their published names; their ``config.pbtxt`` are beside their code."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     Array: TypeAlias = np.ndarray[Any, Any]
 
 Protocol = Literal["http", "grpc"]
-"""How it is sent."""
+"""Transport of a request."""
 
 HELLO = "def helloworld():"
 
@@ -31,18 +31,18 @@ OPTION_NAMES = (
     "start_id",
     "end_id",
 )
-"""How an answer is chosen: what a request may leave out."""
+"""Sampling parameters, which a request may leave out."""
 
 OUTPUTS = ("OUTPUT_0", "sequence_length", "cum_log_probs", "output_log_probs")
 
 PUBLISHED_USERS = {8: 80, 32: 70, 128: 50, 512: 60}
-"""Users that each published run ended with, by output length."""
+"""Final number of users of each published run, by output length."""
 
 BINARY_BYTES = 78
-"""What the tensors of one published request take, without the JSON before them."""
+"""Bytes of the tensors of one published request, without the JSON before them."""
 
 JSON_BYTES = 1443
-"""What tritonclient's JSON takes of it."""
+"""Bytes of tritonclient's JSON for it."""
 
 
 def request_tensors(
@@ -59,20 +59,20 @@ def request_tensors(
     log_probs: bool = True,
     beam_width: int = 1,
 ) -> dict[str, Array]:
-    """Make the inputs of the ensemble, each with a first dimension of as many rows as there are prompts.
+    """Make the inputs of the ensemble, each with one row for each prompt.
 
     Args:
         prompts: The prompts.
         output_len: Tokens to generate for each.
-        bad_words: Separated by commas; none of them is generated.
-        stop_words: Separated by commas; an answer ends with the first of them.
-        top_k: Of how many of the likeliest tokens each is drawn.
-        top_p: Of how much of the probability.
-        temperature: What logits are divided by.
-        repetition_penalty: Above 1: makes what occurred less likely.
-        seed: Of the random numbers, the same for each prompt.
-        log_probs: Whether they are returned.
-        beam_width: Beams; one is served.
+        bad_words: Words that are not generated, separated by commas.
+        stop_words: Words that end an answer, separated by commas.
+        top_k: Number of the likeliest tokens that are drawn from.
+        top_p: Total probability of the tokens that are drawn from.
+        temperature: Divisor of the logits.
+        repetition_penalty: Above 1, makes tokens that occurred less likely.
+        seed: Seed of the random numbers, the same for each prompt.
+        log_probs: Whether log probabilities are returned.
+        beam_width: Number of beams; only one is supported.
     """
     import numpy as np  # noqa: PLC0415 -- what collects the tests need not have it
 

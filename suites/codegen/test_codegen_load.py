@@ -1,6 +1,6 @@
 """The published ensemble under load, by output length, over HTTP and gRPC.
 
-On a GPU this is the published model at the users that each of its runs ended with; on the CPU a smaller one of the same
+A GPU runs the published model with the final number of users of each run. The CPU runs a smaller model of the same
 architecture with eight users. ``CODEGEN_SLOWDOWN=1.0`` makes every batch take twice as long.
 """
 
@@ -49,19 +49,19 @@ POINTS = [
 
 @pytest.fixture(scope="module")
 def sweep(tables: Path) -> Iterator[Sweep]:
-    """The rows of this module, left as a table."""
+    """The rows of this module, saved as a table."""
     rows = Sweep(tables / "lengths.csv")
     yield rows
     rows.save("protocol", "output_len")
 
 
 def check_counted(counted: Counters, requests: int, users: int) -> None:
-    """See that what was counted while requests came and went adds up, within those under way at the ends.
+    """Check that the counts of a load add up, within the requests in flight at its ends.
 
     Args:
-        counted: Within the measured windows of all starts.
-        requests: That were answered in them.
-        users: Under way at most, at the begin and at the end of each load together.
+        counted: Counts within the measured windows of all starts.
+        requests: Requests that were answered in them.
+        users: Most requests in flight at the begin and at the end of each load together.
     """
     parts = counted.parts
     assert mean_batch(parts[ENSEMBLE]) == 1.0
@@ -118,7 +118,7 @@ def test_codegen(
     if device.is_gpu:
         assert run.latency.p90 <= baseline.latency.p90
     if device.is_gpu and output_len == min(PUBLISHED_USERS):
-        # Longer answers are too few in the time for a 99th percentile.
+        # Longer answers are too few for a 99th percentile.
         assert run.latency.p99 <= baseline.latency.p99
     assert run.batching_ratio >= baseline.batching_ratio
 
@@ -132,9 +132,9 @@ def test_codegen(
     ],
 )
 def test_longer_answers_cost_throughput_and_hide_preprocessing(sweep: Sweep, points: list[tuple[int, str]]) -> None:
-    """With the length throughput falls, and so does the share of preprocessing, about in proportion.
+    """With longer answers throughput falls, and the share of preprocessing falls about in proportion.
 
-    Published: four times the length is 2.6 to 4.7 times less of a share.
+    Published: for four times the length the share is 2.6 to 4.7 times smaller.
     """
     rows = sweep.points({"output_len": length, "protocol": protocol} for length, protocol in points)
     for (short, _), (long, _), before, after in (

@@ -1,4 +1,4 @@
-"""Each model of the ensemble, the ensemble, and what is counted of it: no load, one running server for all tests."""
+"""Each model of the ensemble, the ensemble, and its counters: no load, one running server for all tests."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from suites.codegen.request import Protocol
 
 PROMPTS = (HELLO, "import os", "", "class Tree:\n    def __init__(self", "for i in range(10):\n        print(i)")
-"""Of different lengths, one of them none at all."""
+"""Prompts of different lengths, one of them empty."""
 
 CLIENTS = 8
 
@@ -49,18 +49,18 @@ class Running:
 
     Args:
         server: Makes the requests.
-        instance: Takes them.
+        instance: The running server.
     """
 
     server: ServerHandle
     instance: Instance
 
     def ask(self, model: str, tensors: Mapping[str, object], protocol: Protocol = "http") -> dict[str, Any]:
-        """Ask a model, and return its outputs as arrays by name."""
+        """Send a request to a model, and return its outputs as arrays by name."""
         return self.server.infer(tensors, model=model, grpc=protocol == "grpc").ask(self.instance).tensors
 
     def counters(self) -> Counters:
-        """What it has counted, at rest: Triton sends an answer before it counts its request."""
+        """Counters at rest: Triton sends an answer before it counts its request."""
         before, counted = None, self.instance.counters()
         while counted is None or counted != before:
             time.sleep(0.2)
@@ -68,19 +68,19 @@ class Running:
         return counted
 
     def counted_since(self, before: Counters) -> Counters:
-        """What it counted since it was at rest before, now that it is again."""
+        """Counts since an earlier reading at rest, at rest again."""
         return counted_between(before, self.counters())
 
 
 @pytest.fixture(scope="module")
 def running(codegen: ServerHandle) -> Iterator[Running]:
-    """One server for the module."""
+    """A server for the module."""
     with codegen.infer(request_tensors()).started() as instance:
         yield Running(codegen, instance)
 
 
 def text_of(answer: dict[str, Any]) -> list[str]:
-    """The texts of an answer."""
+    """Texts of an answer."""
     return [text.decode() for text in answer["OUTPUT_0"].reshape(-1).tolist()]
 
 
@@ -89,17 +89,17 @@ def word_of(size: str) -> str:
     tokenizer = load_tokenizer()
     known = expected(output_len=32, size=size)
     new = known.ids[len(tokenizer.encode(HELLO)) :]
-    # Of which no other token of the answer is a part: bad words are tokens, not texts.
+    # A word that no other token of the answer contains, because bad words are tokens, not texts.
     words = {token: tokenizer.decode([token]) for token in new[1:]}
     for token, word in words.items():
         others = [text for other, text in words.items() if other != token]
         if tokenizer.encode(word) == [token] and word.isascii() and not any(word in text for text in others):
             return word
-    pytest.skip("a full model with random weights writes no words of the shipped vocabulary")
+    pytest.skip("a full model with random weights does not write words of the shipped vocabulary")
 
 
 def at_once(running: Running, seeds: list[int], output_len: int = 8) -> list[str]:
-    """Ask once with each seed, with so many clients at a time; the texts in the order of the seeds."""
+    """Send a request with each seed, from this number of clients; return the texts in the order of the seeds."""
     with ThreadPoolExecutor(CLIENTS) as clients:
         tensors = [request_tensors(output_len=output_len, seed=seed) for seed in seeds]
         return [text_of(answer)[0] for answer in clients.map(lambda each: running.ask(ENSEMBLE, each), tensors)]
@@ -155,14 +155,14 @@ def test_answers_are_those_of_the_model_alone(running: Running, protocol: Protoc
     ids=lambda options: "-".join(f"{name}{value}" for name, value in options.items()),
 )
 def test_options_reach_the_model(running: Running, protocol: Protocol, size: str, options: dict[str, Any]) -> None:
-    """Each way to choose tokens gives what it gives in this process, and not what the published one gives."""
+    """Each sampling parameter has the same effect as in this process, which differs from the published one's."""
     answer = running.ask(ENSEMBLE, request_tensors(output_len=16, **options), protocol)
     assert text_of(answer) == [expected(output_len=16, size=size, **options).text]
     assert text_of(answer) != [expected(output_len=16, size=size).text]
 
 
 def test_log_probs_come_where_they_are_asked_for(running: Running) -> None:
-    """Without ``is_return_log_probs`` they are no numbers; the text is the same."""
+    """Without ``is_return_log_probs`` log probabilities are NaN; the text is the same."""
     with_them, without = (running.ask(ENSEMBLE, request_tensors(log_probs=asked)) for asked in (True, False))
     assert text_of(with_them) == text_of(without)
     assert np.isfinite(with_them["output_log_probs"]).all()
@@ -207,7 +207,7 @@ def test_a_seed_gives_its_text_in_any_batch(running: Running, size: str) -> None
 
 
 def test_bad_words_are_not_generated(running: Running, size: str) -> None:
-    """A word that an answer has is not in it when it is a bad one; a list of several words, one in quotes, works."""
+    """A bad word does not occur in the answer that has it otherwise; a list of several words, one in quotes, works."""
     word = word_of(size)
     asked = request_tensors(output_len=32, bad_words=f'"{word}",not here,"a, b"')
     tokens = load_tokenizer().encode(text_of(running.ask(ENSEMBLE, asked))[0].removeprefix(HELLO))
@@ -215,7 +215,7 @@ def test_bad_words_are_not_generated(running: Running, size: str) -> None:
 
 
 def test_an_answer_ends_with_a_stop_word(running: Running, size: str) -> None:
-    """The text ends with the stop word, and its length says so; of another prompt in the batch nothing is cut off."""
+    """The text ends with the stop word, and so does its length; another prompt in the batch is not cut."""
     whole = running.ask(ENSEMBLE, request_tensors([HELLO, "import os"], 32))
     text, word = text_of(whole)[0], word_of(size)
     asked = request_tensors([HELLO, "import os"], 32)
@@ -242,14 +242,14 @@ def test_an_answer_ends_with_a_stop_word(running: Running, size: str) -> None:
 def test_what_cannot_be_answered_is_refused(
     running: Running, protocol: Protocol, options: dict[str, Any], message: str
 ) -> None:
-    """A request that is wrong gets an error that says why; the next one is answered."""
+    """An invalid request gets an error with the reason; the next one is answered."""
     with pytest.raises(Refused, match=message):
         running.ask(ENSEMBLE, request_tensors(**options), protocol)
     assert text_of(running.ask(ENSEMBLE, request_tensors(), protocol))
 
 
 def test_a_wrong_request_does_not_spoil_its_batch(running: Running) -> None:
-    """Requests that are executed together with wrong ones are answered as ever."""
+    """Requests in a batch with invalid ones are answered as usual."""
     asked = [request_tensors(temperature=0.0 if number % 4 == 0 else 0.5) for number in range(16)]
 
     def answer(tensors: dict[str, Any]) -> str:
@@ -265,11 +265,11 @@ def test_a_wrong_request_does_not_spoil_its_batch(running: Running) -> None:
 
 
 def test_what_is_counted_adds_up(running: Running) -> None:
-    """Of 64 requests each model counts 64; only the generating one has fewer executions; times are those of its steps.
+    """After 64 requests each model counts 64, and only the generating one has fewer executions; times add up.
 
-    The ensemble's executions are its requests, so that they say nothing of batches; its time is that of its three
-    steps, within 5 us a request. A batch's time is charged to each of its requests: the share of preprocessing by
-    request is smaller than that by execution.
+    The ensemble's executions are its requests, so they do not show batches. Its time is that of its three steps, within
+    5 us a request. A batch's time is charged to each of its requests, so the share of preprocessing by request is
+    smaller than that by execution.
     """
     before = running.counters()
     at_once(running, [42] * 64)

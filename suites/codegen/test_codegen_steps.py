@@ -1,4 +1,4 @@
-"""The published load: users who come in steps, and what each step comes to."""
+"""The published load: users who come in steps, and the results of each step."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ COLUMNS = (
     "p99_seconds",
     "max_seconds",
 )
-"""Of the table of steps."""
+"""Columns of the table of steps."""
 
 PUBLISHED_STEP_SECONDS = 30.0
-"""About: they were stepped by hand."""
+"""Approximate durations, because the users were stepped by hand."""
 
 
 def published_steps(most: int) -> Steps:
-    """One user, and then 10 more at a time."""
+    """A single user, and then 10 more at a time."""
     return Steps(tuple((users, PUBLISHED_STEP_SECONDS) for users in (1, *range(10, most + 1, 10))))
 
 
@@ -74,7 +74,7 @@ def test_stepped_users(
     output_len: int,
     schedule: Steps,
 ) -> None:
-    """More users are answered more by larger batches, as in the baseline; the server counts what it was asked."""
+    """More users get more answers in larger batches, as in the baseline; the server counts the requests."""
     run = load(
         codegen.infer(request_tensors(output_len=output_len), expect=right_answer(output_len, size=size)),
         schedule=schedule,
@@ -82,10 +82,10 @@ def test_stepped_users(
     )
     users = max(users for users, _ in schedule.steps) * run.loads
     parts = run.counters.parts
-    # What is under way at the end is counted by the server alone; what was answered just then, not by the server yet.
+    # Requests in flight at the end are counted only by the server; it may not have counted the last answers yet.
     assert abs((parts[ENSEMBLE].requests or 0) - run.summary.requests) <= users
     assert run.summary.errors == 0
-    # Side by side a whole load is one window, of which nobody knows the steps.
+    # Side by side a whole load is one window, whose steps are unknown.
     with suppress(NotMeasured):
         check_steps(run.steps, run.summary.requests, tables / f"steps_{output_len}.csv")
     queue_us = mean_queue_us(parts)
@@ -96,12 +96,12 @@ def test_stepped_users(
 
 
 def check_steps(steps: Sequence[StepResult], requests: int, file: Path) -> None:
-    """Write the table of steps, and see that they add up, and that more users were answered more.
+    """Write the table of steps, and check that they add up, and that more users got more answers.
 
     Args:
-        steps: What each came to.
-        requests: That were answered in all of them.
-        file: Of the table.
+        steps: Result of each step.
+        requests: Requests that were answered in all of them.
+        file: File of the table.
     """
     write_steps(file, steps)
     assert sum(step.requests for step in steps) == requests
@@ -119,7 +119,7 @@ def test_published(
     *,
     output_len: int,
 ) -> None:
-    """On the published GPU it does as much as was printed, which was a peak of the steps, and batches as well."""
+    """On the published GPU it reaches the printed values, a peak of the steps, and batches as well."""
     printed = published(device.name, "codegen", record_kind="loadtest_summary", output_len=output_len)
     run = load(
         codegen.infer(request_tensors(output_len=output_len), expect=right_answer(output_len, size=size)),
@@ -137,7 +137,7 @@ def write_steps(file: Path, steps: Sequence[StepResult]) -> None:
         writer = csv.writer(opened, lineterminator="\n")
         writer.writerow(COLUMNS)
         for step in steps:
-            # The first rank is the least latency.
+            # The first rank is the smallest latency.
             ranks = [step.latency.quantile(q) if step.requests else None for q in (1e-12, 0.5, 0.9, 0.99)]
             writer.writerow(
                 [

@@ -1,4 +1,4 @@
-"""The two servers, the right answers, and the table that all measurements of this suite go into."""
+"""The two servers, the right answers, and the table of all measurements of this suite."""
 
 from __future__ import annotations
 
@@ -23,31 +23,31 @@ if TYPE_CHECKING:
     from pytest_gpuserve.experiment.handle import ServerHandle
 
     class MakeMosec(Protocol):
-        """What the ``mosec_distilbert`` fixture is."""
+        """Type of the ``mosec_distilbert`` fixture."""
 
         def __call__(self, variant: str, *, workers: int) -> ServerHandle:
-            """Describe mosec's service with so many inference processes."""
+            """Describe mosec's service with this number of inference processes."""
 
     class MakePyTriton(Protocol):
-        """What the ``pytriton_distilbert`` fixture is."""
+        """Type of the ``pytriton_distilbert`` fixture."""
 
         def __call__(self, variant: str) -> ServerHandle:
             """Describe pytriton's service."""
 
     class Keep(Protocol):
-        """What the ``keep`` fixture is."""
+        """Type of the ``keep`` fixture."""
 
         def __call__(self, run: Run, *, system: str, variant: str, workers: int, concurrency: int) -> None:
-            """Put a run into the table and leave it as the published text has it, unless it is INVALID."""
+            """Add a run to the table and save it in the published form, unless it is INVALID."""
 
 
 FINE_BINS = 2_200
-"""So many that what is left without the slowest requests still fills each bin of a coarse histogram."""
+"""Number of requests whose histogram, without the slowest ones, still fills each bin of a coarse one."""
 
 
 @pytest.fixture(scope="session")
 def size(device: Device) -> str:
-    """Size of the model, which a CPU has to be spared."""
+    """Size of the model: a small one for a CPU."""
     return "full" if device.is_gpu else "small"
 
 
@@ -75,7 +75,7 @@ def mosec_distilbert(mosec_server: Callable[..., ServerHandle], size: str) -> Ma
 
 @pytest.fixture(scope="session")
 def pytriton_distilbert(pytriton_server: Callable[..., ServerHandle], size: str) -> MakePyTriton:
-    """Maker of pytriton's deployments; skips where its server or the numpy that it needs is not to be had."""
+    """Maker of pytriton's deployments; skips if its server, or the numpy for it, is not installed."""
     needs_triton()
 
     def make(variant: str) -> ServerHandle:
@@ -86,7 +86,7 @@ def pytriton_distilbert(pytriton_server: Callable[..., ServerHandle], size: str)
 
 @pytest.fixture(scope="session")
 def sweep(artifacts: Path) -> Generator[Sweep, None, None]:
-    """The table of all measurements, saved when the last of them is done."""
+    """The table of all measurements, saved after the last one."""
     table = Sweep(artifacts / "distilbert" / "serving.csv")
     yield table
     table.save("system", "variant", "workers", "concurrency")
@@ -94,7 +94,7 @@ def sweep(artifacts: Path) -> Generator[Sweep, None, None]:
 
 @pytest.fixture
 def keep(sweep: Sweep, artifacts: Path, label: bytes) -> Keep:
-    """Keeper of what was measured."""
+    """Keeper of measurements."""
 
     def keep_run(run: Run, *, system: str, variant: str, workers: int, concurrency: int) -> None:
         if run.problems:
@@ -110,7 +110,7 @@ def keep(sweep: Sweep, artifacts: Path, label: bytes) -> Keep:
             modes=len(modes),
             first_mode_seconds=modes[0].seconds if modes else None,
             first_mode_share=modes[0].share if modes else None,
-            # Of one process alone is it known what they must be.
+            # The expected modes are known only for one process.
             expected_modes=len(expected) if workers == 1 else None,
             expected_first_share=next(iter(expected.values())) if workers == 1 else None,
         )

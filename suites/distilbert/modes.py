@@ -1,7 +1,7 @@
-"""Why latencies of a closed loop against a batching server are uneven, and whether a histogram shows it.
+"""Uneven latencies of a closed loop against a batching server, and their visibility in a histogram.
 
 The published text says of 50 connections and batches of 32 "the response time is not even due to the request is not
-enough". What it saw are two modes, whose places and sizes follow from the two numbers alone (`expected_modes`).
+enough". The cause are two modes, whose places and sizes follow from these two numbers (`expected_modes`).
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     Bins = Sequence[tuple[float, int]]
-    """Upper edges in seconds, rising, and how many latencies lie in each."""
+    """Upper edges in seconds, rising, and the number of latencies in each bin."""
 
 LEAST_SHARE = 0.10
-"""Of all latencies, those in a bin that can be the peak of a mode."""
+"""Smallest share of all latencies in a bin that can be the peak of a mode."""
 
 DEEPEST = 0.25
-"""A bin between two peaks parts them if it has at most this share of the lower one."""
+"""A bin between two peaks separates them if it has at most this share of the lower one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """One hump of a histogram.
+    """A hump of a histogram.
 
     Args:
         seconds: Upper edge of its fullest bin.
-        share: Of all latencies, those in it, from the valley before it to the one after.
+        share: Share of all latencies in it, from the valley before it to the one after.
     """
 
     seconds: float
@@ -37,9 +37,9 @@ class Mode:
 
 
 def modes_of(histogram: Bins) -> list[Mode]:
-    """Find the modes: peaks of `LEAST_SHARE` at least, parted by valleys of `DEEPEST` at most.
+    """Find the modes: peaks of at least `LEAST_SHARE`, separated by valleys of at most `DEEPEST`.
 
-    A valley belongs to the mode after it. Without latencies there is none.
+    A valley belongs to the mode after it. Without latencies the result is empty.
     """
     counts = [count for _, count in histogram]
     total = sum(counts)
@@ -52,7 +52,7 @@ def modes_of(histogram: Bins) -> list[Mode]:
                 peaks[-1] = place
             continue
         peaks.append(place)
-    # The first of equal valleys, so that empty bins before a mode are part of it.
+    # The first of equal valleys, so that empty bins before a mode belong to it.
     starts = [
         0,
         *(min(range(a, b), key=lambda place: (counts[place], place)) for a, b in pairwise(peaks)),
@@ -65,12 +65,12 @@ def modes_of(histogram: Bins) -> list[Mode]:
 
 
 def expected_modes(concurrency: int, max_batch_size: int) -> dict[int, float]:
-    """What latencies must be, as multiples of the time of a batch, and the share of the requests with each.
+    """Expected latencies as multiples of the time of a batch, with the share of the requests at each.
 
-    One inference process that always finds a full batch, a queue in order, and users without pauses: when a batch
-    ends, its users ask again at once. Of ``c`` users ``c - B`` wait then, so that a request is in the batch number
-    ``ceil((c - B + place) / B)`` from now, for its place 1 to ``B`` among the new ones. Mean: ``c / B`` batches, which
-    is Little's law.
+    The model is one inference process that always finds a full batch, a queue in order, and users without pauses. When
+    a batch ends, its users send again at once. Then ``c - B`` of ``c`` users wait, so a new request is in the batch
+    number ``ceil((c - B + place) / B)`` from now, for its place 1 to ``B`` among the new ones. The mean is ``c / B``
+    batches, as by Little's law.
 
     Args:
         concurrency: ``c``, at least the size of a batch.
@@ -92,12 +92,12 @@ def expected_modes(concurrency: int, max_batch_size: int) -> dict[int, float]:
 
 
 def without_tail(histogram: Bins, *, share: float = 0.99, bins: int = 11) -> list[tuple[float, int]]:
-    """Make a coarse histogram of a fine one's first part, so that one slow request does not put all others into a bin.
+    """Make a coarse histogram of a fine one's first part, so that one slow request does not compress all others.
 
     Args:
-        histogram: The fine one.
-        share: Of all latencies, those that must be kept.
-        bins: Of the coarse one, if the fine one has as many.
+        histogram: The fine histogram.
+        share: Share of all latencies that must be kept.
+        bins: Number of bins of the coarse one, if the fine one has as many.
     """
     total = sum(count for _, count in histogram)
     kept: list[tuple[float, int]] = []

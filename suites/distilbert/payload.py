@@ -1,4 +1,4 @@
-"""What is sent: the published sentence, bare and as the 222 bytes of a KServe request, and other sentences."""
+"""Requests: the published sentence, bare and as the 222 bytes of a KServe request, and other sentences."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SENTENCES = (
     b"Xylophones & zebras: 3 of 12",
     b"hello",
 )
-"""Of several lengths, and with both labels in every size of the model; the logits of each are further apart than
-rounding on any device."""
+"""Sentences of several lengths, with both labels in every size of the model. The logits of each differ by more than the
+rounding of any device."""
 
 INFER_PATH = "/v2/models/distilbert/infer"
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-"""The HTTP header that says where in the body the JSON ends and the tensors begin."""
+"""HTTP header with the end of the JSON in the body, where the tensors begin."""
 
 
 def kserve_body(text: bytes) -> tuple[bytes, int]:
@@ -35,7 +35,7 @@ def kserve_body(text: bytes) -> tuple[bytes, int]:
     BYTES element is its length as 4 bytes, little-endian, and then itself.
 
     Args:
-        text: The one element of ``messages``.
+        text: The only element of ``messages``.
 
     Returns:
         The body, and how many bytes of it are JSON.

@@ -1,4 +1,4 @@
-"""A run as the published text has it: the lines that hey prints, as values."""
+"""A run in the form of the published text: the lines that hey prints, as values."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ BINS = 11
 
 
 def as_printed(summary: Summary, *, reply_bytes: int) -> dict[str, object]:
-    """Say what a load came to, in hey's order; seconds, and latencies by percentile.
+    """Describe the result of a load in hey's order; seconds, and latencies by percentile.
 
     Args:
-        summary: Of the load.
-        reply_bytes: Length of each answer's body, all of which are equal.
+        summary: Summary of the load.
+        reply_bytes: Length of each answer's body; all are equal.
     """
     histogram = summary.histogram(BINS)
     return {
         "total_seconds": summary.seconds,
         "slowest_seconds": summary.max,
-        # The least latency is the lowest quantile that there is.
+        # The smallest latency is the lowest known quantile.
         "fastest_seconds": summary.quantile(1 / summary.requests),
         "average_seconds": summary.mean,
         "requests_per_second": summary.throughput,

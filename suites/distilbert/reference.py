@@ -16,14 +16,14 @@ def expected_replies(
 ) -> list[bytes]:
     """Classify request bodies one at a time, without batching, padding or a server.
 
-    Always on the CPU: a second process on the GPU would disturb the measurement that the answers are for. It is the
-    caller's business to ask only for bodies whose two logits are further apart than the devices' rounding.
+    Always on the CPU, because a second process on the GPU would disturb the measurement. The caller has to choose
+    bodies whose two logits differ by more than the devices' rounding.
 
     Args:
         bodies: UTF-8 texts, as posted.
-        size: What the server got as ``--size``.
-        seed: What it got as ``--seed``.
-        checkpoint: What it got as ``--checkpoint``.
+        size: Value of the server's ``--size``.
+        seed: Value of its ``--seed``.
+        checkpoint: Value of its ``--checkpoint``.
 
     Returns:
         The exact reply to each body: ``b"POSITIVE"`` or ``b"NEGATIVE"``.

@@ -1,4 +1,4 @@
-"""Arguments of the two servers by variant: as they were published, and made equal so that servers can be compared."""
+"""Arguments of the two servers by variant: as published, and equalised for a comparison of the servers."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ MOSEC: Final[dict[str, dict[str, str | int | bool]]] = {
     AS_PUBLISHED: {"grad_mode": "no_grad", "no_attention_mask": True},
     EQUALISED: {},
 }
-"""The published service really waited the 10 ms that its text says."""
+"""The published service really waited the 10 ms of its text."""
 
 PYTRITON: Final[dict[str, dict[str, str | int | bool]]] = {
     AS_PUBLISHED: {"max_queue_delay_us": 10, "grad_mode": "enable_grad", "no_warm_up": True},
     EQUALISED: {"max_queue_delay_us": 10_000},
 }
-"""The published service waited 10 microseconds, built autograd's graph, and had no warm-up; see its app."""
+"""The published service waited 10 microseconds, built autograd's graph, and did not warm up; see its app."""
 
 MAX_BATCH_SIZE: Final = 32
-"""Of both servers and in both variants: the apps' default."""
+"""Largest batch of both servers and variants: the apps' default."""
 
 PUBLISHED_REQUESTS: Final = 50_000
 
 FULL_SECONDS: Final = 10.0
-"""A start that ends by its requests may take 15 times that."""
+"""Seconds; a start that ends by its requests may take 15 times that."""

@@ -1,4 +1,4 @@
-"""Both servers answer what the model answers in this process, whoever shares a batch; nothing is measured here."""
+"""Both servers answer like the model in this process, for any other texts in a batch; these tests do not measure."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def raw(server: ServerHandle, text: bytes) -> Target:
 
 @pytest.mark.smoke
 def test_mosec_answers_as_the_model_does(mosec_distilbert: MakeMosec, replies: list[bytes]) -> None:
-    """Each reply is the model's label in 8 bytes, whoever shares the batch; what is no text is refused by itself."""
+    """Each reply is the model's label in 8 bytes, for any others in the batch; invalid text is refused by itself."""
     server = mosec_distilbert(EQUALISED, workers=1)
     targets = [server.post("/inference", body=text) for text in SENTENCES] * 4
     bad = server.post("/inference", body=NOT_UTF8)
     with targets[0].started() as instance:
-        # As many as fill a batch, so that texts of different lengths share one.
+        # Enough to fill a batch, so that texts of different lengths share one.
         *answers, refused = send_together([*targets, bad], instance, at_once=MAX_BATCH_SIZE)
     assert answers == [Answer(reply) for reply in replies] * 4
     assert {len(answer.body) for answer in answers} == {8}
@@ -44,7 +44,7 @@ def test_mosec_answers_as_the_model_does(mosec_distilbert: MakeMosec, replies: l
 def test_pytriton_answers_as_the_model_does(
     pytriton_distilbert: MakePyTriton, replies: list[bytes], variant: str
 ) -> None:
-    """Each label is the model's, by the published body and by ``server.infer`` alike; what is no text harms nobody."""
+    """Each label is the model's, by the published body and by ``server.infer``; invalid text does not affect others."""
     server = pytriton_distilbert(variant)
     targets = [raw(server, text) for text in SENTENCES]
     described = [server.infer({"messages": [[text]]}) for text in SENTENCES]
@@ -63,7 +63,7 @@ def test_pytriton_answers_as_the_model_does(
 
 @pytest.mark.gpuserve_full
 def test_published_sentence_has_its_label_without_a_mask(mosec_distilbert: MakeMosec, label: bytes) -> None:
-    """One sentence alone has the same label without an attention mask, so nobody saw that there was none."""
+    """A single sentence has the same label without an attention mask, so its absence was not noticed."""
     target = mosec_distilbert(AS_PUBLISHED, workers=1).post("/inference", body=FOX)
     with target.started() as instance:
         assert target.ask(instance) == Answer(label)

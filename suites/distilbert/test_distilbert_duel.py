@@ -1,4 +1,4 @@
-"""mosec against pytriton under one load: the published comparison, and the one in which both have equal settings."""
+"""mosec against pytriton under one load: the published comparison, and one with equal settings."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from pytest_gpuserve.fixture_types import MakeDuel
     from suites.distilbert.conftest import MakeMosec, MakePyTriton
 
-# The ratio is far from its limit on a CPU, so that short windows will do.
+# The ratio is far from its limit on a CPU, so short windows are enough.
 pytestmark = CPU_TOLERANCES
 
 
 @pytest.mark.parametrize(
     ("variant", "at_least"),
     [
-        # 2147.0514 requests/s to 908.1787 were published; half of that advantage is what a newer pytriton must leave.
+        # Published are 2147.0514 requests/s to 908.1787; a newer pytriton must leave half of that advantage.
         pytest.param(AS_PUBLISHED, 1.2, marks=pytest.mark.gpuserve_full),
         pytest.param(EQUALISED, 1.0),
     ],

@@ -1,7 +1,7 @@
 """DistilBERT behind mosec: one sentence over 50 and 80 connections, to one and two inference processes.
 
-On a GPU this is the setting of the published benchmark (full size, batches of at most 32, 10 ms of waiting); on the
-CPU it is a smaller model of the same architecture. ``DISTILBERT_SLOWDOWN=1.0`` makes every batch take twice as long.
+A GPU runs the published setting (full size, batches of at most 32, 10 ms of waiting). The CPU runs a smaller model of
+the same architecture. ``DISTILBERT_SLOWDOWN=1.0`` makes every batch take twice as long.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ pytestmark = [pytest.mark.gpuserve(gpu="cpu", throughput=0.15), CPU_TOLERANCES]
 @pytest.mark.parametrize(
     ("workers", "concurrency", "least_batch"),
     [
-        # Of 50 users 18 are left over by a full batch: at worst each second batch is one of these.
+        # A full batch leaves 18 of 50 users over, so at worst each second batch consists of these.
         pytest.param(1, 50, 18, id="workers1-connections50"),
-        # Whenever a batch ends there are 48 others: all batches are full, but for when the client is late.
+        # When a batch ends, 48 others wait, so all batches are full unless the client is late.
         pytest.param(1, 80, 30, id="workers1-connections80", marks=pytest.mark.gpuserve_full),
         pytest.param(2, 50, 18, id="workers2-connections50", marks=pytest.mark.gpuserve_full),
         # Two full batches leave 16 over.
@@ -64,10 +64,10 @@ def test_distilbert(
         # Tails of a shared CPU decide nothing.
         assert run.latency.p99 <= baseline.latency.p99
     assert len(label) == 8
-    # The batch that users fill together, which the published text infers from how uneven latencies are. A GPU may be
-    # quicker than the processes that tokenize.
+    # The batch that users fill together, which the published text infers from uneven latencies. A GPU may be faster
+    # than the tokenizing processes.
     assert (1 if device.is_gpu else least_batch) <= run.batching_ratio.value <= MAX_BATCH_SIZE
-    # What the server really uses: the two servers' published settings differed from what their text says.
+    # Actual settings of the server: those of the two published servers differed from their text.
     settings = {name: setting.used for name, setting in run.settings.items()}
     assert settings["Inference_2.max_batch_size"] == str(MAX_BATCH_SIZE)
     assert settings["Inference_2.max_wait_time"] == "10"

@@ -1,4 +1,4 @@
-"""The numbers that were published for a T4: a machine with one must not be below them. Skipped on any other device."""
+"""Published numbers for a T4, which a machine with one must reach. Skipped on any other device."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_not_below_what_was_published(
     workers: int,
     concurrency: int,
 ) -> None:
-    """With the published settings, requests and load it is as fast and as even as was printed."""
+    """With the published settings, requests and load it is as fast and as even as printed."""
     printed = published(device.name, "distilbert", system=system, concurrency=concurrency, workers=workers)
     target = (
         mosec_distilbert(AS_PUBLISHED, workers=workers).post("/inference", body=FOX, expect=label)

@@ -1,7 +1,7 @@
 """DistilBERT behind pytriton: the published request of 222 bytes over 50 connections, in both variants.
 
-``as_published`` is the service that the published numbers are of, whose settings are not what its text says;
-``equalised`` is set up like mosec's. The app's docstring lists the differences.
+``as_published`` is the service of the published numbers, whose settings differ from its text. ``equalised`` has mosec's
+settings. The app's docstring lists the differences.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.gpuserve(gpu="cpu", throughput=0.15), CPU_TOLERANCES]
 @pytest.mark.parametrize(
     ("variant", "least_batch"),
     [
-        # Without a wait a batch is whoever is there.
+        # Without a wait a batch consists of the requests that are there.
         pytest.param(AS_PUBLISHED, 1, marks=pytest.mark.gpuserve_full),
         pytest.param(EQUALISED, 18),
     ],
@@ -74,10 +74,10 @@ def test_distilbert(
     if device.is_gpu:
         assert run.latency.p99 <= baseline.latency.p99
     assert least_batch <= run.batching_ratio.value <= MAX_BATCH_SIZE
-    # Triton tells it in microseconds too, so that nobody takes it for milliseconds.
+    # Triton reports microseconds too, so that they are not taken for milliseconds.
     settings = {name: setting.used for name, setting in run.settings.items()}
     assert settings["max_batch_size"] == str(MAX_BATCH_SIZE)
     assert settings["max_queue_delay_us"] == str(PYTRITON[variant]["max_queue_delay_us"])
-    # What the server says of a request's time is no more than the client saw.
+    # The server's time of a request does not exceed the client's.
     parts = run.breakdown
     assert parts.queue + parts.compute_input + parts.compute_infer + parts.compute_output < 1.1 * run.summary.mean

@@ -1,6 +1,6 @@
-"""What can be said of several measurements of this suite only: their chart, what users add up to, what a GPU holds.
+"""Facts of several measurements of this suite together: their chart, the number of users, and the memory of a GPU.
 
-Nothing is measured here. The tests skip where what they need was not measured in the same run.
+These tests do not measure. They skip if their measurements are missing in the same run.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ if TYPE_CHECKING:
     from suites.sweep import Row, Sweep
 
 PARAMETERS = 66_955_010
-"""Of the model in its full size, 4 bytes each."""
+"""Bytes of the model in its full size, 4 for each parameter."""
 
 
 def mosec_point(workers: int, concurrency: int) -> Row:
-    """What tells a measurement of mosec's from the others."""
+    """Properties that distinguish a measurement of mosec's from the others."""
     return {"system": "mosec", "variant": EQUALISED, "workers": workers, "concurrency": concurrency}
 
 
 def number(row: Row, column: str) -> float:
-    """A column that has to be known."""
+    """A column's value, which must be known."""
     value = row[column]
-    assert isinstance(value, (int, float)), f"{column} was not measured of {dict(row)}"
+    assert isinstance(value, (int, float)), f"{column} was not measured in {dict(row)}"
     return float(value)
 
 
 def rows_of(sweep: Sweep) -> list[Row]:
-    """All that was measured in this run."""
+    """All measurements of this run."""
     if not sweep.rows:
-        pytest.skip("nothing of this suite was measured in this run")
+        pytest.skip("no test of this suite has measured in this run")
     return sweep.rows
 
 
 def test_chart_of_latencies_and_throughput(sweep: Sweep, artifacts: Path) -> None:
-    """All measurements stand side by side in one chart: p50, p90 and p99 as bars, throughput as a line."""
+    """All measurements are in one chart: p50, p90 and p99 as bars, throughput as a line."""
     rows = rows_of(sweep)
     file = artifacts / "distilbert" / "serving.svg"
     charts.latency_and_throughput(
@@ -57,7 +57,7 @@ def test_chart_of_latencies_and_throughput(sweep: Sweep, artifacts: Path) -> Non
 
 
 def test_requests_under_way_are_the_users(sweep: Sweep) -> None:
-    """Throughput times mean latency is the number of users, whatever the server: none pauses (Little's law)."""
+    """Throughput times mean latency is the number of users, for each server: users do not pause (Little's law)."""
     for row in rows_of(sweep):
         assert number(row, "in_flight") == pytest.approx(number(row, "concurrency"), rel=0.1)
 
@@ -66,8 +66,8 @@ def test_requests_under_way_are_the_users(sweep: Sweep) -> None:
 def test_users_who_fill_batches_bring_throughput(sweep: Sweep) -> None:
     """80 users get no less out of one process than 50: published are 2762.7568 to 2147.0514 requests/s, 29 % more.
 
-    A second process brought 10 % more on the GPU that was measured; on another it may bring nothing, so that is in the
-    table only.
+    A second process brought 10 % more on the measured GPU. On another one it may bring nothing, so only the table has
+    it.
     """
     fewer, more = sweep.points([mosec_point(1, 50), mosec_point(1, 80)])
     assert number(more, "throughput") >= 0.95 * number(fewer, "throughput")
@@ -76,7 +76,7 @@ def test_users_who_fill_batches_bring_throughput(sweep: Sweep) -> None:
 def test_a_process_more_holds_a_model_more(sweep: Sweep, device: Device) -> None:
     """On a GPU each inference process holds the weights, and some kernel runs: published are 1043 and 2080 MiB."""
     if not device.is_gpu:
-        pytest.skip("there is no GPU: memory and utilisation are not known, which is not the same as 0")
+        pytest.skip("without a GPU, memory and utilisation are unknown, which is not the same as 0")
     one, two = sweep.points([mosec_point(1, 80), mosec_point(2, 80)])
     assert number(two, "gpu_memory_bytes") - number(one, "gpu_memory_bytes") >= 4 * PARAMETERS
     for row in (one, two):

@@ -1,7 +1,7 @@
-"""Chats with a model behind LitServe's and mosec's streams: the servers that are no engines of language models.
+"""Chats with a model behind LitServe's and mosec's streams, which are not engines of language models.
 
-Both answer the chats of a batch together, of as many tokens each. Their prompts are of the same number of words, and
-no two are the same.
+Both answer the chats of a batch together, with equal numbers of tokens. Their prompts have equal numbers of words, and
+all differ.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.gpuserve_full, CPU_TOLERANCES]
 
 SECONDS = 2.0
-"""Measured time of a start; the plugin lengthens it where a quantile needs more."""
+"""Measured time of a start; the plugin lengthens it if a quantile needs more."""
 
 USERS = [1, 4]
 
@@ -48,7 +48,7 @@ def test_mosec(
 
 
 def check_stream(run: Run, baseline: Baseline) -> None:
-    """Compare what users of a stream see, and how full the batches are."""
+    """Compare the times of a stream, and the batch sizes."""
     assert run.ttft.p50 <= baseline.ttft.p50
     assert run.tpot.p50 <= baseline.tpot.p50
     assert run.output_tokens_per_second >= baseline.output_tokens_per_second

@@ -1,4 +1,4 @@
-"""Chats with ``transformers serve``: it counts nothing, and its streams begin with a role and end without a mark."""
+"""Chats with ``transformers serve``: it has no counters, and its streams begin with a role and end without a mark."""
 
 from __future__ import annotations
 

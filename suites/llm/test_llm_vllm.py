@@ -1,4 +1,4 @@
-"""Chats with vLLM, streamed: tokens, their times, and how many requests a second are answered as soon as users want."""
+"""Chats with vLLM, streamed: tokens, their times, and requests a second within objectives."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ OBJECTIVES = Objectives(ttft=500 * ms, tpot=50 * ms)
 
 @pytest.fixture(scope="module")
 def server(vllm: Callable[..., ServerHandle]) -> ServerHandle:
-    """Eight requests are computed together at most."""
+    """A server that computes at most eight requests together."""
     return vllm("--max-num-seqs=8")
 
 
 @pytest.mark.parametrize("users", [1, 8])
 def test_vllm_chat(server: ServerHandle, load: Callable[..., Run], baseline: Baseline, users: int) -> None:
-    """So many users get their tokens as fast as in the baseline, in steps as large, and as many within objectives."""
+    """Users get their tokens as fast as in the baseline, in steps as large, and as many within objectives."""
     chats = prompts(64, input_tokens=64, output_tokens=32)
     run = load(server.chat(chats, ignore_eos=True), concurrency=users, goodput=OBJECTIVES)
     assert run.output_tokens_per_second >= baseline.output_tokens_per_second

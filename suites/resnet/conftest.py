@@ -1,4 +1,4 @@
-"""What the test files of this suite share: sizes, deployments, requests with their right answers, and the table."""
+"""Fixtures of this suite: sizes, deployments, requests with their right answers, and the table."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
 MODEL = "apps/resnet.py:resnet18"
 
 WEIGHTS_SEED = 1
-"""Of the weights in the file; a worker that did not read it would have those of seed 0."""
+"""Seed of the weights in the file; a worker that did not read it would have those of seed 0."""
 
 EXACT = 1e-4
-"""How far scores may lie from the direct call's: for other kernels sum in another order."""
+"""Tolerance of scores against the direct call's, because other kernels sum in another order."""
 
 ROUNDED = 5e-2
-"""The same on a GPU that rounds factors to TF32. Scores are of the order of 1, those of two images further apart."""
+"""Tolerance on a GPU that rounds factors to TF32. Scores are of the order of 1, those of two images further apart."""
 
 INDUCTOR = "inductor"
-"""The backend of ``torch.compile`` where none is named, and the only one of this suite that calls a compiler."""
+"""Default backend of ``torch.compile``, and the only one of this suite that calls a compiler."""
 
 LARGE_BATCH = 64
-"""From this on a request is tens of MB at the published size: fewer different ones are made of it."""
+"""Batch size from which a request has tens of MB at the published size, so that fewer different ones are made."""
 
 
 @pytest.fixture(scope="session")
 def size(device: Device) -> Size:
-    """Size of the model and its images, which a CPU has to be spared."""
+    """Size of the model and its images: a small one for a CPU."""
     return FULL if device.is_gpu else SMALL
 
 
@@ -55,13 +55,13 @@ def model(size: Size) -> ResNet:
 
 @pytest.fixture(scope="session")
 def other_model(size: Size) -> ResNet:
-    """The model whose weights are in `weights`."""
+    """The model with the weights of `weights`."""
     return build(size, seed=WEIGHTS_SEED)
 
 
 @pytest.fixture(scope="session")
 def weights(other_model: ResNet, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A state dict, as a checkpoint is one."""
+    """A state dict in the form of a checkpoint."""
     import torch  # noqa: PLC0415 -- only where weights are read
 
     path = tmp_path_factory.mktemp("weights") / "resnet18.pt"
@@ -71,10 +71,10 @@ def weights(other_model: ResNet, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 @pytest.fixture(scope="session")
 def worker(torch_worker: Callable[..., ServerHandle], device: Device, size: Size) -> Callable[..., ServerHandle]:
-    """Makes deployments; takes what ``torch_worker`` takes, and whether convolutions may be rounded (``tf32``)."""
+    """Maker of deployments; takes ``torch_worker``'s arguments, and whether convolutions may be rounded (``tf32``)."""
 
     def make(*, tf32: bool = True, env: dict[str, str] | None = None, **arguments: Any) -> ServerHandle:  # noqa: ANN401 -- torch_worker's
-        # One core for the model, and one for the client and the system.
+        # A core for the model, and one for the client and the system.
         threads = {} if device.is_gpu else {"OMP_NUM_THREADS": "1"}
         server = torch_worker(
             MODEL,
@@ -82,7 +82,7 @@ def worker(torch_worker: Callable[..., ServerHandle], device: Device, size: Size
             env={**threads, **(env or {})},
             **arguments,
         )
-        # Last, for what is refused is refused without a compiler too.
+        # Last, so that invalid arguments are refused even without a compiler.
         if arguments.get("compile") and arguments.get("compile_backend") in {None, INDUCTOR} and not device.is_gpu:
             needs_cpp_compiler()
         return server
@@ -92,11 +92,11 @@ def worker(torch_worker: Callable[..., ServerHandle], device: Device, size: Size
 
 @pytest.fixture(scope="session")
 def requests_to(device: Device, size: Size, model: ResNet) -> Callable[..., Target]:
-    """Makes requests of a batch size to a worker: several by turns, each with its own right scores."""
+    """Maker of requests of a batch size to a worker: several in turn, each with its own right scores."""
 
     def make(server: ServerHandle, batch: int, *, by: ResNet = model, exact: bool = False) -> Target:
         tolerance = EXACT if exact or not device.is_gpu else ROUNDED
-        # Relative errors of scores near 0 say nothing.
+        # Relative errors of scores near 0 have no meaning.
         close = partial(close_to, rtol=tolerance, atol=tolerance)
         targets = []
         for seed in range(2 if batch >= LARGE_BATCH else 4):

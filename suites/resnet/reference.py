@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Size:
-    """How large the model and its images are.
+    """Sizes of the model and its images.
 
     Args:
         width: Channels of the first stage.
@@ -62,8 +62,8 @@ def scores(model: ResNet, batch: Array) -> Array:
 def write_trace(model: ResNet, batch: Array, path: Path) -> None:
     """Profile a direct call, and write what ran when as a Chrome trace (chrome://tracing, https://ui.perfetto.dev).
 
-    The first call, in which torch picks its kernels, is not in it. Of the CPU alone: to look at a GPU would leave this
-    process a context on it, which takes of its memory.
+    The first call, in which torch chooses its kernels, is left out. The profile covers only the CPU, because a look at
+    a GPU would leave this process a context on it, which takes memory.
     """
     tensor = torch.from_numpy(batch)
     with torch.no_grad():

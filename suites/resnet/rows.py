@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 LOAD = "load weights"
 COMPILE_CALL = "compile call"
 FIRST_REQUEST = "first request"
-"""Parts of a worker's cold start. The call of ``torch.compile`` returns at once but for its imports: it is the first
-request that compiles."""
+"""Parts of a worker's cold start. The call of ``torch.compile`` contains only its imports; the first request
+compiles."""
 
 
 def columns(run: Run, batch: int) -> dict[str, float | int | None]:
-    """What the benchmark printed of a run, and what it should have printed; a repetition is a fresh start.
+    """The benchmark's printed columns of a run, and the missing ones; a repetition is a fresh start.
 
     Args:
-        run: What was measured.
+        run: Measurement of the load.
         batch: Images in a request.
     """
     starts = [start for session in run.sessions for start in session.starts]
     rates = spread([samples_per_second(start.requests / start.seconds, batch) for start in starts])
     means = spread([summary_of(start.windows).mean for start in starts])
-    # Of servers that start side by side nobody knows it.
+    # Unknown for servers that start side by side.
     known = [start.cold_start_seconds for start in starts if start.cold_start_seconds is not None]
     cold = spread(known) if known else None
     summary, parts = run.summary, run.cold_start_parts
@@ -55,7 +55,7 @@ def number(row: Row, column: str) -> float:
     """A number of a row.
 
     Raises:
-        TypeError: It is none there.
+        TypeError: The column is not a number.
     """
     value = row[column]
     if not isinstance(value, (int, float)):

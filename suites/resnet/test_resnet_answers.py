@@ -1,8 +1,8 @@
-"""Right answers, each to its request, compiled or not; and what is refused.
+"""Right answers, each to its request, compiled or not; and refusals.
 
-That a worker which dies is told as a failed run, and that none leaves processes, sockets or files behind when it ends,
-is no matter of this model: tests/servers/test_torch_worker.py shows it with small ones. Workers wait for requests for
-as long as the test runs; the published one left after ten seconds without any, and took slow clients' runs with it.
+A worker that dies is a failed run, and a worker leaves no processes, sockets or files at its end. These facts do not
+depend on this model: tests/servers/test_torch_worker.py shows them with small ones. Workers wait for requests as long
+as the test runs. The published worker ended after ten seconds without a request, and spoiled the runs of slow clients.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ REQUESTS = 24
     "backend",
     [
         pytest.param(None, marks=pytest.mark.smoke),
-        # Dynamo's half of compiling, without the half minute in which inductor makes kernels.
+        # Dynamo's half of the compilation, without inductor's half minute for kernels.
         pytest.param("aot_eager", marks=pytest.mark.gpuserve_full),
         pytest.param("inductor", marks=pytest.mark.gpuserve_full),
     ],
@@ -50,7 +50,7 @@ def test_answers(
     load: Callable[..., Run],
     backend: str | None,
 ) -> None:
-    """All wait at once, four kinds by turns: each gets one answer, its own, the direct call's scores to 1e-4.
+    """All wait at once, four kinds in turn: each gets one answer, its own, the direct call's scores to 1e-4.
 
     The weights are those of the file, mapped into a model that was built without memory.
     """
@@ -87,7 +87,7 @@ def test_several_threads_do_not_compile(worker: Callable[..., ServerHandle]) -> 
 
 
 def test_trace(model: ResNet, size: Size, artifacts: Path) -> None:
-    """A direct call's profile is left as a Chrome trace, in which the model's convolutions are."""
+    """A direct call's profile is saved as a Chrome trace with the model's convolutions."""
     path = artifacts / "resnet" / "trace.json"
     write_trace(model, images(size, 1), path)
     names = {event.get("name") for event in json.loads(path.read_text(encoding="utf-8"))["traceEvents"]}

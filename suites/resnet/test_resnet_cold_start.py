@@ -1,7 +1,7 @@
-"""How long a worker takes from its launch to its first answer, apart from what it does once it is warm.
+"""Time of a worker from its launch to its first answer, apart from its warm performance.
 
-The published benchmark printed the time of ``m.compile()`` beside that of the first request, which it called warm-up:
-the call itself only imports, and the first request compiles.
+The published benchmark printed the time of ``m.compile()`` beside that of the first request, called warm-up. But the
+call itself only imports, and the first request compiles.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""ResNet-18 in the torch worker, compiled and not, over batch sizes: two users, and what the model does by itself.
+"""ResNet-18 in the torch worker, compiled and not, over batch sizes: two users, and the model by itself.
 
 A GPU gets the published images (250 x 250), the CPU a smaller model of the same architecture. The smallest batch is
-measured, with and without ``torch.compile``: the first start on a machine compiles for some 20 s, and later ones find
-its kernels in inductor's cache, where torch has it by default. ``--gpuserve-full`` measures the published sweep,
-batches of 1 to 256, with ten repetitions of the published 100 requests. How long starts
-take is not in these numbers: see test_resnet_cold_start.py.
+measured with and without ``torch.compile``. The first start on a machine compiles for some 20 s. Later ones find its
+kernels in inductor's cache, in torch's default place. ``--gpuserve-full`` measures the published sweep, batches of 1 to
+256, with ten repetitions of the published 100 requests. The time of starts is not in these numbers: see
+test_resnet_cold_start.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 pytestmark = CPU_TOLERANCES
 
 EXPERIMENT = "closed loop"
-"""Of this file's rows in the table."""
+"""Columns of this file's rows in the table."""
 
 PANELS = {
     "Throughput (images/s)": "samples_per_second",
@@ -43,7 +43,7 @@ PANELS = {
 """Columns of the table that are drawn over the batch size, by title."""
 
 USERS = 2
-"""One whose request is executed, and one whose request waits: the worker is never without work."""
+"""One user's request is executed while the other's waits, so that the worker always has work."""
 
 
 @pytest.mark.parametrize(("batch", "compiled"), wanted_points())
@@ -59,7 +59,7 @@ def test_steady(
     batch: int,
     compiled: bool,
 ) -> None:
-    """A batch takes as long as in the baseline, and is executed as asked: by itself, compiled or not."""
+    """A batch takes as long as in the baseline, and is executed as requested: by itself, compiled or not."""
     run = load(
         requests_to(worker(compile=compiled), batch),
         concurrency=USERS,
@@ -72,7 +72,7 @@ def test_steady(
 
     # By dynamo's own counters: the published benchmark believed its command line, and compiled what it called eager.
     assert run.settings["compile"].used == str(compiled)
-    # All of it before the measured time: a stage in which nothing happened meanwhile is left out.
+    # All of it happened before the measured time: a stage without work in that time is left out.
     assert COMPILING not in run.counters.stages
     assert run.counters.items == batch * run.counters.batches
     assert run.summary.errors == 0
@@ -90,9 +90,9 @@ def test_steady(
 
 
 def test_table(table: Sweep, artifacts: Path) -> None:
-    """Where both kinds of workers were measured over the published batches, larger ones give no fewer images a second.
+    """If both kinds of workers were measured over the published batches, larger ones give no fewer images a second.
 
-    The charts are drawn of whatever was measured.
+    The charts show all measured points.
     """
     kinds = {"eager": False, "compiled": True}
     rows = [row for row in table.rows if row["experiment"] == EXPERIMENT]

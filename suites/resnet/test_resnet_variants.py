@@ -26,7 +26,7 @@ BATCH = 32
 def test_compiled_is_no_slower_than_eager(
     worker: Callable[..., ServerHandle], requests_to: Callable[..., Target], duel: Callable[..., Duel]
 ) -> None:
-    """Side by side, once both are warm; by how much it is faster is the device's and the batch's affair."""
+    """Side by side and warm, the compiled model is no slower; its gain depends on the device and the batch."""
     compiled = requests_to(worker(compile=True), BATCH)
     result = duel(compiled, requests_to(worker(), BATCH), concurrency=2, timeout=60)
     assert result.throughput >= 0.95
@@ -37,8 +37,8 @@ def test_two_threads_overlap(
 ) -> None:
     """Two threads answer no fewer requests than one, with work for both.
 
-    On a GPU each has a stream of its own and pinned memory, so that one's copies to the GPU and back go on while the
-    other computes: what the benchmark's later versions did by threads for copies. On the CPU each has a core.
+    On a GPU each has its own stream and pinned memory, so that one's copies to the GPU and back go on while the other
+    computes. Later versions of the benchmark used threads for copies instead. On the CPU each has a core.
     """
     two = requests_to(worker(workers=2), BATCH)
     result = duel(two, requests_to(worker(), BATCH), concurrency=4, timeout=60)
@@ -75,10 +75,10 @@ def test_queued_at_once(
 ) -> None:
     """The published load: after one warm-up request all are queued at once, and latencies are mostly waiting.
 
-    A request is stamped when it is due, and all were made before the load began: the benchmark made each when it was
-    its turn, so that the larger the batch, the slower the load. The formula that it printed is off by half the number
-    of requests here, and its mean latency says how many were queued; only the throughput is gated. The worker holds all
-    that wait: 24 GB of memory with the published thousand on a GPU.
+    A request's clock starts when it is due, and all were made before the load began. The benchmark made each in its
+    turn, so that larger batches made a slower load. Its printed formula is off by half the number of requests here, and
+    its mean latency shows the queue's length; only the throughput is gated. The worker holds all waiting requests: 24
+    GB of memory with the published thousand on a GPU.
     """
     number = 1000 if full_size else 100
     run = load(requests_to(worker(compile=compiled), BATCH), schedule=Burst(requests=number), timeout=600)

@@ -1,4 +1,4 @@
-"""How good forecasts are: q-risk, as the paper defines it, and thresholds for it."""
+"""Quality of forecasts: q-risk, as the paper defines it, and thresholds for it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PUBLISHED_RISKS = {
     "electricity": {"p10": 0.028, "p50": 0.058, "p90": 0.029},
     "traffic": {"p10": 0.044, "p50": 0.109, "p90": 0.079},
 }
-"""Of the trained network on the real data: NVIDIA/DeepLearningExamples, TFT, training accuracy with AMP on an A100."""
+"""Thresholds of the trained network on the real data: NVIDIA/DeepLearningExamples, TFT, AMP training on an A100."""
 
 
 def q_risk(truth: Numbers, forecast: Numbers, quantile: float) -> float:
@@ -39,7 +39,7 @@ def q_risk(truth: Numbers, forecast: Numbers, quantile: float) -> float:
     if truth.shape != forecast.shape:
         raise ValueError(f"the truth has shape {list(truth.shape)}, the forecast {list(forecast.shape)}")
     if not 0 < quantile < 1:
-        raise ValueError(f"a quantile lies in (0, 1), not at {quantile}")
+        raise ValueError(f"a quantile must be in (0, 1), not {quantile}")
     if not (np.isfinite(truth).all() and np.isfinite(forecast).all()):
         raise ValueError("truth or forecast has numbers that are not finite")
     size = float(np.abs(truth).mean()) if truth.size else 0.0

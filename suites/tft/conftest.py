@@ -1,4 +1,4 @@
-"""What the test files of this suite share: deployments, examples, requests, and the right answers."""
+"""Fixtures of this suite: deployments, examples, requests, and the right answers."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ EXAMPLES = 16
 """Different ones; larger batches repeat them. The published load was one example over and over."""
 
 TOLERANCE = {"fp32": 1e-4, "fp16": 2e-2, "bf16": 1e-1}
-"""Relative and absolute, of a standardised forecast: for fp32 what the order of additions makes, else a few units of
-the last place after some dozen layers."""
+"""Relative and absolute tolerance of a standardised forecast: for fp32 the effect of another order of additions, else a
+few units of the last place after some dozen layers."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Tft:
     Args:
         server: The deployment.
         dataset: Its data set.
-        precision: In which it computes.
-        examples: What it is asked.
+        precision: Precision of its computation.
+        examples: Inputs of its requests.
         answers: The right forecast of each example, standardised.
     """
 
@@ -82,13 +82,13 @@ class Tft:
 
 @pytest.fixture(scope="session")
 def network_size(device: Device) -> str:
-    """Size of the network, which a CPU has to be spared."""
+    """Size of the network: a small one for a CPU."""
     return "full" if device.is_gpu else "small"
 
 
 @pytest.fixture(scope="session")
 def usual_precision(device: Device) -> str:
-    """In which it computes: on a GPU as published."""
+    """Precision of the computation: on a GPU the published one."""
     return "fp16" if device.is_gpu else "fp32"
 
 

@@ -52,9 +52,9 @@ class Gathered:
     """Rows of a sweep.
 
     Args:
-        folder: Where tables and charts are left.
-        name: Of the sweep, and of its files.
-        swept: The column that the points of one data set differ in: ``batch`` or ``concurrency``.
+        folder: Folder of tables and charts.
+        name: Name of the sweep, and of its files.
+        swept: The column in which the points of one data set differ: ``batch`` or ``concurrency``.
     """
 
     folder: Path
@@ -145,10 +145,10 @@ def check_counts(counters: Counters, answered: int, row: dict[str, float], *, lo
     """Assert that the server's counts agree with each other and with the client's.
 
     Args:
-        counters: Of the server, over the measured windows.
-        answered: Requests that the client got answers to, in the same windows.
-        row: Of the published table.
-        loads: Of which these are the sum: at both ends of each, what is under way is counted on either side.
+        counters: Counters of the server, over the measured windows.
+        answered: Requests with an answer for the client, in the same windows.
+        row: Row of the published table.
+        loads: Number of loads in the sum: at both ends of each, server and client count requests in flight differently.
     """
     batch, users = int(row[BATCH]), int(row[CONCURRENCY])
     assert counters.requests is not None

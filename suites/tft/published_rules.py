@@ -19,7 +19,7 @@ MOST_CONCURRENCY: Final = 256
 CONCURRENCY_STEPS: Final = 32
 
 STABILITY: Final = 0.10
-"""How far each of the last windows may be from their mean: perf_analyzer's ``--stability-percentage``."""
+"""Largest deviation of each of the last windows from their mean: perf_analyzer's ``--stability-percentage``."""
 
 STABLE_WINDOWS: Final = 3
 
@@ -44,7 +44,7 @@ class OnlinePlan:
 def online_plan(
     max_batch_size: int, *, triton_instances: int = 1, model_instances: int = 1, steps: int = CONCURRENCY_STEPS
 ) -> OnlinePlan:
-    """Compute the points of an online test: twice as many examples as all instances can hold, under way at the most.
+    """Compute the points of an online test, with at most twice as many examples in flight as all instances can hold.
 
     ``total = 2 x max_batch_size x triton_instances x model_instances`` examples; the concurrency rises by
     ``max(1, most // steps)`` to ``most = min(256, total)``, with ``max(1, total // 256)`` examples a request.
@@ -75,7 +75,7 @@ def offline_warm_up(batches: Sequence[int]) -> tuple[int, ...]:
     """Compute the batch sizes at which an offline test warms up: 1, and the last.
 
     Raises:
-        ValueError: There is none, or one is below 1.
+        ValueError: The list is empty, or a size is below 1.
     """
     if not batches or min(batches) < 1:
         raise ValueError(f"batch sizes of 1 at least, not {list(batches)}")
@@ -86,7 +86,7 @@ def warm_up_length(mode: Literal["count_windows", "time_windows"], length: int) 
     """Compute the window of a warm-up, in requests or milliseconds: twice the measurement's.
 
     Raises:
-        ValueError: There is no such mode, or the length is below 1.
+        ValueError: The mode does not exist, or the length is below 1.
     """
     _more(mode, length)
     return 2 * length
@@ -98,7 +98,7 @@ def retry_lengths(mode: Literal["count_windows", "time_windows"], length: int) -
     Each is longer than the one before by 50 requests (``count_windows``) or 2000 ms (``time_windows``).
 
     Raises:
-        ValueError: There is no such mode, or the length is below 1.
+        ValueError: The mode does not exist, or the length is below 1.
     """
     more = _more(mode, length)
     return tuple(length + retry * more for retry in range(RETRIES + 1))
@@ -122,7 +122,7 @@ def is_stable(windows: Sequence[tuple[float, float]], *, tolerance: float = STAB
 
 
 def until_stable(windows: Sequence[Window]) -> bool:
-    """Tell `load(until=...)` when perf_analyzer would have ended the measurement; a window without answers is not."""
+    """Function for `load(until=...)` that ends as perf_analyzer would; a window without answers is not stable."""
     means = [(window.throughput, window.latency.mean) for window in windows]
     known = [(throughput, mean) for throughput, mean in means if mean is not None]
     return len(known) == len(windows) and is_stable(known)
@@ -137,7 +137,7 @@ def _total(max_batch_size: int, triton_instances: int, model_instances: int) -> 
 def _more(mode: str, length: int) -> int:
     more = {"count_windows": 50, "time_windows": 2000}
     if mode not in more:
-        raise ValueError(f"no measurement mode {mode!r}; there are {', '.join(more)}")
+        raise ValueError(f"no measurement mode {mode!r}; known: {', '.join(more)}")
     if length < 1:
         raise ValueError(f"a window has a length of 1 at least, not {length}")
     return more[mode]

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 def forecasts(dataset: str, examples: Examples, *, size: str) -> NDArray[np.float32]:
     """Forecast examples one at a time, without batching and without a server.
 
-    Always on the CPU and in fp32: a second process on the GPU would disturb the measurement that the answers are for.
+    Always on the CPU and in fp32, because a second process on the GPU would disturb the measurement.
 
     Args:
-        dataset: That the server's model is for.
-        examples: What it is asked.
-        size: What it got as ``TFT_SIZE``.
+        dataset: Data set of the server's model.
+        examples: Inputs of the requests.
+        size: Value of the server's ``TFT_SIZE``.
 
     Returns:
         Standardised forecasts, (examples, 24, 3).

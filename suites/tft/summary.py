@@ -1,7 +1,7 @@
 """All experiments of a run in one sorted table: ``python -m suites.tft.summary result.json summary.csv``.
 
-pytest is the runner: its parameters are the configurations, ``--lf`` goes on where a run was cut off, and
-``--gpuserve-json=result.json`` keeps the status and numbers of each experiment; this makes a table of that file.
+pytest is the runner: its parameters are the configurations, and ``--lf`` continues a run that was cut off.
+``--gpuserve-json=result.json`` keeps the status and numbers of each experiment. This module makes a table of that file.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ COLUMNS: Final = (
 
 
 def summary_rows(result: Mapping[str, Any], suite: str = "suites/tft/") -> list[dict[str, str]]:
-    """Make a row of each test of a suite that was run, sorted: passed ones by throughput, the best first.
+    """Make a row of each test of a suite, sorted: passed ones by throughput, the best first.
 
     Args:
-        result: As ``--gpuserve-json`` writes it; schema 2, or 1 of older versions.
-        suite: What the tests' names begin with.
+        result: Result from ``--gpuserve-json``; schema 2, or 1 of older versions.
+        suite: Prefix of the tests' names.
 
     Raises:
-        ValueError: It is no such result.
+        ValueError: The value is not such a result.
     """
     if result.get("schema") not in {1, 2} or not isinstance(result.get("tests"), list):
         raise ValueError("no result of schema 1 or 2, as --gpuserve-json writes it")
@@ -45,12 +45,12 @@ def summary_rows(result: Mapping[str, Any], suite: str = "suites/tft/") -> list[
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the table that the command line asks for.
+    """Write the table of the command line.
 
     Raises:
         SystemExit: An argument is missing or not known.
         OSError: A file cannot be read or written.
-        ValueError: The first file is no result.
+        ValueError: The first file is not a result.
     """
     parser = argparse.ArgumentParser(description="All experiments of a run in one table", allow_abbrev=False)
     parser.add_argument("result", type=Path, help="what --gpuserve-json wrote")

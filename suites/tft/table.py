@@ -1,4 +1,4 @@
-"""The published table: 15 columns a run, of which seven make up the average latency."""
+"""The published table: 15 columns a run; seven of them make up the average latency."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ PERCENTILES: Final = {50: "p50 latency (ms)", 90: "p90 latency (ms)", 95: "p95 l
 COLUMNS: Final = (BATCH, CONCURRENCY, THROUGHPUT, *COMPONENTS.values(), *PERCENTILES.values(), AVERAGE)
 
 SUM_TOLERANCE_MS: Final = 0.3
-"""How far the components of the published rows, of one decimal each, are from the average at most."""
+"""Largest difference of the components of the published rows, of one decimal each, from the average."""
 
 LEAST_LITTLE: Final = 0.95
 
 DECIMALS: Final = 4
-"""Of milliseconds: what is rounded off eight of them is far below what a clock can tell."""
+"""Tolerance in milliseconds: the rounding of eight such values is far below a clock's precision."""
 
 
 def row_of(summary: Summary, breakdown: Breakdown, *, batch: int, concurrency: int) -> dict[str, float]:
@@ -85,7 +85,7 @@ def littles_law(row: Row) -> float:
 
 
 def warning_of(row: Row) -> str:
-    """What is to be told of a row; empty where its throughput and its latency agree."""
+    """Warning on a row; empty if its throughput and its latency agree."""
     share = littles_law(row)
     if share > LEAST_LITTLE:
         return ""
@@ -93,16 +93,16 @@ def warning_of(row: Row) -> str:
 
 
 def save_table(path: Path, rows: Sequence[Mapping[str, object]], *order: str, more: Sequence[str] = ()) -> None:
-    """Write rows as CSV, sorted by these columns; nothing where there is no row.
+    """Write rows as CSV, sorted by these columns; no file without rows.
 
     Args:
         path: The file; its folder is made.
-        rows: Each has `COLUMNS`, and may have more.
+        rows: Rows with `COLUMNS`, and possibly more.
         *order: Columns of numbers or texts.
-        more: Columns before `COLUMNS`, which tell tables of one file apart.
+        more: Columns before `COLUMNS`, which distinguish the tables of one file.
 
     Raises:
-        OSError: It cannot be written.
+        OSError: The file cannot be written.
     """
     if not rows:
         return

@@ -31,7 +31,7 @@ EVERYWHERE = (("electricity", 16),)
 """Data set and batch size that are measured on a CPU, too."""
 
 REQUESTS = 500
-"""Of a published window."""
+"""Requests of a published window."""
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +139,7 @@ def test_published_offline(
     run = load(deploy(dataset, TFT_FORMAT="ts-trace").batch(batch, shared=True), concurrency=1, timeout=60)
     assert run.throughput >= LEAST * printed["throughput"]
     if batch <= 32:
-        # Of larger ones a GPU does too few in the time for a p99.
+        # With larger batches a GPU does too few in the time for a p99.
         assert run.latency.p99 <= MOST * printed["latency.p99"]
 
 

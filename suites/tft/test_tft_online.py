@@ -1,7 +1,7 @@
-"""Online: requests of 16 examples over HTTP from 8 to 256 users, which Triton puts together as it likes.
+"""Online: requests of 16 examples over HTTP from 8 to 256 users, which Triton batches dynamically.
 
-On a GPU these are the published points, by the published rule; on the CPU one of them, of a smaller network for one
-data set. ``TFT_SLOWDOWN=1.0`` makes every batch take twice as long.
+A GPU runs the published points, by the published rule. The CPU runs one of them, with a smaller network for one data
+set. ``TFT_SLOWDOWN=1.0`` makes every batch take twice as long.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ EVERYWHERE = (("electricity", 4),)
 """Data set and concurrency that are measured on a CPU, too; the plan does not have 4."""
 
 LEAST_REQUESTS = 500
-"""Of a published window."""
+"""Requests of a published window."""
 
 LATENCIES_LONG = 20
-"""So many rounds of all users at least: the published windows of 500 requests had two at 256 users, and lost up to a
-quarter of the throughput at their ends."""
+"""Fewest rounds of all users. The published windows of 500 requests had two at 256 users, and lost up to a quarter of
+the throughput at their ends."""
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +61,7 @@ def test_online(
     dataset: str,
     concurrency: int,
 ) -> None:
-    """So many users are answered as fast as the baseline says, in batches as large, and where the time went adds up."""
+    """Users get answers as fast as in the baseline, in batches as large, and the components of the time add up."""
     run = load(
         deploy(dataset).batch(PLAN.batch),
         concurrency=concurrency,

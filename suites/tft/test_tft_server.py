@@ -54,7 +54,7 @@ def test_tensors_are_those_of_the_contract(running: Running) -> None:
 
 
 def test_knobs_are_read_back(running: Running) -> None:
-    """Batch limit, preferred sizes, delay and instances are used as they were asked for."""
+    """Batch limit, preferred sizes, delay and instances are used as requested."""
     tft, instance = running
     wanted = {
         "max_batch_size": str(MAX_BATCH_SIZE),
@@ -97,7 +97,7 @@ def test_a_bad_category_is_refused(running: Running) -> None:
 
 
 def test_accuracy_is_that_of_the_network(running: Running) -> None:
-    """The q-risk of what is served is the network's own; weights that nobody trained miss the published thresholds."""
+    """The q-risk of the served forecasts is the network's own; untrained weights miss the published thresholds."""
     tft, instance = running
     answer = tft.batch(len(tft.examples)).ask(instance)
     served = np.asarray(answer.tensors[OUTPUT.name], dtype=np.float64)

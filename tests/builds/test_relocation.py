@@ -342,7 +342,7 @@ def test_only_the_tests_own_interpreter_is_replaced(root: Path, other: Relocatio
     alone, both = Relocation(root, None, another), Relocation(root, other.worktree, another)
     assert mosec(root).relocated(alone).launch(SITE).argv[:2] == (another, str(root / "apps/app.py"))
     assert pinned.relocated(both).launch(SITE).argv[:2] == (own.python, str(moved(other, "apps/app.py")))
-    with pytest.raises(NotInRevision, match=r"nothing of mosec_server\(apps[\s\S]*leave out python="):
+    with pytest.raises(NotInRevision, match=r"mosec_server\(apps[\s\S]*would be the same[\s\S]*leave out python="):
         pinned.relocated(alone)
 
 
@@ -373,11 +373,11 @@ def test_an_interpreter_is_found(interpreter: Interpreter, tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("name", "text", "mode", "found"),
     [
-        ("./absent", None, 0, "no such file"),
+        ("./absent", None, 0, "the file does not exist"),
         ("", None, 0, "no name"),
         ("./file", "", 0o644, "Permission denied"),
         ("./file", "#!/bin/sh\necho broken >&2; exit 3\n", 0o755, "broken"),
-        ("./file", "#!/bin/sh\necho '[3, 6, 1]'\n", 0o755, "it calls itself version [3, 6, 1]"),
+        ("./file", "#!/bin/sh\necho '[3, 6, 1]'\n", 0o755, "its version is [3, 6, 1]"),
         ("./file", "#!/bin/sh\necho '{}'\n", 0o755, "{}"),
     ],
 )

@@ -318,7 +318,7 @@ def test_where_there_is_no_commit_it_is_told(root: Path, tmp_path: Path, monkeyp
     git(tmp_path, "init", "--quiet", "empty")
     with pytest.raises(UsageProblem, match=r"not a git repository[\s\S]*--against-python"):
         resolve_revision(tmp_path, "HEAD")
-    with pytest.raises(UsageProblem, match="no commit yet"):
+    with pytest.raises(UsageProblem, match="make the first commit"):
         resolve_revision(tmp_path / "empty", "HEAD")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(UsageProblem, match="there is no git here"):

@@ -1,4 +1,4 @@
-"""The vocabulary of assertions: what gates, and that whatever gates nothing is an error."""
+"""The vocabulary of assertions: an assertion gates, or it is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The baselines of a device: where one is kept, when sessions are pooled, and that nothing is lost on the way."""
+"""The baselines of a device: their places, the pooling of sessions, and safe writes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def record(
 
 
 def stored(folder: Path) -> Stored:
-    """What a new run finds."""
+    """Entry that a new run finds."""
     baseline_store = BaselineStore(folder, here())
     found = baseline_store.find(baseline_store.key_of(NODEID, ""))
     assert found is not None
@@ -115,7 +115,7 @@ def test_the_same_commit_is_pooled(folder: Path) -> None:
     ids=["other commit", "now dirty", "was dirty", "no git", "no commit", "other host", "other workload"],
 )
 def test_different_code_replaces(folder: Path, first: dict[str, object], then: dict[str, object]) -> None:
-    """What is not certainly the same code under the same load is never one sample with it."""
+    """Sessions of possibly different code under the same load are never one sample."""
     record(folder, 1, reason="old", **first)  # type: ignore[arg-type]
     assert record(folder, 2, **then) == "replaced (1 session)"  # type: ignore[arg-type]
     assert days(folder) == [2]
@@ -130,7 +130,7 @@ def test_only_the_newest_sessions_are_kept(folder: Path) -> None:
 
 
 def test_removing_entries_leaves_the_others(folder: Path) -> None:
-    """With the last one the file goes; removing what is not there is no error."""
+    """The file goes with its last entry; removing a missing entry is fine."""
     record(folder, 1)
     baseline_store = BaselineStore(folder, here())
     first, other = baseline_store.key_of(NODEID, ""), baseline_store.key_of(NODEID, "load 2")
@@ -186,7 +186,7 @@ def test_a_recording_that_fails_changes_nothing(folder: Path, monkeypatch: pytes
 
 
 def test_differences_name_both_sides() -> None:
-    """Only what differs is said, and what is absent is told from the word for it."""
+    """Only differences are listed, and an absent value differs from the word for it."""
     assert differences({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "4", "d": "nothing"}) == [
         "b: baseline has '2', this run has '4'",
         "c: baseline has '3', this run has nothing",
@@ -195,7 +195,7 @@ def test_differences_name_both_sides() -> None:
 
 
 def test_every_load_is_tried(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each that fails is told, with what helps, and what was written is said too."""
+    """Each failure is reported, with a remedy, and so are the written files."""
     failures = {"one": BaselineUnusable("no one", remedies=["mend it"]), "three": BaselineUnusable("no three")}
     world.next_run(record_all=True, record_sessions=2)
     judge = world.judge()

@@ -92,7 +92,7 @@ def test_what_gates_nothing_is_refused(metric: Metric) -> None:
     ],
 )
 def test_a_limit_is_of_the_values_themselves(metric: Metric, change: float, limit: float, verdict: Verdict) -> None:
-    """The ratio is the first server's value to the second's, its interval on the side of the limit that is told."""
+    """The ratio is the first server's value to the second's, with its interval on the reported end of the limit."""
     judged = run_on(a_comparison(ScriptedPairing(Build(change))), metric, limit)
     expected = math.exp(-change if metric.higher_is_better else change)
     assert judged.verdict is verdict
@@ -106,7 +106,7 @@ def test_a_limit_is_of_the_values_themselves(metric: Metric, change: float, limi
 
 
 def test_a_p99_waits_for_a_full_round() -> None:
-    """In a duel too; before it there is a ratio to read, and no verdict."""
+    """A duel's p99 has a ratio before a full round, but no verdict."""
     paired = a_comparison(ScriptedPairing(Build(-0.5)))
     assert paired.judge_limit(P99, 1.0).value is None
     paired.more()

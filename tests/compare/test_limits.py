@@ -1,4 +1,4 @@
-"""A run against a limit of its test: what it comes to, and when it comes to nothing."""
+"""A run against a limit of its test: its verdicts, and its failures."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Measured:
 
 
 def judged(limit: float, *sessions: Session, metric: Metric = THROUGHPUT) -> Judgement:
-    """What a run of these sessions comes to; by default it answers 20 requests a second in 10 ms each."""
+    """Judgement of a run of these sessions; by default it answers 20 requests a second in 10 ms each."""
     measurement = cast("Measurement", _Measured(*sessions))
     return judge_limit(measurement, metric, limit, tolerance=metric.default_tolerance)
 
@@ -46,7 +46,7 @@ def judged(limit: float, *sessions: Session, metric: Metric = THROUGHPUT) -> Jud
     ],
 )
 def test_a_limit_has_no_tolerance(metric: Metric, limit: float, verdict: Verdict) -> None:
-    """The pooled value is compared as it is; without samples of the limit there is no interval and no tolerance."""
+    """The pooled value is compared directly; a limit has no samples, so no interval and no tolerance."""
     found = judged(limit, metric=metric)
     assert (found.verdict, found.reference, found.reference_kind) == (verdict, limit, "limit")
     assert found.value is not None

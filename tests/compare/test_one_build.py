@@ -32,7 +32,7 @@ def one_build(tmp_path: Path, left_out: tuple[str, ...] = ()) -> OneBuild:
 
 
 def text_of(build: OneBuild) -> str:
-    """What a regression of a build beside itself says."""
+    """Text of a regression of a build against itself."""
     (reason,) = build.judged(judgement(Verdict.REGRESSED)).reasons
     assert reason.kind is ReasonKind.OUTSIDE_GIT
     return str(reason)
@@ -40,13 +40,13 @@ def text_of(build: OneBuild) -> str:
 
 @pytest.mark.parametrize("verdict", Verdict)
 def test_no_claim_is_made_of_one_build(tmp_path: Path, verdict: Verdict) -> None:
-    """REGRESSED and IMPROVED are INVALID, whatever else is said stays."""
+    """REGRESSED and IMPROVED become INVALID; other verdicts stay."""
     judged = one_build(tmp_path).judged(judgement(verdict))
     assert judged.verdict is (Verdict.INVALID if verdict.is_claim else verdict)
 
 
 def test_what_was_left_out_is_named(tmp_path: Path) -> None:
-    """What the base does not have is the most likely cause, and at most three of them are named."""
+    """Files that the base lacks are the most likely cause, and at most three of them are named."""
     assert "the base does not have build/x and build" not in text_of(one_build(tmp_path))
     assert "the base does not have a, b, c and 1 more" in text_of(one_build(tmp_path, ("a", "b", "c", "d")))
 
@@ -61,7 +61,7 @@ def test_what_was_left_out_is_named(tmp_path: Path) -> None:
         (
             ([], {"OMP_NUM_THREADS": "1"}),
             ([], {"OMP_NUM_THREADS": "2"}),
-            ["another OMP_NUM_THREADS in its environment"],
+            ["a different OMP_NUM_THREADS in its environment"],
         ),
     ],
 )

@@ -52,7 +52,7 @@ def test_the_first_look_is_always_taken_and_further_ones_within_the_budget(world
 
 
 def test_against_a_revision_the_base_decides(world: World) -> None:
-    """No baseline is asked, nothing is measured alone, and the servers are ended; a problem is no pass."""
+    """No baseline is read, no load is measured alone, and the servers are ended; a problem is not a pass."""
     for build, problems, verdict in (
         (SAME, (), Verdict.PASS),
         (WORSE, (), Verdict.REGRESSED),
@@ -123,7 +123,7 @@ def duel_of(judge: TestComparison, name: str | None = None) -> Duel:
     ],
 )
 def test_a_duel_is_judged_side_by_side(world: World, build: Build, limit: float, skips: bool, verdict: Verdict) -> None:  # noqa: FBT001 -- a parameter
-    """Its limit holds if the rounds show it; nothing is measured alone, and no baseline is looked for."""
+    """Its limit holds if the rounds show it; no load is measured alone, and no baseline is read."""
     world.paired = build
     world.next_run(budget_seconds=25.0 if build is BETWEEN else 1000.0, skip_inconclusive=skips)
     judge = world.judge()
@@ -198,10 +198,10 @@ def test_trouble_at_the_servers_end_is_a_problem_of_a_test_that_passed(world: Wo
 # -- memory
 
 
-@pytest.mark.parametrize("by_turns", [False, True])
-def test_a_limit_on_memory_side_by_side_is_invalid_unless_by_turns(world: World, *, by_turns: bool) -> None:
-    """What is read off the GPU is that of both servers; the verdict names the marker that helps."""
-    world.next_run(world.against, one_at_a_time=by_turns)
+@pytest.mark.parametrize("one_at_a_time", [False, True])
+def test_a_limit_on_memory_side_by_side_is_invalid_unless_one_at_a_time(world: World, *, one_at_a_time: bool) -> None:
+    """GPU values are those of both servers; the verdict names the marker that helps."""
+    world.next_run(world.against, one_at_a_time=one_at_a_time)
     judge = world.judge()
     run = judge.measure(target(), SHAPE, None)
     (measured,) = world.pairings[0].rounds
@@ -213,7 +213,7 @@ def test_a_limit_on_memory_side_by_side_is_invalid_unless_by_turns(world: World,
     judge.measurements[0].show()
     judgement = judge.against_limit(run, METRICS["gpu_memory"], 16e9).judgement
     judge.close()
-    if by_turns:
+    if one_at_a_time:
         assert (judgement.verdict, judgement.value) == (Verdict.PASS, 12e9)
     else:
         assert judgement.verdict is Verdict.INVALID

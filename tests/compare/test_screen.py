@@ -43,7 +43,7 @@ assert GPU is not None
 
 
 def test_a_retry_goes_on_with_the_sessions_that_it_has(world: World) -> None:
-    """What an earlier try of the test has measured of the same load is not measured again."""
+    """Sessions of an earlier try of the test under the same load are not measured again."""
     world.recorded()
     first = world.judge()
     first.measure(target(), SHAPE, None)
@@ -68,7 +68,7 @@ def test_what_will_not_be_recorded_is_not_measured_to_its_end(world: World) -> N
     ("named", "share"), [({"latency.p99"}, 0.02), ({"latency.p99", "throughput"}, 0.01), (set(), 0.01)]
 )
 def test_the_client_may_add_a_tenth_of_the_narrowest_tolerance(world: World, named: set[str], share: float) -> None:
-    """Of those that a marker names: a load that is compared at 20 % is not INVALID for 1 % of it."""
+    """The marker's tolerances count: a load that is compared at 20 % is not INVALID for 1 % of it."""
     world.next_run(tolerances={name: METRICS[name].default_tolerance for name in named})
     judge = world.judge()
     judge.measure(target(), SHAPE, None)
@@ -92,7 +92,7 @@ def test_answers_that_are_longer_than_recorded_are_another_work(
     *,
     usage: bool,
 ) -> None:
-    """There is no verdict on how fast they are, and nothing more is measured; the same where one side hides it."""
+    """Such answers get no verdict on their speed, and no more measurements; so do answers of unknown length."""
     world.start_noise = 0.003
     with monkeypatch.context() as recording:
         recording.setattr(world_module, "window_at", lambda cost: streamed(window_at(cost), tokens=11))
@@ -106,7 +106,7 @@ def test_answers_that_are_longer_than_recorded_are_another_work(
 
 @pytest.mark.parametrize("is_comparable", [True, False])
 def test_the_baselines_clock_is_told_to_who_measures(world: World, *, is_comparable: bool) -> None:
-    """So that slower windows are measured again; not while it is recorded, nor of a GPU of another kind."""
+    """Slower windows are measured again, but not in a recording, and not on a GPU of another kind."""
     world.clock_mhz = 1200.0
     world.recorded(where=None if is_comparable else {"device": replace(world.here.device, name="H100")})
     assert set(world.clocks_wanted) == {None}
@@ -151,7 +151,7 @@ def test_stored_numbers_end_a_test_with_pass_alone(  # noqa: PLR0917 -- columns 
     "reading, is_screened", {"4 % slower": (-3.46, True), "6 % faster": (-3.56, False), "not measured": (None, False)}
 )
 def test_a_host_of_another_speed_is_not_screened(world: World, reading: float | None, *, is_screened: bool) -> None:
-    """What its numbers would say is not asked, and where nothing else can be asked either, that is why."""
+    """The screen is skipped, and if no other comparison is possible, that is the reason."""
     world.start_noise = 0.003
     world.recorded()
     world.reading = reading
@@ -179,7 +179,7 @@ def test_stored_numbers_pass_nothing_that_rounds_have_called_regressed(world: Wo
 
 
 def test_on_cpu_stored_numbers_decide_nothing(world: World) -> None:
-    """Rounds beside the base commit decide everything, and nothing is measured alone before them."""
+    """Rounds beside the base commit decide everything, without a measurement alone before them."""
     world.here = replace(here(), revision=world.here.revision)
     world.next_run()
     world.recorded()
@@ -206,10 +206,10 @@ def test_on_cpu_stored_numbers_decide_nothing(world: World) -> None:
     ],
 )
 def test_a_base_commit_that_cannot_be_compared_with_is_a_reason(problem: type[GpuserveError], kind: ReasonKind) -> None:
-    """It says what helps, unless that was said before anything was measured."""
+    """The reason has the remedy, unless a warning before the first measurement had it."""
     reason = not_settled(problem("it is not there", remedies=["put it there"]))
     assert reason.kind is kind
-    assert reason.text.startswith("it could not be settled side by side: it is not there")
+    assert reason.text.startswith("the verdict could not be settled side by side: it is not there")
     assert ("put it there" in reason.text) is (problem is not NoCheckout)
 
 
@@ -259,7 +259,7 @@ def test_where_rounds_are_impossible_stored_numbers_decide(  # noqa: PLR0917 -- 
 
 @pytest.mark.parametrize("alone", [WORSE, Build(-0.5), Build(0.03)])
 def test_stored_numbers_say_nothing_of_a_build_beside_itself(world: World, alone: Build) -> None:
-    """A claim about the base commit's own build is INVALID, unless its packages changed or somebody else runs it."""
+    """A claim about the base commit's own build is INVALID, unless its packages changed or it was not started here."""
     world.recorded()
     world.here = replace(world.here, revision=replace(world.here.revision, content=COMMIT[:1] * 64))
     world.alone = alone
@@ -277,7 +277,7 @@ def test_stored_numbers_say_nothing_of_a_build_beside_itself(world: World, alone
 
 
 def test_a_server_of_somebody_elses_is_judged_by_stored_numbers(world: World) -> None:
-    """Nobody knows its host, and no other build of it can be started."""
+    """Its host is unknown, and no other build of it can be started."""
     world.recorded()
     world.alone, world.reading = WORSE, 5.0
     judge = world.judge()
@@ -287,7 +287,7 @@ def test_a_server_of_somebody_elses_is_judged_by_stored_numbers(world: World) ->
 
 
 def test_a_reason_that_was_accepted_is_shown_by_every_run(world: World) -> None:
-    """Whoever decides."""
+    """Every kind of decision shows it."""
     world.record(reason="a larger model")
     world.next_run(record_all=False, reason=None)
     for world.alone in (SAME, WORSE):
@@ -295,7 +295,7 @@ def test_a_reason_that_was_accepted_is_shown_by_every_run(world: World) -> None:
 
 
 def test_a_recording_that_is_worse_needs_a_reason(world: World) -> None:
-    """The numbers are compared as they are, on whatever machine; within the tolerance none is needed."""
+    """The numbers are compared directly, on any machine; within the tolerance no reason is needed."""
     world.record()
     world.next_run(record_all=True, record_sessions=2)
     for change, reason, holds in ((0.03, None, True), (0.3, None, False), (0.3, "a larger model", True)):

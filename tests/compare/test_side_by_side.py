@@ -37,7 +37,7 @@ COLD_START = METRICS["cold_start"]
 
 TOLERANCE = 0.05
 EDGE = math.log1p(THROUGHPUT.growth(TOLERANCE) / 4)
-"""The largest change that is nothing to talk about."""
+"""The largest negligible change."""
 
 NARROW = Prior(0.005**2, 20, learned=True)
 """A machine that is known so well that a first round can PASS."""
@@ -60,7 +60,7 @@ def computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def history(tmp_path: Path) -> KeptFolder:
-    """What is remembered on the disk."""
+    """Remembered rounds on disk."""
     return KeptFolder(tmp_path, pytest.fail)
 
 
@@ -83,7 +83,7 @@ def place(paired: SideBySide) -> tuple[int, int]:
 
 
 def run_on(paired: SideBySide, tolerance: float = TOLERANCE, *, looks: int = len(LOOKS)) -> Judgement:
-    """What one run of a test comes to: it looks until throughput is decided, at most so often."""
+    """Result of one run of a test: looks until throughput is decided, up to a limit."""
     judgement = paired.judge(THROUGHPUT, tolerance)
     while judgement.verdict is Verdict.INCONCLUSIVE and not paired.exhausted and looks:
         looks -= 1
@@ -106,7 +106,7 @@ def test_looks_come_in_the_planned_order() -> None:
     Servers that do not fit into memory together are looked at after each round of one block, from the second look on.
     """
     pairing = ScriptedPairing(MIDDLE)
-    paired, alone = a_comparison(pairing), a_comparison(ScriptedPairing(MIDDLE, by_turns=True))
+    paired, alone = a_comparison(pairing), a_comparison(ScriptedPairing(MIDDLE, one_at_a_time=True))
     judgement = paired.judge(THROUGHPUT, TOLERANCE)
     assert (judgement.verdict, judgement.value, judgement.rounds) == (Verdict.INCONCLUSIVE, None, 0)
     for comparison, looks in ((paired, list(LOOKS)), (alone, [(number, 1) for number in range(1, 9)])):
@@ -162,7 +162,7 @@ def test_trouble_at_the_end_of_a_round_that_ends_early_costs_no_other_round() ->
 
 
 def test_a_first_round_that_a_metric_wants_whole_is_whole() -> None:
-    """Of a p99, which takes no part in the first look; of too few requests in a block; where one server may drift."""
+    """A p99 needs it, because it takes no part in the first look, and so does a possible drift."""
     dear = Build(0.03, start_sd=0.01, window_sd=0.004)
     places = []
     for metric, build in ((P99, dear), (P50, replace(dear, requests=10)), (P50, replace(dear, drift=0.012))):
@@ -178,7 +178,7 @@ def test_a_first_round_that_a_metric_wants_whole_is_whole() -> None:
     ("change", "verdict"), [(0.3, Verdict.REGRESSED), (-0.3, Verdict.IMPROVED), (0.0, Verdict.PASS)]
 )
 def test_a_verdict_tells_its_numbers(change: float, verdict: Verdict) -> None:
-    """Both values, the change with its interval, and windows stand in the judgement."""
+    """The judgement has both values, the change with its interval, and the windows."""
     paired = a_comparison(ScriptedPairing(Build(change)))
     judgement = run_on(paired)
     assert (judgement.verdict, judgement.reference_kind) == (verdict, "against")
@@ -212,7 +212,7 @@ def test_a_decision_stays_whatever_comes_after(change: float) -> None:
 
 
 def test_trouble_in_a_round_is_invalid_for_every_metric() -> None:
-    """After a round with a problem nothing is concluded, not even what was decided before."""
+    """A round with a problem proves nothing, even about metrics that were decided before."""
     paired = a_comparison(ScriptedPairing(problems={1: ("wrong answers",)}), prior=NARROW)
     assert look(paired, 2).verdict is Verdict.PASS
     paired.more()
@@ -394,7 +394,7 @@ def test_longer_answers_are_another_work(silent: set[str], kind: ReasonKind) -> 
 
 
 def test_answers_whose_length_nobody_knows_are_told() -> None:
-    """With whatever is said of the metrics that are made of them, and of ratios in a duel, each time."""
+    """The remark appears at every verdict on metrics of answers, and on ratios in a duel."""
     pairing = Talkative()
     pairing.silent = frozenset(ARMS)
     paired = a_comparison(pairing, prior=NARROW)
@@ -412,7 +412,7 @@ NOT_GIVEN_BACK = because("memory not given back", kind=ReasonKind.MEMORY_NOT_GIV
 
 
 class Leaking(ScriptedPairing):
-    """Servers of which it shows at their end, and not before, that nothing may be concluded from their round."""
+    """Servers whose problem shows only at their end, and invalidates their round."""
 
     def close(self) -> None:
         """See `ScriptedPairing`."""
@@ -492,7 +492,7 @@ def test_the_values_of_cold_starts_are_of_the_rounds_that_are_judged() -> None:
 
 
 def test_a_cold_start_is_not_judged_by_servers_that_started_at_the_same_time() -> None:
-    """Whoever asks for it after such rounds gets further ones, in which one server starts after the other."""
+    """Such a metric gets further rounds, in which one server starts after the other."""
     pairing = ScriptedPairing()
     paired = a_comparison(pairing)
     pairing.rounds.extend(replace(started(10.0, 30.0), together=True) for _ in range(2))

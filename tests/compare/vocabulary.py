@@ -1,4 +1,4 @@
-"""What assertions are made of, for every metric: its sides, the comparison that gates, and a judge that only notes."""
+"""Parts of assertions, for every metric: the gating comparison, its mirror, and a judge that only notes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cases(names: str, table: Mapping[str, tuple[object, ...]]) -> pytest.MarkDec
 
 @dataclass
 class Listener:
-    """A judge that notes what it was asked, and answers as told."""
+    """A judge that notes its calls, and answers as configured."""
 
     verdict: Verdict = Verdict.PASS
     asked: list[tuple[str, object]] = field(default_factory=list)
@@ -51,7 +51,7 @@ class Listener:
 
 
 def a_run(judge: Listener | None = None) -> Run:
-    """A run of two sessions, one of which went wrong."""
+    """A run of two sessions, one with a problem."""
     return Run("", judge or Listener(), [session(), session(problems=("it died",))])
 
 
@@ -66,5 +66,5 @@ def good(metric: Metric) -> Callable[[Any, Any], Any]:
 
 
 def mirrored(metric: Metric) -> Callable[[Any, Any], Any]:
-    """The one that gates where the sides are exchanged, and gates nothing where they are not."""
+    """The mirrored operator, which gates only with exchanged operands."""
     return operator.le if metric.higher_is_better else operator.ge

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 THROUGHPUT = METRICS["throughput"]
 SAME, WORSE = Build(0.0), Build(0.35)
 BETWEEN = Build(0.0306, start_sd=0.002, window_sd=0.01)
-"""Half way from nothing to talk about to too much: three rounds do not decide it."""
+"""Half way between negligible and the tolerance: three rounds do not decide it."""
 
 SHAPE = LoadShape(Closed(1))
 
@@ -180,7 +180,7 @@ class World:
     def take_session(
         self, target: Target, shape: LoadShape, keep: Callable[[Session], None], progress: Progress
     ) -> None:
-        """Stand for `sampling.take_session`."""
+        """Replace `sampling.take_session`."""
         self.now += self.session_seconds
         self.sessions += 1
         self.clocks_wanted.append(shape.baseline_clock_mhz)
@@ -207,7 +207,7 @@ class World:
         rounds: Iterable[Round],
         **more: object,
     ) -> ScriptedPairing:
-        """Stand for `Pairing`."""
+        """Replace `Pairing`."""
         world = self
 
         class Timed(ScriptedPairing):
@@ -229,7 +229,7 @@ class World:
             rounds=list(rounds),
             problems=self.problems,
             failures=self.failures,
-            by_turns=terms.by_turns,
+            one_at_a_time=terms.one_at_a_time,
         )
         self.pairings.append(made)
         return made
@@ -254,7 +254,7 @@ class World:
         self.paired_runner = self._new_paired_runner(against)
 
     def against(self) -> ReferenceBuild:
-        """Whom `--against=main` asks for."""
+        """Base of `--against=main`."""
         return self.paired_runner.reference_builds.find(revision="main", python=None)
 
     def record(self, nodeid: str = "test_x.py::test_a", **changes: Any) -> list[str]:  # noqa: ANN401 -- fields of the policy
@@ -294,7 +294,7 @@ class World:
 
 
 def target(name: str = "fake", *, is_in_base: bool = True, python: str = "python") -> Target:
-    """A request to a server that is never started; without an interpreter it is somebody else's."""
+    """A request to a server that is never started; without an interpreter it runs already."""
     kind = FakeKind(name, is_in_base, python=python)
     return ServerHandle(cast("Any", kind), cast("Starter", None)).get("/")
 
@@ -311,7 +311,7 @@ def loaded(
     nodeid: str = "test_x.py::test_a",
     **options: Any,  # noqa: ANN401 -- of `target`
 ) -> Judgement:
-    """What a test of one comparison comes to."""
+    """Result of a test with one comparison."""
     judge = world.judge(nodeid)
     comparison = ask(judge.measure(target(**options), SHAPE, None), metric)
     judge.close()

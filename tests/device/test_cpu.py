@@ -29,7 +29,7 @@ def test_a_process_name_may_hold_anything() -> None:
 
 
 def test_cores_of_processes_between_two_looks() -> None:
-    """What each used in between; of one that took over a pid all of it, and one that has ended is not there."""
+    """Each process has its time in between; a reused pid counts from its begin, and an ended process is absent."""
     ticks = os.sysconf("SC_CLK_TCK")
     before = {1: Stat(5 * ticks, 10), 2: Stat(9 * ticks, 20), 3: Stat(ticks, 30)}
     after = {1: Stat(6 * ticks, 10), 2: Stat(3 * ticks, 99), 4: Stat(ticks, 98)}
@@ -64,7 +64,7 @@ def used_by(process: psutil.Process) -> float:
 
 
 def test_stolen_time_is_taken_by_others() -> None:
-    """What the hypervisor gave to others counts, though no process here used it; rounding never makes it negative."""
+    """Time of other guests counts as taken by others; rounding never makes it negative."""
     before, after = CpuReading(0.0, 10.0, 1.0, 5.0), CpuReading(10.0, 20.0, 4.0, 15.0)
     assert cores_taken_by_others(before, after) == 0.3
     reading = CpuReading(1.0, 1.0, 0.0, 1.0)

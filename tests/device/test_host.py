@@ -1,4 +1,4 @@
-"""Facts of the host and of its software: stable, comparable, and nothing private in clear."""
+"""Facts of the host and of its software: stable, comparable, and without private data in clear."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_what_has_no_name_gets_what_is_known(root: Path) -> None:
 
 
 def test_a_pool_can_share_one_name(root: Path) -> None:
-    """GPUSERVE_HOST replaces the identity and nothing else."""
+    """GPUSERVE_HOST replaces only the identity."""
     assert asdict(read(root, GPUSERVE_HOST="pool_1.a-b")) == {**asdict(read(root)), "id": "pool_1.a-b"}
 
 
@@ -187,7 +187,7 @@ V1_GROUPS = "3:cpuset:/\n2:cpu,cpuacct:/docker/x\n0::/\n"
 def test_the_tightest_group_limits_the_time(
     root: Path, groups: str | None, files: dict[str, str], limit: float | None
 ) -> None:
-    """Of both versions of control groups, up to the root of what is mounted; where none tells it is unknown."""
+    """Both versions of control groups count, up to the mounted root; without any file the limit is unknown."""
     for name, text in {**files, **({} if groups is None else {"proc/self/cgroup": groups})}.items():
         write(root, name, text)
     assert read_core_limit(root=root) == limit

@@ -11,7 +11,7 @@ from pytest_gpuserve.device.host_reading import NoReading, read_host, speed_text
 
 
 def test_a_reading_is_the_log_of_seconds() -> None:
-    """Of work that takes between some microseconds and a second on any machine that still works."""
+    """The fixed work takes between some microseconds and a second on any working machine."""
     assert math.log(1e-5) < read_host() < 0
 
 
@@ -30,12 +30,12 @@ def test_a_host_that_cannot_be_measured_is_an_error(monkeypatch: pytest.MonkeyPa
         (-3.5, -3.46, ""),
         (-3.5, -3.4, "10.5 % slower"),
         (-3.5, -3.6, "10.5 % faster"),
-        (None, -3.5, "not known"),
+        (None, -3.5, "unknown"),
         (-3.5, None, "could not be measured"),
     ],
 )
 def test_only_a_host_that_is_known_to_be_as_fast_is_alike(then: float | None, now: float | None, words: str) -> None:
-    """Within 5 %; and nothing that is not known."""
+    """Readings within 5 % are alike; an unknown one is not."""
     text = speed_text(then, now)
     assert words in text
     assert bool(text) is bool(words)

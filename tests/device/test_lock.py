@@ -83,7 +83,7 @@ def take(lock: DeviceLock, *, wait_seconds: float = 0.0) -> DeviceLock:
 
 
 def test_a_free_device_is_taken_at_once_and_given_back(tmp_path: Path) -> None:
-    """Holding it names this process to others; afterwards nothing names anybody; after an exception it is free too."""
+    """While held, the record names this process; afterwards, even after an exception, it names none."""
     lock = our_lock(tmp_path)
     began = time.time()
     with take(lock, wait_seconds=60):
@@ -131,7 +131,7 @@ def test_a_wait_ends_when_the_other_session_does(tmp_path: Path) -> None:
 
 
 def test_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
-    """After kill -9 the device is free at once; the record left behind names nobody, nor a later process of its pid."""
+    """After kill -9 the device is free at once; the leftover record names no process, even if the pid is reused."""
     with holding(tmp_path) as other:
         other.kill()
         other.wait(DEADLINE_SECONDS)
@@ -157,7 +157,7 @@ def test_a_killed_holder_blocks_nobody(tmp_path: Path) -> None:
     ids=["missing", "bytes", "types", "fifo", "link"],
 )
 def test_a_damaged_record_names_an_unknown_process(tmp_path: Path, damage: Callable[[Path], object]) -> None:
-    """Whatever lies in the record's place, the refusal comes, and admits that it does not know who."""
+    """For any content of the record the refusal comes, with an unknown holder."""
     lock = our_lock(tmp_path)
     with holding(tmp_path):
         damage(lock.record_path)
@@ -181,7 +181,7 @@ def test_a_server_that_outlives_its_session_does_not_keep_the_device(tmp_path: P
 
 
 def test_devices_do_not_wait_for_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another GPU's lock is another one, in the same folder whatever its key; by default everybody's, not TMPDIR."""
+    """Each GPU has its own lock in the same folder, by default a folder for all users, not TMPDIR."""
     with take(our_lock(tmp_path)), take(our_lock(tmp_path, "../GPU-2")) as other:
         assert other.path.parent == tmp_path
     ordinary = DeviceLock("cpu", command="").path

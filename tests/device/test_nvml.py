@@ -80,7 +80,7 @@ SCRIPTS = {
 
 @pytest.fixture(scope="module")
 def answers(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What is read of each of the machines."""
+    """Answers of each of the machines."""
     environment, paths = gpus.write_each(SCRIPTS.values(), tmp_path_factory.mktemp("gpus"), library=library)
     return dict(zip(SCRIPTS, read_each(environment, *paths), strict=True))
 
@@ -130,7 +130,7 @@ def test_every_fact_of_every_gpu_is_read(answers: dict[str, dict[str, Any]]) -> 
 def test_set_application_clocks_are_seen(
     answers: dict[str, dict[str, Any]], name: str, *, expected: bool | None
 ) -> None:
-    """One clock off its default says that somebody has set them; that none is takes all four, else it is unknown."""
+    """One clock off its default shows that clocks were set; all four are needed to exclude that, else it is unknown."""
     assert answers[name]["problem"] == ""
     (gpu,) = answers[name]["gpus"]
     assert gpu["application_clocks_set"] is expected
@@ -163,7 +163,7 @@ def test_a_divided_gpu_is_its_instances(answers: dict[str, dict[str, Any]]) -> N
 def test_a_gpu_whose_mig_mode_is_unknown_is_whole_unless_it_has_instances(
     answers: dict[str, dict[str, Any]], library: Path, tmp_path: Path
 ) -> None:
-    """Some drivers answer "Unknown Error" for the mode: the GPU can be measured, and the unknown is told."""
+    """Some drivers answer "Unknown Error" for the mode: the GPU can be measured, and the mode is unknown."""
     error = Error("nvmlDeviceGetMigMode", 999)
     scripts = (Script((gpu,), (error,)) for gpu in (gpus.A100, gpus.DIVIDED_A100))
     environment, paths = gpus.write_each(scripts, tmp_path, library=library)
@@ -177,7 +177,7 @@ def test_a_gpu_whose_mig_mode_is_unknown_is_whole_unless_it_has_instances(
     ("machine", "profiles", "begin", "words"),
     [
         ("without instances", [None], "GPU 0 is divided (MIG mode is on), but has no instance", ""),
-        ("without a profile", [], "GPU 0, MIG instance 0: ", "no profile"),
+        ("without a profile", [], "GPU 0, MIG instance 0: ", "does not contain a profile"),
         ("lost instance", ["1g.10gb", "3g.40gb"], "GPU 0, MIG instance 1: ", "GPU is lost"),
     ],
 )
@@ -246,7 +246,7 @@ def test_each_function_may_fail(
 
 @pytest.mark.parametrize("code", [gpus.NOT_SUPPORTED, gpus.FUNCTION_NOT_FOUND, gpus.DEPRECATED])
 def test_each_function_may_be_unsupported(library: Path, tmp_path: Path, code: int) -> None:
-    """By GPU or driver: only what names a GPU refuses it; all else is unknown, which is no failure."""
+    """By GPU or driver: only facts that name a GPU refuse it; all others are unknown, which is not a failure."""
     errors = [Error(function, code) for function in called_functions(library, tmp_path, gpus.T4)]
     needed = REFUSING - {"nvmlDeviceGetMemoryInfo"}
     for error, answer in read_failing(library, tmp_path, gpus.T4, errors):
@@ -275,7 +275,7 @@ def test_a_library_that_does_not_start_is_no_machine_without_a_gpu(
 
 @pytest.mark.skipif(has_real_library(), reason="this machine has NVIDIA's library")
 def test_a_machine_without_the_library_says_so(tmp_path: Path) -> None:
-    """Where the library is not installed that is the problem, of the harmless kind."""
+    """A missing library is the problem, of the harmless kind."""
     answer = read_gpus(fake_environment(tmp_path))
     assert answer == {"gpus": [], "problem": "libnvidia-ml.so.1 is not on this machine", "absent": True}
 
@@ -340,7 +340,7 @@ def test_a_product_is_named_without_its_vendor(product: str, name: str) -> None:
 @example("../../etc")
 @example("cpu" + "-" * 200 + "x")
 def test_every_product_gives_one_safe_folder_name(product: str) -> None:
-    """Any text whatever gives a short safe folder name that is not reserved, and naming it again keeps it."""
+    """Any text gives a short safe folder name that is not reserved, and naming it again keeps it."""
     name = device_name(product)
     assert re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name)
     assert not name.endswith(".")

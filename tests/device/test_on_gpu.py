@@ -1,4 +1,4 @@
-"""What the code for GPUs takes for true of NVML, the driver and CUDA, on the GPU that is there.
+"""Assumptions of the GPU code about NVML, the driver and CUDA, on the present GPU.
 
 Each assumption stands in ``pytest_gpuserve/device/ASSUMPTIONS.md``. Numbers are printed: ``pytest -m gpu -s``.
 """
@@ -147,7 +147,7 @@ torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
 
 
 def variables(gpu: Gpu) -> dict[str, str]:
-    """The variables by which a server gets a GPU of this machine."""
+    """Variables that give a server a GPU of this machine."""
     device = select_device(gpu.name, known_names=(), answer=list_gpus(), host=read_host(), visible=gpu.uuid)
     return device.environment()
 
@@ -268,7 +268,7 @@ def test_a_busy_gpu_shows(busy_gpu: tuple[Gpu, int]) -> None:
 
 @pytest.mark.gpu
 def test_a_gpu_at_rest_is_called_unused(gpu: Gpu) -> None:
-    """A second after the last of our processes has left it, the driver's own memory is no use by somebody."""
+    """A second after the last of our processes has left it, the driver's own memory does not count as use."""
     with SamplerProcess([gpu.uuid], log=Path(os.devnull)) as sampler:
         began = time.perf_counter_ns() + NS
         seen = sampler.seen_until(began + NS)
@@ -292,7 +292,7 @@ def test_cuda_finds_the_gpu(gpu: Gpu) -> None:
 
 @pytest.mark.gpu
 def test_memory_is_given_back_after_a_kill(gpu: Gpu) -> None:
-    """What a process holds that is ended by SIGKILL is free again within the time that a start waits for it."""
+    """Memory of a process that SIGKILL ends is free again within the time that a start waits for it."""
     needs_cuda()
     before = look(gpu)[0].memory_used_bytes
     with on_gpu(gpu, REST):
@@ -340,7 +340,7 @@ def test_a_kill_under_load_is_no_error_of_the_gpu(busy_gpu: tuple[Gpu, int]) -> 
 
 @pytest.mark.gpu
 def test_litserve_takes_the_gpu(gpu: Gpu) -> None:
-    """LitServe's server that is told nothing takes the GPU that is measured, by the variables that a server gets."""
+    """LitServe's server takes the measured GPU by default, from the variables of a server."""
     needs_cuda()
     pytest.importorskip("litserve")
     environment = {**os.environ, **variables(gpu)}
@@ -352,7 +352,7 @@ def test_litserve_takes_the_gpu(gpu: Gpu) -> None:
 
 @pytest.mark.gpu
 def test_cuda_graphs_are_recorded_by_the_second_execution(gpu: Gpu) -> None:
-    """Of each batch size the third execution records no graph, so that three before the load are enough."""
+    """For each batch size the third execution records no graph, so three before the load are enough."""
     needs_cuda()
     environment = {**os.environ, **variables(gpu)}
     done = subprocess.run(
@@ -367,7 +367,7 @@ def test_cuda_graphs_are_recorded_by_the_second_execution(gpu: Gpu) -> None:
 
 @pytest.mark.gpu
 def test_a_full_gpu_is_told(gpu: Gpu) -> None:
-    """The words by which a full GPU is told in a server's log are those that torch uses."""
+    """The words that identify a full GPU in a server's log are those of torch."""
     needs_cuda()
     environment = {**os.environ, **variables(gpu)}
     done = subprocess.run(

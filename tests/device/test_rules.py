@@ -1,4 +1,4 @@
-"""Which measurements may be compared: the table of rules, over all pairs of scripted GPUs and on made-up facts."""
+"""Comparability of measurements: the table of rules, over all pairs of scripted GPUs and on made-up facts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def table_of_rules() -> str:
-    """The table as it stands in ``docs/reference/devices.md``."""
+    """The table of ``docs/reference/devices.md``."""
     lines = ["| Fact | Rule | Why |", "|---|---|---|"]
     for rule in (*DEVICE_RULES, *HOST_RULES):
         within = f", within {format_fraction(rule.tolerance)}" if rule.tolerance else ""
@@ -90,7 +90,7 @@ COMPARABLE = [set[str]().union(*ALIKE[:-1]), ALIKE[-1]]
 
 @pytest.fixture(scope="module")
 def records(library: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
-    """What a baseline would say of each GPU, read through the real binding."""
+    """Records of each GPU for a baseline, read through the real binding."""
     environment, paths = gpus.write_each(SCRIPTS.values(), tmp_path_factory.mktemp("gpus"), library=library)
     lines = printed(PRINT_RECORDS, *paths, env=environment).splitlines()
     return {name: json.loads(line)[0] for name, line in zip(SCRIPTS, lines, strict=True)}
@@ -119,7 +119,7 @@ def test_reasons_are_for_people(records: dict[str, dict[str, Any]]) -> None:
 
 @pytest.mark.parametrize("rule", [rule for rule in DEVICE_RULES if rule.kind is Kind.MUST_MATCH])
 def test_an_unknown_on_one_side_forbids(records: dict[str, dict[str, Any]], rule: Any) -> None:  # noqa: ANN401 -- a rule
-    """What must match and only one side knows is no match."""
+    """A fact that must match and is known only once does not match."""
     known = records["A100 1g"]
     unknown = {**known, rule.field: None}
     for found in (compare(known, unknown), compare(unknown, known)):
@@ -129,7 +129,7 @@ def test_an_unknown_on_one_side_forbids(records: dict[str, dict[str, Any]], rule
 
 
 def test_information_is_never_a_difference(records: dict[str, dict[str, Any]]) -> None:
-    """Another GPU of the kind in another slot says nothing."""
+    """Another GPU of the kind in another slot makes no difference."""
     now = records["T4"]
     other = {**now, "gpu_id": "x", "pci_bus_id": None, "power_default_watts": 1.0, "power_most_watts": None}
     assert compare(other, now) == Compatibility()
@@ -137,7 +137,7 @@ def test_information_is_never_a_difference(records: dict[str, dict[str, Any]]) -
 
 
 def test_a_host_only_warns() -> None:
-    """What differs between two hosts of one name is said, and the settlement side by side is told of it."""
+    """Differences of two hosts with one name are reported, and passed to the settlement side by side."""
     before = {"id": "pool", "cpu": "A", "cores": 4, "memory_gib": 16.0, "governor": "performance", "kernel": "6.1"}
     now = {"id": "pool", "cpu": "A", "cores": 8, "memory_gib": 15.9, "governor": "powersave", "kernel": "6.2"}
     found = compare(before, now, HOST_RULES)

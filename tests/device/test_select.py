@@ -1,4 +1,4 @@
-"""Which device `--gpu` means, and what a refusal says."""
+"""The device of `--gpu`, and the text of a refusal."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_near_miss_is_a_hint_and_not_a_match(asked: str) -> None:
 
 
 def test_a_refusal_tells_what_is_there_and_what_helps() -> None:
-    """The products that are there, or NVML's problem; the baseline sets, and each way out, but not what was asked."""
+    """It lists the present products, or NVML's problem, the baseline sets, and each way out."""
     text = refusal("A100-SXM4-80GB")
     for part in ("--gpu=A100-SXM4-80GB", "Tesla T4", "NVIDIA H200", "baseline sets: T4, cpu"):
         assert part in text
@@ -108,7 +108,7 @@ def test_a_refusal_tells_what_is_there_and_what_helps() -> None:
 
 
 def test_a_hidden_gpu_is_explained() -> None:
-    """By CUDA_VISIBLE_DEVICES, with its uuid as a way out; a value that names nothing here is no wish for `cpu`."""
+    """The cause is CUDA_VISIBLE_DEVICES, with the uuid as a way out; an invalid value does not mean `cpu`."""
     text = refusal("H200", visible="0")
     assert "CUDA_VISIBLE_DEVICES=0 hides" in text
     assert H200.uuid in text
@@ -132,7 +132,7 @@ def test_a_hidden_gpu_is_explained() -> None:
     ],
 )
 def test_visible_gpus_are_those_that_cuda_would_show(visible: str | None, expected: tuple[Gpu, ...]) -> None:
-    """Order counts, the list ends at the first entry that names nothing, and a prefix must fit one GPU alone."""
+    """Order counts, the list ends at the first invalid entry, and a prefix must match exactly one GPU."""
     assert visible_gpus(ALL.gpus, visible) == expected
 
 

@@ -58,7 +58,7 @@ OF_FUNCTION = {
     "nvmlDeviceGetComputeRunningProcesses_v3": "processes",
     "nvmlDeviceGetTotalEccErrors": "uncorrected_ecc",
 }
-"""What is not known where a function fails."""
+"""Value that is unknown if a function fails."""
 
 
 def sample_script(
@@ -331,7 +331,7 @@ def test_a_sampler_that_is_stuck_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     ("script", "words"),
     [
         ("raise SystemExit('no pynvml here')", "no pynvml here"),
-        ("import sys; open(sys.argv[1] + '/" + SAMPLES + "', 'w').write('{}\\n'); input()", "cannot be read"),
+        ("import sys; open(sys.argv[1] + '/" + SAMPLES + "', 'w').write('{}\\n'); input()", "unreadable"),
     ],
     ids=["dies", "nonsense"],
 )

@@ -65,7 +65,7 @@ def test_an_interpreter_without_servers_can_measure_commands(tmp_path: Path, mon
     assert f"help: {tmp_path}/bin/python -m pip install 'pytest-gpuserve[mosec]'" in text
     status, text = doctor(f"--python={tmp_path}/nothing")
     assert status == 2
-    assert "there is no such file" in text
+    assert "the file does not exist" in text
 
 
 def test_a_gpu_in_trouble_is_no_device(tmp_path: Path, library: Path) -> None:
@@ -92,7 +92,7 @@ def test_the_device_that_is_asked_for_decides(library: Path, tmp_path: Path, nam
     environment = gpus.write(Script((gpus.H200, used)), tmp_path, library=library)
     found, text = doctor(f"--gpu={name}", **environment)
     assert found == status, text
-    assert text.splitlines()[-1].startswith("can be" if status == 0 else "nothing ")
+    assert text.splitlines()[-1].startswith("can be" if status == 0 else "no device can be measured")
 
 
 def test_a_driver_that_does_not_start_is_not_a_machine_without_a_gpu(library: Path, tmp_path: Path) -> None:

@@ -100,7 +100,7 @@ class Stage:
     ) -> Pairing:
         """Both, to be compared under this load; a seed makes it repeatable."""
         shape = replace(shape, requests_wanted=(1,), foreign_cores=0.5)
-        terms = Terms(shape, tolerance=0.05, by_turns=alone, seed="s")
+        terms = Terms(shape, tolerance=0.05, one_at_a_time=alone, seed="s")
         source = TelemetrySource([UUID], lambda: self.eyes, self.notes.append, clock=self.eyes.clock)
 
         def target(arm: Arm) -> Target:
@@ -139,7 +139,7 @@ class Stage:
         return len(self.turns) == number and any(one.loading for one in self.running)
 
     def engines(self, plan: Plan, _processes: int, _source: EngineSource) -> ScriptedEngines:
-        """Stand for ``Engines``."""
+        """Replace ``Engines``."""
         (started,) = (one for one in self.running if one.port == plan.endpoint.port)
         return started.loaded(plan)
 

@@ -35,7 +35,7 @@ OPEN, STEPS = (LoadShape(schedule, warmup_seconds=0.3) for schedule in (Poisson(
 def test_a_load_that_is_lost_makes_its_round_invalid(
     stage: Stage, arm: Arm, shape: LoadShape, what: str, number: int, *, alone: bool
 ) -> None:
-    """With whose it was and which worker; the servers end, nobody takes another turn, and nothing else is judged."""
+    """The reason names the server and the worker; the servers end, no turn follows, and nothing else is judged."""
     stage.lost, stage.compiling = (arm, what, number), {arm}
     both = stage.pair(shape, alone=alone)
     both.measure(BLOCKS)

@@ -1,4 +1,4 @@
-"""How often a load was begun, by the times of its windows."""
+"""Number of begins of a load, from the times of its windows."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SECOND = 10**9
     ],
 )
 def test_a_load_is_counted_each_time_that_it_is_begun(begins_ns: list[int | None], loads: int) -> None:
-    """Once in a start that was measured without a gap, else as often as there was one; over all starts."""
+    """A start without a gap counts once, else once for each stretch; summed over all starts."""
     windows = [
         window() if begin is None else replace(window(), begin_ns=begin, end_ns=begin + SECOND) for begin in begins_ns
     ]

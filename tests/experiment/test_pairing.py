@@ -73,7 +73,7 @@ FAST = ticks(10, 100, 0.001)
 def test_turns_are_as_long_as_the_warm_up_asks_for(
     warmup: list[Tick], seconds: float | None, wanted: int, expected: Pace
 ) -> None:
-    """By its rate, its mean latency and the time that the user asked for, with bounds."""
+    """The length follows from rate, mean latency and the user's time, within bounds."""
     shape = LoadShape(Closed(4), seconds=seconds)
     assert ServerArm("base", cast("Watch", None), shape, _warmup=warmup).pace((wanted,), 0.05) == expected
 
@@ -110,7 +110,7 @@ def test_an_open_loop_whose_requests_are_not_answered_is_overloaded(
 
 
 def windows(measured: Round) -> set[int]:
-    """How many windows of a server are judged."""
+    """Number of judged windows of a server."""
     return {len(measured.windows(arm)) for arm in ARMS}
 
 
@@ -177,7 +177,7 @@ def test_servers_that_drift_apart_are_measured_on_once(stage: Stage) -> None:
 
 
 def test_servers_that_drift_together_are_steady_enough(stage: Stage) -> None:
-    """What both have in common is the machine's, and cancels."""
+    """Common drift is the machine's, and cancels."""
     stage.rate = lambda _arm, number: 100 + 10 * number
     assert stage.round().problems == ()
     assert len(stage.turns) == 24
@@ -185,7 +185,7 @@ def test_servers_that_drift_together_are_steady_enough(stage: Stage) -> None:
 
 @pytest.mark.parametrize("fresh_are_steady", [True, False])
 def test_a_round_that_drifts_on_is_taken_again_once(stage: Stage, *, fresh_are_steady: bool) -> None:
-    """With fresh servers, and what was dropped is told; where these drift on too there is no steady state."""
+    """It is repeated with fresh servers, and the dropped round is reported; a second drift is no steady state."""
 
     def rate(arm: Arm, number: int) -> int:
         steady = fresh_are_steady and len(stage.starts) > 2
@@ -216,7 +216,7 @@ def test_a_round_that_ends_early_leaves_the_next_one_its_chance(stage: Stage) ->
 
 
 def test_both_servers_end_at_the_same_time(stage: Stage) -> None:
-    """The second is asked to before the first is waited for: a server takes seconds to end."""
+    """Both ends are ordered before either is awaited, because a server takes seconds to end."""
     stage.round()
     assert sorted(stage.ending) == sorted(ARMS)
 
@@ -243,7 +243,7 @@ def test_a_late_client_disturbs_what_is_measured_again(stage: Stage, *, alone: b
 def test_what_is_wrong_with_the_measurement_is_told_at_every_look(
     stage: Stage, arm: Arm, blocks: int, late: int
 ) -> None:
-    """A verdict may be reached by the first one; a round with such a problem stands, whatever disturbed it besides."""
+    """The first look may reach a verdict; a round with such a problem stays, even if it was disturbed too."""
     stage.compiling, stage.late = {arm}, lambda *_: late
     both = stage.pair()
     both.measure(blocks)
@@ -258,13 +258,13 @@ def test_what_is_wrong_with_the_measurement_is_told_at_every_look(
 
 
 def test_one_at_a_time_each_window_has_a_start(stage: Stage) -> None:
-    """A block of four, longer by so much as there are starts for fewer windows; each call is a round."""
+    """Each call is a round of a block of four; windows are longer because they are fewer."""
     stage.foreign += [0.0, 0.2, 0.1, 0.0]
     both = stage.pair(alone=True)
     both.measure(3)
     both.measure(BLOCKS)
     assert [len(measured.blocks) for measured in both.rounds] == [1, 1]
-    assert all(measured.by_turns for measured in both.rounds)
+    assert all(measured.one_at_a_time for measured in both.rounds)
     assert stage.turns == stage.starts == [arm for measured in both.rounds for arm in measured.blocks[0].order]
     seconds = [window.seconds for measured in both.rounds for arm in ARMS for window in measured.windows(arm)]
     assert seconds == pytest.approx([TURNS_ALONE * 0.4] * 8)
@@ -280,22 +280,22 @@ def test_a_second_server_without_memory_is_started_after_the_first(stage: Stage,
     both = stage.pair()
     for _ in range(3):
         both.measure(BLOCKS)
-    assert [measured.by_turns for measured in both.rounds] == [False, True, True]
-    assert both.by_turns
+    assert [measured.one_at_a_time for measured in both.rounds] == [False, True, True]
+    assert both.one_at_a_time
     assert len(stage.starts) == 2 + 2 + 4 + 4
 
 
 @either_arm
 @pytest.mark.parametrize("words", ["CUDA out of memory", "no such file"])
 def test_other_failures_are_failures(stage: Stage, arm: Arm, words: str) -> None:
-    """One that does not fit even by itself fails, and what is no lack of memory is not helped by turns."""
+    """A server that does not fit even alone fails; other failures are not solved by alternation."""
     stage.failing = lambda failing, _start: ServerFailed(words) if failing == arm else None
     both = stage.pair()
     with pytest.raises(GpuserveError, match=words) as caught:
         both.measure(3)
     assert caught.type is (ServerFailed if arm == "candidate" else BaseFailed)
     assert (both.rounds, stage.running) == ([], [])
-    assert both.by_turns is (words != "no such file")
+    assert both.one_at_a_time is (words != "no such file")
 
 
 # -- held up, and on a GPU
@@ -304,7 +304,7 @@ def test_other_failures_are_failures(stage: Stage, arm: Arm, words: str) -> None
 @pytest.mark.parametrize("hot", [False, True])
 @either_way
 def test_a_turn_that_was_disturbed_is_measured_again(stage: Stage, *, alone: bool, hot: bool) -> None:
-    """By a client held up or by a hot GPU: side by side with its block, alone with its start; and it is told."""
+    """A held up client or a hot GPU repeats a block, or a start; the repeat is reported."""
     if hot:
         stage.eyes.gpu = lambda _: HOT if stage.in_turn(2) else {}
     elif alone:
@@ -352,11 +352,11 @@ def test_memory_that_is_not_given_back_makes_a_round_invalid(stage: Stage, block
 
 
 def test_what_a_failed_start_left_behind_spoils_the_round_after_it(stage: Stage) -> None:
-    """A second server that found no memory, and kept what it had, is noted; the round by turns proves nothing."""
+    """A second server that found no memory, and kept what it had, is noted; the alternating round proves nothing."""
     stage.failing = lambda arm, start: ServerFailed(f"{arm}: CUDA out of memory") if start == 1 else None
     stage.eyes.gpu = lambda _: {"memory_used_bytes": (400 + (300 if stage.starts else 0)) * MIB}
     measured = stage.round(on_gpu=True)
-    assert measured.by_turns
+    assert measured.one_at_a_time
     (problem,) = measured.problems
     assert problem.kind is ReasonKind.MEMORY_NOT_GIVEN_BACK
     assert stage.notes == [problem.text]

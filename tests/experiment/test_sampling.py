@@ -33,7 +33,7 @@ MOST_FOREIGN = 0.25
 
 @dataclass
 class Load:
-    """What is measured in one start.
+    """Measurement of one start.
 
     Args:
         foreign: Cores that others took in it.
@@ -57,7 +57,7 @@ class Load:
 
 @dataclass
 class FakeTarget:
-    """A server, and what is measured in its starts; where that is nothing Ctrl-C comes as it starts."""
+    """A server with the measurements of its starts; None raises Ctrl-C at a start."""
 
     loads: list[Load | None]
     telemetry_source: object = NO_TELEMETRY
@@ -124,7 +124,7 @@ def test_a_session_is_the_starts_that_were_not_disturbed(
     *,
     interrupted: bool,
 ) -> None:
-    """What was dropped, with its batches, is told of the start that takes its place; no start is made in vain."""
+    """The repeated start reports the dropped one, with its batches; no start is made in vain."""
     monkeypatch.setattr(sampling, "LoadedStart", lambda load, *_: load)
     target, kept = FakeTarget(list(loads)), list[Session]()
     came_through = False

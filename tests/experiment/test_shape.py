@@ -1,4 +1,4 @@
-"""What a test may ask of a load, and what warms it up, ends it and stands for it in a baseline."""
+"""Options of a load, with its warm-up, its end, and its identity in a baseline."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRACE = Trace(((0.0, 0), (1.0, 2)))
 
 
 def test_different_loads_are_different_workloads() -> None:
-    """Whatever changes what the server sees; how long one looks does not.
+    """A workload differs if the server sees a difference; the measured time does not count.
 
     Baselines that were recorded with ``concurrency=`` alone, before there were schedules, are of the same workload.
     """
@@ -58,7 +58,7 @@ def test_a_trace_may_only_name_requests_that_there_are() -> None:
 
 
 def test_only_users_converse() -> None:
-    """Where nobody waits for answers requests with turns are refused."""
+    """Requests with turns are refused if the load does not wait for answers."""
     for shape in (LoadShape(Poisson(5)), LoadShape(Trace(((0.0, 0),))), LoadShape(Burst(9))):
         with pytest.raises(UsageProblem, match=r"of requests with turns[\s\S]*concurrency=16"):
             shape.check_target(3, is_stream=True, has_turns=True)
@@ -69,7 +69,7 @@ def test_only_users_converse() -> None:
 @pytest.mark.parametrize("end", [{"requests": 5}, {"until": len}, {"seconds": 5.0}])
 @pytest.mark.parametrize("schedule", [STEPS, TRACE, Burst(9)])
 def test_what_ends_by_itself_takes_no_other_end(schedule: Schedule, end: dict[str, Any]) -> None:
-    """It would have no say, and whoever gave it would think that it had."""
+    """Another end would have no effect, so it is refused."""
     with pytest.raises(UsageProblem, match=f"{next(iter(end))}=.*has no effect: a {type(schedule).__name__}"):
         LoadShape(schedule, **end)
 
@@ -77,17 +77,17 @@ def test_what_ends_by_itself_takes_no_other_end(schedule: Schedule, end: dict[st
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"starts": 1}, "two fresh starts at least"),
-        ({"starts": 2.0}, "starts=...) is a whole number"),
-        ({"processes": 0}, "one engine at least"),
-        ({"seed": "x"}, "seed=...) is a whole number"),
+        ({"starts": 1}, "at least two fresh starts"),
+        ({"starts": 2.0}, "starts=...) must be a whole number"),
+        ({"processes": 0}, "at least one engine"),
+        ({"seed": "x"}, "seed=...) must be a whole number"),
         ({"check": "most"}, "'all' or 'some'"),
-        ({"seconds": 0}, "seconds=...) is a number"),
-        ({"warmup_seconds": float("nan")}, "warmup_seconds=...) is a number"),
-        ({"timeout_seconds": -1}, "timeout=...) is a number"),
-        ({"allowed_errors": 1.0}, "allowed_errors=...) is a share"),
-        ({"requests": 0}, "requests=...) is a whole number"),
-        ({"until": 5}, "until=...) is a function"),
+        ({"seconds": 0}, "seconds=...) must be a number"),
+        ({"warmup_seconds": float("nan")}, "warmup_seconds=...) must be a number"),
+        ({"timeout_seconds": -1}, "timeout=...) must be a number"),
+        ({"allowed_errors": 1.0}, "allowed_errors=...) must be a share"),
+        ({"requests": 0}, "requests=...) must be a whole number"),
+        ({"until": 5}, "until=...) must be a function"),
         ({"requests": 5, "until": len}, "one of them"),
         ({"goodput": 0.2}, "goodput=Objectives(ttft=200 * ms)"),
         ({"schedule": Closed(10**7)}, "ulimit"),
@@ -125,7 +125,7 @@ SHORT = LoadShape(Closed(8), seconds=4.0)
 
 
 def test_littles_law_is_asked_of_what_is_left() -> None:
-    """Where windows were cut off, the rest has to be long enough for the latencies, not the whole."""
+    """If windows were cut off, the rest has to be long enough for the latencies, not the whole."""
     windows = [window((0.16,) * requests) for requests in (10, 40, *[100] * 6)]
     discard = truncate([each.throughput for each in windows]).discard
     assert discard == 2
@@ -143,6 +143,6 @@ def test_an_unsteady_start_is_doubled_and_then_goes_on_to_its_end() -> None:
 
 
 def test_a_quantile_gets_its_requests() -> None:
-    """So many windows more as the missing requests take at this rate; what no start has is not waited for."""
+    """The start gets windows for the missing requests at this rate; a number out of reach is ignored."""
     shape = LoadShape(Closed(8), seconds=4.0, requests_wanted=(105, 10_000))
     assert windows_wanted([window((0.01,) * 10)] * 8, shape) == 11

@@ -1,4 +1,4 @@
-"""A server that runs is asked once: its answer as it came, its refusal, or why there is none, over each transport."""
+"""A single request to a running server: its answer, its refusal, or its failure, over each transport."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ BIG_ITEMS = 1 << 20
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Serving]:
-    """A server that answers as the path asks for."""
+    """A server whose answer depends on the path."""
     with serving() as there:
         yield there
 
 
 def running_at(port: int, **more: Any) -> tuple[ServerHandle, Instance]:  # noqa: ANN401 -- fields of `RemoteServer`
-    """A server that somebody else runs, and what starting it would give."""
+    """A server that runs already, with the result of a start."""
     kind = RemoteServer(more.pop("host", "127.0.0.1"), port, **more)
     return ServerHandle(kind, cast("Starter", None)), Instance(kind, kind.site(), None, None)
 
 
 def port_of(listener: socket.socket) -> int:
-    """Where it listens."""
+    """Port of the server."""
     return int(listener.getsockname()[1])
 
 
@@ -117,7 +117,7 @@ def test_an_answer_is_read_whole(server: Serving, path: str, body: bytes) -> Non
 
 
 def test_tls_is_checked(tmp_path: Path) -> None:
-    """A trusted server answers, and one of an unknown authority is not asked."""
+    """A trusted server answers, and one of an unknown authority gets no request."""
     certificates = make_certificates(tmp_path)
     with serving(certificate=certificates.server_file) as server:
         handle, running = running_at(server.port, host="localhost", tls=True, ca_file=certificates.ca_file)
@@ -142,7 +142,7 @@ def test_tls_is_checked(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_good_answer_is_told(server: Serving, path: str, error: type[GpuserveError], found: str) -> None:
-    """Any status but 2xx is a refusal; what ends too early, or is no HTTP, is a server that failed."""
+    """Any status but 2xx is a refusal; an incomplete answer, or one without HTTP, is a failed server."""
     handle, running = running_at(server.port)
     with pytest.raises(error) as caught:
         handle.get(path, expect=BODY).ask(running, timeout=PATIENCE_SECONDS if path == "/never" else GUARD_SECONDS)
@@ -158,7 +158,7 @@ def test_what_is_no_good_answer_is_told(server: Serving, path: str, error: type[
 
 
 def test_the_requests_own_check_and_an_early_answer_count(server: Serving) -> None:
-    """What is wrong is told in the check's words; a server that refuses a large body unread has answered."""
+    """A wrong answer is reported in the check's words; a server that refuses a large body unread has answered."""
 
     def refuses(body: bytes) -> bool:
         raise AssertionError(f"no fox here: {body!r}")
@@ -211,7 +211,7 @@ def test_a_server_that_trickles_is_given_up(begin: bytes, piece: bytes) -> None:
 
 
 def test_grpc_is_asked_like_http(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The answer's message, a refusal with code and text and no status of HTTP, too late, and nobody there."""
+    """The answer is a message, or a refusal with code and text, without a status; a late or absent server fails."""
     pytest.importorskip("tritonclient.grpc")
     from tests.fakes.grpc_server import serving_grpc
 
@@ -238,7 +238,7 @@ def test_grpc_is_asked_like_http(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[tuple[ServerHandle, Instance, socket.socket]]:
-    """A worker that does nothing yet, and what it listens at."""
+    """A worker that only listens, and its socket."""
     kind = cast("ServerKind", SimpleNamespace(name="torch worker", transport="queue", ports=(), default_model="m"))
     site = Site(tmp_path)
     with socket.socket(socket.AF_UNIX) as listener:
@@ -284,7 +284,7 @@ def test_a_worker_that_takes_too_long_is_given_up(worker: tuple[ServerHandle, In
 
 
 def test_without_a_running_server_one_is_started_and_ended(server: Serving) -> None:
-    """It is asked when it is ready, and is gone afterwards, also where it refuses."""
+    """The request is sent when the server is ready, and the server ends afterwards, even after a refusal."""
     course = []
 
     @contextmanager

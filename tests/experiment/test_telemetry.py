@@ -1,4 +1,4 @@
-"""What a load makes of what its GPU did: windows measured again, runs that prove nothing, and what is told of it."""
+"""Effects of GPU telemetry on a load: repeated windows, runs that prove nothing, and their reports."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Alone:
         self.telemetry_source = TelemetrySource([UUID], lambda: self.eyes, self.notes.append, clock=self.eyes.clock)
 
     def engines(self, plan: Plan, _processes: int, _source: EngineSource) -> ScriptedEngines:
-        """Stand for `Engines`."""
+        """Replace `Engines`."""
         self.load_began_ns = self.eyes.now_ns
         return ScriptedEngines(plan, self.passing, pids=(ENGINE_PID,))
 
@@ -84,7 +84,7 @@ class Alone:
         return self.eyes.pass_tick()
 
     def counters(self) -> Counters:
-        """What the server has counted."""
+        """Counters of the server."""
         counted = self.ticks * TICK_REQUESTS
         return Counters(items=counted, batches=counted // 5, requests=counted)
 
@@ -108,7 +108,7 @@ class Alone:
         remote: bool = False,
         telemetry_source: TelemetrySource | None = None,
     ) -> tuple[Start, list[Reason]]:
-        """Load the server; what was measured, and why nothing may be concluded from it."""
+        """Load the server; return the measurement and the reasons against it."""
         shape = LoadShape(schedule, warmup_seconds=WARMUP_TICKS / 10, baseline_clock_mhz=baseline_mhz)
         target = Target(cast("ServerHandle", None), (Request("GET", "/"),))
         self.eyes.live_until(self.eyes.now_ns + NS // 2)
@@ -152,7 +152,7 @@ def test_an_undisturbed_start_is_told_what_its_gpu_did(server: Alone) -> None:
 
 
 def test_an_engine_that_is_lost_makes_the_load_invalid_or_an_error(server: Alone) -> None:
-    """In mid-load what was measured is kept, with the last words of its log; before its begin nothing could be."""
+    """In mid-load the measurement is kept, with the last words of the log; before the begin it is an error."""
     server.lost_after_ticks = 20
     measured, problems = server.measure()
     assert kinds(problems) == [ReasonKind.LOAD_LOST]
@@ -253,7 +253,7 @@ def test_what_spoils_a_run_makes_it_invalid_at_once(
     [(0, 79, False), (1, 79, True), (7, 79, True), (1, 45, False), (5, 45, True), (7, 45, False)],
 )
 def test_errors_of_the_gpu_make_a_run_invalid(server: Alone, at_seconds: int, number: int, *, befell: bool) -> None:
-    """Those of the time of this start, and of an application's only those under load: its end at 7 s logs them, too."""
+    """Errors within this start count, and an application's only under load, because its end logs them too."""
     server.eyes.events = [GpuEvent(at_seconds * NS, UUID, "xid", number)]
     measured, problems = server.measure()
     assert befell or 5 < measured.windows[-1].end_ns / NS < 7
@@ -271,7 +271,7 @@ def test_a_server_on_the_cpu_is_no_measurement_of_the_gpu(server: Alone) -> None
 
 
 def test_a_container_starts_before_it_is_known_for_ours(server: Alone) -> None:
-    """What loads a model on the GPU is not called foreign before the server has told who it is."""
+    """A process that loads a model on the GPU is not foreign before the server has reported its pids."""
     with server.telemetry_source.monitor() as monitor:
         told_seconds = server.eyes.now_ns / NS + 3
         server.eyes.gpu = lambda at: {"processes": (FOREIGN if at <= told_seconds else OURS,)}
@@ -283,7 +283,7 @@ def test_a_container_starts_before_it_is_known_for_ours(server: Alone) -> None:
 
 
 def test_a_dead_sampler_makes_a_run_invalid(server: Alone) -> None:
-    """Nothing is known of the time after it, and no rule may pass."""
+    """The time after it is unknown, and no rule may pass."""
 
     def gpu(at_seconds: float) -> Mapping[str, object]:
         if at_seconds > 2.0:
@@ -319,7 +319,7 @@ def test_unknown_reasons_are_said_and_the_run_goes_on(server: Alone) -> None:
 def test_an_unknown_clock_makes_a_run_invalid_where_the_baseline_has_one(
     server: Alone, baseline_mhz: float | None, since_seconds: float, *, invalid: bool
 ) -> None:
-    """Whether the GPU was slower than the baseline's is asked there, and here not answered, if only at the end."""
+    """The rule on the clock needs it with such a baseline; without one, or only at the end, it does not matter."""
     server.eyes.gpu = lambda at: {"sm_clock_mhz": None} if at >= since_seconds else {}
     _, problems = server.measure(baseline_mhz=baseline_mhz)
     assert [(problem.kind, problem.about) for problem in problems] == [CLOCK_UNKNOWN] * invalid
@@ -339,7 +339,7 @@ def test_what_is_not_known_is_noted_once_a_session(server: Alone) -> None:
 
 @pytest.mark.parametrize("tenths", range(0, 10, 3))
 def test_what_comes_in_the_last_moment_is_seen(server: Alone, tenths: int) -> None:
-    """What the sampler reads once a second is looked at once more after the end: the errors are this start's."""
+    """Values that are sampled once a second are read once more after the end: the errors are this start's."""
     late: list[float] = []
 
     def gpu(at_seconds: float) -> Mapping[str, object]:
@@ -374,7 +374,7 @@ def test_the_look_after_an_end_is_the_one_before_the_next_start(server: Alone) -
     ("kept_mib", "given_back_seconds", "invalid"), [(300, 2.0, False), (300, 60.0, True), (60, 60.0, False)]
 )
 def test_memory_has_to_be_given_back(server: Alone, kept_mib: int, given_back_seconds: float, *, invalid: bool) -> None:
-    """But for what a driver keeps, and within some seconds of the server's end."""
+    """It must be free within some seconds of the server's end, except what a driver keeps."""
     with server.start() as monitor:
         back = server.eyes.now_ns / NS + given_back_seconds
         server.eyes.gpu = lambda at: {"memory_used_bytes": (400 + (kept_mib if at < back else 0)) * MIB}
@@ -382,7 +382,7 @@ def test_memory_has_to_be_given_back(server: Alone, kept_mib: int, given_back_se
 
 
 def test_a_failed_start_is_not_asked_for_its_memory(server: Alone) -> None:
-    """Its own error is what is told, and the next start begins anew, when it is seen who is there before the server."""
+    """Its own error is reported, and the next start begins anew, with a look at foreign processes."""
     with pytest.raises(ArithmeticError), server.telemetry_source.monitor() as monitor:
         raise ArithmeticError
     assert monitor.problems() == []

@@ -1,4 +1,4 @@
-"""What shows, while a server is loaded, that not the server alone was measured."""
+"""Signs, during a load, that not only the server was measured."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_a_window_knows_what_came_of_streams(server: _Server) -> None:
 
 
 def test_we_are_late_where_the_machine_stalls(server: _Server) -> None:
-    """What was answered between the end of our last tick and the reading is counted as time that the reading took."""
+    """Answers between the end of our last tick and the reading are counted as the reading's time."""
     watch = watch_of(server)
     watch.ticks(engines(Tick(0, 0, round(server.clock[0] * SECOND_NS))), 1)
     server.clock[0] += 1.5
@@ -113,7 +113,7 @@ def test_we_are_late_where_the_machine_stalls(server: _Server) -> None:
 
 
 def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: _Server) -> None:
-    """Of two workers the late one is named by the ticks that are judged; what is cut off is in nobody's share."""
+    """Of two workers the late one is named by the judged ticks; cut ticks are in no worker's share."""
     watch = watch_of(server, LoadShape(Constant(50), processes=2))
     good = Histogram({bucket_of(1000): 50}, 50_000, 1000)
     late = Histogram({bucket_of(SECOND_NS): 50}, 50 * SECOND_NS, SECOND_NS)
@@ -154,7 +154,7 @@ def test_what_repeats_a_request_is_shown_without_its_secret(server: _Server) -> 
 
 
 def test_a_reset_is_a_problem_and_no_ratio(server: _Server) -> None:
-    """Counters that fell are told by name, and nothing is counted of that window."""
+    """Fallen counters are reported by name, and the window has no counts."""
     watch = watch_of(server)
     before = CounterReading(Counters(items=8, batches=2), 0.0, 0.0)
     assert watch.counted(before, CounterReading(Counters(items=3, batches=1), 1.0, 0.0)) is None
@@ -191,7 +191,7 @@ def load_tick(number: int, *, late_beats: int = 0, cpu_share: float = 0.1) -> Ti
 
 
 def disturbed(server: _Server, *ticks: Tick, shape: LoadShape = USERS) -> list[list[ReasonKind]]:
-    """What disturbed windows of five ticks each."""
+    """Disturbances of windows of five ticks each."""
     watch = watch_of(server, shape)
     taken = watch.ticks(engines(*ticks), len(ticks))
     windows = [taken[begin : begin + 5] for begin in range(0, len(taken), 5)]
@@ -199,7 +199,7 @@ def disturbed(server: _Server, *ticks: Tick, shape: LoadShape = USERS) -> list[l
 
 
 def test_a_window_in_which_the_client_was_saturated_is_disturbed(server: _Server) -> None:
-    """Of two windows the one in which it used up its core, and of two engines none that used one core together."""
+    """Only the window with a saturated client is disturbed; two engines that share one core are not."""
     ticks = [load_tick(number, cpu_share=0.95 if number < 5 else 0.5) for number in range(10)]
     assert disturbed(server, *ticks) == [[ReasonKind.CLIENT_SATURATED], []]
     assert disturbed(server, *ticks, shape=LoadShape(Closed(4), processes=2)) == [[], []]
@@ -212,6 +212,6 @@ def test_a_window_in_which_the_client_was_saturated_is_disturbed(server: _Server
 def test_what_was_under_way_in_a_standstill_is_answered_in_the_next_window(
     server: _Server, late_in: int, expected: list[bool]
 ) -> None:
-    """Where an engine did not run at the end of a window, the next one has answers that waited for it, and goes too."""
+    """If an engine paused at the end of a window, the next one has the delayed answers, and is dropped too."""
     ticks = [load_tick(number, late_beats=10 if number == late_in else 0) for number in range(10)]
     assert disturbed(server, *ticks) == [[ReasonKind.CLIENT_HELD_UP] * held_up for held_up in expected]

@@ -55,7 +55,7 @@ class ScriptedPairing:
         build: What the servers are like.
         seed: Of the noise; rounds of one seed are the same ones, whoever measures them.
         rounds: Measured before; grows.
-        by_turns: Whether only one server runs at a time.
+        one_at_a_time: Whether only one server runs at a time.
         problems: Why nothing may be concluded, in words, by the number of the round, from 0.
         failures: What is raised instead of a round, by its number.
         start_in_blocks: See `Pairing`; by default so dear that every round is whole.
@@ -67,7 +67,7 @@ class ScriptedPairing:
     build: Build = field(default_factory=Build)
     seed: int = 0
     rounds: list[Round] = field(default_factory=list)
-    by_turns: bool = False
+    one_at_a_time: bool = False
     problems: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     failures: Mapping[int, Exception] = field(default_factory=dict)
     start_in_blocks: float = math.inf
@@ -89,8 +89,8 @@ class ScriptedPairing:
             raise self.failures[number]
         if self._is_open:
             self.rounds.pop()
-        self.rounds.append(self._round(number, 1 if self.by_turns else blocks))
-        self._is_open = not self.by_turns and blocks < BLOCKS
+        self.rounds.append(self._round(number, 1 if self.one_at_a_time else blocks))
+        self._is_open = not self.one_at_a_time and blocks < BLOCKS
 
     def on_late_trouble(self) -> None:
         """Replaced by whoever hears of it."""
@@ -115,7 +115,7 @@ class ScriptedPairing:
             "base",
             dict.fromkeys(ARMS, side),
             AT,
-            by_turns=self.by_turns,
+            one_at_a_time=self.one_at_a_time,
             problems=because(*self.problems.get(number, ())),
         )
 

@@ -1,4 +1,4 @@
-"""What tests of loads share."""
+"""Fixtures of the tests of loads."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ LOOK_NS = 500_000
 
 
 def rotating(port: int, *paths: str, **more: Any) -> Plan:  # noqa: ANN401 -- of the plan
-    """Plan a load whose requests go to these paths in turn; all answers are asked for."""
+    """Plan a load with requests to these paths in turn; all answers are kept."""
     plans = [plan(port, path, **{"connections": USERS, **more}) for path in paths]
     return msgspec.structs.replace(
         plans[0], payloads=tuple(payload for each in plans for payload in each.payloads), keep_answers="all"
@@ -38,7 +38,7 @@ def load(port: int, *paths: str, **more: Any) -> Totals:  # noqa: ANN401 -- of t
 
 
 def bodies_of(totals: Totals) -> dict[tuple[int, bytes], int]:
-    """How often each body came in answer to each path, by its place."""
+    """Number of times that each body answered each path, by its place."""
     counts: dict[tuple[int, bytes], int] = {}
     for answer in (answer for tick in totals.ticks for answer in tick.answers):
         counts[answer.index, answer.body] = counts.get((answer.index, answer.body), 0) + answer.count
@@ -46,7 +46,7 @@ def bodies_of(totals: Totals) -> dict[tuple[int, bytes], int]:
 
 
 def connections(server: Serving, *paths: str) -> int:
-    """How many the server has seen, by the path of their first request."""
+    """Number of connections that the server has seen, by the path of their first request."""
     return sum(server.seen(path).connections for path in paths)
 
 

@@ -1,4 +1,4 @@
-"""A load that begins anew in the same engine process: nothing of the one before is left in it, and nothing leaks."""
+"""A load that begins anew in the same engine process: the earlier one leaves no trace, and no memory leaks."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_restarts_leak_no_files(server: Serving) -> None:
 
 
 def test_an_engine_that_fails_while_halted_is_load_failed(server: Serving) -> None:
-    """One that died, at the next halt or tick; one that does not halt, after the bound on silence."""
+    """A dead engine fails the next halt or tick; one that does not halt fails after the bound on silence."""
     with Engines(plan(server.port), 2) as engines:
         engines.halt(seed=0)
         os.kill(engines.pids[0], signal.SIGKILL)

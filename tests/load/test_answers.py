@@ -9,13 +9,13 @@ from pytest_gpuserve.load.tick import AnswerCount, Tick
 
 
 def tick(*answers: AnswerCount, requests: int | None = None) -> Tick:
-    """A tick in which these answers came; more requests where some were not passed on."""
+    """A tick with these answers; more requests if some were not passed on."""
     count = sum(answer.count for answer in answers)
     return Tick(0, 0, 1, requests=count if requests is None else requests, answers=list(answers))
 
 
 class Calls:
-    """An expectation that counts how often each body was asked about."""
+    """An expectation that counts its calls for each body."""
 
     def __init__(self, right: bytes) -> None:
         self.right = right
@@ -28,7 +28,7 @@ class Calls:
 
 
 def test_a_wrong_answer_is_told_with_its_request() -> None:
-    """How often it came, its first request, the payload, what was expected; what was not passed on is not compared."""
+    """The report has the count, the first request, the payload and the expectation; kept back answers do not count."""
     check = AnswerCheck([b"one", b"two"])
     right, wrong, first = AnswerCount(0, b"one", 5, 0), AnswerCount(1, b"2", 3, 7), AnswerCount(0, b"1", 1, 3)
     assert check.check(tick(right, AnswerCount(1, b"two", 4, 1), requests=15)) == ()
@@ -40,7 +40,7 @@ def test_a_wrong_answer_is_told_with_its_request() -> None:
 
 
 def test_mixed_up_answers_are_recognised() -> None:
-    """What is wrong for its own payload and right for another's; without an expectation nothing is checked."""
+    """An answer may be wrong for its own payload and right for another's; without an expectation it is not checked."""
     check = AnswerCheck([None, b"one", b"two", lambda body: body.startswith(b"three")])
     first, second, wrong = check.check(
         tick(
@@ -60,7 +60,7 @@ def test_mixed_up_answers_are_recognised() -> None:
 
 
 def test_a_check_that_raises_says_what() -> None:
-    """A function of the user's may raise anything; that is its no, also when it is asked about another's answer."""
+    """A user's function may raise any error, which is a refusal, also for another's answer."""
 
     def broken(body: bytes) -> bool:
         raise KeyError("label")

@@ -1,4 +1,4 @@
-"""For how long an engine did not run, by its beats: what is counted of standstills at any time, and what is none."""
+"""Pauses of an engine, by its beats: all pauses are counted, and other delays are not."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_who_works_for_long_is_busy_and_not_held_up(work_ns: int) -> None:
 
 
 def test_waiting_for_a_core_is_no_standstill() -> None:
-    """Beside more burners than there are cores the clock of a busy process runs as time does, its CPU time does not."""
+    """With more busy processes than cores, the busy clock of a process runs like time, its CPU time does not."""
     cores = len(os.sched_getaffinity(0))
     clock = BusyClock()
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2 * cores)]

@@ -63,7 +63,7 @@ class Command:
         return values
 
     def refused(self, *argv: object) -> str:
-        """Return what is said of a wrong argument: one paragraph, and nothing on standard output."""
+        """Return the text on a wrong argument: one paragraph, with an empty standard output."""
         status, out, err = self.text(*argv)
         assert (status, out) == (2, "")
         assert "Traceback" not in err
@@ -123,7 +123,7 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[Tick]:
 def test_options_say_when_requests_are_sent(
     run: Command, plans: list[Plan], options: str, schedule: Schedule, end: tuple[int | None, int | None]
 ) -> None:
-    """Ten seconds where nothing else ends it; a load that never began is told, with exit status 1."""
+    """The default are ten seconds; a load that never began is reported, with exit status 1."""
     status, out, err = run.text(HTTP, *options.split())
     assert (status, out, "no load in this test" in err) == (1, "", True)
     (plan,) = plans
@@ -151,7 +151,7 @@ def test_options_say_what_is_sent(run: Command, plans: list[Plan], tmp_path: Pat
         ("", "the following arguments are required: url"),
         ("ftp://h", "not a URL that can be loaded"),
         (f"{HTTP} --wrong", "unrecognized arguments: --wrong"),
-        (f"{HTTP} --concurrency 0", "a whole number of 1 at least, not '0'"),
+        (f"{HTTP} --concurrency 0", "must be a whole number of at least 1, not '0'"),
         (f"{HTTP} --requests 1e3", "not '1e3'"),
         (f"{HTTP} --rate nan", "a number above 0, not 'nan'"),
         (f"{HTTP} --allowed-errors 1", "a share of the requests"),
@@ -163,8 +163,8 @@ def test_options_say_what_is_sent(run: Command, plans: list[Plan], tmp_path: Pat
         (f"{HTTP} --header X:y --header x:z", "each name once"),
         (f"{HTTP} --body-file /no/where", "cannot be read"),
         (f"{HTTP} --expect-file /no/where", "cannot be read"),
-        (f"{GRPC} --stream", "only with http"),
-        (f"{GRPC} --header X:y", "only with http"),
+        (f"{GRPC} --stream", "apply only to http"),
+        (f"{GRPC} --header X:y", "apply only to http"),
         (f"{HTTP} --concurrency 10000000", "open files"),
         (f"{HTTP} --concurrency 2 --processes 3", "processes"),
     ],
@@ -178,7 +178,7 @@ def test_a_wrong_argument_is_told(run: Command, argv: str, said: str) -> None:
 
 
 def test_a_load_is_told_in_numbers(run: Command, reports: list[Tick]) -> None:
-    """Of a good one: how many requests it had, their times in seconds."""
+    """A good load has the requested number of requests, with their times in seconds."""
     values = run.json(HTTP, "--concurrency", 4, "--requests", 400)
     assert (values["requests"], values["errors"], values["valid"]) == (400, 0, True)
     assert values["latency"]["p50"] == pytest.approx(0.010, rel=0.01)
@@ -192,7 +192,7 @@ def test_a_load_is_told_in_numbers(run: Command, reports: list[Tick]) -> None:
 
 
 def test_a_load_is_told_in_words(run: Command, reports: list[Tick]) -> None:
-    """A few lines, of which the last one says whether it can be believed."""
+    """The text has a few lines, the last of which is the validity."""
     status, out, _ = run.text(HTTP, "--concurrency", 4, "--requests", 400)
     lines = out.splitlines()
     assert (status, lines[-1]) == (0, "VALID")
@@ -204,7 +204,7 @@ def test_a_load_is_told_in_words(run: Command, reports: list[Tick]) -> None:
 
 
 def test_answers_are_held_against_a_file(run: Command, reports: list[Tick], tmp_path: Path) -> None:
-    """What is not in it is wrong, and makes the load invalid."""
+    """Another answer is wrong, and makes the load invalid."""
     file = tmp_path / "right"
     for body, valid in ((b"right", True), (b"another", False)):
         file.write_bytes(body)
@@ -226,7 +226,7 @@ def test_secrets_are_shown_by_their_names(run: Command, reports: list[Tick], mon
 
 
 def environment() -> dict[str, str]:
-    """What a child of the test gets: this process's environment, with the package to be found."""
+    """Environment of a child of the test: this process's, with the package in the path."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     return {**os.environ, "PYTHONPATH": path}
 

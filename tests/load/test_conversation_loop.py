@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.schedule import ClosedSchedule
 
 PAUSES_NS = (OPENS, 7 * MS, 3 * MS, OPENS, OPENS, 0, OPENS, 20 * MS)
-"""Of conversations of three turns, one, two and two."""
+"""Pauses of conversations of three turns, one, two and two."""
 
 
 def plan(schedule: ClosedSchedule, *, parts: int = 1, part: int = 0, **more: Any) -> Plan:  # noqa: ANN401 -- of the plan

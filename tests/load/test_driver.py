@@ -51,7 +51,7 @@ def nothing_remains() -> Iterator[None]:
 
 @pytest.fixture
 def fake_engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Start this script as an engine: it says the files ``says-0``, ``says-1`` ... each when it is told something."""
+    """Start this script as an engine: it writes the files ``says-0``, ``says-1`` ... one for each order."""
     script = tmp_path / "engine"
     script.write_text(
         f"""#!{sys.executable} -IS
@@ -71,7 +71,7 @@ sys.stdin.buffer.read()
 
 
 def fail_to_import(folder: Path, *names: str) -> None:
-    """Put modules of these names into the folder that nobody can import."""
+    """Put modules of these names into the folder whose import fails."""
     for name in names:
         (folder / f"{name}.py").write_text("raise ImportError(f'{__file__} is imported')")
 
@@ -86,7 +86,7 @@ def no_engine(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def not_refused(whole: Plan, processes: int = 1) -> None:
-    """What is not refused comes to the start, and there is no interpreter."""
+    """An accepted plan reaches the start, which fails for want of an interpreter."""
     with pytest.raises(LoadFailed, match="could not be started") as caught:
         Engines(whole, processes)
     assert "/nowhere/python" in caught.value.found
@@ -105,7 +105,7 @@ def test_modules_of_the_working_folder_are_not_the_engines(
 
 
 def test_an_engine_that_reads_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its owner does not wait for ever for room in the pipe; it is told what the engine said last, and ends it."""
+    """Its owner does not wait for ever for room in the pipe; the error has the engine's last words, and it is ended."""
     script = tmp_path / "engine"
     script.write_text(f"#!{sys.executable}\nimport sys, time\nsys.stderr.write('why')\ntime.sleep(600)\n")
     script.chmod(0o755)
@@ -153,7 +153,7 @@ def test_closed_engines_are_gone_and_may_be_closed_again(server: Serving) -> Non
 
 
 def test_engines_that_were_not_told_to_begin_are_ended(server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A plan that cannot be told, or Ctrl-C while engines start, leaves none of them."""
+    """A plan that cannot be sent, or Ctrl-C while engines start, leaves no engine."""
     with pytest.raises(OverflowError):
         Engines(msgspec.structs.replace(plan(server.port), seed=1 << 70), 2)
     assert remains() == set()
@@ -226,7 +226,7 @@ def test_garbage_instead_of_a_tick_is_refused(fake_engine: Path, said: bytes) ->
 def test_more_users_than_files_are_refused_by_name(
     monkeypatch: pytest.MonkeyPatch, schedule: Schedule, processes: int
 ) -> None:
-    """Before anything is started, with the limit, the need and the command that helps; one fewer is no problem."""
+    """The refusal precedes any start, with the limit, the need and the command; one user fewer is accepted."""
     monkeypatch.setattr(resource, "getrlimit", lambda _: (50, 100 + OWN_FILES))
     with pytest.raises(UsageProblem) as caught:
         Engines(plan(1, schedule=schedule), processes)
@@ -240,7 +240,7 @@ def test_more_users_than_files_are_refused_by_name(
 @pytest.mark.usefixtures("no_engine")
 @pytest.mark.parametrize("schedule", [Closed(2), Steps(((1, 1.0), (2, 1.0))), Burst(50, max_in_flight=2)])
 def test_fewer_users_than_processes_are_refused(schedule: Schedule) -> None:
-    """A process without a user would never end; an open loop without a ceiling has none to share out."""
+    """A process without a user would never end; an open loop without a ceiling has no users to divide."""
     with pytest.raises(UsageProblem, match="3 processes cannot share 2 connections") as caught:
         Engines(plan(1, schedule=schedule), 3)
     assert caught.value.remedies == ("processes=2 at most",)
@@ -260,7 +260,7 @@ def with_slots(slots: int, schedule: Schedule, *, outputs: bool) -> Plan:
 def test_fewer_slots_than_requests_under_way_are_refused(schedule: Schedule, slots: int, *, outputs: bool) -> None:
     """Two requests with one place in shared memory would overwrite each other's answers; as many slots are enough."""
     for processes in (1, 4):
-        with pytest.raises(UsageProblem, match="4 requests under way at the same time need as many slots") as caught:
+        with pytest.raises(UsageProblem, match="4 requests in flight at the same time need as many slots") as caught:
             Engines(with_slots(slots, schedule, outputs=outputs), processes)
         assert caught.value.found == f"slots={slots}"
         assert caught.value.remedies[0] == "share(..., slots=4)"

@@ -43,7 +43,7 @@ def above(durations: Histogram, seconds: float) -> int:
 
 
 def stand_still(pid: int, seconds: float) -> tuple[float, float]:
-    """Stop a process for so long; return a time by which it stood still, and one at which it still did."""
+    """Stop a process for this time; return a time after its begin, and one before its end."""
     os.kill(pid, signal.SIGSTOP)
     try:
         eventually(lambda: psutil.Process(pid).status() == psutil.STATUS_STOPPED, "it stands still")
@@ -79,7 +79,7 @@ def test_processes_share_a_load_without_loss_or_double(server: Serving, schedule
 
 
 def test_a_stopped_engine_is_late_and_says_so(server: Serving) -> None:
-    """Lag and latency tell of all that was due meanwhile, ticks follow their times, and each missed beat is told."""
+    """Lag and latency cover all due requests, ticks follow their times, and each missed beat is reported."""
     rate, late_seconds, still_ns = 400.0, 0.2, 600_000_000
     whole = plan(server.port, schedule=Constant(rate), seconds=2.0)
     with Engines(whole) as engines:
@@ -135,7 +135,7 @@ def test_a_tick_is_cut_without_loss(begin_ns: int, ends_ns: list[int], rest_ns: 
 
 
 def test_a_place_is_blank_once_it_was_taken_or_given_up(tmp_path: Path) -> None:
-    """What was left for one request is not there for the next one; other places keep theirs."""
+    """Bytes for one request are gone for the next one; other places keep theirs."""
     file = tmp_path / "outputs"
     file.write_bytes(b"old." * 3)
     places = OutputPlaces(Outputs(str(file), 4))
@@ -227,7 +227,7 @@ with Engines(plan(port, "/ok?ms=5"), source=LocalEngines(end_seconds=0.5)) as ha
     [(signal.SIGKILL, True, False), (signal.SIGKILL, False, False), (signal.SIGINT, True, True)],
 )
 def test_engines_end_with_their_owner(server: Serving, how: signal.Signals, *, fork: bool, halted_alone: bool) -> None:
-    """By force or Ctrl-C, even where a fork of the owner holds their pipes open.
+    """They end after SIGKILL or Ctrl-C, even if a fork of the owner holds their pipes open.
 
     Halted, without a plan, not told to begin, under load, and done but for last reports that are unread.
     """
@@ -255,7 +255,7 @@ def test_engines_end_with_their_owner(server: Serving, how: signal.Signals, *, f
 def test_a_crash_inside_the_engine_is_shown_with_its_traceback(
     server: Serving, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """An exception that nobody foresaw ends the engine, is not counted as the server's, and is shown."""
+    """An unforeseen exception ends the engine, does not count as the server's error, and is shown."""
     module = place.split(".", maxsplit=1)[0]
     sabotage = f"""
 from pytest_gpuserve.load.engine import {module}
@@ -273,7 +273,7 @@ def fail(*_, **__):
 
 
 def test_the_engine_may_open_as_many_files_as_the_hard_limit_says(server: Serving) -> None:
-    """Whatever the soft limit of the process that starts it."""
+    """It holds for any soft limit of the parent process."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(200, before[1]), before[1]))
     try:

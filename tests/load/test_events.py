@@ -1,4 +1,4 @@
-"""Which events of a stream carry content, whatever pieces it arrives in, and which answers are complete."""
+"""Events with content in a stream, for any division into pieces, and completeness of answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_gpuserve.load.engine import http1
 from pytest_gpuserve.load.engine.streams import MAX_EVENT_BYTES, StreamAnswer, Streams
 from pytest_gpuserve.load.engine.transport import IDLE, FaultKind
-from pytest_gpuserve.load.request import Asked
+from pytest_gpuserve.load.request import StreamOptions
 from tests.fakes.http_connection import User
 from tests.fakes.no_network import FakeOpening
 from tests.fakes.pieces import cut
@@ -70,7 +70,7 @@ def count(*pieces: bytes) -> int:
 
 def fault(*pieces: bytes, choices: int = 1) -> str:
     """The kind of fault of a stream; empty for a complete answer."""
-    found = read(*pieces).fault(Asked(choices), others_tell_usage=True)
+    found = read(*pieces).fault(StreamOptions(choices), others_tell_usage=True)
     return "" if found is None else str(found[0])
 
 
@@ -92,7 +92,7 @@ def events_of(stream: bytes) -> tuple[list[bytes], list[bytes]]:
 
 
 def json_of(data: bytes) -> dict[str, Any] | None:
-    """An event's data by the standard library's JSON; None of what is no object."""
+    """An event's data by the standard library's JSON; None unless it is an object."""
     try:
         found = json.loads(data)
     except ValueError:
@@ -198,7 +198,7 @@ def answers(draw: st.DrawFn) -> tuple[bytes, int, int]:
 def test_an_answer_that_is_cut_off_before_its_end_is_said_is_never_good(
     answer: tuple[bytes, int, int], cuts: list[int], place: int
 ) -> None:
-    """Whole it is good, in whatever pieces; of what comes before the last byte of its end nothing is."""
+    """The whole answer is good, in any pieces; any proper prefix is not."""
     stream, said_at, choices = answer
     assert fault(*cut(stream, cuts), choices=choices) == ""
     assert fault(*cut(stream[:said_at], cuts), choices=choices) == ""
@@ -249,7 +249,7 @@ def test_an_answer_that_is_cut_off_before_its_end_is_said_is_never_good(
     ],
 )
 def test_a_chunk_counts_by_what_it_carries(event: bytes, counts: int) -> None:
-    """Role, finish, usage and empty parts are no content, in one piece as byte by byte; other events count as text."""
+    """Role, finish, usage and empty parts have no content, in one piece or byte by byte; other events count as text."""
     assert count(event) == counts
     if len(event) < 1000:
         assert count(*(event[place : place + 1] for place in range(len(event)))) == counts
@@ -257,7 +257,7 @@ def test_a_chunk_counts_by_what_it_carries(event: bytes, counts: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 7, 50, 10_000])
 def test_an_answer_says_how_many_tokens_it_has(size: int) -> None:
-    """The last number that a chunk has is its; without any, and where it is no number of tokens, it is not known."""
+    """The last number in a chunk counts; without a valid number the count is unknown."""
     growing = [chunk({"delta": {"content": "w"}}, usage={"completion_tokens": tokens}) for tokens in (1, 3, 4)]
     stream = b"".join([ROLE, *growing, FINISH])
     assert read(*(stream[place : place + size] for place in range(0, len(stream), size))).tokens == 4
@@ -339,7 +339,7 @@ def test_an_answer_is_complete_or_it_has_a_fault(stream: bytes, kind: str) -> No
 
 
 def test_an_answer_has_as_many_choices_as_were_asked_for() -> None:
-    """One that was cut between two of them says the end of the first; the mark of the end is for all."""
+    """A cut between two choices has only the end of the first; the mark of the end is for all."""
     assert fault(WORD + FINISH) == ""
     assert fault(WORD + FINISH, choices=2) == FaultKind.NO_END
     assert fault(WORD + FINISH + DONE, choices=2) == ""
@@ -353,7 +353,7 @@ class Reader(User):
         self.first_ns = self.last_ns = IDLE
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(http1, "Opening", FakeOpening)
-            super().__init__(transport=lambda *args, **_: Streams(*args, asked=[Asked(usage=asks_usage)]))
+            super().__init__(transport=lambda *args, **_: Streams(*args, asked=[StreamOptions(usage=asks_usage)]))
 
     def chunk(self, now_ns: int, before_ns: int) -> None:
         """Note whether it is the first, and else whether it came with the one before it."""
@@ -379,7 +379,7 @@ def pieces(*parts: bytes) -> list[bytes]:
 
 
 def test_the_first_content_is_the_first_token_and_usage_corrects_the_count() -> None:
-    """Of each answer on a connection anew, none before its end; chunks of one read are so many at one time."""
+    """Each answer on a connection starts anew; tokens before its end are none, and chunks of one read share a time."""
     reader = Reader()
     events = reader.receive(
         *pieces(ROLE, WORD, WORD + WORD, FINISH, USAGE),
@@ -392,7 +392,7 @@ def test_the_first_content_is_the_first_token_and_usage_corrects_the_count() -> 
 
 
 def test_a_failed_answer_is_refused_with_what_the_server_said() -> None:
-    """It says nothing of tokens; the next one on the connection is good again."""
+    """It reports no tokens; the next answer on the connection is good again."""
     reader = Reader()
     error = b'data: {"error": {"message": "the engine died", "code": 500}}\n\n'
     events = reader.receive(

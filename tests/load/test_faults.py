@@ -1,4 +1,4 @@
-"""Whatever a server does wrong is counted by kind, once a request, and the load goes on."""
+"""Each fault of a server is counted by kind, once a request, and the load goes on."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("schedule", [None, Constant(1000)], ids=["closed", "open"])
 def test_every_fault_is_counted_once_by_its_kind(server: Serving, schedule: Schedule | None) -> None:
-    """Of N requests answered wrongly N fail with the fault's kind and a sight of it, and the server saw N.
+    """N requests with wrong answers are N failures of the fault's kind, with a sample, and the server saw N.
 
     It saw once more what got no answer on a connection that had carried one, as some errors are.
     """
@@ -58,7 +58,7 @@ def test_every_fault_is_counted_once_by_its_kind(server: Serving, schedule: Sche
 
 
 def test_what_happens_to_an_idle_connection(server: Serving) -> None:
-    """Closed or reset it is replaced without a word; bytes that nobody asked for are an error; all are answered."""
+    """A closed or reset one is silently replaced; surplus bytes are an error; all requests are answered."""
     before = connections(server, "/ok")
     # Gaps of many times what the server waits, so that no request is sent into the end of a connection.
     gaps = Trace(tuple((0.4 * number, index) for number in range(3) for index in range(3)))

@@ -1,4 +1,4 @@
-"""How a slot of HTTP/1.1 reads answers and writes requests, without a network: whatever happens, in whatever pieces."""
+"""A slot of HTTP/1.1 reads answers and writes requests, without a network, for all events and pieces."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_nothing_that_arrives_can_raise(pieces: list[bytes], head: bool, reset: 
 
 @given(path=st.sampled_from(sorted(KEPT | ENDING)), cuts=CUTS)
 def test_answers_are_read_the_same_in_all_pieces(path: str, cuts: list[int]) -> None:
-    """On a kept connection, twice, each is told with its body and the next request is sent; so is one that ends it."""
+    """On a kept connection each answer is reported twice with its body, and the next request is sent."""
     whole, pieces, times = User(), User(), 2 if path in KEPT else 1
     expected = whole.receive(*[ONCE[path]] * times, end=path in ENDING)
     assert pieces.receive(*cut(ONCE[path], cuts) * times, end=path in ENDING) == expected
@@ -116,7 +116,7 @@ def test_a_recognised_answer_is_what_the_parser_would_have_made_of_it(
 
 @pytest.mark.parametrize("path", ["/close", "/unavailable", "/moved", "/big", "/until-close"])
 def test_only_good_short_answers_of_kept_connections_are_recognised(path: str) -> None:
-    """Where the outcome is another than "answered, go on", or the bytes are many, nothing is remembered."""
+    """Answers with another outcome than "answered, go on", or with many bytes, are not remembered."""
     user = User()
     user.receive(*cut(ANSWERS[path], range(0, len(ANSWERS[path]), 1 << 16)), end=True)
     assert user.transport.known == {}
@@ -179,7 +179,7 @@ UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\n\r\n"
     ],
 )
 def test_what_the_end_of_a_connection_means(received: bytes, end: bool | OSError, told: list[Event]) -> None:  # noqa: FBT001 -- a table
-    """An orderly end completes an answer without length, and nothing else; what it cuts off is a failure."""
+    """An orderly end completes only an answer without a length; any other cut is a failure."""
     assert User().receive(*filter(None, [received]), end=end) == told
 
 
@@ -205,7 +205,7 @@ JSON, HTML, NONE = typed(b"application/json"), typed(b"text/html", b"<p>busy"), 
     ],
 )
 def test_an_answer_of_another_type_than_the_first_one_is_a_failure(answers: list[bytes], told: str) -> None:
-    """Whatever its parameters and letters; an empty body has no type, and neither has what failed."""
+    """Parameters and case of the type do not matter; an empty body and a failure have no type."""
     events = User().receive(*answers)
     assert "".join(str(event[0])[0] for event in events) == told
     refused = [event[1:3] for event in events if event[0] == "refused" and event[1] != "status 503"]
@@ -289,7 +289,7 @@ def test_a_server_that_ends_connections_after_their_first_answer_is_asked_once_o
 @pytest.mark.parametrize("recognised", [False, True])
 @pytest.mark.parametrize("answers", [1, 2, 3])
 def test_a_connection_that_the_server_has_closed_is_not_used_again(*, recognised: bool, answers: int) -> None:
-    """Where its end is known when an answer is read, nothing more is sent on it, recognised or not."""
+    """If its end is known when an answer is read, no request is sent on it, recognised or not."""
     user = User(known=KnownAnswers({ok(): BODY}) if recognised else None)
     for number in range(answers):
         user.socket.arriving.append(ok())
@@ -299,7 +299,7 @@ def test_a_connection_that_the_server_has_closed_is_not_used_again(*, recognised
 
 
 def test_requests_that_ask_to_close_have_a_connection_each() -> None:
-    """Also where the server keeps it open: nothing is sent on it after such a request (RFC 9112, 9.6)."""
+    """Even if the server keeps it open, no request follows on it (RFC 9112, 9.6)."""
     user = User(asks_to_close=True, known=KnownAnswers({ok(): BODY}))
     assert user.receive(ok()) == [("answered", BODY, False)]
     assert (user.socket.closed, user.requests) == (True, 1)
@@ -307,7 +307,7 @@ def test_requests_that_ask_to_close_have_a_connection_each() -> None:
 
 @pytest.mark.parametrize("end", [True, ConnectionResetError("reset by peer")])
 def test_the_end_of_an_idle_connection_is_no_failure(end: bool | OSError) -> None:  # noqa: FBT001 -- a table
-    """Nothing was under way: the slot is gone, in good order or not, and no request with it."""
+    """Without a request in flight the slot is gone, in good order or not, and no request is lost."""
     user = User(goes_on=False)
     assert user.receive(ok(), end=end) == [("answered", BODY, True), ("lost", "")]
     assert user.socket.closed
@@ -371,7 +371,7 @@ def test_large_requests_are_timed_though_they_go_out_at_once(clock: Clock, large
 
 
 def test_an_answer_in_pieces_is_timed_from_its_first_to_its_last(clock: Clock) -> None:
-    """Summed over answers, failed ones too; what the server takes before its first byte is no part of it."""
+    """The time is summed over answers, including failed ones, without the server's time before the first byte."""
     user = User()
     data = ok(status="503 Slow")
     for begin_ns in (1000, 20_000):
@@ -408,7 +408,7 @@ def test_what_a_slot_sends_by_itself_may_be_taken_in_part(taken: int | OSError, 
 
 
 def test_what_a_server_says_of_an_error_is_not_cut() -> None:
-    """Who shortens it has to find secrets in it first, wherever they stand; and of any size it is told at once."""
+    """The text is uncut so that secrets can be found first, and is available at once for any size."""
     body = b"no " * 1000
     assert User().receive(ok(body, status="500 No")) == [("refused", "status 500", repr(body), True)]
     answer = ok(BIG, status="500 No")
@@ -428,7 +428,7 @@ def test_what_a_server_says_of_an_error_is_not_cut() -> None:
 def test_a_request_that_cannot_be_written_is_told_by_the_next_event(
     room: list[int | OSError], end: bytes | OSError, kind: str
 ) -> None:
-    """Sending raises nothing; the request fails once, when the connection's end is received."""
+    """The send does not raise; the request fails once, at the connection's end."""
     user = User(room=room)
     assert user.events == []
     user.socket.arriving.append(end)

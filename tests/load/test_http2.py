@@ -1,4 +1,4 @@
-"""What gRPC servers answer: in whatever pieces, every request ends exactly once and as what it was."""
+"""Answers of gRPC servers: for any pieces every request ends exactly once, with its own outcome."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CONNECTION_KINDS = {"protocol", "incomplete answer", "connection closed", "conne
 
 
 def outcome(issuer: Recorder) -> tuple[object, ...]:
-    """What must not depend on the pieces in which it arrived."""
+    """Outcome that must not depend on the pieces."""
     return issuer.answers, [(place, kind, keep) for place, kind, _, keep in issuer.failures], issuer.lost_idle
 
 
@@ -138,7 +138,7 @@ def test_nothing_that_arrives_can_raise(
     damage=st.lists(st.tuples(st.integers(0, 100_000), st.binary(max_size=3)), max_size=3),
 )
 def test_pieces_do_not_matter(cuts: list[int], last: bytes, damage: list[tuple[int, bytes]]) -> None:
-    """Answers, real or damaged, give the same outcome in one piece and in any others, and none is told twice."""
+    """Answers, real or damaged, give the same outcome in one piece and in any others, and each only once."""
     data = right(3) + FAILED["grpc status NOT_FOUND"] + frame(PING, 0, 0, bytes(8)) + right(5, last)
     for place, inserted in damage:
         position = place % (len(data) + 1)
@@ -180,7 +180,7 @@ def test_pieces_do_not_matter(cuts: list[int], last: bytes, damage: list[tuple[i
     ],
 )
 def test_unusual_forms_are_understood(opening: bytes, ending: bytes) -> None:
-    """Padding, CONTINUATION, interim answers and unknown frames change nothing of an answer."""
+    """Padding, CONTINUATION, interim answers and unknown frames do not change an answer."""
     bench = Bench()
     bench.send()
     bench.receive(opening + frame(DATA, PADDED, 1, b"\x03" + message(b"right") + bytes(3)) + ending)
@@ -213,7 +213,7 @@ def test_wrong_answers_are_no_answers(name: str) -> None:
 
 @pytest.mark.parametrize("name", BREAKING)
 def test_a_broken_connection_loses_all(name: str) -> None:
-    """What breaks the rules of HTTP/2 ends the connection, and with it all slots, busy or not."""
+    """A violation of HTTP/2 ends the connection, and with it all slots, busy or not."""
     bench = Bench(2)
     bench.send(0)
     bench.receive(BREAKING[name])
@@ -223,7 +223,7 @@ def test_a_broken_connection_loses_all(name: str) -> None:
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_another_protocol_is_recognised(name: str) -> None:
-    """A server that does not begin with SETTINGS is none, and no slot on it becomes ready."""
+    """A server that does not begin with SETTINGS is refused, and no slot on it becomes ready."""
     bench = Bench(settings=None)
     bench.receive(BROKEN[name])
     assert bench.issuer.lost_idle == [(0, "protocol")]
@@ -244,7 +244,7 @@ def test_another_protocol_is_recognised(name: str) -> None:
     ],
 )
 def test_the_end_of_a_connection_is_named(arrived: bytes, ending: bytes | OSError, kind: str) -> None:
-    """A request learns whether its connection ended before, in or by violence; an idle slot lost nothing in order."""
+    """A request learns whether its connection ended before it, in order or abruptly; an idle slot loses nothing."""
     bench = Bench(2)
     bench.send(0)
     bench.receive(*filter(None, [arrived]), ending)
@@ -256,7 +256,7 @@ def test_the_end_of_a_connection_is_named(arrived: bytes, ending: bytes | OSErro
 
 
 def test_a_slot_that_never_opened_is_lost_with_a_reason() -> None:
-    """Refused, silent or hung up before SETTINGS: each slot is told what happened; one that is open has no time-out."""
+    """After a refusal, silence or an early end each slot gets the reason; an open one has no time-out."""
     refused, silent, hung_up = (Bench(2, settings=None) for _ in range(3))
     opened = Bench()
     refused.openings[0].failed("connection refused", "no")

@@ -1,4 +1,4 @@
-"""How connections of gRPC end: what slots are told that were not open yet, and that nothing of it stays."""
+"""Ends of gRPC connections: reports to slots that were not open yet, and the release of all memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Real:
             self.peer.close()
 
     def busy_connection(self) -> weakref.ref[Http2Connection]:
-        """Of four slots one sends a body that has no room, one waits for its answer, one for a stream, one is idle."""
+        """Of four slots one sends a body without room, one waits for its answer, one for a stream, one is idle."""
         slots = [self.transport.open(place) for place in range(4)]
         self.peer = self.listener.accept()[0]
         self.peer.sendall(codec.settings((codec.MAX_CONCURRENT_STREAMS, 2)))
@@ -59,7 +59,7 @@ class Real:
 
 @pytest.fixture
 def real() -> Iterator[Real]:
-    """A transport whose garbage nobody collects."""
+    """A transport without garbage collection."""
     gc.collect()
     gc.disable()
     real = Real()
@@ -80,7 +80,7 @@ SAID = {
 
 @pytest.mark.parametrize("ending", [*SAID, "reset", "slots closed", "transport closed"])
 def test_a_connection_that_has_ended_is_let_go(real: Real, ending: str) -> None:
-    """However it ends, and whatever was under way: an engine, which collects no garbage, keeps nothing of it."""
+    """After any end, with any requests in flight, an engine without garbage collection keeps no part of it."""
     connection = real.busy_connection()
     sender = weakref.ref(connection().sender)  # type: ignore[union-attr]  # it is alive
     assert real.peer is not None

@@ -1,4 +1,4 @@
-"""What is sent on HTTP/2, and when: windows, streams, slots and ends, without sockets."""
+"""Sent bytes on HTTP/2, and their times: windows, streams, slots and ends, without sockets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def test_requests_are_what_grpc_says() -> None:
-    """One HEADERS and one DATA frame in one send, which leave the server's table of header fields as it is."""
+    """A request is one HEADERS and one DATA frame in one send, which do not change the server's header table."""
     endpoint = Endpoint("grpc", "127.0.0.1", 1, rpc="/fake.Fake/Echo", authority="models.example")
     bench, decoder = Bench(endpoint=endpoint), hpack.Decoder()
     bench.sent_frames()
@@ -127,7 +127,7 @@ class WindowedServer:
 def test_windows_streams_and_the_kernel_are_respected(
     sizes: list[int], first_window: int, largest: int, most_streams: int, room: int | None
 ) -> None:
-    """Whatever the server and the kernel have room for, bodies arrive whole, and nothing is overdrawn."""
+    """For any room of the server and the kernel, bodies arrive whole, and no window is overdrawn."""
     bench = Bench(len(sizes), settings=((3, most_streams), (4, first_window), (5, largest)))
     server = WindowedServer(first_window, largest, most_streams)
     payloads = [bytes([65 + place]) * size for place, size in enumerate(sizes)]
@@ -165,7 +165,7 @@ def test_requests_wait_for_a_stream_in_turn_and_go_when_the_limit_is_raised() ->
 
 
 def test_a_timed_out_request_is_cancelled_and_its_answer_ignored() -> None:
-    """The stream is reset, the slot sends on, and what still comes of the old answer is none to the new request."""
+    """The stream is reset, the slot sends on, and late bytes of the old answer do not reach the new request."""
     bench = Bench(2, again=1)
     bench.send(0)
     bench.receive(head(1))
@@ -207,7 +207,7 @@ def test_an_answer_before_the_request_is_sent_ends_both() -> None:
 
 
 def test_a_server_that_goes_away_in_order_answers_what_it_began() -> None:
-    """After GOAWAY: idle slots lose nothing, begun requests are answered for the last time, others are lost."""
+    """After GOAWAY idle slots lose nothing, begun requests are answered for the last time, others are lost."""
     bench = Bench(4, settings=((codec.MAX_CONCURRENT_STREAMS, 2),))
     bench.send(0, 1, 2)
     bench.sent_frames()
@@ -258,7 +258,7 @@ def test_slots_share_connections() -> None:
 
 
 def test_what_is_closed_is_told_nothing() -> None:
-    """A closed slot takes its request back, the last one its connection; an issuer may close within what it is told."""
+    """A closed slot cancels its request, the last one its connection; an issuer may close within a report."""
     bench = Bench(2)
     bench.send()
     bench.sent_frames()
@@ -290,7 +290,7 @@ def test_what_is_closed_is_told_nothing() -> None:
 
 
 def test_a_send_into_a_broken_connection_is_told_by_its_end() -> None:
-    """A send that fails raises nothing; answers that had come before the end are still told."""
+    """A failed send does not raise; answers before the end are still reported."""
     bench = Bench(2)
     bench.send(0)
     with mock.patch.object(bench.socket, "send", side_effect=BrokenPipeError("pipe")):

@@ -46,7 +46,7 @@ def as_answers(tensors: dict[str, Any]) -> tuple[bytes, bytes]:
 
 @pytest.mark.parametrize("order", ["<", ">"])
 def test_tensors_survive_the_way(order: str) -> None:
-    """Bit for bit, with shape and datatype, by both protocols, whatever their byte order in memory."""
+    """Tensors are equal bit for bit, with shape and datatype, by both protocols, for any byte order in memory."""
     sent = {name: each.astype(each.dtype.newbyteorder(order)) for name, each in TENSORS.items()}
     tensors = tensors_of("input", sent)
     for answer in as_answers(tensors):
@@ -83,7 +83,7 @@ def test_requests_say_what_they_are() -> None:
     "values", [[[1, 2], [3]], [1j], ["a", 1], [None], [2**70], object(), np.zeros(1, np.longdouble)]
 )
 def test_values_without_a_datatype_are_refused(values: object) -> None:
-    """What KServe v2 cannot carry is the user's mistake, by the name of the input."""
+    """Values that KServe v2 cannot carry are the user's mistake, with the name of the input."""
     with pytest.raises(UsageProblem, match="input 'X'"):
         tensors_of("input", {"X": values})
 
@@ -99,18 +99,18 @@ def test_values_in_json_are_read() -> None:
 @pytest.mark.parametrize(
     ("body", "words"),
     [
-        (b"[1]", "no answer"),
-        (b'{"a": ' + b"[" * 100_000, "no answer"),
+        (b"[1]", "not an answer"),
+        (b'{"a": ' + b"[" * 100_000, "not an answer"),
         (b'{"error": "no such\\nmodel"}', "the server's error: no such model"),
         (b"{}", "without outputs"),
         (b"", "without outputs"),
         (b'{"outputs": [{"name":"Y","datatype":"FP8","shape":[1],"data":[1]}]}', "KServe v2 lacks"),
         (b'{"outputs": [{"name":"Y","datatype":"INT8","shape":[-1],"data":[1]}]}', "KServe v2 lacks"),
         (b'{"outputs": [{"name":"Y","datatype":"FP32","shape":[2],"data":[1]}]}', "reshape"),
-        (b'{"outputs": [{"name":"Y","datatype":"FP32","shape":[1]}]}', "no answer of KServe v2: KeyError"),
+        (b'{"outputs": [{"name":"Y","datatype":"FP32","shape":[1]}]}', "not an answer of KServe v2: KeyError"),
         (as_answers({"Y": WHOLE["f4"]})[0] + b"x", "announce 24 bytes"),
         (as_answers({"Y": WHOLE["f4"]})[0][:-3], "announce 24 bytes"),
-        (as_answers({"Y": TENSORS["text"]})[1][:-3], "no answer"),
+        (as_answers({"Y": TENSORS["text"]})[1][:-3], "not an answer"),
     ],
 )
 def test_what_is_wrong_is_said(body: bytes, words: str) -> None:

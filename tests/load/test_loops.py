@@ -37,7 +37,7 @@ def plan(
     tick_ns: int = HOUR_NS,
     **more: Any,  # noqa: ANN401 -- of the plan
 ) -> Plan:
-    """Plan a load; a tick is longer than it, unless told otherwise."""
+    """Plan a load, by default with a tick longer than it."""
     return Plan(
         endpoint=Endpoint("http", "simulated"),
         payloads=payloads,
@@ -64,7 +64,7 @@ def hanging_up(whole: Plan, after_ms: int) -> Simulation:
 
 
 def share(whole: Plan, parts: int) -> list[Plan]:
-    """Return what each of so many engines is told."""
+    """Plan of each of this number of engines."""
     return [msgspec.structs.replace(whole, part=part, parts=parts) for part in range(parts)]
 
 
@@ -87,7 +87,7 @@ def test_every_user_is_busy_all_the_time_and_never_with_two_requests() -> None:
 
 
 def test_a_time_limit_stops_the_sending_and_waits_for_what_is_under_way() -> None:
-    """Requests of 30 ms in a load of 100 ms: the fourth is counted at 120 ms; where nothing is under way it ends."""
+    """Requests of 30 ms in a load of 100 ms: the fourth is counted at 120 ms; without requests in flight it ends."""
     simulation = Simulation(plan(Closed(2), ms=100), lambda _: Reply(30 * MS)).run()
     assert simulation.sends == [0, 0, 30 * MS, 30 * MS, 60 * MS, 60 * MS, 90 * MS, 90 * MS]
     assert simulation.ended_ns == simulation.begin_ns + 120 * MS
@@ -211,7 +211,7 @@ def check_account(simulation: Simulation) -> None:
 
 
 def test_a_user_whose_connection_failed_pauses_and_nobody_takes_the_place() -> None:
-    """A dead server is asked by each user once a pause, not as fast as it can refuse."""
+    """A dead server gets one request of each user for each pause, not as fast as it can refuse."""
     refused = Simulation(plan(Closed(4), ms=1000), opens=lambda _: (0, "connection refused")).run()
     assert refused.opened == sorted(4 * [refused.begin_ns + at_ns for at_ns in range(0, 1000 * MS, RECONNECT_NS)])
     reset = Simulation(plan(Closed(4), ms=1000), lambda _: Reply(MS, "connection reset", lost=True)).run()
@@ -271,7 +271,7 @@ def test_payloads_rotate_in_an_order_of_the_seed() -> None:
 
 
 def test_the_short_way_counts_like_the_long_one() -> None:
-    """A load that slots repeat by themselves has the figures of the same load whose requests are all the loop's.
+    """A load that slots repeat by themselves has the figures of the same load through the loop.
 
     But for which requests the lag is noted of.
     """
@@ -300,7 +300,7 @@ SCHEDULES: list[OpenSchedule] = [
 @pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda schedule: type(schedule).__name__)
 @pytest.mark.parametrize(("processes", "requests"), [(1, 10**6), (3, 10**6), (1, 3), (3, 17), (5, 3)])
 def test_every_arrival_is_sent_at_its_own_time(schedule: OpenSchedule, processes: int, requests: int) -> None:
-    """To the nanosecond, whatever the answers take; several processes send each arrival once, and none is left out.
+    """The times are exact to the nanosecond for any answers; several processes send each arrival exactly once.
 
     Also where the load ends by number before it does by time, and has fewer requests than there are engines.
     """
@@ -332,7 +332,7 @@ def test_latency_counts_from_the_intended_send_and_service_from_the_actual_one()
 
 
 def test_time_to_open_a_connection_is_latency_but_neither_lag_nor_service() -> None:
-    """With a connection for each request too, and where the server closes idle ones, which is no error."""
+    """It holds with a connection for each request, and if the server closes idle ones, which is not an error."""
     simulation = Simulation(plan(Trace(((0.0, 0), (1.0, 0)))), opens=lambda _: (5 * MS, "")).run()
     (tick,) = simulation.ticks
     assert counted(tick.latency) == latencies(15 * MS, 10 * MS)
@@ -456,7 +456,7 @@ def shared_loads(draw: st.DrawFn) -> tuple[Plan, list[Plan]]:
 def test_nothing_is_lost_or_doubled_whatever_goes_wrong(
     load: tuple[Plan, list[Plan]], replies: list[Reply], openings: list[tuple[int, str]], stop_ms: int
 ) -> None:
-    """Over all processes all that was due or asked for ends once, nothing is sent early, and every account is exact."""
+    """Over all processes every request ends once, none is sent early, and every account is exact."""
     whole, shares = load
     parts = [
         Simulation(

@@ -16,7 +16,7 @@ BODIES = (b"all %s one" % NUMBER_PLACE, b"all %s 0000000000 another" % NUMBER_PL
 
 
 def test_no_two_sends_are_the_same(server: Serving) -> None:
-    """Of two engines, closed and open, also when the load begins anew; what has no place is sent as it is.
+    """It holds for two engines, closed and open, and after a new begin; a request without a place is unchanged.
 
     The second engine sends with a longer ``Host``, so that its places lie elsewhere.
     """

@@ -1,4 +1,4 @@
-"""Requests of OpenAI's API: their bodies, and what is told of what cannot be one."""
+"""Requests of OpenAI's API: their bodies, and errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TWO = Prompts((Prompt("één", 7), Prompt(PLACE, 9)), shared_prefix='"all"')
 
 
 def handle(**more: Any) -> Any:  # noqa: ANN401 -- methods are given what a type checker refuses
-    """A server that is never asked."""
+    """A server that gets no request."""
     return ServerHandle(RemoteServer("127.0.0.1", 1, **more), cast("Starter", None))
 
 
@@ -54,7 +54,7 @@ STREAMED = {"temperature": 0, "stream": True, "stream_options": {"include_usage"
     ],
 )
 def test_what_each_method_sends(target: Target, path: str, sent: object, protocol: str) -> None:
-    """Path, body, type of the body, and whether the answer is a stream; nothing that was not asked for."""
+    """Path, body, type of the body, and whether the answer is a stream, without unrequested fields."""
     (request,) = target.requests
     assert (request.path, body(request), target.protocol) == (path, sent, protocol)
     assert request.headers == {"Content-Type": "application/json"}
@@ -111,7 +111,7 @@ def test_turns_are_conversations_of_users_who_wait_for_answers() -> None:
 
 
 def test_one_token_tells_that_the_model_answers() -> None:
-    """What is asked for readiness is the first request, with one token, no stream, and nothing that forbids that."""
+    """The readiness request is the first one, with one token, without a stream and conflicting fields."""
     target = handle().rotate([handle().chat(TWO, extra={"min_tokens": 5, "top_p": 0.5}), handle().chat("hi")])
     asked = target.readiness
     assert body(asked) == {
@@ -147,9 +147,9 @@ def test_headers_and_the_right_answer_are_as_for_any_request() -> None:
         ("chat", {"messages": HI, "extra": {"stream": False}}, "an argument of server.chat"),
         ("completions", {"prompt": HI}, "server.chat([...])"),
         ("completions", {"prompt": prompts(2, turns=2)}, "leave out turns=..."),
-        ("embeddings", {"texts": [1]}, "a list of texts"),
+        ("embeddings", {"texts": [1]}, "a list of at least one text"),
         ("rerank", {"query": 1, "documents": ["a"]}, "not 1"),
-        ("rerank", {"query": "q", "documents": "a"}, "a list of texts"),
+        ("rerank", {"query": "q", "documents": "a"}, "a list of at least one text"),
     ],
 )
 def test_what_cannot_be_sent_is_told_with_what_helps(method: str, arguments: dict[str, Any], said: str) -> None:
@@ -160,6 +160,6 @@ def test_what_cannot_be_sent_is_told_with_what_helps(method: str, arguments: dic
 
 
 def test_a_number_has_its_place() -> None:
-    """What would be overwritten is a place that was left for it."""
+    """The number overwrites only a place for it."""
     with pytest.raises(UsageProblem, match="number_at=1"):
         Request("POST", "/", NUMBER_PLACE, number_at=1)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 SAFETY_NS = 20_000_000_000
 SHORT_NS = 30_000_000
 LONGER_NS = 200_000_000
-"""In which a connection is made or refused, also where this process has to wait for a core."""
+"""Time limit for a connection or its refusal, even if this process has to wait for a core."""
 
 HOST = "127.0.0.1"
 
@@ -87,7 +87,7 @@ def listen(stack: ExitStack, backlog: int = 10) -> tuple[socket.socket, Resolved
 
 @contextmanager
 def answering(listener: socket.socket, answer: bytes) -> Iterator[None]:
-    """Give the first connection this answer to whatever it says, and close it."""
+    """Give the first connection this answer to any bytes, and close it."""
 
     def serve() -> None:
         connection, _ = listener.accept()
@@ -106,12 +106,12 @@ def answering(listener: socket.socket, answer: bytes) -> Iterator[None]:
 
 
 def refusing() -> ResolvedAddress:
-    """Where nobody listens."""
+    """An address without a listener."""
     return ResolvedAddress(socket.AF_INET, (HOST, free_port()), None, "")
 
 
 def test_an_open_connection_is_handed_over_free_of_the_reactor(stack: ExitStack) -> None:
-    """It is connected, sends at once and whole, does not time out later, and whoever gets it can watch it."""
+    """It is connected, sends at once and whole, does not time out later, and its new owner can watch it."""
     listener, address = listen(stack)
     attempt = Attempt(stack, address, LONGER_NS)
     assert attempt.result() == ("open", "")
@@ -142,7 +142,7 @@ def test_a_unix_socket_is_opened(stack: ExitStack, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_connected_is_told_later(stack: ExitStack) -> None:
-    """A refusal has a kind of its own; what fails at once is told from the reactor too; no time-out follows."""
+    """A refusal has its own kind; an immediate failure comes from the reactor too; no time-out follows."""
     assert Attempt(stack, refusing(), LONGER_NS).result() == ("connection refused", "[Errno 111] Connection refused")
     kind, sample = Attempt(stack, ResolvedAddress(socket.AF_INET, ("255.255.255.255", 1), None, "")).result()
     assert (kind, bool(sample)) == ("connect", True)
@@ -173,7 +173,7 @@ def test_a_full_backlog_is_a_connect_timeout(stack: ExitStack) -> None:
 
 
 def test_the_limit_on_open_files_is_named(stack: ExitStack) -> None:
-    """Where the process may open no more files the failure says so, and how to see the limit."""
+    """If the process reaches its limit of open files, the failure says so, with the command that shows the limit."""
     _, address = listen(stack)
     attempt = Attempt(stack, address)
     assert attempt.result() == ("open", "")
@@ -195,7 +195,7 @@ def test_the_limit_on_open_files_is_named(stack: ExitStack) -> None:
 
 
 def context() -> ssl.SSLContext:
-    """Make a client's context that checks nothing."""
+    """Make a client's context without checks."""
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     made.check_hostname = False
     made.verify_mode = ssl.CERT_NONE
@@ -229,7 +229,7 @@ def test_a_handshake_that_is_not_answered_times_out(stack: ExitStack) -> None:
 
 @pytest.mark.parametrize("name", ["", ".example", "a" * 64 + ".example"])
 def test_a_name_that_no_certificate_can_have_is_found_beforehand(name: str) -> None:
-    """A server name that cannot be asked for is an error before the load, which names it."""
+    """An impossible server name is an error before the load, which names it."""
     with pytest.raises(OSError, match=f"no certificate can be for '{name}'"):
         resolve(Endpoint("http", HOST, 1, Tls(name)))
 
@@ -248,7 +248,7 @@ def names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_of_two_addresses_the_one_that_accepts_is_taken(stack: ExitStack, names: list[str]) -> None:
-    """``localhost`` often stands for ::1 too, where nobody listens: the order of the names does not matter."""
+    """``localhost`` often means ::1 too, without a listener: the order of the addresses does not matter."""
     listener, _ = listen(stack)
     port = listener.getsockname()[1]
     for hosts in (("::1", HOST), (HOST, "::1"), ("127.0.0.9", HOST)):
@@ -264,7 +264,7 @@ def test_of_two_addresses_the_one_that_accepts_is_taken(stack: ExitStack, names:
 def test_an_address_that_does_not_answer_does_not_keep_the_next_from_being_tried(
     stack: ExitStack, monkeypatch: pytest.MonkeyPatch, names: list[str]
 ) -> None:
-    """Of two addresses the first of which drops connections the second is taken, after a bounded time."""
+    """If the first of two addresses drops connections, the second is used after a bounded time."""
     full = stack.enter_context(socket.create_server(("127.0.0.9", 0), backlog=0))
     port = full.getsockname()[1]
     fill(stack, ResolvedAddress(socket.AF_INET, full.getsockname(), None, ""))

@@ -38,7 +38,7 @@ def test_lengths_are_as_asked_for() -> None:
 
 
 def test_a_tokenizer_counts(tmp_path: Path) -> None:
-    """By the model's own file, or the folder with it, whole inputs have the tokens that were asked for."""
+    """By the model's own file, or its folder, whole inputs have the requested numbers of tokens."""
     tokenizers = pytest.importorskip("tokenizers")
     model = tokenizers.models.WordLevel({"[UNK]": 0, "the": 1}, unk_token="[UNK]")
     tokenizer = tokenizers.Tokenizer(model)
@@ -57,8 +57,8 @@ def test_a_tokenizer_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"n": 0}, "prompts(n) is a whole number from 1"),
-        ({"n": 1, "input_tokens": 15}, "input_tokens=...) is a whole number from 16"),
+        ({"n": 0}, "prompts(n) must be a whole number from 1"),
+        ({"n": 1, "input_tokens": 15}, "input_tokens=...) must be a whole number from 16"),
         ({"n": 1, "input_tokens": Uniform(1, 20)}, "from 16 to 1000000, not 1"),
         ({"n": 1, "output_tokens": 0}, "from 1"),
         ({"n": 1, "output_tokens": Uniform(1, 20.5)}, "from 1 to 1000000, not 20.5"),
@@ -78,7 +78,7 @@ def test_what_cannot_be_a_prompt_is_told(arguments: dict[str, Any], said: str) -
 
 
 def test_turns_are_sent_with_all_that_was_said_before_them() -> None:
-    """With the answers of random words that they were given, of as many as were asked for; each after its pause."""
+    """Turns come with answers of random words of the requested length, each after its pause."""
     made = prompts(30, input_tokens=20, output_tokens=7, turns=3, think=Uniform(0.5, 2.0))
     assert made == prompts(30, input_tokens=20, output_tokens=7, turns=3, think=Uniform(0.5, 2.0))
     first, second, third = made.each[:3]
@@ -99,7 +99,7 @@ def test_turns_are_sent_with_all_that_was_said_before_them() -> None:
 
 
 def test_of_conversations_the_first_turns_are_taken(tmp_path: Path) -> None:
-    """Questions, and as many tokens as their answers have, by words; what begins otherwise is left out."""
+    """User messages, and token counts of their answers, by words; conversations with another begin are left out."""
     file = tmp_path / "conversations.json"
     question, answer = {"from": "human", "value": " how so? "}, {"from": "gpt", "value": "it is so"}
     file.write_text(

@@ -47,7 +47,7 @@ class Handle:
 
 
 class Nodes:
-    """Stands for Ray's library: workers run in this process, and their engines are real."""
+    """Replacement of Ray's library: workers run in this process, and their engines are real."""
 
     def __init__(self) -> None:
         self.handles: list[Handle] = []
@@ -71,11 +71,11 @@ class Nodes:
         return [], [call for call in calls if not call.done()]
 
     def get(self, call: Future[bytes]) -> bytes:
-        """What a call returned."""
+        """Result of a call."""
         return call.result()
 
     def cluster_resources(self) -> dict[str, float]:
-        """What there is."""
+        """Resources of the cluster."""
         return {"CPU": 2.0}
 
     def close(self) -> None:
@@ -96,7 +96,7 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
 
 
 def reports_of(nodes: Nodes, port: int, orders: Sequence[Order], *, parts: int = 3, **fields: Any) -> list[Report]:  # noqa: ANN401 -- of a plan
-    """What a coordinator reports of a load that is begun, and of what its owner orders when that is over."""
+    """Reports of a coordinator for a load, and for later orders of its owner."""
     told: list[Report] = []
     coming: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
     waiting: list[Order | None] = [*orders, None]
@@ -180,7 +180,7 @@ def test_an_engine_that_dies_ends_the_load_by_name(nodes: Nodes, monkeypatch: py
 
 
 def test_a_worker_that_says_nothing_or_finds_no_place_is_named(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a while, with what there is on the cluster."""
+    """The error comes after a while, with the cluster's resources."""
     monkeypatch.setattr(on_ray, "_SILENCE_SECONDS", 0.01)
     with serving() as server:
         found = failure(nodes, server.port, Begin(0))
@@ -200,13 +200,13 @@ def test_a_clock_that_is_not_known_is_refused(nodes: Nodes, monkeypatch: pytest.
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "0.0.0.0", "localhost"])
 def test_a_loopback_server_is_reached_from_its_own_host_alone(host: str) -> None:
-    """A worker elsewhere would load whatever listens on its own loopback."""
+    """A worker elsewhere would load a server on its own loopback."""
     endpoint = Endpoint("http", host, 8000)
     assert list(files_of_this_host(msgspec.structs.replace(plan(1), endpoint=endpoint))) == ["/proc/self/ns/net"]
 
 
 def test_what_binds_a_worker_to_this_host() -> None:
-    """Shared memory, a queue and certificates by the very file; a server that others reach by nothing."""
+    """Shared memory, a queue and certificates bind it by their file; a reachable server does not."""
     far = Endpoint("http", "10.0.0.1", 8000)
     load = msgspec.structs.replace(plan(1), endpoint=far)
     assert files_of_this_host(load) == {}
@@ -238,18 +238,18 @@ def test_what_is_no_engine_is_refused(text: str) -> None:
 
 
 def test_an_old_ray_has_no_cluster_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before 2.52 it let everybody in."""
+    """Versions before 2.52 accept every client."""
     monkeypatch.setattr("importlib.util.find_spec", lambda _: SimpleNamespace(origin="ray"))
     for version, refused in (("2.51.9", True), ("2.52.0", False), ("3.0", False)):
         monkeypatch.setattr("importlib.metadata.version", lambda _, found=version: found)
         if refused:
-            with pytest.raises(UsageProblem, match=r"needs ray 2\.52 at least"):
+            with pytest.raises(UsageProblem, match=r"needs at least ray 2\.52"):
                 RayEngine("ray", OPTION).check()
         else:
             RayEngine("ray", OPTION).check()
 
 
 def test_an_answer_travels_whole() -> None:
-    """Whatever a worker says is there on the other side."""
+    """All fields of a worker's answer arrive."""
     answer = WorkerAnswer("", "10.0.0.1", 7, Tick(0, 1, 2, requests=3))
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(answer), type=WorkerAnswer) == answer

@@ -63,7 +63,7 @@ def pair() -> Iterator[Pairs]:
 
 @given(delays=st.lists(st.integers(-3 * MILLISECOND_NS, 3 * MILLISECOND_NS), min_size=1, max_size=20))
 def test_timers_are_called_in_order_and_never_early(delays: list[int]) -> None:
-    """Whatever order they were set in, also in the past: by time, and equal times by the order of setting."""
+    """For any order of setting, also in the past: by time, and equal times by the order of setting."""
     called: list[tuple[int, int]] = []
     with running() as reactor:
         base_ns = time.perf_counter_ns()
@@ -81,7 +81,7 @@ def test_timers_are_called_in_order_and_never_early(delays: list[int]) -> None:
 
 
 def test_cancelled_timers_are_not_called_and_leave_nothing_behind(reactor: Reactor) -> None:
-    """Of many thousand time-outs an hour away, cancelled as connections open, neither callbacks nor places stay."""
+    """Of many thousand time-outs an hour away, cancelled as connections open, no callbacks and places stay."""
 
     class Watched:
         def call(self) -> None:
@@ -133,7 +133,7 @@ def test_a_socket_closed_in_a_batch_gets_none_of_its_events(reactor: Reactor, pa
 
 
 def test_a_socket_that_is_to_be_closed_later_is_closed_after_the_batch(reactor: Reactor, pair: Pairs) -> None:
-    """One with unread bytes is not heard of again; one that the last timer handed over is closed with the reactor."""
+    """A socket with unread bytes has no more events; one from the last timer is closed with the reactor."""
     ours, theirs = pair()
 
     def readable(_mask: int) -> None:

@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.load.request import BODY_CHARACTERS, Asked, Expect, Request, asked_of_stream, check_answer
+from pytest_gpuserve.load.request import (
+    BODY_CHARACTERS,
+    Expect,
+    Request,
+    StreamOptions,
+    check_answer,
+    stream_options_of,
+)
 
 KNOWN_METHODS = st.sampled_from(["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"])
 # Rich in what could break out of its place in a request.
@@ -22,7 +29,7 @@ HEADERS = st.dictionaries(st.one_of(NASTY, st.from_regex(r"\A[A-Za-z-]{1,8}\Z"))
 
 
 class Reader:
-    """An independent reader of requests; several in one stream are told apart."""
+    """An independent reader of requests, which separates several in one stream."""
 
     def __init__(self, data: bytes) -> None:
         self.urls: list[bytes] = []
@@ -53,7 +60,7 @@ class Reader:
 def test_a_request_is_refused_or_read_as_it_was_meant(
     method: str, path: str, headers: dict[str, str], body: bytes
 ) -> None:
-    """Whatever the parts contain, the bytes are one request of exactly these parts: nothing can be injected."""
+    """For any parts, the bytes are one request of exactly these parts: injection is impossible."""
     try:
         request = Request(method, path, body, headers)
     except UsageProblem:
@@ -142,7 +149,7 @@ def test_an_answer_is_right_unless_the_check_says_no(expect: Expect | None, comp
 
 @pytest.mark.parametrize("before", range(BODY_CHARACTERS - 20, BODY_CHARACTERS + 2))
 def test_a_complaint_shows_no_secret_nor_the_half_of_one(monkeypatch: pytest.MonkeyPatch, before: int) -> None:
-    """Of the answer and of what was expected, wherever the end of what is shown falls."""
+    """It holds for the answer and the expectation, at any cut."""
     monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijkl")
     body = b"x" * (before % 2) + b" x" * (before // 2) + b" hf_abcdefghijkl" + b" x" * 50
     for found in (check_answer(b"x", body), check_answer(body, b"x"), check_answer(_fails, body)):
@@ -154,19 +161,19 @@ def test_a_complaint_shows_no_secret_nor_the_half_of_one(monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("body", "asked"),
     [
-        (b"", Asked()),
-        (b"not JSON", Asked()),
-        (b"[1]", Asked()),
-        (b'{"messages": [], "stream": true}', Asked()),
-        (b'{"n": 2, "stream_options": {"include_usage": true}}', Asked(2, usage=True)),
-        (b'{"n": null, "stream_options": {"include_usage": false}}', Asked()),
-        (b'{"n": 0, "stream_options": null}', Asked()),
-        (b'{"prompt": ["a", "b", "c"], "n": 2}', Asked(6)),
-        (b'{"prompt": [[1, 2], [3]]}', Asked(2)),
-        (b'{"prompt": [1, 2, 3]}', Asked()),
-        (b'{"prompt": "say \\"include_usage\\": true", "n": 1}', Asked()),
+        (b"", StreamOptions()),
+        (b"not JSON", StreamOptions()),
+        (b"[1]", StreamOptions()),
+        (b'{"messages": [], "stream": true}', StreamOptions()),
+        (b'{"n": 2, "stream_options": {"include_usage": true}}', StreamOptions(2, usage=True)),
+        (b'{"n": null, "stream_options": {"include_usage": false}}', StreamOptions()),
+        (b'{"n": 0, "stream_options": null}', StreamOptions()),
+        (b'{"prompt": ["a", "b", "c"], "n": 2}', StreamOptions(6)),
+        (b'{"prompt": [[1, 2], [3]]}', StreamOptions(2)),
+        (b'{"prompt": [1, 2, 3]}', StreamOptions()),
+        (b'{"prompt": "say \\"include_usage\\": true", "n": 1}', StreamOptions()),
     ],
 )
-def test_what_a_request_asks_of_a_stream(body: bytes, asked: Asked) -> None:
-    """So many choices as OpenAI's API makes of it, and usage where it says so; any other asks nothing."""
-    assert asked_of_stream(Request("POST", "/v1/completions", body).to_bytes("host", 80)) == asked
+def test_what_a_request_asks_of_a_stream(body: bytes, asked: StreamOptions) -> None:
+    """Choices and usage are those of OpenAI's API; any other request has the defaults."""
+    assert stream_options_of(Request("POST", "/v1/completions", body).to_bytes("host", 80)) == asked

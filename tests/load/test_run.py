@@ -19,17 +19,17 @@ LATENCY_NS = 1_000_000
 USERS = 2
 PLAN = Plan(Endpoint("http", "127.0.0.1", 1), ((b"a",), (b"b",)), Closed(USERS), TICK_NS, 10**10)
 REQUESTS = USERS * TICK_NS // LATENCY_NS
-"""Of a tick of two users who are always waiting."""
+"""Time in flight of a tick of two users who are always waiting."""
 
 
 def tick(number: int, *, errors: dict[str, int] | None = None, **more: Any) -> Tick:  # noqa: ANN401 -- of the tick
-    """Make a tick of which everything is sound but what is given."""
+    """Make a sound tick with these changes."""
     failed = {"errors": errors or {}, "error_samples": dict.fromkeys(errors or {}, "a sample")}
     return tick_of(number, REQUESTS, LATENCY_NS, **{"under_way": USERS, "users": USERS, **failed, **more})
 
 
 def lost() -> LoadFailed:
-    """What the engines raise whose worker is gone."""
+    """Error of engines whose worker is gone."""
     return LoadFailed("it died", log_tail="noise\n\n10.0.0.1/worker-1 was lost in mid-load: its node has died\n")
 
 
@@ -37,7 +37,7 @@ WRONG = AnswerCount(0, b"wrong", 3, 5)
 
 
 def kinds(outcome: LoadOutcome) -> list[ReasonKind]:
-    """What speaks against it."""
+    """Kinds of the reasons."""
     return [reason.kind for reason in outcome.reasons]
 
 
@@ -93,7 +93,7 @@ def test_a_load_that_is_cut_short_keeps_what_was_measured(
 
 
 def test_a_load_that_never_began_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """There is nothing to keep, and its log says more than a line."""
+    """Without any measurement the error has the whole log."""
     engines = reporting(monkeypatch, [lost()])
     with pytest.raises(LoadFailed) as caught:
         run_load(PLAN)
@@ -118,7 +118,7 @@ def test_answers_that_could_not_be_checked_are_no_pass(
     *,
     wants_all: bool,
 ) -> None:
-    """Something was expected, and nothing compared; some are enough unless all were asked for."""
+    """With an expectation and no comparison the load fails; some comparisons are enough unless all were requested."""
     answers = [AnswerCount(0, b"A", checked, 0)] if checked else []
     reporting(monkeypatch, [tick(0, answers=answers, unchecked=REQUESTS - checked, last=True)])
     outcome = run_load(PLAN, check=AnswerCheck(expected, wants_all=wants_all))

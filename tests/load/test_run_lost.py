@@ -1,4 +1,4 @@
-"""What became of a load that was lost is told in one line, and once."""
+"""A lost load is reported in one line, and once."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def test_a_loss_here_is_told_with_how_the_engine_ended(found: str, log: str, tol
     ],
 )
 def test_a_worker_elsewhere_that_failed_is_all_that_is_told(before: str, last: str) -> None:
-    """Neither that it was lost again, nor that the engine here, which told of it, has ended."""
+    """The report omits the repeated loss and the end of the local engine."""
     died = LoadFailed("the load engine died", found="exit status 1", log_tail=f"noise\n\n{last}\n")
     assert lost_in_mid_load(died).text == f"{before}{last}"
 
 
 @given(st.text(), st.text())
 def test_whatever_was_written_it_is_one_line(found: str, log: str) -> None:
-    """With nothing that a terminal would act on, and never empty."""
+    """The line has no terminal escape sequences, and is never empty."""
     told = lost_in_mid_load(LoadFailed("it died", found=found, log_tail=log)).text
     assert told
     assert told.isprintable()

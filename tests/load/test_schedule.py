@@ -1,4 +1,4 @@
-"""Schedules are what they are called, by counting, and the same wherever and whenever they are asked for."""
+"""Schedules have their names' distributions, by counting, and are the same in all places and times."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ NO_COUNTS: tuple[Any, ...] = (0, -1, 1.0, True, "5", math.nan)
     ],
 )
 def test_what_is_no_schedule_is_refused(build: Callable[[Any], Schedule], values: tuple[Any, ...]) -> None:
-    """A number that is none, or out of range, is the user's to mend, and never an endless or empty load."""
+    """An invalid or out of range number is a user's mistake, and never an endless or empty load."""
     for value in values:
         with pytest.raises(UsageProblem):
             build(value)
@@ -198,7 +198,7 @@ def until(count: int, arrivals: Iterator[Arrival]) -> list[Arrival]:
 @settings(deadline=None)  # a busy machine may stall any example
 @given(schedule=ANY_OPEN, seed=st.integers(0, 2**64), parts=st.integers(1, 70))
 def test_the_shares_together_are_the_one_schedule(schedule: OpenSchedule, seed: int, parts: int) -> None:
-    """To the nanosecond, the number and the payload; nobody sends what is another's, and nothing is left out."""
+    """Times, numbers and payloads agree to the nanosecond; every arrival belongs to exactly one share."""
     shares = [until(COUNT, schedule.arrivals(seed, part, parts)) for part in range(parts)]
     assert all(arrival.number % parts == part for part, share in enumerate(shares) for arrival in share)
     together = sorted((arrival for share in shares for arrival in share), key=lambda arrival: arrival.number)

@@ -1,4 +1,4 @@
-"""Shared memory is laid out without overlap, told to the server, and gone afterwards, however its owner ended."""
+"""Shared memory is laid out without overlap, registered with the server, and removed after any end of its owner."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each worker of a load did by itself."""
+"""Sums of each worker of a load."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ IDLE = Tick(0, 0, TICK_NS, cpu_ns=MS)
     ],
 )
 def test_one_worker_that_does_not_do_its_share_is_named(one: Tick, kinds: list[ReasonKind]) -> None:
-    """One of two."""
+    """The reason names one of two workers."""
     told = share_reasons(shares([together({"a": tick(cpu_share=0.05), "b": one})]), Closed(8))
     assert [reason.kind for reason in told] == kinds
     assert all(reason.text.startswith("b:") for reason in told)
@@ -77,7 +77,7 @@ def on_nodes(cpu_share: float, host_cores: int, *nodes: str) -> list[Tick]:
 
 
 def test_workers_that_use_up_their_nodes_cores_are_told_with_its_name() -> None:
-    """Sixteen at 12 % of a core each fill two cores, and nobody else's; at 11 % they leave a tenth of them."""
+    """Sixteen workers at 12 % of a core fill their own two cores; at 11 % they leave a tenth of them."""
     nodes = ["10.0.0.1"] * 16 + ["fd00::2"] * 2
     (told,) = share_reasons(shares(on_nodes(0.12, 2, *nodes)), Closed(18))
     assert told.kind is ReasonKind.CLIENT_SATURATED
@@ -90,7 +90,7 @@ def test_workers_that_use_up_their_nodes_cores_are_told_with_its_name() -> None:
 
 
 def test_workers_that_share_this_host_are_judged_as_a_whole_and_not_twice() -> None:
-    """But for a node that may use less of it than we; that one has a core to itself for a moment says nothing."""
+    """A node with fewer cores than ours is judged by itself, but a short time with a core to itself does not count."""
     ticks = on_nodes(0.12, 2, *["127.0.0.1"] * 16)
     assert share_reasons(shares(ticks), Closed(16), among=2) == ()
     assert share_reasons(shares(ticks), Closed(16), among=8)
@@ -101,7 +101,7 @@ def test_workers_that_share_this_host_are_judged_as_a_whole_and_not_twice() -> N
 
 @given(st.lists(st.lists(st.integers(0, 50), min_size=3, max_size=3), min_size=1, max_size=4))
 def test_shares_add_up_to_the_whole(rows: list[list[int]]) -> None:
-    """What each worker did is neither lost nor counted twice, in the order of their parts and without answers."""
+    """Each worker counts exactly once, in the order of their parts and without answers."""
     names = ["b", "a", "c"]
     each = [[tick(number, requests=count) for count in row] for number, row in enumerate(rows)]
     ticks = [together(dict(zip(names, row, strict=True))) for row in each]

@@ -21,7 +21,7 @@ TOLERANCES = st.floats(0, 10)
 
 
 def wrong(comparator: Comparator, **tensors: object) -> str:
-    """What it says of an answer with these tensors; empty if that is right."""
+    """Fault of an answer with these tensors; empty if it is right."""
     arrays = {name: np.asarray(values) for name, values in tensors.items()}
     try:
         assert replace(comparator, decode=lambda _: arrays)(b"")
@@ -40,7 +40,7 @@ def test_close_is_what_numpy_calls_close(pairs: list[tuple[float, float]], rtol:
 
 
 def test_the_worst_element_is_named() -> None:
-    """One line has the output, how many are wrong, where the worst is against its own tolerance, and both values."""
+    """One line has the output, the number of wrong elements, the worst by its own tolerance, and both values."""
     want = np.zeros((2, 3), dtype=np.float32)
     got = want + np.array([[0, 0.5, 0], [0, 4, 1e-9]], dtype=np.float32)
     assert wrong(close_to({"Y": want}, rtol=0.1, atol=0.01), Y=got) == (
@@ -67,19 +67,19 @@ def test_the_worst_element_is_named() -> None:
     ],
 )
 def test_what_is_not_close_is_wrong(got: object, want: object, words: str) -> None:
-    """What has no distance is no match; nothing is broadcast or converted; strings have no tolerance."""
+    """A value without a distance does not match; there is no broadcast or conversion; strings have no tolerance."""
     assert words in wrong(close_to({"Y": want}, rtol=0.1, atol=0.5), Y=got)
     assert not wrong(close_to({"Y": got}), Y=got)
 
 
 def test_only_what_was_said_is_compared() -> None:
-    """Every named output, as it was when named, and no other; a list has no datatype, and byte order is none."""
+    """Every named output counts, with its earlier values, and no other; a list has no datatype or byte order."""
     want = np.array([1.5], dtype=">f4")
     comparator = equal_to({"Y": want})
     want[0] = 2
     assert not wrong(comparator, Y=np.array([1.5], dtype=np.float32), Z=[2])
     assert not wrong(equal_to({"Y": [1, 2]}), Y=np.array([1, 2], dtype=np.float32))
-    assert wrong(equal_to({"X": [1]}), Y=[1], Z=[2]) == "output 'X' is missing; there is 'Y', 'Z'"
+    assert wrong(equal_to({"X": [1]}), Y=[1], Z=[2]) == "output 'X' is missing; found 'Y', 'Z'"
 
 
 def test_an_unreadable_answer_is_no_pass() -> None:
@@ -90,9 +90,9 @@ def test_an_unreadable_answer_is_no_pass() -> None:
 
 @pytest.mark.parametrize("tolerance", [-1.0, math.nan, math.inf, "1", True, None])
 def test_a_tolerance_under_which_all_is_right_is_refused(tolerance: Any) -> None:  # noqa: ANN401 -- on purpose
-    """As is a comparator that compares nothing."""
+    """A comparator without outputs is refused too."""
     for name in ("rtol", "atol"):
         with pytest.raises(UsageProblem, match="finite number"):
             close_to({"Y": [1]}, **{name: tolerance})
-    with pytest.raises(UsageProblem, match="name one output"):
+    with pytest.raises(UsageProblem, match="name at least one output"):
         equal_to({})

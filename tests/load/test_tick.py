@@ -71,7 +71,7 @@ def pooled(parts: list[Histogram]) -> tuple[Counter[int], int, int]:
 
 
 def tick(number: int = 0, begin_ns: int = 0, end_ns: int = 10**9, **fields: Any) -> Tick:  # noqa: ANN401 -- any of a tick's fields
-    """A tick; a second long unless told."""
+    """A tick, by default a second long."""
     return Tick(number, begin_ns, end_ns, **fields)
 
 
@@ -110,7 +110,7 @@ def test_merged_ticks_hold_what_the_engines_counted(rows: list[list[Tick]]) -> N
 
 
 def test_clocks_that_went_apart_lengthen_no_window() -> None:
-    """Two engines half a tick apart do in each five ticks what they do in five ticks, of which the windows are made."""
+    """Two engines half a tick apart count in five ticks, of which windows consist, as much as in five ticks."""
     tenth = NS // 10
     rows = [
         [tick(number, begin, begin + tenth, requests=50) for begin in (number * tenth, number * tenth + tenth // 2)]
@@ -157,7 +157,7 @@ def test_what_one_part_does_not_know_the_sum_does_not_know(name: str) -> None:
 
 
 def test_the_first_sight_of_an_error_is_kept() -> None:
-    """Of several engines the first one's, of several ticks the first one's."""
+    """The first engine's, or the first tick's, sample is kept."""
     first, second = tick(error_samples={"reset": "a"}), tick(error_samples={"reset": "b", "timeout": "c"})
     assert merged([first, second]).error_samples == {"reset": "a", "timeout": "c"}
     later = tick(1, 10**9, 2 * 10**9, error_samples={"reset": "b", "timeout": "c"})
@@ -165,7 +165,7 @@ def test_the_first_sight_of_an_error_is_kept() -> None:
 
 
 def test_ticks_that_do_not_go_together_are_refused() -> None:
-    """Of different times, none at all, and one that ends before it begins."""
+    """Ticks of different times, an empty list, and a tick that ends before it begins are refused."""
     with pytest.raises(ValueError, match=r"\[0, 1\]"):
         merged([tick(0), tick(1)])
     with pytest.raises(ValueError, match=r"\[\]"):
@@ -182,7 +182,7 @@ def test_only_the_time_that_ticks_cover_counts_and_once() -> None:
 
 
 def test_rates_are_by_hand() -> None:
-    """Each number that is derived, of a tick of two seconds; of nothing none is, not even zero."""
+    """Each derived number of a tick of two seconds is right; an empty tick has none, not even zero."""
     counts: dict[str, Any] = {"requests": 98, "errors": {"reset": 2}, "due": 200, "sent": 100, "chunks": 50, "users": 4}
     totals = total([tick(end_ns=2 * NS, in_flight_ns=3 * NS, cpu_ns=10**7, **counts)])
     assert (totals.seconds, totals.throughput) == (2, 49)
@@ -199,7 +199,7 @@ def test_rates_are_by_hand() -> None:
 
 
 def test_the_course_of_requests_under_way_is_even_and_bounded() -> None:
-    """However long the stretch, some hundred evenly spaced numbers are kept, of the time in which something was due."""
+    """For any length some hundred evenly spaced numbers are kept, of times with due requests."""
     ticks = [tick(number, number, number + 1, due=1, under_way=number) for number in range(10_000)]
     ticks += [tick(number, number, number + 1, under_way=10**6) for number in range(10_000, 10_100)]
     course = total(ticks).course

@@ -1,4 +1,4 @@
-"""What is counted in a tick, without any engine around it."""
+"""Counts of a tick, without an engine."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def answer(counters: TickCounters, body: bytes, index: int = 0, number: int = 0,
 
 
 def close(counters: TickCounters, now_ns: int = 1) -> Tick:
-    """Close a tick of which only the answers matter."""
+    """Close a tick for its answers."""
     return counters.close(now_ns, 0)
 
 
@@ -54,7 +54,7 @@ def close(counters: TickCounters, now_ns: int = 1) -> Tick:
 @example(pieces=[[0, 1, 2, 1_000_000], [], [1_000_000]])
 @example(pieces=[[max(0, int(1.001**at) + by) for at in range(1, 35_000) for by in range(-2, 3)]])
 def test_a_histogram_is_that_of_its_durations_whenever_it_is_settled(pieces: list[list[int]]) -> None:
-    """Buckets are those of ``bucket_of`` to the last one, sum and maximum are exact, and nothing stays for the next."""
+    """Buckets equal ``bucket_of`` to the last one, sum and maximum are exact, and the next one begins empty."""
     durations = DurationRecorder()
     for piece in pieces:
         for duration_ns in piece:
@@ -68,7 +68,7 @@ def test_a_histogram_is_that_of_its_durations_whenever_it_is_settled(pieces: lis
 
 @given(failed=st.lists(FAILED))
 def test_failures_are_counted_by_kind_with_the_first_sight_of_each(failed: list[tuple[str, str]]) -> None:
-    """Numbers and samples are those of a plain recount; without a connection nothing was sent or under way."""
+    """Numbers and samples are those of a plain recount; a failure without a connection was not sent."""
     counters = TickCounters()
     counters.begin(0, 0)
     for kind, sample in failed:
@@ -85,7 +85,7 @@ def test_failures_are_counted_by_kind_with_the_first_sight_of_each(failed: list[
 
 @pytest.mark.parametrize("payloads", [1, DISTINCT_ANSWERS + 5])
 def test_distinct_bodies_are_kept_up_to_a_number(payloads: int) -> None:
-    """One body too many is unchecked, whichever payload it answers; those kept are counted, the next tick is free."""
+    """A surplus body is unchecked, for any payload; kept ones are counted, and the next tick is empty."""
     counters = TickCounters(payloads)
     for number in range(DISTINCT_ANSWERS + 1):
         answer(counters, b"%d" % number, number % payloads, number)
@@ -100,7 +100,7 @@ def test_distinct_bodies_are_kept_up_to_a_number(payloads: int) -> None:
 
 @pytest.mark.parametrize("keep", KEEPING)
 def test_a_body_that_no_report_has_room_for_is_unchecked(keep: Literal["all", "some", "none"]) -> None:
-    """Also as the first of a tick, and where all answers are asked for: it is counted, not kept and not lost."""
+    """Even the first body of a tick, with all answers requested, is counted, but not kept."""
     counters = TickCounters(1, keep)
     answer(counters, bytes(LARGEST_ANSWER_BYTES + 1))
     tick = close(counters)

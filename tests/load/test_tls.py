@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    """Give certificates of an authority that nobody trusts by default."""
+    """Give certificates of an authority that is not trusted by default."""
     return make_certificates(tmp_path_factory.mktemp("certificates"))
 
 
@@ -50,7 +50,7 @@ def tls(certificates: Certificates) -> Tls:
 def test_a_certificate_that_proves_nothing_is_refused(
     server: Serving, certificates: Certificates, server_name: str, reason: str, *, trusted: bool
 ) -> None:
-    """Without being asked: an unknown authority, or another's name, fails every request; none reaches the server."""
+    """By default an unknown authority, or another's name, fails every request; none reaches the server."""
     before = server.seen("/ok").requests
     totals = load(server.port, "/ok", tls=Tls(server_name, ca_file=certificates.ca_file if trusted else ""))
     assert (totals.requests, totals.errors) == (0, {"tls": EACH})
@@ -72,7 +72,7 @@ def test_a_server_is_loaded_over_tls(server: Serving, certificates: Certificates
 
 
 def test_requests_and_answers_arrive_whole_over_tls(server: Serving, tls: Tls) -> None:
-    """Large answers, of which TLS reads ahead; byte by byte; ended by closing; 8 MB, which no socket takes at once."""
+    """Large answers, with TLS's read-ahead; byte by byte; ended by closing; 8 MB, more than a socket takes at once."""
     expected = {
         "/big": BIG,
         "/drip": BODY,
@@ -89,7 +89,7 @@ def test_requests_and_answers_arrive_whole_over_tls(server: Serving, tls: Tls) -
 def test_a_body_that_ends_with_its_connection_must_end_in_good_order(
     certificates: Certificates, tls: Tls, ending: str
 ) -> None:
-    """Over TLS an end that TLS was not told of may be anybody's: the answer is incomplete (RFC 9112, 9.8)."""
+    """Over TLS an end without TLS's own may come from an attacker: the answer is incomplete (RFC 9112, 9.8)."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.server_file)
     with socket.create_server(("127.0.0.1", 0)) as listener:

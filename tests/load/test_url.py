@@ -1,4 +1,4 @@
-"""What a URL says, and that whatever is no URL of a server is refused in words."""
+"""Endpoints from URLs, and refusals of invalid ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_what_the_options_add() -> None:
     ],
 )
 def test_what_cannot_be_loaded_is_refused(url: str) -> None:
-    """Each of these is refused with the URL in the text: nothing in it is ignored in silence."""
+    """Each of these is refused with the URL in the text: no part of it is silently ignored."""
     with pytest.raises(UsageProblem) as raised:
         endpoint_of(url)
     assert repr(url) in str(raised.value)
@@ -60,6 +60,6 @@ def test_what_cannot_be_loaded_is_refused(url: str) -> None:
     ("host", "authority"), [("127.0.0.1", "127.0.0.1:80"), ("a.example", "a.example:80"), ("::1", "[::1]:80")]
 )
 def test_an_ipv6_address_stands_in_brackets_in_the_host_header(host: str, authority: str) -> None:
-    """Else its last group could not be told from the port."""
+    """Otherwise its last group would look like the port."""
     assert authority_of(host, 80) == authority
     assert Request("GET", "/").to_bytes(host, 80) == f"GET / HTTP/1.1\r\nHost: {authority}\r\n\r\n".encode()

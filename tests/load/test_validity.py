@@ -38,7 +38,7 @@ OPEN_SCHEDULES = (OPEN, Constant(1000.0), Gamma(1000.0, 2.0), Trace(((0.0, 0),))
 
 
 def closed(**changed: Any) -> Tick:  # noqa: ANN401 -- any of the fields
-    """A second in which four users had 1000 answers of 4 ms each; nothing speaks against it."""
+    """A second in which four users had 1000 answers of 4 ms each; valid."""
     sound = Tick(
         end_ns=SECOND,
         requests=1000,
@@ -53,13 +53,13 @@ def closed(**changed: Any) -> Tick:  # noqa: ANN401 -- any of the fields
 
 
 def opened(**changed: Any) -> Tick:  # noqa: ANN401 -- any of the fields
-    """A second in which an open loop had 1000 answers of 4 ms each; nothing speaks against it."""
+    """A second in which an open loop had 1000 answers of 4 ms each; valid."""
     sound = closed(service=alike(1000, 4_000_000), latency=alike(1000, 4_100_000), lag=alike(1000, 100_000), users=0)
     return replace(sound, **changed)
 
 
 def kinds(totals: Tick, schedule: Schedule, processes: int = 1, **arguments: Any) -> list[ReasonKind]:  # noqa: ANN401
-    """Of which sorts the reasons are."""
+    """Kinds of the reasons."""
     return [reason.kind for reason in reasons(totals, schedule=schedule, processes=processes, **arguments)]
 
 
@@ -67,7 +67,7 @@ def kinds(totals: Tick, schedule: Schedule, processes: int = 1, **arguments: Any
     "schedule", [CLOSED, Steps(((USERS, 1.0),)), *OPEN_SCHEDULES], ids=lambda each: type(each).__name__
 )
 def test_an_empty_measurement_is_never_valid_and_a_sound_one_is(schedule: Schedule) -> None:
-    """Nothing answered, or in no time, is a reason of its own and crashes no other check."""
+    """A measurement without answers, or without time, is a reason of its own and crashes no other check."""
     assert kinds(opened() if schedule in OPEN_SCHEDULES else closed(), schedule) == []
     for empty in (
         Tick(),
@@ -80,7 +80,7 @@ def test_an_empty_measurement_is_never_valid_and_a_sound_one_is(schedule: Schedu
 
 
 def with_late(count: int, lag_ns: int, requests: int, latency_ns: int) -> Tick:
-    """A second of an open loop of which so many requests were sent late by so much."""
+    """A second of an open loop with this number of requests sent this late."""
     return opened(
         requests=requests,
         sent=requests,
@@ -98,7 +98,7 @@ def lagging(lag_ns: int, latency_ns: int = 4_000_000) -> Tick:
 
 
 def beats(*stills_ms: float) -> dict[str, int]:
-    """What an engine notes of standstills that each begin with a beat."""
+    """Late beats of pauses that each begin with a beat."""
     late = [ms - 5 * number for ms in stills_ms for number in range(20) if ms - 5 * number > 1]
     return {"late_beats": len(late), "late_beats_ns": round(sum(late) * 1e6)}
 
@@ -197,7 +197,7 @@ def test_shares_are_of_requests_and_of_processes() -> None:
 @pytest.mark.parametrize(("sent", "valid"), [(990, True), (989, False), (1100, True)])
 @pytest.mark.parametrize("schedule", OPEN_SCHEDULES, ids=lambda schedule: type(schedule).__name__)
 def test_under_99_percent_of_what_was_due_is_not_the_load(schedule: Schedule, sent: int, *, valid: bool) -> None:
-    """What was caught up with from the time before counts as sent."""
+    """Requests that were due earlier and sent now count as sent."""
     assert kinds(opened(sent=sent, lag=alike(sent, 1000)), schedule) == ([] if valid else [RATE])
 
 
@@ -231,8 +231,8 @@ WORDS: dict[str, tuple[Tick, Schedule]] = {
         closed(errors={"reset": 1, "status 503": 2}, error_samples={"status 503": "503 Busy\nsecond line"}),
         CLOSED,
     ),
-    "client saturated: the load engine used 95 % of a core, over 90 %, so it measured itself;"
-    " share the load: processes=2, if there are cores": (closed(cpu_ns=SECOND * 95 // 100), CLOSED),
+    "client saturated: the load engine used 95 % of a core, over 90 %, so it measured itself."
+    " Share the load if the machine has cores: processes=2": (closed(cpu_ns=SECOND * 95 // 100), CLOSED),
     "client late: requests were sent with a lag p99 of 5.00 ms, over 1.00 ms and over 1 % of the p99 40.0 ms": (
         with_late(2, 5_000_000, 100, 40_000_000),
         OPEN,
@@ -245,10 +245,10 @@ WORDS: dict[str, tuple[Tick, Schedule]] = {
         closed(lag=alike(1000, 2_000_000)),
         Closed(USERS, 0.001),
     ),
-    "client held up: the load engine did not run for 10 % of the time though it had to, and so adds 10 % to the"
+    "client held up: the load engine was paused for 10 % of the time when it had work, and so adds 10 % to the"
     " time of users, over 1 %": (closed(**beats(100.0)), CLOSED),
-    "client held up: the load engine did not run for 10 % of the time": (opened(**beats(100.0)), OPEN),
-    "overloaded: requests under way grew from 94 in the middle to 174 at the end": (
+    "client held up: the load engine was paused for 10 % of the time": (opened(**beats(100.0)), OPEN),
+    "overloaded: requests in flight grew from 94 in the middle to 174 at the end": (
         opened(course=GROWING),
         OPEN,
     ),
@@ -256,9 +256,9 @@ WORDS: dict[str, tuple[Tick, Schedule]] = {
         closed(opening=3, oldest_opening_ns=1_100_000_000),
         CLOSED,
     ),
-    "in flight: 5 requests were under way on average, but 1000/s times 4.00 ms is 4: requests are stuck"
+    "in flight: 5 requests were in flight on average, but 1000/s times 4.00 ms is 4. Requests are stuck"
     " (the oldest at the end had waited 1.00 s)": (closed(in_flight_ns=(USERS + 1) * SECOND, oldest_ns=SECOND), CLOSED),
-    ", or 1.00 s are too short for such latencies: measure 2.00 s at least": (
+    ", or 1.00 s are too short for such latencies: measure at least 2.00 s": (
         closed(requests=20, sent=20, due=20, latency=alike(20, SECOND // 10)),
         CLOSED,
     ),
@@ -283,7 +283,7 @@ def test_a_reason_names_its_numbers(words: str) -> None:
 
 @given(late=st.integers(1, 30), lag_ms=st.floats(1.0, 100.0))
 def test_of_few_requests_no_quantile_is_asked(late: int, lag_ms: float) -> None:
-    """Of fewer than a hundred there is no p99 to move, so that what counts is how much lag there is in all of them."""
+    """Fewer than a hundred have no p99 that could move, so only the total lag counts."""
     few = with_late(late, round(lag_ms * 1e6), 50, 80_000_000)
     mean_seconds = (few.lag.mean or 0.0) - TIMER_SECONDS
     assert (kinds(few, OPEN) == [LATE]) == (mean_seconds > LATE_SHARE * 0.08)
@@ -291,7 +291,7 @@ def test_of_few_requests_no_quantile_is_asked(late: int, lag_ms: float) -> None:
 
 @pytest.mark.parametrize(("tolerance", "most"), [(0.02, 0.01), (0.05, 0.01), (0.1, 0.01), (0.3, 0.03)])
 def test_a_client_may_add_a_tenth_of_what_may_get_worse(tolerance: float, most: float) -> None:
-    """And 1 % where that is less: what it adds moves a metric by no more, so that it decides nothing."""
+    """The limit is at least 1 %: a smaller share moves a metric by no more, and decides nothing."""
     late: dict[str, Any] = {"in_flight_ns": 1000 * 1_000_000, "latency": alike(1000, 1_000_000)}
     late["lag"] = alike(1000, round(most * 1.02e6))
     less = {**late, "lag": alike(1000, round(most * 0.98e6))}
@@ -306,7 +306,7 @@ def test_a_client_may_add_a_tenth_of_what_may_get_worse(tolerance: float, most: 
 def test_users_are_not_idle_for_longer_than_their_engine_stands_still(
     stills_ms: list[float], engines: int, latency_ms: float
 ) -> None:
-    """Whatever the latencies are, and shared by so many engines that each user is of one."""
+    """It holds for any latencies, and for users that are divided over several engines."""
     noted = beats(*stills_ms)
     latency_ns = round(latency_ms * 1e6)
     busy = closed(latency=alike(1000, latency_ns), in_flight_ns=1000 * latency_ns, **noted, cpu_ns=1)
@@ -321,7 +321,7 @@ def test_users_are_not_idle_for_longer_than_their_engine_stands_still(
 def test_what_a_window_measured_does_not_decide_whether_it_is_measured_again(
     schedule: Schedule, requests: int, latency_ns: int, lag_ns: int
 ) -> None:
-    """However many answers it had, and whatever they took: beside the load as it usually is the client alone counts."""
+    """For any number and length of its answers only the client counts, beside the usual load."""
     did = {"lag": alike(100, lag_ns), **beats(40.0)}
     times = alike(requests, latency_ns)
     other = opened(**did, requests=requests, latency=times, service=times, in_flight_ns=7)

@@ -1,4 +1,4 @@
-"""Which windows are rejected and which runs proven nothing, by the state of the GPU alone."""
+"""Windows that are rejected and runs that prove nothing, by the state of the GPU alone."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def window(mhz: float | None = 1500.0, reasons: dict[int, int] | None = None, *,
 
 
 def test_the_bits_are_those_of_nvml() -> None:
-    """What counts as a disturbance is named by the binding's own constants; all others are let pass."""
+    """The disturbing bits are the binding's own constants; all others are harmless."""
     pynvml = pytest.importorskip("pynvml")
     disturbing = {"HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown"}
     assert set(SLOWDOWNS) == {getattr(pynvml, f"nvmlClocksEventReason{name}") for name in disturbing}
@@ -70,7 +70,7 @@ def test_one_sample_with_a_slowdown_rejects_the_window(bit: int) -> None:
 
 @given(st.floats(1, 3000), st.floats(1, 3000), st.floats(0.5, 1))
 def test_a_clock_under_the_share_rejects(mhz: float, baseline: float, share: float) -> None:
-    """Exactly where the mean clock is under the share of the baseline's, and only where there is a baseline's."""
+    """A window is rejected exactly if its mean clock is below the share of the baseline's, and only with a baseline."""
     seen = window(mhz, reasons={})
     found = judge_window(seen, [UUID], baseline_clocks_mhz={UUID: baseline}, least_clock_share=share)
     assert bool(found.rejected) == (mhz / baseline < share)
@@ -80,7 +80,7 @@ def test_a_clock_under_the_share_rejects(mhz: float, baseline: float, share: flo
 
 
 def test_a_fallen_clock_is_told_with_its_numbers() -> None:
-    """Of a GPU that rests, falls because it has nothing to do: it is judged by the part in which it computed."""
+    """A GPU that rests lowers its clock, so it is judged by the part in which it computed."""
     found = judge_window(window(1350, reasons={}), [UUID], baseline_clocks_mhz=CLOCK)
     assert found.rejected == (f"{UUID}: SM clock 1350 MHz, 90 % of the baseline's 1500 MHz (at least 95 %)",)
     idle = Spread(300, 300, 5)
@@ -102,7 +102,7 @@ def test_a_fallen_clock_is_told_with_its_numbers() -> None:
     ids=["no GPU", "not covered", "no reasons", "no clock"],
 )
 def test_what_was_not_seen_is_unknown_and_not_good(seen: Telemetry, words: str) -> None:
-    """A rule whose value is missing neither rejects nor passes; on a machine without a GPU nothing is asked."""
+    """A rule whose value is missing neither rejects nor passes; without a GPU no rule applies."""
     found = judge_window(seen, [UUID], baseline_clocks_mhz=CLOCK)
     assert found.rejected == ()
     assert words in found.unknown[0]
@@ -126,7 +126,7 @@ def test_the_bound_on_the_rejected_share(bad: int, good: int) -> None:
 
 
 def test_what_disturbed_the_client_is_told_as_that() -> None:
-    """In its own words, where no GPU was disturbed; and a window in which both were counts once."""
+    """A disturbed client has its own words; a window with both disturbances counts once."""
     late = WindowCondition(client=because("client held up: for 9 % of the time", kind=ReasonKind.CLIENT_HELD_UP))
     assert late.again == said(late.client)
     assert not late.good
@@ -153,7 +153,7 @@ def test_no_rule_can_see_how_fast_the_server_was() -> None:
 
 
 def test_a_run_needs_something_to_be_known_of_its_gpu() -> None:
-    """One value in one sample is something; a clock that the baseline has must be known but for some samples."""
+    """One value in one sample is enough; a clock that the baseline has may be missing only in some samples."""
     blank, power = (TelemetrySample(0, gpus=(gpu,)) for gpu in (GpuSample(UUID), GpuSample(UUID, energy_joules=1.0)))
     assert judge_known([blank, power], [UUID], needs_clock=False) == RunCondition()
     assert judge_known([], [], needs_clock=True) == RunCondition()
@@ -198,7 +198,7 @@ NOT_SEEN = f"{UUID}: its processes"
 def test_processes_of_others_are_named(
     looks: tuple[tuple[DeviceProcess, ...] | None, ...], server_began: int, invalid: str, unknown: str
 ) -> None:
-    """By pid, name and memory, with what helps; where nobody can tell whose one is it is unknown, and no pass."""
+    """They are named by pid, name and memory, with a remedy; a process without a known owner is unknown, not a pass."""
     samples = [TelemetrySample(number, gpus=(GpuSample(UUID, processes=each),)) for number, each in enumerate(looks)]
     found = judge_processes(samples, [UUID], server_began_ns=server_began)
     for texts, words in ((said(found.invalid), invalid), (found.unknown, unknown)):
@@ -244,7 +244,7 @@ BUSY, IDLE = {"gpu_utilisation": 0.01}, {"gpu_utilisation": 0.0}
     },
 )
 def test_a_server_that_does_not_use_the_gpu(looks: list[dict[str, Any]], *, invalid: bool, unknown: bool) -> None:
-    """Nothing may tell of use: no process of its own, no utilisation, and no more memory than before its start."""
+    """It has no process of its own, no utilisation, and no more memory than before its start."""
     gpus = [GpuSample(UUID, **{"memory_used_bytes": 450 * MIB, **look}) for look in looks]
     samples = [TelemetrySample(0, gpus=(gpu,)) for gpu in gpus]
     found = judge_use(samples, [UUID], before_bytes={UUID: 450 * MIB}, remedy="--device=cuda")
@@ -258,7 +258,7 @@ def test_a_server_that_does_not_use_the_gpu(looks: list[dict[str, Any]], *, inva
 
 
 def test_memory_is_told_in_numbers_or_unknown() -> None:
-    """Both amounts and the difference, beyond the tolerance; without one of them nobody knows."""
+    """The text has both amounts and the difference, beyond the tolerance; without one of them it is unknown."""
     assert judge_memory(UUID, 450 * MIB, 451 * MIB, tolerance_bytes=MIB) == RunCondition()
     assert judge_memory(UUID, 450 * MIB, 451 * MIB, tolerance_bytes=MIB - 1).invalid != ()
     (reason,) = judge_memory(UUID, 450 * MIB, 1450 * MIB).invalid
@@ -298,7 +298,7 @@ def test_xids_of_an_application_count_under_load_alone(number: int, counted: tup
 
 
 def test_ecc_errors_are_those_that_came_meanwhile() -> None:
-    """Older ones are not this run's; a counter that was never read is unknown, unless the GPU has none."""
+    """Older errors are not this run's; a counter that was never read is unknown, unless the GPU has none."""
 
     def ecc(*counts: int | None) -> list[TelemetrySample]:
         return [TelemetrySample(0, gpus=(GpuSample(UUID, uncorrected_ecc=count),)) for count in counts]

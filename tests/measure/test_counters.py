@@ -1,4 +1,4 @@
-"""What a server counted between two readings."""
+"""A server's counts between two readings."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EARLY = Counters(
 
 @given(before=READING, meanwhile=READING)
 def test_what_was_counted_meanwhile_is_found(before: Counters, meanwhile: Counters) -> None:
-    """The difference of two readings is what was added in between; of equal readings nothing is left."""
+    """The difference of two readings is the growth in between; equal readings have an empty difference."""
     after = added([before, meanwhile])
     assert after is not None
     found = counted_between(before, after)
@@ -88,7 +88,7 @@ def test_a_counter_that_was_reset_is_named(late: Counters, named: str) -> None:
 
 
 def test_what_was_not_told_at_one_end_is_not_known() -> None:
-    """A number of requests that is first told later says nothing of those in between."""
+    """A number of requests that is missing in the first reading is unknown."""
     for before, after in ((None, 9), (9, None), (None, None)):
         assert counted_between(replace(EARLY, requests=before), replace(EARLY, requests=after)).requests is None
     # How many wait goes up and down, and is no reset.
@@ -96,7 +96,7 @@ def test_what_was_not_told_at_one_end_is_not_known() -> None:
 
 
 def test_only_known_differences_of_settings_are_told() -> None:
-    """What was not asked for, or is not told, differs from nothing, and has not moved."""
+    """A setting without a requested or reported value does not differ, and has not moved."""
     known = {"same": ("8", "8"), "wait": ("10", "50"), "free": ("4", None), "silent": (None, "4")}
     found = differences({name: ServerSetting(*values) for name, values in known.items()})
     assert found == ["wait: asked for 50, the server uses 10"]

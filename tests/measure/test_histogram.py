@@ -49,7 +49,7 @@ def test_the_rank_is_exact(q: float) -> None:
 
 @given(parts=st.lists(LATENCIES_NS, max_size=6))
 def test_merging_parts_is_the_whole(parts: list[list[int]]) -> None:
-    """Merged histograms are equal to the histogram of all latencies, so that nothing is lost by keeping windows."""
+    """Merged histograms equal the histogram of all latencies, so windows lose no information."""
     assert merge(map(of, parts)) == of([latency for part in parts for latency in part])
     # A clock that stood still is the first bucket, not a crash.
     assert [bucket_of(latency_ns) for latency_ns in (-5, 0, 1)] == [0, 0, 0]
@@ -67,7 +67,7 @@ def test_what_has_no_quantile_is_an_error(q: float) -> None:
 
 @pytest.mark.parametrize("counts", [{3: 0}, {3: -1}, {-1: 1}, {LARGEST_BUCKET + 1: 1}])
 def test_counts_that_cannot_be_are_refused(counts: dict[int, int]) -> None:
-    """An empty bucket would be read back as one latency, so there is none."""
+    """A bucket with a count of 0 is refused, because it would be read back as one latency."""
     with pytest.raises(ValueError, match="histogram's"):
         Histogram(counts)
 

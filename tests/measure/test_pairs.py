@@ -60,8 +60,10 @@ ROUNDS = st.lists(BLOCKS, min_size=2, max_size=4).map(lambda blocks: a_round(*bl
 
 
 def a_round(*blocks: Block) -> Round:
-    """A round of these blocks, each server of which had the GPU to itself."""
-    return Round(tuple(blocks), "base", {"base": ArmResult((1.0,)), "candidate": ArmResult((1.0,))}, AT, by_turns=True)
+    """A round of these blocks; each server had the GPU to itself."""
+    return Round(
+        tuple(blocks), "base", {"base": ArmResult((1.0,)), "candidate": ArmResult((1.0,))}, AT, one_at_a_time=True
+    )
 
 
 def on_a_gpu(measured: Round) -> Round:
@@ -71,7 +73,7 @@ def on_a_gpu(measured: Round) -> Round:
         cost = window.seconds / WINDOW_SECONDS
         return replace(of_streams(window), gpus=GpuUse(40.0 * cost * window.requests, 1e9 * cost, 0.3 / cost))
 
-    return replace(changed(measured, on_gpu), by_turns=True)
+    return replace(changed(measured, on_gpu), one_at_a_time=True)
 
 
 def changed(measured: Round, change: Callable[[Window], Window]) -> Round:
@@ -154,7 +156,7 @@ def test_no_more_blocks_are_put_together_than_it_takes() -> None:
 
 
 def test_too_few_requests_say_what_would_help() -> None:
-    """Three blocks are not put together into one, which would not know its spread; one block of two by turns is."""
+    """Three blocks are not merged into one, which would have no spread; an alternating block of two windows is."""
     with pytest.raises(TooFewRequests) as caught:
         round_point(P99, round_of([0.1] * 6, requests=100), 0.2)
     text = str(caught.value)
@@ -167,9 +169,9 @@ def test_too_few_requests_say_what_would_help() -> None:
     thin = Block(ABBA, (CALM, a_window([15_000], 0.5, 1, 1), a_window([], 0.5, 1, 1), CALM))
     with pytest.raises(TooFewRequests):
         round_point(P99, a_round(thin, thin), 0.2)
-    by_turns = round_point(P99, round_of([0.1], requests=500, by_turns=True), 0.2)
-    assert by_turns.differences == pytest.approx([0.1], abs=0.002)
-    assert by_turns.dof == 0
+    one_at_a_time = round_point(P99, round_of([0.1], requests=500, one_at_a_time=True), 0.2)
+    assert one_at_a_time.differences == pytest.approx([0.1], abs=0.002)
+    assert one_at_a_time.dof == 0
 
 
 def test_what_was_not_measured_is_no_number() -> None:
@@ -192,7 +194,7 @@ def test_what_was_not_measured_is_no_number() -> None:
 @ALL
 @pytest.mark.parametrize("unseen", [None, GpuUse()])
 def test_one_window_of_which_gpus_are_not_known_makes_it_unknown(metric: Metric, unseen: GpuUse | None) -> None:
-    """Of either server, in any block: no number is made of the other windows; what is of no GPU is as ever."""
+    """One unknown window of either server makes the metric unknown; metrics without GPUs are not affected."""
     measured = on_a_gpu(round_of([0.1] * 3))
     for turn in range(4):
         for at, block in enumerate(measured.blocks):
@@ -206,9 +208,9 @@ def test_one_window_of_which_gpus_are_not_known_makes_it_unknown(metric: Metric,
 
 
 def test_memory_of_a_shared_gpu_is_no_servers() -> None:
-    """Of two servers that were on the GPU together, if only in one round, it is unknown, with what helps."""
+    """The memory of two servers that shared the GPU, even in one round, is unknown, with a remedy."""
     alone = on_a_gpu(round_of([0.1] * 2))
-    together = replace(alone, by_turns=False)
+    together = replace(alone, one_at_a_time=False)
     with pytest.raises(NotMeasured, match="both were on the GPU"):
         differences(MEMORY, together)
     with pytest.raises(NotMeasured, match=r"(?s)both were on the GPU.*gpuserve\(one_at_a_time=True\)"):
@@ -223,38 +225,38 @@ def cold_starts(base: tuple[float | None, ...], candidate: tuple[float | None, .
 
 
 def test_a_round_has_one_cold_start_of_each_server() -> None:
-    """Or two by turns, which are averaged; its difference knows nothing of blocks, nor of its own spread."""
+    """Several starts of a server are averaged; the difference has no blocks, and no spread of its own."""
     point = round_point(COLD_START, cold_starts((10.0,), (15.0,)), 0.2)
     assert point.differences == pytest.approx([math.log(1.5)])
     assert (point.u, point.dof) == (0.0, 0)
     shorter = replace(cold_starts((10.0,), (15.0,)), blocks=round_of([0.3]).blocks)
     assert round_point(COLD_START, shorter, 0.2) == point
     assert differences(COLD_START, cold_starts((15.0,), (10.0,))) == pytest.approx([-math.log(1.5)])
-    by_turns = cold_starts((10.0, 20.0), (20.0, 40.0))
-    assert differences(COLD_START, by_turns) == pytest.approx([math.log(2)])
-    rounds = [by_turns, cold_starts((30.0,), (60.0,))]
+    one_at_a_time = cold_starts((10.0, 20.0), (20.0, 40.0))
+    assert differences(COLD_START, one_at_a_time) == pytest.approx([math.log(2)])
+    rounds = [one_at_a_time, cold_starts((30.0,), (60.0,))]
     assert [paired_value(COLD_START, rounds, arm) for arm in ("base", "candidate")] == pytest.approx([20.0, 40.0])
 
 
 @pytest.mark.parametrize("unknown", [(None,), (10.0, None), (), (0.0,)])
 @pytest.mark.parametrize("arm", ["base", "candidate"])
 def test_a_server_that_we_did_not_start_has_no_cold_start(unknown: tuple[float | None, ...], arm: str) -> None:
-    """One unknown start of either side makes the round's unknown."""
+    """One unknown start of either server makes the round's unknown."""
     known: tuple[float | None, ...] = (10.0, 10.0)
     measured = cold_starts(*((unknown, known) if arm == "base" else (known, unknown)))
     with pytest.raises(NotMeasured, match="cold_start is not known"):
         differences(COLD_START, measured)
 
 
-@pytest.mark.parametrize("by_turns", [False, True])
-def test_the_memory_of_a_shared_gpu_is_in_neither_session(*, by_turns: bool) -> None:
-    """It is that of both servers; a server's own windows, energy, and the memory that it had by turns, are told."""
-    made = round_of([math.log(2)], by_turns=by_turns)
+@pytest.mark.parametrize("one_at_a_time", [False, True])
+def test_the_memory_of_a_shared_gpu_is_in_neither_session(*, one_at_a_time: bool) -> None:
+    """Shared memory is unknown for both; a server's own windows, energy, and alternating memory are known."""
+    made = round_of([math.log(2)], one_at_a_time=one_at_a_time)
     (block,) = made.blocks
     used = GpuUse(joules=50.0, memory_bytes=12e9, utilisation=0.5, sm_clock_mhz=1500.0)
     windows = tuple(replace(window, gpus=used) for window in block.windows)
     measured = replace(made, blocks=(replace(block, windows=windows),))
-    expected = used if by_turns else replace(used, memory_bytes=None)
+    expected = used if one_at_a_time else replace(used, memory_bytes=None)
     for arm in ARMS:
         assert [window.gpus for window in measured.session(arm).windows] == [expected] * 2
         assert [window.gpus for window in made.session(arm).windows] == [None] * 2

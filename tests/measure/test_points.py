@@ -88,7 +88,7 @@ def test_the_point_of_a_batching_ratio_is_that_of_its_totals() -> None:
 
 @pytest.mark.parametrize("metric", OF_REQUESTS, ids=lambda metric: metric.name)
 def test_too_few_requests_are_refused_with_what_helps(metric: Metric) -> None:
-    """The refusal names needed and found, and a ``seconds=`` in which the slowest start would have had enough."""
+    """The refusal names needed and found numbers, and a ``seconds=`` that is enough for the slowest start."""
     tolerance = 0.05
     quick = start(streamed(window((0.01,) * 30, seconds=0.2)))
     slow = start(streamed(window((0.01,) * 20, seconds=0.9)))
@@ -150,7 +150,7 @@ def used(
     requests: int = 50,
     clock: float | None = None,
 ) -> Window:
-    """A window in which the GPUs did so."""
+    """A window with this use of the GPUs."""
     gpus = GpuUse(joules, memory, utilisation, clock)
     return replace(window((0.01,) * requests, seconds=seconds), gpus=gpus)
 
@@ -208,7 +208,7 @@ def test_what_is_missing_is_told_with_what_helps(metric: Metric) -> None:
 
 
 def test_the_mean_clock_is_weighed_by_time_over_the_windows_that_know_it() -> None:
-    """1000 MHz for 0.5 s and 1400 MHz for 1.5 s are 1300 MHz; what no window knows is None, not 0."""
+    """1000 MHz for 0.5 s and 1400 MHz for 1.5 s are 1300 MHz; if no window knows the clock, it is None, not 0."""
     known = session(start(used(clock=1000.0)), start(used(clock=1400.0, seconds=1.5)))
     unknown = session(start(used()), start(window()))
     assert mean_sm_clock_mhz([known, unknown]) == pytest.approx(1300)
@@ -220,7 +220,7 @@ def test_the_mean_clock_is_weighed_by_time_over_the_windows_that_know_it() -> No
 
 
 def test_a_server_that_we_did_not_start_has_no_cold_start() -> None:
-    """One unknown start is not left out of a mean, and windows alone have none."""
+    """One unknown start makes a mean unknown, and windows alone have no cold start."""
     remote = replace(start(), cold_start_seconds=None)
     for measured in (session(remote, remote), session(start(), remote)):
         with pytest.raises(NotMeasured, match=r"(?s)not started by this run.*a remote server has no cold start"):
@@ -234,7 +234,7 @@ def test_a_server_that_we_did_not_start_has_no_cold_start() -> None:
 
 
 def test_a_pooled_quantile_tells_how_many_requests_it_lacks() -> None:
-    """Requests of all starts and sessions count together, and what is no quantile needs none."""
+    """Requests of all starts and sessions count together, and a metric that is not a quantile needs none."""
     assert too_few_requests(P50, [session()], 0.04) == "latency.p50 needs 100 requests, there are 80"
     assert too_few_requests(P50, [session()], 0.05) == ""
     assert too_few_requests(P50, [session(), session()], 0.04) == ""
@@ -250,7 +250,7 @@ TOLD = streamed(window((0.02,) * 40), good=30)
 
 
 def values(*windows: Window) -> dict[str, float | str]:
-    """What each metric of streams is; where it is not known why not."""
+    """Each metric of streams, or the reason why it is unknown."""
     found: dict[str, float | str] = {}
     for name in ("ttft.p50", "itl.p99", "tpot.p90", "output_tokens_per_second", "goodput"):
         try:
@@ -288,7 +288,7 @@ def test_metrics_of_streams_by_hand() -> None:
     ids=["no stream", "no objectives", "one answer without usage", "unjudged", "none good", "one chunk each"],
 )
 def test_what_is_not_known_of_streams_is_never_a_number(windows: list[Window], unknown: list[str], why: str) -> None:
-    """One answer that does not say how many tokens it has is enough; the error says what helps."""
+    """One answer without a token count makes token metrics unknown; the error has a remedy."""
     found = values(*windows)
     for name in unknown:
         assert isinstance(found[name], str)
@@ -298,7 +298,7 @@ def test_what_is_not_known_of_streams_is_never_a_number(windows: list[Window], u
 @pytest.mark.parametrize(("within", "known"), [(0, [50, 90, 99]), (20, [50, 90]), (100, [50]), (101, [])])
 @pytest.mark.parametrize("times", ["itl", "tpot"])
 def test_times_within_one_read_blur_quantiles(times: str, within: int, known: list[int]) -> None:
-    """A quantile is known while they are a fifth of what lies beyond it at most; one that is not says how many are."""
+    """A quantile is known while such times are at most a fifth of those beyond it; the refusal names their share."""
     gaps = Histogram({bucket_of(10**6): 1000 - within, **({0: within} if within else {})})
     assert TOLD.streams is not None
     blurred = replace(TOLD, streams=replace(TOLD.streams, itl=gaps, tpot=gaps))
@@ -316,7 +316,7 @@ def test_times_within_one_read_blur_quantiles(times: str, within: int, known: li
     [("itl.p50", "400 gaps between chunks"), ("goodput", "40 requests"), ("tpot.p50", "40 requests of two tokens")],
 )
 def test_a_metric_needs_enough_of_what_it_is_made_of(metric: str, counted: str) -> None:
-    """Gaps, or answers that were good or not; what is not known at all is no matter of a longer load."""
+    """The sample size may be gaps or judged answers; a longer load does not help a metric that is entirely unknown."""
     few = session(start(TOLD), start(TOLD))
     with pytest.raises(TooFewRequests, match=f"found: {counted}"):
         point(METRICS[metric], few, 0.004)

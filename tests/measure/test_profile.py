@@ -1,4 +1,4 @@
-"""What a latency was made of: by counters where there are any, by what is left where there are none."""
+"""Components of a latency: by counters if they exist, else by the rest."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def timed(stages: dict[str, StageTime]) -> Window:
 
 
 def profile(stages: dict[str, StageTime]) -> Profile:
-    """What is made of it."""
+    """Profile of the windows."""
     return profile_of([timed(stages)], Client())
 
 
@@ -56,7 +56,7 @@ def profile(stages: dict[str, StageTime]) -> Profile:
 def test_the_queue_is_what_is_counted_or_left(
     stages: dict[str, StageTime], queue: float | None, queue_from: QueueFrom | None, outside: float | None
 ) -> None:
-    """Of ten requests of 10 ms each; where it comes from is said."""
+    """Ten requests of 10 ms each give the queue, with its origin."""
     seen = profile(stages)
     assert (seen.queue_seconds, seen.queue_from) == (None if queue is None else pytest.approx(queue), queue_from)
     assert seen.outside_seconds == (None if outside is None else pytest.approx(outside))
@@ -80,7 +80,7 @@ def test_windows_are_pooled_by_what_was_counted() -> None:
 
 
 def test_the_client_is_part_of_the_profile() -> None:
-    """Its lag where it is known, and the share of a core that it used; nothing is made up for who counts nothing."""
+    """The client's lag and its share of a core are shown if they are known."""
     seen = profile_of([window(seconds=0.5)] * 2, Client(lag=histogram([1e-5] * 90 + [1e-3] * 10)))
     assert seen.client_lag_seconds == pytest.approx(1e-3, rel=1e-3)
     assert seen.client_cores == pytest.approx(0.02)
@@ -92,7 +92,7 @@ def test_the_client_is_part_of_the_profile() -> None:
 
 
 def test_a_stream_is_its_first_token_and_the_rest() -> None:
-    """Also of windows whose sums were not kept; without usage nobody knows of how many tokens the rest is."""
+    """Windows without sums work too; without usage the number of later tokens is unknown."""
     streams = [streamed(window(), ttft=0.002), streamed(window(), ttft=0.004)]
     seen = profile_of(streams, Client())
     assert seen.ttft_seconds == pytest.approx(0.003, rel=1e-3)

@@ -28,7 +28,7 @@ def noise(count: int, sd: float, rho: float, seed: int) -> list[float]:
 
 
 def unsteady_share(count: int, *, sd: float, rho: float = 0.0, drift: float = 0.0) -> float:
-    """How many of many series of 1000 requests a second are called unsteady."""
+    """Share of many series of 1000 requests a second that are called unsteady."""
     unsteady = 0
     for seed in range(SERIES):
         rates = [1000 * (1 + drift * i / count + e) for i, e in enumerate(noise(count, sd, rho, seed))]
@@ -54,7 +54,7 @@ def test_a_stationary_series_is_hardly_ever_unsteady(count: int, sd: float, rho:
 
 @pytest.mark.parametrize(("count", "drift"), [(8, 0.3), (8, -0.3), (16, 0.3), (16, -0.3), (24, 0.2)])
 def test_a_drifting_series_is_unsteady(count: int, drift: float) -> None:
-    """A rate that keeps rising or falling is told from noise in 19 of 20 starts."""
+    """A rate that keeps rising or falling is distinguished from noise in 19 of 20 starts."""
     assert unsteady_share(count, sd=0.01, drift=drift) >= 0.95
 
 

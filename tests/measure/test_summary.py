@@ -39,7 +39,7 @@ def test_a_histogram_counts_every_latency_once() -> None:
 
 
 def counters(parts: dict[str, Counters] | None = None, **stages: float) -> Counters:
-    """What a server counted of 10 requests; seconds of all of them by stage."""
+    """Counts of a server with 10 requests; seconds of all of them by stage."""
     names = {"queue": QUEUE, "server": SERVER, "compute": COMPUTE}
     times = {names.get(name, f"request.{name}"): StageTime(seconds, 10) for name, seconds in stages.items()}
     return Counters(items=10, batches=5, stages=times, requests=10, parts=parts or {})
@@ -49,7 +49,7 @@ TIMED = Client(sending_seconds=0.01, receiving_seconds=0.02)
 
 
 def test_components_add_up_to_the_mean_latency() -> None:
-    """What neither server nor client counts is the network's, so that the seven are the mean latency."""
+    """Time that neither server nor client counts is the network's, so the seven components are the mean latency."""
     summary = summary_of([window((0.050,) * 10)])
     found = breakdown_of(summary, counters(queue=0.1, input=0.02, infer=0.2, output=0.03, server=0.36), TIMED)
     assert found.total == pytest.approx(summary.mean)
@@ -124,7 +124,7 @@ def test_what_nobody_looked_at_is_not_measured() -> None:
 
 
 def test_what_is_answered_after_the_end_is_no_current_rate() -> None:
-    """The load's last window, in which only what was under way is answered, counts for the step and not as its end."""
+    """The last window, with answers to requests in flight, counts for the step, but not as its current rate."""
     whole = [window((0.010,) * 40, seconds=0.5)] * 4
     (step,) = steps_of(((20, 2.0),), [start(*whole, window((0.010,) * 20, seconds=0.01))])
     assert step.requests == 180

@@ -70,7 +70,7 @@ def test_a_gap_leaves_the_counter() -> None:
 
 @pytest.mark.parametrize("reset_tick", [5, 15, 20, 21, 29, 30, 40])
 def test_a_counter_that_was_reset_tells_nothing(reset_tick: int) -> None:
-    """Where it fell in the stretch, or in one of the gaps at its ends; falls outside of these do not matter."""
+    """A fall within the stretch, or in a gap at its ends, makes it unknown; falls elsewhere do not matter."""
 
     def seen(at: float) -> GpuSample:
         joules = 50 * at + 1000 if at * 10 < reset_tick - 0.5 else 50 * (at - reset_tick / 10)
@@ -112,7 +112,7 @@ def test_everything_of_a_stretch() -> None:
 
 
 def test_without_a_gpu_its_values_are_absent() -> None:
-    """No GPU: no entry and no energy, not zeros. One that tells nothing is all None."""
+    """Without a GPU the result has no entry and no energy instead of zeros; a silent GPU has None everywhere."""
     found = telemetry_between([TelemetrySample(at_ns) for at_ns in steady_times(3)], NS, 2 * NS)
     assert found.gpus == {}
     assert found.joules is as_plain(found)["joules"] is None
@@ -171,7 +171,7 @@ def test_a_stretch_between_two_samples_has_their_values() -> None:
 
 @pytest.mark.parametrize("begin", [-2.0, 1.5, 3.04])
 def test_a_stretch_beside_the_samples_has_no_values(begin: float) -> None:
-    """Before the first one, after the last one and in a gap nothing is known."""
+    """Values are unknown before the first sample, after the last one and in a gap."""
     times = [at for at in steady_times(3) if not NS < at < 2 * NS]
     begin_ns = round(begin * NS)
     found = telemetry_between(gpu_samples(lambda _: GpuSample(UUID, 0.5), times), begin_ns, begin_ns + TICK_NS // 4)

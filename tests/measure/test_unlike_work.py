@@ -1,4 +1,4 @@
-"""Answers of another length are another work, and prompts that are known: told where it is shown, never for chance."""
+"""Differing answer lengths and known prompts are unlike work: reported if significant, never by chance."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def of_a_load(mean: float, source: random.Random, windows: int = 12) -> list[Str
 
 @pytest.mark.parametrize(("tokens", "is_unlike"), [(100, False), (101, False), (102, True), (64, True)])
 def test_answers_of_one_length_may_differ_by_a_hundredth(tokens: int, *, is_unlike: bool) -> None:
-    """Beyond that it is told, with both numbers; of too few windows nothing is known."""
+    """A larger difference is reported with both numbers; too few windows give no result."""
     then = [answers(100, 100), None, *[answers(100)] * 3]
     now = [answers(tokens, tokens), *[answers(tokens)] * 3]
     reason = unlike_work(then, now)
@@ -42,7 +42,7 @@ def test_answers_of_one_length_may_differ_by_a_hundredth(tokens: int, *, is_unli
 
 
 def test_answers_without_usage_are_told() -> None:
-    """Where neither side has all, those that have it are compared; of streams without any nothing is known."""
+    """If neither build reports usage for all answers, those with usage are compared; without any it is unknown."""
     mute = streamed(window(), usage=False).streams
     some = [answers(100), Streams(histogram([0.01] * 3), with_usage=2, usage_tokens=128), None]
     reason = unlike_work([*[answers(100)] * 4, mute], [*[answers(64)] * 3, *some[1:]])
@@ -57,7 +57,7 @@ def test_answers_without_usage_are_told() -> None:
 
 @pytest.mark.parametrize("silent", [1, 4])
 def test_usage_that_one_side_alone_lacks_makes_it_unknown_work(silent: int) -> None:
-    """Whichever side it is, and however few of its answers; of no stream at all there is nothing to tell."""
+    """It holds for either build and for few answers; without streams it does not apply."""
     told = [answers(100)] * 4
     mixed = [*told[silent:], *[Streams(histogram([0.01] * 3))] * silent]
     for sides, who in (((told, mixed), "what is compared with it"), ((mixed, told), "the reference")):
@@ -69,7 +69,7 @@ def test_usage_that_one_side_alone_lacks_makes_it_unknown_work(silent: int) -> N
 
 
 def test_lengths_that_vary_are_no_other_work() -> None:
-    """Of answers that end at random one load in 250 at most is told; of those that are 40 % longer nearly all are."""
+    """For random lengths at most one load in 250 is reported; for 40 % longer answers nearly all are."""
     source = random.Random(7)
     for windows in (4, 12):
         pairs = [(of_a_load(100, source, windows), of_a_load(100, source, windows)) for _ in range(500)]
@@ -92,7 +92,7 @@ def test_lengths_that_vary_are_no_other_work() -> None:
 def test_a_cache_that_learns_prompts_under_load_is_told(
     early: list[Window], late: list[Window], *, is_told: bool
 ) -> None:
-    """By both shares, in whichever order; a share that stays is none, whatever it is."""
+    """The report has both shares, in either order; a constant share of any size is fine."""
     reason = unsteady_cache([early, late])
     assert (reason is not None) is (unsteady_cache([late, early]) is not None) is is_told
     if reason is not None:

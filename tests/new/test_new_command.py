@@ -208,7 +208,7 @@ def test_an_answer_that_changes_is_not_expected(project: Path, capfd: pytest.Cap
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["none.py"], "there is no app "),
+        (["none.py"], "none.py does not exist"),
         (["web.py"], "-- python web.py --port={port}"),
         ([], "name one app, or one command"),
         (["web.py", *COMMAND], "found: both"),

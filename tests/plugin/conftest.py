@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 REPOSITORY = Path(__file__).parents[2]
 
 LEFT_OUT = frozenset({"CI", "PYTEST_ADDOPTS", STEP_SUMMARY})
-"""Variables of whoever runs these tests that would change what a user's run does."""
+"""Variables of the caller's environment that would change a user's run."""
 APP = REPOSITORY / "tests" / "fakes" / "mosec_app.py"
 MODEL_SERVER = str(REPOSITORY / "tests" / "fakes" / "children" / "model_server.py")
 """A server that is up at once, and slow enough that loads of it cost little."""
@@ -67,7 +67,7 @@ BUSY = (
 
 
 def is_busy(problem: Reason | str) -> bool:
-    """Whether other work on the machine alone can be the cause; of which side or worker it is told stands before it."""
+    """Whether other work on the machine alone can be the cause; a prefix may name a server or worker."""
     return any(str(problem).split(": ", said)[-1].startswith(BUSY) for said in range(3))
 
 
@@ -162,7 +162,7 @@ class Project:
         return ["-p", "pytest_gpuserve.plugin", *OWN_LOCKS, "-p", "tests.fakes.scripted_starts"]
 
     def command(self, *arguments: str) -> list[str]:
-        """What runs pytest in the project by hand, with the script of the next run."""
+        """Command that runs pytest in the project by hand, with the script of the next run."""
         return [sys.executable, "-m", "pytest", *self.options(), *arguments]
 
     def variables(self, **more: str | None) -> dict[str, str]:
@@ -176,7 +176,7 @@ class Project:
         return entry
 
     def result(self) -> dict[str, Any]:
-        """What a run with ``--gpuserve-json=out.json`` wrote of its one test."""
+        """Test of a run with ``--gpuserve-json=out.json``."""
         (test,) = json.loads((self.path / "out.json").read_text())["tests"]
         result: dict[str, Any] = test
         return result
@@ -190,7 +190,7 @@ IGNORED = (
 
 
 class Checkout:
-    """The git repository that a project becomes, with all that it has in a first commit.
+    """A git repository of a project, with all of its files in a first commit.
 
     Args:
         project: The project.
@@ -213,13 +213,13 @@ class Checkout:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
 
     def commit(self, message: str = "change") -> str:
-        """Commit all there is, and return the hash."""
+        """Commit all files, and return the hash."""
         self.git("add", "--all")
         self.git("commit", "--quiet", "--message", message)
         return self.git("rev-parse", "HEAD")
 
     def servers(self) -> list[str]:
-        """What would have been started and ended, in order; it begins anew with the next run."""
+        """Scripted starts and ends of servers, in order; the next run begins anew."""
         path = self.project.path / STARTS_NAME
         lines = path.read_text().splitlines() if path.exists() else []
         path.unlink(missing_ok=True)
@@ -255,7 +255,7 @@ def text_of(result: pytest.RunResult) -> str:
 
 
 def says_no_traceback(result: pytest.RunResult) -> bool:
-    """Whether a run told a user's mistake without a traceback."""
+    """Whether a run reported a user's mistake without a traceback."""
     text = text_of(result)
     return "Traceback (most recent call last)" not in text and "INTERNALERROR" not in text
 
@@ -268,7 +268,7 @@ def forked_pytest() -> ForkedPytest:
 
 @pytest.fixture(autouse=True)
 def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing depends on who runs these tests."""
+    """Make tests independent of the caller's environment."""
     for name in LEFT_OUT:
         monkeypatch.delenv(name, raising=False)
 
@@ -277,7 +277,7 @@ def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def project(
     pytester: pytest.Pytester, tmp_path_factory: pytest.TempPathFactory, forked_pytest: ForkedPytest
 ) -> Project:
-    """A fresh project whose loads are scripted: no server is started, and nothing depends on the machine."""
+    """A fresh project with scripted loads: no server starts, and results do not depend on the machine."""
     return Project(pytester.path, tmp_path_factory, forked_pytest, script=Script())
 
 

@@ -66,7 +66,7 @@ def test_a_slower_build_fails_and_names_its_base(project: Project, checkout: Che
 
 
 def test_the_same_build_passes_without_a_baseline(project: Project, checkout: Checkout) -> None:
-    """The base runs from a folder of its own, and nothing is stored.
+    """The base runs from a folder of its own, and no baseline is stored.
 
     That a commit is compared with itself is said: whoever commits first compares nothing.
     """
@@ -85,7 +85,7 @@ def test_the_same_build_passes_without_a_baseline(project: Project, checkout: Ch
 def test_uncommitted_changes_are_the_candidate(
     project: Project, checkout: Checkout, speed: float, verdict: str
 ) -> None:
-    """Against HEAD itself a change that is not committed is found, and stays as it is; nothing else is left."""
+    """Against HEAD itself an uncommitted change is found, and stays; no other file is left."""
     project.speed(speed)
     edited = project.app_file.read_bytes()
     result = project.run("--against=HEAD", JSON)
@@ -97,7 +97,7 @@ def test_uncommitted_changes_are_the_candidate(
 
 
 def test_a_run_that_breaks_off_leaves_nothing_behind(project: Project, checkout: Checkout) -> None:
-    """Interrupted in a block it says what it had and decides nothing; where pytest itself breaks, all ends too."""
+    """After Ctrl-C in a block the run reports its state and decides nothing; after a crash of pytest, all ends too."""
     project.script = Script(interrupted_start=2)
     result = project.run("--against=HEAD", JSON)
     assert result.ret == pytest.ExitCode.INTERRUPTED
@@ -113,7 +113,7 @@ def test_a_run_that_breaks_off_leaves_nothing_behind(project: Project, checkout:
 
 
 def test_an_app_that_the_base_lacks_is_missing(project: Project, checkout: Checkout) -> None:
-    """A new app is MISSING with that reason, or skips where asked; what else the test asserts is still looked at."""
+    """A new app is MISSING with that reason, or skips on request; the test's other assertions still count."""
     base = checkout.git("rev-parse", "HEAD")[:12]
     project.write("assert run.throughput >= baseline.throughput\n    assert run.latency.p50 <= 0.02")
     project.test_file.write_text(project.test_file.read_text().replace('"app.py"', '"new.py"'))
@@ -155,7 +155,7 @@ def test_a_server_that_does_not_start(project: Project, checkout: Checkout) -> N
 
 
 def test_an_unknown_revision_is_exit_4(project: Project, checkout: Checkout) -> None:
-    """It is told before anything is measured or waited for, with what git says; without git, what would do.
+    """The error comes before any measurement or wait, with git's text; without git it has the alternative.
 
     Who measures nothing is compared with nothing, and waits for nobody.
     """
@@ -200,7 +200,7 @@ def test_another_interpreter_is_the_base(project: Project, checkout: Checkout, t
 
 
 def test_an_undecided_comparison_says_what_to_do(project: Project, checkout: Checkout) -> None:
-    """Where the budget ends it, it is INCONCLUSIVE with the option that lengthens it, and skips where asked to."""
+    """If the budget ends it, it is INCONCLUSIVE with the option that extends it, and skips on request."""
     project.speed(0.91)
     result = project.run("--against=HEAD", UNDECIDED, JSON)
     result.assert_outcomes(failed=1)

@@ -36,7 +36,7 @@ def test_damage_is_named_and_nothing_is_lost(project: Project, recorded: Path, o
 
 
 def test_a_baseline_of_another_load_is_missing(project: Project, recorded: Path) -> None:
-    """One of another load is named with both values."""
+    """A baseline of another load is named with both values."""
     project.store(recorded)
     text = project.test_file.read_text()
     project.test_file.write_text(text.replace("concurrency=8", "concurrency=9"))

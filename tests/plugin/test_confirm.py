@@ -1,4 +1,4 @@
-"""What a stored baseline does not pass is settled beside the baseline's own commit."""
+"""A comparison that a stored baseline does not pass is settled beside the baseline's own commit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def verdicts(project: Project) -> list[tuple[str, str]]:
 def test_another_build_is_told_beside_the_base(
     gated: Project, checkout: Checkout, speed: float, verdict: str, outcome: str
 ) -> None:
-    """What the stored numbers do not pass is settled by rounds; the row has the base commit's short hash below."""
+    """Rounds settle a comparison that stored numbers do not pass; the row has the base commit's short hash below."""
     base = checkout.git("rev-parse", "HEAD")[:12]
     gated.speed(speed)
     checkout.commit("another")

@@ -1,4 +1,4 @@
-"""What GPUs and starts tell, recorded and gated like any metric where a test asks for it, and nowhere else."""
+"""Metrics of GPUs and starts are recorded and gated like others, but only in tests that name them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def gated(project: Project) -> Project:
 
 @pytest.fixture(scope="module")
 def kept() -> list[bytes]:
-    """What was recorded for all tests of this module."""
+    """Records of all tests of this module."""
     return []
 
 

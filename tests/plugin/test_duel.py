@@ -44,7 +44,7 @@ def write(project: Project, body: str, *, speed: float) -> None:
 
 
 def test_a_faster_first_server_passes(project: Project, checkout: Checkout) -> None:
-    """10 % faster passes a limit of 5 % without a baseline and leaves nothing running; a slower first server fails."""
+    """10 % faster passes a limit of 5 % without a baseline and leaves no server; a slower first server fails."""
     write(project, "assert d.throughput >= 1.05\n    assert d.latency.p50 <= 0.95", speed=1.1)
     project.run(JSON).assert_outcomes(passed=1)
     throughput, p50 = project.result()["verdicts"]
@@ -84,7 +84,7 @@ def test_equal_servers_are_not_faster(project: Project, checkout: Checkout) -> N
 
 
 def test_a_duel_that_breaks_off_leaves_nothing_running(project: Project, checkout: Checkout) -> None:
-    """Neither side may be absent, so nothing skips where one does not start; Ctrl-C in a block ends both."""
+    """Both servers are needed, so a failed start does not skip; Ctrl-C in a block ends both."""
     write(project, "assert d.throughput >= 1.05", speed=1.1)
     for app in ("app.py", "new.py"):
         project.speed(0, app=app)

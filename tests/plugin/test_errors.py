@@ -50,7 +50,7 @@ def test_the_text_says_what_was_found_where_and_what_helps() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_error_survives_copying(kind: type[GpuserveError]) -> None:
-    """Nothing is lost on the way through another process; only wrong usage and a missing device are usage problems."""
+    """Errors survive pickling; only wrong usage and a missing device are usage problems."""
     assert issubclass(kind, UsageProblem) is (kind in {UsageProblem, DeviceProblem})
     error = full(kind)
     for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):

@@ -42,7 +42,7 @@ def test_missing_fails_with_the_command_that_records_it(project: Project) -> Non
 
 
 def test_recorded_then_gated_then_slowed(project: Project) -> None:
-    """A recorded build gated again passes in every metric; made slower, it fails, and is told by how much."""
+    """A recorded build gated again passes in every metric; made slower, it fails, with the size of the change."""
     project.write(ALL)
     recorded = project.run("--baseline-update")
     recorded.assert_outcomes(passed=1)
@@ -123,7 +123,7 @@ def _agrees_with_itself(numbers: dict[str, Any]) -> None:
 
 
 def test_a_plain_limit_needs_no_baseline(project: Project) -> None:
-    """A number is a service-level check by itself; what would gate nothing is refused at the user's line."""
+    """A number is a service-level check by itself; an assertion that gates nothing is refused at the user's line."""
     project.write("assert run.latency.p99 <= 5.0\n    assert run.throughput >= 1e6")
     result = project.run()
     result.assert_outcomes(failed=1)

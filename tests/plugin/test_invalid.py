@@ -32,11 +32,11 @@ TOLD = {
     "exit=3": r"exit code 3.*no weights here",
     "lost": r"refuses POST /no/such/route.*status 404",
 }
-"""What is said of each fault: of a server's habit, or of a path that is not there."""
+"""Report of each fault: a server's habit or a missing path."""
 
 
 def test_a_server_with_a_fault_is_told_and_not_recorded(real_project: Project) -> None:
-    """One that is fast and wrong, or dies, is INVALID; of one that does not start its end is told, and its log.
+    """A wrong or dying server is INVALID; a failed start is reported with its end and its log.
 
     A wrong path is told as that.
     """
@@ -51,10 +51,10 @@ def test_a_server_with_a_fault_is_told_and_not_recorded(real_project: Project) -
 
 
 def test_a_test_without_assertions_does_not_hide_it(project: Project) -> None:
-    """A load whose answers are wrong fails its test even if the test compares nothing."""
+    """A load with wrong answers fails its test even if the test has no assertion."""
     project.write("")
     project.script = Script(wrong=True)
     result = project.run()
     result.assert_outcomes(passed=1, errors=1)
     assert result.ret == 1
-    result.stdout.fnmatch_lines(["*INVALID: nothing can be concluded*", "*wrong answers: *"])
+    result.stdout.fnmatch_lines(["*INVALID: * prove nothing*", "*wrong answers: *"])

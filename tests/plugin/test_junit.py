@@ -44,11 +44,11 @@ def test_twice(fox, load, broken):
 """
 
 HOSTILE = "]]>\x08<a b='\\'>\"&"
-"""The name of a load that is no good XML, as a test's author may write it."""
+"""Name of a load that is not valid XML, as a test's author may write it."""
 
 
 def read(path: Path) -> dict[str, list[ET.Element]]:
-    """The test cases of a file, by name; of one that failed twice there are two."""
+    """The test cases of a file, by name; a test that failed twice has two."""
     cases: dict[str, list[ET.Element]] = {}
     for case in ET.parse(path).iter("testcase"):
         cases.setdefault(case.attrib["name"], []).append(case)
@@ -63,7 +63,7 @@ def properties_of(case: ET.Element) -> dict[str, str]:
 
 
 def outcome_of(case: ET.Element) -> list[str]:
-    """What pytest says of a test case; nothing where it passed."""
+    """Text of pytest on a test case; empty if it passed."""
     return [each.tag for each in case if each.tag not in {"properties", "system-out", "system-err"}]
 
 

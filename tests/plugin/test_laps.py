@@ -39,7 +39,7 @@ ASSERTION = "assert run.throughput >= baseline.throughput"
 
 @pytest.fixture
 def sweep(project: Project, checkout: Checkout) -> Project:
-    """A module of three loads of one server, whose starts lie so far apart that one round decides nothing."""
+    """A module of three loads of one server, whose starts differ so much that one round decides nothing."""
     project.script = Script(noise=0.012)
     write(project)
     checkout.commit("a sweep")
@@ -53,7 +53,7 @@ def write(project: Project, assertion: str = ASSERTION, marker: str = "") -> Non
 
 
 def bodies(project: Project) -> list[int]:
-    """Which tests' functions ran, in order."""
+    """Tests whose functions ran, in order."""
     path = project.path / "bodies.txt"
     lines = path.read_text().split()
     path.unlink()
@@ -61,7 +61,7 @@ def bodies(project: Project) -> list[int]:
 
 
 def results(project: Project) -> dict[str, Any]:
-    """What the JSON result has of each test, by its parameter."""
+    """JSON result of each test, by its parameter."""
     tests = json.loads((project.path / "out.json").read_text())["tests"]
     return {test["nodeid"].split("[")[1][:-1]: test for test in tests}
 
@@ -72,7 +72,7 @@ def rounds(project: Project) -> list[int]:
 
 
 def starts(checkout: Checkout) -> int:
-    """How often a pair of servers was started; all of them have ended."""
+    """Number of starts of a pair of servers; all of them have ended."""
     lines = [line.split()[0] for line in checkout.servers()]
     assert lines.count("start") == lines.count("end")
     return lines.count("start") // 2
@@ -158,7 +158,7 @@ def test_servers_end_with_their_module_though_its_last_test_is_skipped(sweep: Pr
 
 
 def test_a_setup_that_fails_in_a_later_lap_is_the_outcome(sweep: Project, checkout: Checkout) -> None:
-    """What a fixture does the second time is reported, and the test waits no more."""
+    """The second result of a fixture is reported, and the test no longer waits."""
     once = """
 SEEN = set()
 
@@ -231,7 +231,7 @@ def test_a_session_that_ends_well_while_tests_wait_fails(sweep: Project) -> None
 
 
 def test_one_that_fails_ends_the_run_and_those_that_wait_are_told(sweep: Project, checkout: Checkout) -> None:
-    """With ``-x`` nothing is left running, nothing passes undecided, and the next run goes on with their rounds."""
+    """With ``-x`` no server stays, no test passes undecided, and the next run continues with their rounds."""
     write(sweep, f"assert users != 3\n    {ASSERTION}")
     result = sweep.run("--against=HEAD", JSON, "-x")
     assert result.ret == pytest.ExitCode.TESTS_FAILED

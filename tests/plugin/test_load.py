@@ -118,7 +118,7 @@ WRONG = {
     "load(fox)": "takes either concurrency=... or schedule=...",
     "load(fox, concurrency=4, schedule=Poisson(9))": "takes either concurrency=... or schedule=...",
     "load(fox, concurrency=0)": "whole number of users, not 0",
-    "load(fox, schedule='poisson')": "is a schedule of pytest_gpuserve.load, not 'poisson'",
+    "load(fox, schedule='poisson')": "must be a schedule of pytest_gpuserve.load, not 'poisson'",
     "load(fox, schedule=Trace(((0.0, 1),)))": "a Trace names request 1 (from 0), but the load has 1",
     "server.rotate([])": "takes one request at least",
     "server.rotate([fox, server.post('/x', stream=True)])": "cannot be mixed in one load",
@@ -140,7 +140,7 @@ def test_wrong_arguments(real_project: Project) -> None:
 
 
 def test_ctrl_c_tells_what_was_measured(real_project: Project) -> None:
-    """Ctrl-C under a real load ends pytest with its own exit code, and what was measured is told as not decided."""
+    """Ctrl-C under a real load ends pytest with its own exit code, and the measurement is reported as not decided."""
     marks = real_project.path / "marks"
     body = f"load(fox, concurrency=4, until=lambda windows: open({str(marks)!r}, 'w').close())"
     one(real_project, body)

@@ -1,4 +1,4 @@
-"""``--against``, ``--against-python``, ``--stored-only`` and their marker: mistakes are told before anything is run."""
+"""``--against``, ``--against-python``, ``--stored-only`` and their marker: mistakes are reported before any run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_comparing_and_recording_are_two_runs(project: Project) -> None:
-    """A run that compares records nothing, and says so; of an ini file with the option that leaves it out."""
+    """A comparing run refuses to record; for an ini setting it names the option that removes it."""
     for option, update in (
         ("--against=HEAD", "--baseline-update"),
         (f"--against-python={sys.executable}", "--baseline-update-new"),
@@ -42,7 +42,7 @@ def test_comparing_and_recording_are_two_runs(project: Project) -> None:
     ],
 )
 def test_what_is_no_revision_or_python_is_exit_4(project: Project, option: str, found: str) -> None:
-    """An interpreter that is not there, cannot be executed or is none is told with what it did."""
+    """An interpreter that is missing, not executable or not a Python is reported with its output."""
     (project.path / "broken.sh").write_text("#!/bin/sh\necho this broke >&2\nexit 1\n")
     (project.path / "broken.sh").chmod(0o755)
     result = project.run(option)
@@ -70,7 +70,7 @@ def test_values_by_option_and_ini(pytester: pytest.Pytester) -> None:
 
 
 def test_the_closest_marker_counts(pytester: pytest.Pytester) -> None:
-    """A test's own before its class's, whatever is in it; of one place the device's own, in whatever order."""
+    """A test's own marker overrides its class's; in one place the device's own overrides the general one."""
     items = pytester.getitems(
         """
         import pytest
@@ -97,4 +97,4 @@ def test_the_closest_marker_counts(pytester: pytest.Pytester) -> None:
     assert [one_at_a_time(item, "T4") for item in items] == [True, False, False]
     assert not one_at_a_time(items[0], "cpu")
     described = text_of(pytester.runpytest("-p", "pytest_gpuserve.plugin", "--markers"))
-    assert "one_at_a_time=True: the two servers" in described
+    assert "one_at_a_time=True: the servers" in described

@@ -41,7 +41,7 @@ def test_plain():
 
 
 def test_published_sizes_are_left_out(project: Project) -> None:
-    """A marked test is deselected on every device, a line says so and how to ask for it, and it measures nothing.
+    """A marked test is deselected on every device, a line names the option for it, and it does not measure.
 
     The line is about what ``-k`` has selected; with ``-q`` it is left out where tests are left that nobody named.
     """
@@ -61,7 +61,7 @@ def test_published_sizes_are_left_out(project: Project) -> None:
 
 
 def test_its_baselines_are_not_unused(project: Project) -> None:
-    """A file that holds baselines of left out points keeps them; of other files unused entries are told as ever."""
+    """A file keeps baselines of left out points; unused entries of other files are reported as usual."""
     other = project.test_file.with_name("test_other.py")
     other.write_text(TWO.replace("test_it", "test_other"))
     project.test_file.write_text(TWO)

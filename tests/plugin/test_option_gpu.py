@@ -29,7 +29,7 @@ def with_gpus(project: Project, library: Path, *products: str, errors: tuple[Err
 
 
 def test_absent_gpu_is_exit_4(project: Project, library: Path) -> None:
-    """By option or ini setting, naming what there is; a broken driver is no fall-back; collecting needs no GPU."""
+    """The error lists the present devices, for option and ini setting; a broken driver has no fallback."""
     assert project.run("--gpu=T4", "--collect-only", "-q").ret == 0
 
     def told(*arguments: str) -> str:

@@ -1,4 +1,4 @@
-"""`--load-engine`: what makes loads; a mistake, a missing library or an absent cluster is told before any server."""
+"""`--load-engine`: choice of the load engines; mistakes and missing clusters are reported before any server."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NO_RAY = "import sys\nsys.modules['ray'] = None\n"
 
 
 def refused(project: Project, *arguments: str) -> str:
-    """What a run says that ends with exit code 4 before a test is run."""
+    """Output of a run that ends with exit code 4 before any test."""
     project.test_file.write_text(STARTED)
     result = project.run(*arguments, "-p", "no:cacheprovider")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -67,7 +67,7 @@ def test_a_cluster_that_is_not_there_is_refused(project: Project) -> None:
 
 
 def test_the_engine_is_named_in_header_and_result(project: Project, recorded: Path) -> None:
-    """A run on Ray says so, with its workers; on this host nothing is said; pytest itself never loads the library."""
+    """A run on Ray names it, with its workers; a local run does not; pytest itself never loads the library."""
     project.store(recorded)
     project.write("assert 'ray' not in __import__('sys').modules\n    assert run.throughput >= baseline.throughput")
     result = project.run("--load-engine=ray", "--gpuserve-json=out.json")

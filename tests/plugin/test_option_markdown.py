@@ -36,7 +36,7 @@ def test_what_pytest_cuts_for_a_terminal_reports_have(project: Project, recorded
 
 
 def problems_in(project: Project) -> list[str]:
-    """What a JUnit file says beside pytest's own report."""
+    """Properties in a JUnit file besides pytest's own report."""
     cases = ET.parse(project.path / "out.xml").iter("property")
     return [case.get("value", "") for case in cases if case.get("name") == "gpuserve.problem"]
 

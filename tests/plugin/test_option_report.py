@@ -1,4 +1,4 @@
-"""`--gpuserve-report`: a page for people is written at the end of a run, whatever came of it."""
+"""`--gpuserve-report`: a page for people is written at the end of a run, for any outcome."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SECRET = "hunter2secret"
 
 
 def test_report_of_a_failed_run(project: Project, recorded: Path) -> None:
-    """A slower build is told with its change, its interval and what to type next, and no secret of a failure's text."""
+    """A slower build is shown with its change, its interval and the next command, without secrets."""
     project.store(recorded)
     project.environment["MODEL_TOKEN"] = SECRET
     project.write(

@@ -35,7 +35,7 @@ def test_recorded_file_is_reviewable(recorded: Path) -> None:
 
 
 def test_update_new_leaves_what_is_there(project: Project, recorded: Path) -> None:
-    """`--baseline-update-new` gates what has a baseline and records only what has none."""
+    """`--baseline-update-new` gates tests with a baseline and records only those without one."""
     project.store(recorded)
     stored = project.entry()
     project.test_file.write_text(
@@ -51,7 +51,7 @@ def test_update_new_leaves_what_is_there(project: Project, recorded: Path) -> No
 
 
 def test_unused_entries_are_reported_and_removed_on_update(project: Project, recorded: Path) -> None:
-    """An entry that no test asks for is reported by a full run, kept without being asked, and removed by an update."""
+    """An entry without a test is reported by a full run, kept by default, and removed by an update."""
     file = json.loads(recorded.read_text())
     file["entries"]["test_gone"] = file["entries"]["test_it"]
     file["summary"]["test_gone"] = file["summary"]["test_it"]
@@ -69,7 +69,7 @@ def test_unused_entries_are_reported_and_removed_on_update(project: Project, rec
 
 
 def test_what_cannot_be_trusted_is_not_recorded(project: Project, recorded: Path) -> None:
-    """Neither a test that failed otherwise, nor an INVALID load, nor one on a shared host, which is no REGRESSED."""
+    """A failed test, an INVALID load and a load on a shared host are not recorded."""
     project.write("assert run.throughput >= baseline.throughput\n    assert 1 == 2")
     project.run("--baseline-update").assert_outcomes(failed=1)
     project.write()

@@ -49,11 +49,11 @@ def test_ci_updates_only_when_spelled_out(project: Project) -> None:
         ("p99=float('nan')", "nan"),
         ("throughput=1.0", "throughput cannot fall by 100%: its tolerance must be below 1"),
         ("gpu='Tesla T4', p99=0.1", "'Tesla T4'"),
-        ("one_at_a_time=1", "one_at_a_time=...): it is True or False"),
+        ("one_at_a_time=1", "one_at_a_time=...) must be True or False"),
     ],
 )
 def test_wrong_marker_is_exit_4(project: Project, marker: str, named: str) -> None:
-    """A marker with an unknown metric or a value that is no tolerance is found before anything is measured."""
+    """A marker with an unknown metric or an invalid tolerance is found before the first measurement."""
     project.write(marker=f"@pytest.mark.gpuserve({marker})")
     result = project.run()
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -79,11 +79,11 @@ def test_late(request, load):
 
 
 def test_the_error_of_a_shared_fixture_is_told_alike_in_each_test(project: Project) -> None:
-    """Where a server's fixture fails, all tests of its scope show what is wrong, and none a traceback through us."""
+    """If a server's fixture fails, all tests of its scope show the cause, and none a traceback through our code."""
     project.test_file.write_text(SHARED)
     result = project.run("--tb=long")
     result.assert_outcomes(errors=3, failed=1)
-    told = [line for line in result.outlines if "there is no app file" in line]
+    told = [line for line in result.outlines if "the app file" in line]
     in_summary = [line for line in told if line.startswith(("ERROR ", "FAILED "))]
     assert len(told) - len(in_summary) >= 4
     assert len({line for line in told if line.startswith("test_perf.py:")}) == 1

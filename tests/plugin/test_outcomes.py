@@ -1,4 +1,4 @@
-"""What is kept of a test for its reports: cut, and with no part of a secret in it."""
+"""Texts that are kept of a test for its reports: cut, and without any part of a secret."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def kept(outcomes: Outcomes, problem: str) -> TestResult:
 
 @pytest.mark.parametrize("missing", [1, 8, len(SECRET) - 1])
 def test_a_secret_across_a_cut_is_none_of_it(missing: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of this process in what a test said; of what a server alone was given in its log, and in what was said too."""
+    """Secrets of this process are masked in a test's text; those of a server also in its log."""
     log, filling = tmp_path / "001-mosec.log", "x" * (400 - missing)
     log.write_text(f"{filling}{SECRET}\n")
     outcomes = Outcomes()
@@ -80,7 +80,7 @@ def test_a_cut_explanation_is_put_back_where_it_stood(left: str, hidden: str) ->
 
 
 def test_what_pytest_cut_is_told_beside_its_report() -> None:
-    """Until the test is run again; of what pytest has shown whole there is nothing beyond it."""
+    """It holds until the test runs again; a text that pytest has shown whole is not repeated."""
     outcomes = Outcomes()
     outcomes.begin(NODEID)
     outcomes.explained(EXPLAINED)

@@ -1,4 +1,4 @@
-"""The files that results go into: which are asked for, what stands in their way, and whole runs that write them."""
+"""Result files: their options, obstacles to them, and whole runs that write them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_form_has_its_option(
 def test_an_ini_file_asks_too_and_is_overruled(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, read: Read
 ) -> None:
-    """Its paths are relative to where it lies, typed ones to where they are typed; a typed one stands for all."""
+    """Paths of an ini file are relative to it, typed ones to the working folder; a typed one overrides all."""
     pytester.makeini("[pytest]\ngpuserve_json = out.json\ngpuserve_markdown =\ngpuserve_benchmark_json = sub/b.json\n")
     below = pytester.mkdir("sub")
     monkeypatch.chdir(below)
@@ -63,7 +63,7 @@ def test_an_ini_file_asks_too_and_is_overruled(
 
 
 def test_a_runner_asks_for_a_summary(pytester: pytest.Pytester, read: Read, tmp_path: Path) -> None:
-    """Its file is the same wherever a test changes to, and no file of ours; a variable set to nothing asks for none."""
+    """The summary's file stays the same when a test changes the folder; an empty variable requests none."""
     summary = str(tmp_path / "summary")
     (found,) = read(environment={STEP_SUMMARY: summary})
     assert (found.form, found.path, found.ours) == (Form.STEP_SUMMARY, tmp_path / "summary", False)
@@ -81,7 +81,7 @@ def test_a_runner_asks_for_a_summary(pytester: pytest.Pytester, read: Read, tmp_
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["--gpuserve-json=no/such/out.json"], "there is no folder"),
+        (["--gpuserve-json=no/such/out.json"], "does not exist"),
         (["--gpuserve-markdown=."], "this is a folder"),
         (["--gpuserve-json=nowhere"], "not a plain file"),
         (["--gpuserve-json=a", "--gpuserve-report=sub/../a"], "name two files"),
@@ -90,7 +90,7 @@ def test_a_runner_asks_for_a_summary(pytester: pytest.Pytester, read: Read, tmp_
 def test_what_cannot_be_written_is_said_beforehand(
     pytester: pytest.Pytester, read: Read, arguments: list[str], named: str
 ) -> None:
-    """The option as it was typed, and what is wrong with it; nothing is measured for a file that cannot be."""
+    """The error has the option as typed and the obstacle; no test measures for a file that cannot be written."""
     (pytester.path / "file").write_text("kept")
     (pytester.path / "nowhere").symlink_to("gone")
     pytester.mkdir("sub")
@@ -105,7 +105,7 @@ def test_what_cannot_be_written_is_said_beforehand(
 
 
 def test_a_run_writes_what_is_asked_and_clears_what_was(project: Project, recorded: Path, tmp_path: Path) -> None:
-    """A red run has its JSON, its comment and its step's summary; another that measures nothing leaves no old result.
+    """A red run has its JSON, its comment and its step's summary; a run without measurements removes old results.
 
     ``--collect-only`` runs nothing, so it removes nothing.
     """
@@ -134,7 +134,7 @@ def test_a_run_writes_what_is_asked_and_clears_what_was(project: Project, record
 
 
 def test_a_file_that_cannot_be_written_is_exit_4(project: Project, recorded: Path) -> None:
-    """However well the tests went: what was asked for is not there, and the last lines say so."""
+    """A requested file that is missing fails the run for any test outcome, and the last lines name it."""
     project.store(recorded)
     folder = project.path / "results"
     folder.mkdir()
@@ -142,6 +142,6 @@ def test_a_file_that_cannot_be_written_is_exit_4(project: Project, recorded: Pat
     result = project.run("--gpuserve-json=results/out.json", "--gpuserve-markdown=out.md")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.assert_outcomes(passed=1)
-    assert "ERROR: --gpuserve-json=results/out.json: it cannot be written: " in text_of(result)
+    assert "ERROR: --gpuserve-json=results/out.json: the file cannot be written: " in text_of(result)
     assert "1 of 1 test passed" in (project.path / "out.md").read_text()
     assert says_no_traceback(result)

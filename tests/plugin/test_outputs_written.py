@@ -1,4 +1,4 @@
-"""How the files that were asked for are written: each in one step, and each is there or it is said why not."""
+"""Writing of the result files: each atomically, and a failure is reported."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESULT = SessionResult({"name": "cpu"}, {}, (TestResult("test_a.py::test_it", "p
 
 
 def summary(path: Path) -> Output:
-    """The summary of a runner's step, which nobody has asked for."""
+    """The summary of a runner's step, which no option requests."""
     return Output(f"${STEP_SUMMARY}", Form.STEP_SUMMARY, path, ours=False)
 
 
@@ -28,7 +28,7 @@ def names_in(folder: Path) -> list[str]:
 
 
 def test_a_failure_takes_no_other_file_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder that went away, a missing package and a fault of ours are told; the rest is written, odd bytes too."""
+    """A vanished folder, a missing package and our own fault are reported; the other files are written."""
 
     def faulty(result: SessionResult) -> str:
         raise ZeroDivisionError("by 0")
@@ -50,7 +50,7 @@ def test_a_failure_takes_no_other_file_with_it(tmp_path: Path, monkeypatch: pyte
     written = write_outputs(files, RESULT)
     assert written.failed
     gone, report, fault, results, _ = written.lines
-    assert gone.startswith("ERROR: --gpuserve-markdown=gone/a: it cannot be written: ")
+    assert gone.startswith("ERROR: --gpuserve-markdown=gone/a: the file cannot be written: ")
     assert report == "ERROR: --gpuserve-report=b: the report needs plotting\n  help: pip install it"
     assert fault.startswith("ERROR: --gpuserve-benchmark-json=c: a fault of pytest-gpuserve: ZeroDivisionError at ")
     assert results == f"results: {tmp_path / 'd'}"
@@ -59,7 +59,7 @@ def test_a_failure_takes_no_other_file_with_it(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_reader_sees_all_of_it_or_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What cannot be written to its end leaves no half of it, and nothing beside it."""
+    """A failed write leaves no partial file, and no other file beside it."""
     path = tmp_path / "out.json"
 
     def full(self: object, data: bytes) -> int:
@@ -73,7 +73,7 @@ def test_a_reader_sees_all_of_it_or_the_last_one(tmp_path: Path, monkeypatch: py
 
 
 def test_a_summary_is_appended(tmp_path: Path) -> None:
-    """What the step wrote before stays; one that cannot be written, or grows beyond a runner's limit, fails nothing."""
+    """Earlier text of the step stays; a summary that cannot be written, or is too large, does not fail the run."""
     path = tmp_path / "summary"
     path.write_text("before\n")
     for _ in range(2):
@@ -83,7 +83,7 @@ def test_a_summary_is_appended(tmp_path: Path) -> None:
     assert text.count("<h3>") == 2
     absent = write_outputs([summary(tmp_path / "gone" / "summary")], RESULT)
     assert not absent.failed
-    assert absent.lines[0].startswith(f"not written: ${STEP_SUMMARY}: it cannot be written: ")
+    assert absent.lines[0].startswith(f"not written: ${STEP_SUMMARY}: the file cannot be written: ")
     # Of a larger file the runner would show nothing at all.
     path.write_bytes(b"x" * (STEP_SUMMARY_BYTES - 100))
     large = write_outputs([summary(path)], RESULT)

@@ -1,4 +1,4 @@
-"""A package of somebody else's brings a kind of server, as the page "add a server" has it: class, fixture, check."""
+"""Another package brings a kind of server, as on the page "add a server": class, fixture, check."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def install(folder: Path) -> None:
 
 
 def test_a_package_brings_a_kind_of_server(real_project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """As the page has it: its fixture measures, files are found beside the user's test, and its own test checks it.
+    """As on the page: its fixture measures, files are found beside the user's test, and its own test checks it.
 
     What its model did not execute is no item. A load is recorded,
     with the version of its server.
@@ -121,7 +121,7 @@ def test_a_package_brings_a_kind_of_server(real_project: Project, tmp_path_facto
 
     result = real_project.run_anew("suites/test_kind.py")
     result.assert_outcomes(passed=2, failed=1)
-    assert "test_kind.py:17: bento_server: there is no app file" in text_of(result)
+    assert "test_kind.py:17: bento_server: the app file" in text_of(result)
     assert "name it relative to the file that calls" in text_of(result)
 
     recording = real_project.run(

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 JSON = "--gpuserve-json=out.json"
 
 UNDECIDED = "--gpuserve-budget=0.000001"
-"""One look a run: the first is always taken, and of the next nobody knows how long it takes."""
+"""One look a run: the first is always taken, and the time of the next is unknown."""
 
 
-KEPT = "of this very pair of builds, and kept"
+KEPT = "for this very pair of builds, and kept"
 
 
 def verdict(project: Project) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def test_the_same_pair_measures_nothing_and_says_so(decided: Project, checkout: 
 
 
 def test_what_was_interrupted_goes_on(project: Project, checkout: Checkout) -> None:
-    """Of a run that Ctrl-C ended in its second round the next one has the first, and measures the second again."""
+    """After Ctrl-C in the second round the next run has the first round, and measures the second again."""
     project.speed(0.94)
     project.script = Script(interrupted_start=4)
     assert project.run("--against=HEAD").ret == pytest.ExitCode.INTERRUPTED

@@ -1,4 +1,4 @@
-"""What the plugin is to a session: cheap when unused, alone on its device, and without workers."""
+"""Effects of the plugin on a session: cheap when unused, alone on its device, and without workers."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_second_session_waits_says_on_whom_and_gives_up(project: Project) -> Non
 
 
 def test_mistakes_of_a_test_are_found(project: Project) -> None:
-    """A comparison whose `assert` was forgotten fails; `load` that is asked for too late to take the lock does too."""
+    """A comparison without its `assert` fails; so does a `load` that is requested too late for the lock."""
     project.write("run.throughput >= 1e9")
     result = project.run()
     result.assert_outcomes(failed=1)
@@ -83,5 +83,5 @@ def test_mistakes_of_a_test_are_found(project: Project) -> None:
     project.test_file.write_text("def test_late(request):\n    request.getfixturevalue('load')\n")
     result = project.run()
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert "has to stand among the arguments" in text_of(result)
+    assert "has to be among the arguments" in text_of(result)
     assert says_no_traceback(result)

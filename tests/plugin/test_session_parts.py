@@ -1,4 +1,4 @@
-"""A session's parts by themselves: what each start is told, and that all of them are given back."""
+"""Parts of a session by themselves: the environment of each start, and the release of all of them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Part:
 
 
 def equipment(root: Path, **changes: Any) -> Equipment:  # noqa: ANN401 -- arguments of `Equipment`
-    """That of a session on ``cpu``, without pytest's cache."""
+    """Equipment of a session on ``cpu``, without pytest's cache."""
     given = {"engine": None, "logged": NEVER, "note": pytest.fail, "make_room": NEVER, **changes}
     return Equipment(asked(root), NEVER, here().device, **given)
 
@@ -56,7 +56,7 @@ def equipment(root: Path, **changes: Any) -> Equipment:  # noqa: ANN401 -- argum
 def test_every_start_has_a_log_and_its_secrets_are_known(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Logs are numbered and fit to be files; of what a server is given, and of what it is asked with, all is told.
+    """Logs are numbered and valid as files; all secrets of servers and requests are known.
 
     Before each start other servers make room.
     """
@@ -85,7 +85,7 @@ def test_every_start_has_a_log_and_its_secrets_are_known(
 
 
 def test_what_was_opened_is_all_given_back_the_device_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever fails on the way: who waits for the device must not find a worktree of ours in use.
+    """After any failure the device is released last, so that its next user finds no worktree of ours in use.
 
     Who looks at the GPU is ended though engines cannot be.
     """

@@ -55,7 +55,7 @@ def test_hot_windows_are_measured_again(real_project: Project, library: Path, tm
     gpu = replace(
         gpus.T4,
         clock_reasons=pulses(HW_THERMAL, every_ms=4500, length_ms=300),
-        # What the server does not use cannot say so.
+        # Unused parts cannot report that.
         utilization=None,
         memory_used_bytes=None,
         power_watts=50,

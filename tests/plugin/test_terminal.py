@@ -1,4 +1,4 @@
-"""What a person sees on the terminal: before, while and after a suite is measured."""
+"""Terminal output for a person: before, while and after a suite is measured."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ TOLD = re.compile(r"^gpuserve: (test_\S+)  ((?:session|round) \d of \d)  (.*)$",
 
 
 def eager(project: Project, test: str = THREE) -> Project:
-    """Let a project show all progress that there is."""
+    """Let a project show all progress lines."""
     (project.path / "conftest.py").write_text(EAGER)
     project.test_file.write_text(test)
     return project
@@ -78,7 +78,7 @@ def eager(project: Project, test: str = THREE) -> Project:
 
 
 def test_a_long_test_says_how_it_gets_on(project: Project) -> None:
-    """Each line stands alone beside pytest's, whatever a test captures; a quiet run has none."""
+    """Each line is separate from pytest's, for any captured output; a quiet run has none."""
     result = eager(project).run("-v")
     result.assert_outcomes(passed=3)
     told = TOLD.findall(text_of(result))
@@ -89,7 +89,7 @@ def test_a_long_test_says_how_it_gets_on(project: Project) -> None:
 
 
 def test_what_is_not_known_is_told_as_that() -> None:
-    """A p99 of fewer than 100 requests, a rate before the first answer; errors where there are some."""
+    """A p99 of fewer than 100 requests and a rate before the first answer are unknown; errors are shown if any."""
     look = Look("round", 2, 8, judgement(Verdict.INCONCLUSIVE))
     few, many = (Tick(0, 0, 10**9, requests=count, latency=alike(count, 12_300_000)) for count in (99, 100))
     assert progress.progress_line("", None, Tick(0, 0, 3 * 10**9), None) == "-/s  p99 -"
@@ -104,7 +104,7 @@ def test_what_is_not_known_is_told_as_that() -> None:
 
 
 def test_what_comes_next_works(project: Project) -> None:
-    """The command of a missing baseline records it, in the sessions that it was asked for, without a budget.
+    """The command of a missing baseline records it, with the requested sessions, without a budget.
 
     Then the worst is on top, and the command that comes next below; quiet, there is nothing of what passed, and
     verbose, all that verdicts rest on. Of quick tests there is no progress.

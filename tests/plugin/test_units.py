@@ -58,12 +58,12 @@ TEXTS: dict[Callable[[float], str], dict[float, str]] = {
 
 @pytest.mark.parametrize("function", TEXTS)
 def test_every_kind_of_number_has_one_way_to_be_written(function: Callable[[float], str]) -> None:
-    """In the largest unit in which it is at least one, with three digits; the odd ones too."""
+    """A number has the largest unit in which it is at least one, with three digits."""
     assert {value: function(value) for value in TEXTS[function]} == TEXTS[function]
 
 
 def test_a_value_is_written_in_its_unit() -> None:
-    """One number reads by its metric's unit; limits are written in seconds, whatever the unit they are written in."""
+    """A number is written in its metric's unit; limits are in seconds, for any unit in the test."""
     texts = {"s": "50.0 ms", "1/s": "0.0500/s", "J": "50.0 mJ", "W": "50.0 mW", "B": "0.05 B", "": "0.05"}
     assert {unit: format_value(0.05, unit) for unit in texts} == texts
     assert (2 * s, 50 * ms, 7 * us) == pytest.approx((2.0, 0.05, 7e-6))

@@ -64,7 +64,7 @@ def test_a_reader_that_leaves_early_is_no_traceback(times: str) -> None:
 
 
 def test_a_sign_that_a_terminal_does_not_know_is_no_traceback() -> None:
-    """What cannot be written in its encoding is replaced."""
+    """Characters that the encoding lacks are replaced."""
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     words = [sys.executable, "-c", PRINTING, "1"]
     done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)

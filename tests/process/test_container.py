@@ -71,7 +71,7 @@ def client(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Non
     ],
 )
 def test_an_engine_is_found_that_works_here(client: Callable[..., None], info: str, found: str) -> None:
-    """Docker before podman, each by what it says that it is; why one does not work is told for both."""
+    """Docker comes before podman, each recognised by its output; the failures of both are reported."""
     client("docker", __version="echo Docker version 28", info=info)
     if not found:
         assert find_engine() == DOCKER

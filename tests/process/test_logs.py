@@ -22,7 +22,7 @@ COLUMNS = 400
 
 
 def masked(text: str) -> str:
-    """Stands for what knows the secret."""
+    """Fake of the function that knows the secret."""
     return text.replace(SECRET, "<KEY>")
 
 
@@ -45,7 +45,7 @@ ACROSS = [(f"{'x' * (COLUMNS - missing)}{SECRET}", f"{'x' * (COLUMNS - missing)}
     ],
 )
 def test_the_end_of_a_log_is_shown_without_a_secret(tmp_path: Path, written: str, start: int, shown: str) -> None:
-    """The last two lines, each cut where it is long, and no part of a secret; of no log nothing."""
+    """The last two lines are shown, cut if long, without any part of a secret; a missing log is empty."""
     (tmp_path / "log").write_text(written)
     assert read_tail(tmp_path / "log", start=start, lines=2, shown=masked) == shown
     assert read_tail(tmp_path / "none", start=0, lines=2, shown=masked) == ""
@@ -88,7 +88,7 @@ def test_a_long_text_is_cut_at_a_word_and_says_so(text: str, known: dict[str, st
 @pytest.mark.parametrize("around", ["{}", "b'{}'", '"{}"'])
 @pytest.mark.parametrize(("word", "part"), [("1" * 256, 32), ("ab/+" * 75, 37), ("f" * 5000, 200), ("x" * 70_000, 200)])
 def test_of_one_long_word_an_eighth_is_shown(around: str, word: str, part: int) -> None:
-    """An answer of base64, hex digits or numbers is told from another; of no token so much is shown that it opens."""
+    """Answers of base64, hex digits or numbers can be distinguished, but a token is not revealed."""
     quote = around.partition("{")[0]
     shown = excerpt(around.format(word), KNOWN)
     assert shown == quote + word[: min(part, SHOWN_CHARACTERS - len(quote))] + "…"
@@ -120,7 +120,7 @@ def test_a_secret_across_the_end_is_none_of_it() -> None:
     most=st.integers(1, 400),
 )
 def test_no_text_leaks_a_secret(words: list[str], secret: str, place: int, most: int) -> None:
-    """Whatever is around it and wherever it ends, nor as the ``repr`` of what it stands in."""
+    """It holds for any surroundings and any cut, and for the ``repr`` of the text."""
     text = "".join([*words[:place], secret, *words[place:]])
     for said in (text, repr(text.encode())):
         shown = excerpt(said, {"A_TOKEN": secret}, most=most)

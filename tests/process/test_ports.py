@@ -32,7 +32,7 @@ def few(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:
 
 
 def test_a_claimed_port_is_given_to_no_other_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one of two ports is claimed, and nobody listens there, another process gets the other one."""
+    """While one of two ports is claimed, without a listener, another process gets the other one."""
     candidates = few(monkeypatch, 2)
     context = multiprocessing.get_context("fork")
     answers: Queue[list[int]] = context.Queue()
@@ -62,7 +62,7 @@ def test_a_port_where_somebody_listens_is_not_given(monkeypatch: pytest.MonkeyPa
 
 
 def test_no_port_is_one_that_an_outgoing_connection_may_get(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """As long as there are others, ports lie below the kernel's range; where all are in it they are still found."""
+    """Ports lie below the kernel's range if any are free there; if the range covers all, ports are still found."""
     file = tmp_path / "range"
     monkeypatch.setattr(module, "_EPHEMERAL", file)
     for text, low, high in [("15010\t60999\n", 15_000, 15_010), ("1024 65535", 15_000, 65_536), ("?", 15_000, 32_768)]:

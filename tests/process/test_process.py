@@ -101,7 +101,7 @@ def test_a_program_that_cannot_be_executed_is_named(argv: tuple[str, ...], words
 
 
 def test_a_missing_folder_or_log_is_named(tmp_path: Path) -> None:
-    """A working folder that cannot be entered and a log that cannot be written are told apart from the program."""
+    """A working folder that cannot be entered and a log that cannot be written are distinguished from the program."""
     missing = tmp_path / "missing"
     with pytest.raises(ServerFailed, match=r"cannot enter the folder .*missing"):
         Process.start(Command(("true",), os.environ, missing, tmp_path / "log"))
@@ -118,7 +118,7 @@ def test_precious_folders_cannot_be_owned(folder: Path, tmp_path: Path) -> None:
 
 
 def test_a_chatty_child_is_not_held_up_and_its_tail_is_short(tmp_path: Path) -> None:
-    """5 MB before listening block nothing; of the log only the end is read, and nothing of an earlier start's."""
+    """5 MB before listening block nothing; only the end of this start's log is read."""
     port = free_port()
     with Process.start(child("model_server", port, "chatter=5", folder=tmp_path)) as process:
         eventually(lambda: port in process.listening_ports(), "the chatty server listens")

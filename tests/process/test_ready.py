@@ -26,7 +26,7 @@ def patience() -> Patience:
 
 
 def unanswered() -> ready.Probe:
-    """A probe of a port where nobody listens."""
+    """A probe of a port without a listener."""
     return ready.http_probe("127.0.0.1", free_port(), HttpRequest("/"), patience=patience())
 
 
@@ -49,9 +49,9 @@ def test_a_server_is_ready_when_its_own_tree_answers_as_it_should(tmp_path: Path
     assert refused == [503, 503, 503, 200]
 
 
-@pytest.mark.parametrize(("code", "advice"), [(0, "must stay in the foreground"), (3, "run it by hand")])
+@pytest.mark.parametrize(("code", "advice"), [(0, "keep the server in the foreground"), (3, "run it by hand")])
 def test_an_exit_with_any_code_ends_the_wait_at_once(code: int, advice: str, tmp_path: Path) -> None:
-    """An exit is an error with the code, the log's tail and advice, whatever the last probe saw."""
+    """An exit is an error with the code, the log's tail and advice, after any observation of the probe."""
     script = f"echo loading; echo no such model >&2; exit {code}"
     began = time.monotonic()
     with Process.start(program("sh", "-c", script, folder=tmp_path)) as process:
@@ -110,7 +110,7 @@ def test_a_silent_server_is_not_ready_and_holds_nobody_up() -> None:
 
 
 def test_a_server_on_another_port_is_told(tmp_path: Path) -> None:
-    """Who listens elsewhere has not been told its port, and that is more help than to wait for longer."""
+    """A server that listens elsewhere does not know its port, which helps more than a longer wait."""
     port, other = free_ports(2)
     with Process.start(child("model_server", other, folder=tmp_path)) as process:
         eventually(lambda: other in process.listening_ports(), "it listens")
@@ -120,7 +120,7 @@ def test_a_server_on_another_port_is_told(tmp_path: Path) -> None:
 
 
 def test_a_port_without_a_server_is_not_ready(tmp_path: Path) -> None:
-    """Each probe has words for it, and no engine is asked for more pids; one that is content is asked past the time."""
+    """Each probe has words for it, and the container's pids are not read; success is accepted after the deadline."""
 
     def also() -> set[int]:
         raise AssertionError("asked")
@@ -128,7 +128,7 @@ def test_a_port_without_a_server_is_not_ready(tmp_path: Path) -> None:
     port = free_port()
     with Process.start(program("sleep", "600", folder=tmp_path)) as process:
         seen = ready.owned_port_probe(process, port, also=also)()
-        assert seen == NotReady(f"it does not listen on port {port} yet")
+        assert seen == NotReady(f"the server does not listen on port {port} yet")
         ready.wait(lambda: None, process, Deadline.after(0), what="server")
     seen = ready.http_probe("127.0.0.1", port, HttpRequest("/"), patience=patience())()
     assert seen is not None

@@ -65,12 +65,12 @@ def test_no_repr_leaks_a_secret(secret: str) -> None:
     ],
 )
 def test_options_named_like_secrets_hide_their_values(words: list[str], shown: list[str]) -> None:
-    """With an equals sign or as the next word; tokenizers, counts and words that are no options stay."""
+    """Values after an equals sign or as the next word are hidden; tokenizers, counts and other words stay."""
     assert without_secret_values(words) == shown
 
 
 def test_a_header_is_a_secret_by_its_name() -> None:
-    """Of a bearer's header the token, which a server may repeat alone."""
+    """A bearer's header gives the token, which a server may repeat alone."""
     headers = {"Authorization": "Bearer abcdefgh", "X-API-Key": "12345678", "Accept": "text/plain"}
     assert secret_headers(headers) == {"Authorization": "abcdefgh", "X-API-Key": "12345678"}
 

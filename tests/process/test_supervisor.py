@@ -30,7 +30,7 @@ PROMISED_SECONDS = 5.0
 
 @contextmanager
 def owner(folder: Path, *commands: tuple[str, ...], fork: bool = False, **order: Any) -> Iterator[Any]:  # noqa: ANN401
-    """Run an owner of these commands in a process of its own; yields its Popen and its report.
+    """Run an owner of these commands in a process of its own; yield its Popen and its report.
 
     Of its order there are folders that it owns (``owned``), and what follows each of the commands (``after``).
     """
@@ -151,7 +151,7 @@ def test_commands_follow_stop_and_not_the_exit_of_the_child(tmp_path: Path) -> N
 def test_commands_follow_a_start_that_fails_after_the_program_was_executed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An interrupt just after the start leaves nothing; a program that was never executed has nothing that follows."""
+    """An interrupt just after the start leaves no process; a program that was never executed has no after commands."""
     started, seen = Process._order, tmp_path / "seen"
 
     def interrupted(process: Process) -> None:
@@ -242,7 +242,7 @@ def test_a_grace_under_way_is_cut_short_by_the_death_of_the_owner(tmp_path: Path
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_stray_signals_do_not_disturb_the_supervisor(number: signal.Signals, tmp_path: Path) -> None:
-    """It still ends the tree when it is told to, and then itself."""
+    """It still ends the tree on an order, and then itself."""
     with Process.start(program("sleep", "600", folder=tmp_path)) as process:
         os.kill(process._supervisor.pid, number)
     assert process.exit_status() == -signal.SIGTERM
@@ -273,7 +273,7 @@ def test_semaphores_of_a_tree_are_unlinked(tracker: str, tmp_path: Path) -> None
 
 
 def test_only_shared_memory_of_the_tree_alone_is_unlinked(tmp_path: Path) -> None:
-    """What the tree made and nobody else uses goes; what was there before, or another process holds, stays."""
+    """Memory that only the tree uses is removed; older memory, and that of other processes, stays."""
     unique = f"/dev/shm/gpuserve-test-{os.getpid()}-{time.monotonic_ns()}"
     before, held, left = (Path(f"{unique}-{name}") for name in ("before", "held", "left"))
     before.touch()
@@ -349,7 +349,7 @@ with owned_folder("gpuserve-") as (folder, supervisor):
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM"])
 def test_a_folder_is_owned_before_it_is_made(how: str, tmp_path: Path) -> None:
-    """Whoever is killed between making a folder and starting what is to own it leaves no folder, nor does its block."""
+    """A process killed between a folder's creation and the start of its owner leaves no folder, nor does its block."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(supervisor.__file__).parents[2])}
     argv = [sys.executable, "-c", KILLED_EARLY, how]
     done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=SAFETY_SECONDS, check=False)

@@ -85,7 +85,7 @@ WITHIN = 0.002
 
 
 STATISTICS = {*Stats.fields, "iterations"}
-"""What pytest-benchmark writes of a benchmark, all of it needed by one of its readers."""
+"""Fields that pytest-benchmark writes for a benchmark; each is needed by one of its readers."""
 
 
 def read(text: str) -> dict[str, Any]:
@@ -103,7 +103,7 @@ def summary(latencies: list[float]) -> Summary:
 
 
 def test_statistics_are_those_of_pytest_benchmark() -> None:
-    """Of the same latencies, pytest-benchmark's own code comes to the same numbers; sums are exact."""
+    """For the same latencies pytest-benchmark's own code gives the same numbers; sums are exact."""
     normal = NormalDist(0, 0.3)
     random = Random(1)
     latencies = [round(0.010 * 2.718281828 ** normal.inv_cdf((i + 0.5) / 2000), 9) for i in range(2000)]
@@ -160,7 +160,7 @@ SILENT = session(start(window((), items=None, batches=None)))
     ],
 )
 def test_what_is_not_sound_is_no_benchmark(judgements: tuple[Judgement, ...], sessions: tuple[Session, ...]) -> None:
-    """What cannot be trusted or was not answered is not there; another load of the test is."""
+    """A load with problems or without answers is left out; another load of the test stays."""
     bad, fine = load_of(*judgements, sessions=sessions), load_of(judgement(Verdict.PASS), label="load 2")
     (benchmark,) = read(document(one_test(bad, fine)))["benchmarks"]
     assert benchmark["fullname"] == f"{NODEID} load 2"

@@ -1,4 +1,4 @@
-"""A judgement in words, and what moved with it, said from what was counted and from nothing else."""
+"""Explanations of judgements, and of the parts that moved, from counts alone."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ def test_a_regression_explains_itself() -> None:
 
 
 def test_a_closer_look_comes_before_the_number_is_accepted() -> None:
-    """Where only a stored number shows it, both commands stand together, in the order in which they are typed."""
+    """If only a stored number shows a regression, both commands are shown, in the order of their use."""
     lines = explain(judgement(), {}, "pytest t --baseline-update", closer="look closer: pytest t --against=HEAD~1")
     assert lines[2:] == [
         "first look closer: pytest t --against=HEAD~1",
-        "to accept the new number, if that shows it: pytest t --baseline-update",
+        "to accept the new number, if the closer look confirms it: pytest t --baseline-update",
     ]
 
 
@@ -59,7 +59,7 @@ def test_every_judgement_can_be_explained(verdict: Verdict, kind: ReferenceKind,
 
 
 def test_small_moves_explain_nothing() -> None:
-    """What hardly moved, moved unknowably, or stands beside a pass is not named; nor are made-up numbers."""
+    """Metrics that hardly moved, moved by an unknown amount, or belong to a pass are not named."""
     moved = {"latency.p50": 0.029, "latency.p90": float("nan")}
     assert not any("moved" in line for line in explain(judgement(), moved, ""))
     assert not any("moved" in line for line in explain(judgement(Verdict.PASS), {"latency.p50": 0.5}, ""))
@@ -79,7 +79,7 @@ def test_evidence_is_counted_in_its_own_unit(kind: ReferenceKind) -> None:
 
 @pytest.mark.parametrize(("metric", "worse"), [("throughput", -1), ("latency.p50", 1)])
 def test_a_regression_within_the_tolerance_says_why_it_is_one(metric: str, worse: int) -> None:
-    """A change of 21.6 % at a tolerance of 30 % is no contradiction for a reader, whichever direction is worse."""
+    """The note explains a change of 21.6 % at a tolerance of 30 %, in both directions."""
     interval = min(worse * 0.35, worse * 0.11), max(worse * 0.35, worse * 0.11)
     seen = replace(judgement(metric=metric, reasons=("a reason",)), change=worse * 0.216, interval=interval)
     seen = replace(seen, tolerance=0.3)
@@ -127,7 +127,7 @@ def labelled(found: list[str]) -> dict[str, str]:
 
 
 def test_slower_computation_is_named_with_its_share() -> None:
-    """What moved, how much of the growth that is, what did not move, what is not known, and where to look."""
+    """The lines name moved parts, their shares of the growth, unmoved and unknown parts, and places to look."""
     after = replace(BEFORE, mean_seconds=0.0107, compute_seconds=0.00452, queue_seconds=0.00338)
     assert attribution(BEFORE, after) == [
         (
@@ -164,14 +164,14 @@ MOVED: dict[str, tuple[dict[str, object], str]] = {
 
 @pytest.mark.parametrize("look_at", MOVED)
 def test_what_moved_says_where_to_look(look_at: str) -> None:
-    """What moved alone is suspected, and what stood still is not."""
+    """A part that moved alone is suspected, an unmoved one is not."""
     after, moved = MOVED[look_at]
     found = lines(mean_seconds=0.012, **after)
     assert (found["moved with it"], found["look at"]) == (moved, look_at)
 
 
 def test_computation_in_step_with_batches_blames_neither() -> None:
-    """Where batches grew and took longer, either may be the other's reason; beyond proportion it is the work."""
+    """If batches grew and took longer, either may cause the other; beyond proportion it is the work."""
     grown = {"mean_seconds": 0.014, "items_per_batch": 15.94}
     assert "either may follow from the other" in lines(compute_seconds=0.0065, **grown)["look at"]
     assert lines(compute_seconds=0.0121, **grown)["look at"].endswith("; the model, its kernels, the clocks")
@@ -180,7 +180,7 @@ def test_computation_in_step_with_batches_blames_neither() -> None:
 
 
 def test_small_moves_are_none() -> None:
-    """Neither a part that doubled and is nothing of the whole, nor a large one that hardly changed, has moved."""
+    """A part that doubled but is negligible has not moved, and neither has a large one that hardly changed."""
     found = lines(mean_seconds=0.012, queue_seconds=0.0051, client_lag_seconds=60e-6, compute_seconds=0.0042)
     assert found["moved with it"] == "queue 3.10 ms -> 5.10 ms (+64.5 %; the server's time less compute)"
     assert "client lag p99 12.0 us -> 60.0 us" in found["did not move"]
@@ -200,15 +200,15 @@ def test_a_tail_alone_is_not_explained_by_means() -> None:
 
 
 def test_what_only_one_side_counts_is_not_compared() -> None:
-    """A baseline without stages explains nothing: what is known now is shown, and nothing moved."""
+    """With a baseline without stages, present values are shown, and none has moved."""
     old = Profile(mean_seconds=0.008, p99_seconds=0.009, client_cores=0.04, items_per_batch=7.97)
     found = labelled(attribution(old, BEFORE))
     assert found["moved with it"] == "nothing that was counted"
-    assert found["counted on one side only"].startswith("client lag p99 now 12.0 us, network and client now 2.00 ms")
-    assert "compute per batch now 4.10 ms" in found["counted on one side only"]
+    assert found["counted for one server only"].startswith("client lag p99 now 12.0 us, network and client now 2.00 ms")
+    assert "compute per batch now 4.10 ms" in found["counted for one server only"]
     assert found["did not move"] == "client 4 % of a core, batch formation 7.97 items"
     assert "look at" not in found
-    assert "compute per batch before 4.10 ms" in labelled(attribution(BEFORE, old))["counted on one side only"]
+    assert "compute per batch before 4.10 ms" in labelled(attribution(BEFORE, old))["counted for one server only"]
 
 
 @pytest.mark.parametrize(
@@ -246,6 +246,6 @@ def test_what_only_one_side_counts_is_not_compared() -> None:
 def test_a_streams_latency_is_that_of_its_first_token_and_of_the_rest(
     after: dict[str, float], moved: str, look_at: str
 ) -> None:
-    """Without any counter of the server; how long answers are is told apart from how fast they come."""
+    """Without the server's counters, the length of answers is distinguished from their speed."""
     found = labelled(attribution(STREAM, replace(STREAM, **after)))  # type: ignore[arg-type]  # any fields
     assert (found["moved with it"], found["look at"]) == (moved, look_at)

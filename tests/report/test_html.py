@@ -1,4 +1,4 @@
-"""The HTML report: it loads nothing, runs nothing of the run's, shows what is known, and stays small."""
+"""The HTML report: it loads and runs nothing, shows the known facts, and stays small."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def page_of(*tests: TestResult) -> Page:
 
 
 def with_each_text(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401 -- whatever a result has
-    """A copy of a result in which every text is another; names of ours stay as they are."""
+    """A copy of a result with every text replaced; our own names stay."""
     if isinstance(value, (Enum, Metric)):
         return value
     if isinstance(value, str):
@@ -96,7 +96,7 @@ def test_a_page_of_many_tests_is_small() -> None:
     assert text.count("<svg") == 25
     many = document(session_result(400))
     assert MOST_BYTES / 2 < len(many.encode()) < MOST_BYTES
-    assert "There is no room here for more tests: --gpuserve-json has them." in many
+    assert "More tests do not fit here: --gpuserve-json has them." in many
     assert many.index(">REGRESSED<") < many.index(">PASS<")
 
 
@@ -120,7 +120,7 @@ def skeleton(text: str) -> list[tuple[str, tuple[str, ...]]]:
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_hostile_text_is_a_text(text: str) -> None:
-    """Whatever a test id, label, log, fact or reason holds, the page has the same elements, and no sign that hides."""
+    """For any test id, label, log, fact or reason the page has the same elements, and no hidden characters."""
     assert skeleton(text) == skeleton("harmless")
     source = document(small_result(text))
     source.encode()
@@ -142,7 +142,7 @@ def test_no_text_escapes_the_mask() -> None:
 
 
 def test_it_says_what_all_came_to_and_what_to_do_next() -> None:
-    """The totals and the exact command stand at the top, as on the terminal; nothing at all is no error."""
+    """The totals and the exact command are at the top, as on the terminal; an empty run is fine."""
     result = SessionResult({"name": "cpu"}, {}, (result_of("a.py::slow", judgement()),))
     text = Page(document(result)).text
     assert totals_line(result) in text
@@ -163,7 +163,7 @@ def test_a_test_that_failed_says_why() -> None:
 
 
 def test_what_is_not_known_says_so() -> None:
-    """A judgement without evidence and an unknown fact have no number; None is told from no."""
+    """A judgement without evidence and an unknown fact have no number; None differs from "no"."""
     result = SessionResult(
         {"mig": None, "ecc": False, "more": {"a": None, "b": 1}}, {}, (result_of("t", judgement(Verdict.MISSING)),)
     )
@@ -188,7 +188,7 @@ def words(svg: ET.Element) -> set[str]:
 
 
 def test_rounds_and_latencies_of_both_sides_are_drawn() -> None:
-    """Of the metric that did not pass, with its unit; a base and what is measured now, or a reference, are named."""
+    """The plots show the metric that did not pass, with its unit, and name the base or the reference."""
     slow = judgement(metric="latency.p50")
     alone = RunResult("", (session(),), (judgement(Verdict.PASS), slow), {}, {})
     axes = {"latency.p50 (ms)", "start of the server", "latency (ms)", "requests that took longer", "1 %", "0.01 %"}

@@ -22,7 +22,7 @@ RUN_FIELDS = (
 
 
 def refuse(constant: str) -> None:
-    """Python's JSON would read NaN; nobody else's does."""
+    """Refuse NaN, which only Python's JSON would read."""
     raise AssertionError(f"{constant} is not JSON")
 
 
@@ -33,7 +33,7 @@ def read(*tests: TestResult) -> Any:  # noqa: ANN401 -- plain JSON
 
 
 def test_the_document_is_schema_2() -> None:
-    """The top level and a test's fields are those that were promised; of code that is not known nothing is told."""
+    """The top level and a test's fields are the promised ones; unknown code has null facts."""
     plain = read(result_of("suites/x/test_y.py::test_z", judgement()))
     assert (plain["schema"], plain["gpu"], plain["host"]) == (2, {"name": "cpu", "product": None}, {"id": "host-a"})
     (test,) = plain["tests"]
@@ -66,7 +66,7 @@ def test_a_run_has_every_promised_field() -> None:
 
 
 def test_a_run_of_streams_has_their_metrics() -> None:
-    """What is not known is null: quantiles of gaps of which too many lie within one read, tokens without ``usage``."""
+    """Unknown values are null: quantiles with too many gaps within one read, tokens without ``usage``."""
     whole = streamed(window(), good=8)
     assert whole.streams is not None
     gaps = Histogram({0: 5, bucket_of(2_000_000): 95})
@@ -98,7 +98,7 @@ def test_without_energy_there_is_none_of_an_inference() -> None:
     ],
 )
 def test_a_run_of_nothing_has_no_numbers(sessions: tuple[Session, ...]) -> None:
-    """What died before its first answer has null for every value, and says its problems."""
+    """A server that died before its first answer has null for every value, and its problems."""
     plain = read(result_of("t", sessions=sessions))["tests"][0]["run"]
     assert (plain["requests"], plain["throughput"], plain["batching_ratio"]) == (0, None, None)
     assert set(plain["latency"].values()) == {None}

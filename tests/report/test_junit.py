@@ -32,7 +32,7 @@ def of(*judgements: Judgement, label: str = "") -> dict[str, str]:
 
 
 def test_a_metric_has_all_that_is_known_of_it() -> None:
-    """Numbers as they are in the JSON result, in its units; what is not known is no zero and no word."""
+    """Numbers are those of the JSON result, in its units; unknown ones are absent."""
     assert of(judgement(reasons=("slower", "much"))) == {
         "gpuserve.throughput.verdict": "REGRESSED",
         "gpuserve.throughput.value": "1432.0",
@@ -80,7 +80,7 @@ def test_loads_are_told_apart() -> None:
 
 @given(text=st.text(alphabet=st.characters(), max_size=20), metric=st.sampled_from(sorted(METRICS)))
 def test_any_text_can_be_written(text: str, metric: str) -> None:
-    """Names and values go through XML and through a worker's pipe, neither of which takes any character."""
+    """Names and values pass through XML and a worker's pipe, which do not accept all characters."""
     named = properties([run(judgement(Verdict.INVALID, metric, reasons=(text or "a",)), label=text)])
     for name, value in named:
         assert all(sign.isprintable() for sign in name)

@@ -1,4 +1,4 @@
-"""The comment on a pull request: what of a run stands in it, as text that does nothing, and never too long."""
+"""The comment on a pull request: its content, as inert text of limited length."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_reasons_are_said_once_and_what_to_do_next_in_whole() -> None:
 
 @pytest.mark.parametrize("outcome", ["passed", "failed"])
 def test_why_a_baseline_was_loosened_is_told_where_it_passes(outcome: str) -> None:
-    """Whoever reviews a pull request sees what was accepted before it, once and folded: not why this one fails."""
+    """A reviewer sees the earlier acceptance once, folded, and not as a reason of a failure."""
     reason = "throughput was loosened at 888888888888: a larger model"
     loosened = judgement(Verdict.PASS, reasons=(reason,))
     slow = judgement(metric="latency.p99", reasons=("slow",))
@@ -123,7 +123,7 @@ def test_why_a_baseline_was_loosened_is_told_where_it_passes(outcome: str) -> No
 
 
 def test_a_test_without_a_verdict_is_there_with_its_problem_and_log() -> None:
-    """A server that did not start has no row, and is not left out; of one that passed nothing is told."""
+    """A server that did not start has no row, but its problem and log; a passed test adds nothing."""
     failed = TestResult("t.py::test_z", "error", [], "ServerFailed: no", (LogTail("001-mosec", "a\nTraceback"),))
     passed = TestResult("t.py::test_y", "passed", [], "", (LogTail("002-mosec", "fine"),))
     text = comment(result_of_tests(failed, passed))
@@ -131,7 +131,7 @@ def test_a_test_without_a_verdict_is_there_with_its_problem_and_log() -> None:
     assert "<pre>a&#10;Traceback</pre>" in text
     assert "fine" not in text
     unknown = comment(result_of_tests(TestResult("t.py::test_z", "error")))
-    assert "Nothing is known of why." in unknown
+    assert "The reason is unknown." in unknown
 
 
 def test_the_marker_is_that_of_the_job_and_not_of_the_run() -> None:
@@ -156,13 +156,13 @@ def test_the_marker_is_that_of_the_job_and_not_of_the_run() -> None:
     ],
 )
 def test_a_reference_is_told_by_its_kind(one: Judgement, told: str) -> None:
-    """A latency may be at most so long; a reference that is not known is no number of any kind."""
+    """A latency's limit is "at most"; an unknown reference has no number."""
     assert rows_in(comment(result_of_tests(result_of("t::test_z", one))))[0][3] == told
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_text_is_shown_and_nothing_else(text: str) -> None:
-    """Whatever a test, a log or a setting is called: our tags, our words, and the text itself in code."""
+    """For any name of a test, log or setting, the comment has our tags, our words, and the text in code."""
     for write in (comment, step_summary):
         tree = only_text(gfm(write(hostile_result(text))))
         wanted = Tree(block(text)).verbatim[0]
@@ -177,13 +177,13 @@ def test_a_hostile_text_is_shown_and_nothing_else(text: str) -> None:
 @UNHURRIED
 @given(text=TEXTS)
 def test_no_text_gets_out_of_its_place(text: str) -> None:
-    """The same of texts that nobody has thought of."""
+    """The same holds for random texts."""
     only_text(gfm(comment(hostile_result(text))))
 
 
 @pytest.mark.parametrize("count", [1, 20, 60, 150, 400, 1000])
 def test_it_never_is_longer_than_github_takes(count: int) -> None:
-    """By whatever measure GitHub counts; and it stays a whole document."""
+    """It fits by characters and by bytes, and stays a whole document."""
     result = many(count)
     for text, most in ((comment(result), GITHUB_COMMENT), (step_summary(result), GITHUB_STEP_SUMMARY)):
         assert len(text.encode()) < most
@@ -216,7 +216,7 @@ def test_what_is_cut_off_is_said_and_never_the_worst() -> None:
 
 
 def test_a_piece_that_fits_is_whole() -> None:
-    """One byte decides."""
+    """A single byte decides."""
     part = CommentPart("<a>", ["1" * 50, "2" * 50], "</a>", "things")
     whole = "\n".join(("<a>", "1" * 50, "2" * 50, "</a>"))
     assert fitted([part], len(whole) + 1) == whole

@@ -52,7 +52,7 @@ def words(line: str) -> list[str]:
     return shlex.split(line[line.index(": pytest ") + 2 :])
 
 
-# -- what is said of one test
+# -- about one test
 
 
 UNSTEADY = Reason(ReasonKind.NO_STEADY_STATE, "the throughput still changed; run `rm -rf /` --now")
@@ -157,7 +157,7 @@ def test_a_single_test_has_its_next_step(run: SessionResult, said: str) -> None:
 
 @pytest.mark.parametrize("kind", MENDED_BY)
 def test_what_can_be_fixed_has_its_advice(kind: ReasonKind) -> None:
-    """By its kind, whatever its text, and though a reason stands before it that nobody can do anything about."""
+    """Advice follows the reason's kind, not its text, even after a reason without a remedy."""
     reasons = (Reason(ReasonKind.REMARK, "throttled"), Reason(kind, "client late"))
     assert next_step(one(because(*reasons))).startswith(f"next: {MENDED_BY[kind]}, then run it again: ")
 
@@ -209,7 +209,7 @@ RECORDING = [
 
 @pytest.mark.parametrize(("judged", "outcome", "update"), RECORDING)
 def test_no_other_test_is_recorded_by_the_way(judged: Judgement, outcome: str, update: str) -> None:
-    """Whatever is to be recorded of however many tests, each that is recorded is named."""
+    """For any number of recorded tests, the command names each."""
     tests = [named(f"test_{n}", judged, outcome=outcome) for n in range(5)]
     line = next_step(run_of(*tests, update=update))
     assert any(word.startswith(UPDATE) for word in words(line))
@@ -236,10 +236,10 @@ def test_what_only_measures_again_takes_those_that_failed_last() -> None:
 
 
 def test_a_name_that_cannot_be_typed_is_not_named() -> None:
-    """Where no other names it either, the line says so; what only measures again takes those that failed last."""
+    """If all names cannot be typed, the line says so; a repeat then selects the last failed tests."""
     untypable = named("test_a[\x1b]", SETTLED)
     assert next_step(run_of(untypable)) == (
-        "next: accept the new numbers, if they are worth it: there is no command for it, as the ids of these tests"
+        "next: accept the new numbers, if they are worth it: select the tests by hand, because their ids"
         " cannot be typed"
     )
     mixed = run_of(untypable, named("test_b", SETTLED))
@@ -251,7 +251,7 @@ def test_a_name_that_cannot_be_typed_is_not_named() -> None:
 
 @given(name=st.text(min_size=1), device=st.text(min_size=1), reason=st.text(min_size=1))
 def test_nothing_of_the_run_becomes_a_command(name: str, device: str, reason: str) -> None:
-    """Whatever a test is called, it stays one word of the command, in one line."""
+    """Any test id stays one word of the command, in one line."""
     test = named(name, judgement(Verdict.INVALID, reasons=(reason,)))
     line = next_step(replace(run_of(test), gpu={"name": device}))
     assert line.isprintable()
@@ -267,7 +267,7 @@ def test_nothing_of_the_run_becomes_a_command(name: str, device: str, reason: st
 
 @pytest.mark.parametrize(("clean", "before"), [(True, "HEAD~1"), (False, "HEAD")])
 def test_a_closer_look_is_the_same_in_both(before: str, *, clean: bool) -> None:
-    """In git a regression that only a stored number shows is looked at first, by one command, whoever says it."""
+    """In git, a regression that only a stored number shows is looked at first, by the same command in both places."""
     judged = judgement(reasons=(Reason(ReasonKind.COMMIT_UNKNOWN, "git has no such commit"),))
     run = replace(run_of(result_of("t.py::test_z[50]", judged)), commit="0123456789ab", clean=clean)
     found = closer_command(judged, "t.py::test_z[50]", "T4", before=code_before("0123456789ab", clean=clean))
@@ -278,7 +278,7 @@ def test_a_closer_look_is_the_same_in_both(before: str, *, clean: bool) -> None:
 
 
 def test_an_id_that_cannot_be_typed_makes_no_command() -> None:
-    """It would break the explanation's line, or be another test's; outside of git there is no closer look."""
+    """Such an id would break the line, or select another test; outside git a closer look is impossible."""
     assert command_for(judgement(), "t.py::test_z[\x1b]", "cpu", stored=True) == ""
     assert closer_command(judgement(), "t[\x1b]", "cpu", before="HEAD~1") == ""
     assert code_before(None, clean=True) == code_before(None, clean=False) == ""
@@ -286,7 +286,7 @@ def test_an_id_that_cannot_be_typed_makes_no_command() -> None:
 
 
 def test_no_command_where_none_helps() -> None:
-    """An invalid measurement must not be recorded, a pass needs nothing, and no time helps after the last look."""
+    """An invalid measurement must not be recorded, a pass needs no command, and the last look cannot be extended."""
     for verdict in (Verdict.PASS, Verdict.IMPROVED, Verdict.INVALID):
         assert command_for(judgement(verdict, reasons=(spent(300),)), "t", "cpu", stored=True) == ""
     assert command_for(LAST_LOOK, "t", "cpu", stored=True) == ""

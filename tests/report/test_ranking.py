@@ -1,4 +1,4 @@
-"""The order of rows: the worst first, and the same whoever asks."""
+"""The order of rows: the worst first, the same for all reports."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_by_the_change_as_a_multiple_of_the_tolerance() -> None:
 
 
 def test_names() -> None:
-    """Short, told apart by the file where needed, printable, and only so many of them."""
+    """Names are short, distinguished by the file if necessary, printable, and limited in number."""
     assert names_of(["a.py::test_z", "b.py::test_z", "b.py::test_q[\x1b]"]) == {
         "a.py::test_z": "a.py::test_z",
         "b.py::test_z": "b.py::test_z",

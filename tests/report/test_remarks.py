@@ -1,4 +1,4 @@
-"""The lines under the table: each says of which tests it speaks, and nothing is said twice."""
+"""The lines below the table: each names its tests, and none is repeated."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_reason_of_many_tests_is_said_once() -> None:
 
 @pytest.mark.parametrize("outcome", ["failed", "skipped", "error", "interrupted"])
 def test_a_quiet_run_says_why_tests_do_not_pass(outcome: str) -> None:
-    """Every reason that is of no pass, whichever verdict it is and however the test ended, and nothing else."""
+    """Every reason of a failed comparison is shown, for each verdict and outcome, and no other."""
     passed = named("test_b", judgement(Verdict.MISSING, reasons=("recorded",)), outcome="passed")
     fine = judgement(Verdict.PASS, "latency.p50", reasons=("fine",))
     for verdict in Verdict:
@@ -90,7 +90,7 @@ def test_an_error_before_any_verdict_has_a_line() -> None:
 
 
 def test_the_load_engine_tells_how_it_did() -> None:
-    """The worst send lag of all loads, its share of a core and what it sent again; nothing where nothing was loaded."""
+    """The line has the worst send lag, the share of a core and the repeated sends; it is absent without a load."""
     lag = Client(lag=Histogram({bucket_of(50_000): 100}))
     late = Client(lag=Histogram({bucket_of(3_000_000): 100}))
     again = Client(lag=late.lag, resent=7)
@@ -107,7 +107,7 @@ def test_the_load_engine_tells_how_it_did() -> None:
 
 
 def test_what_a_language_model_had_in_its_cache_is_told() -> None:
-    """Of each load, and how often sequences were preempted where any was; nothing of servers that do not count it."""
+    """Each load has its cache share and preemptions; servers that do not count them have no line."""
     tallies: tuple[dict[str, int], ...] = (
         {"prompt_tokens": 100, "cached_tokens": 62, "preemptions": 0},
         {"preemptions": 4},
@@ -125,7 +125,7 @@ def test_what_a_language_model_had_in_its_cache_is_told() -> None:
 
 
 def test_windows_that_were_measured_again_are_told() -> None:
-    """How many of how many and why, a line for each load; of several loads one line, unless the run is verbose."""
+    """Counts and reasons have a line for each load, or one line in total unless the run is verbose."""
     once = replace(start(), rejected=("GPU-1: thermal slowdown in 2 of 5 samples",), discarded=1)
     twice = replace(start(), rejected=("GPU-1: hot", "GPU-1: hot", "GPU-1: \x1b[31mslow", "GPU-1: hotter"))
     results = [
@@ -142,7 +142,7 @@ def test_windows_that_were_measured_again_are_told() -> None:
 
 
 def test_a_green_run_is_short() -> None:
-    """Of what passed the first reasons are told, and how many more there are."""
+    """For passed tests only the first reasons are shown, with the number of the others."""
     tests = [named(f"test_{n}", judgement(Verdict.PASS, reasons=(f"reason {n}",)), outcome="passed") for n in range(9)]
     assert len(reason_lines(run_of(*tests).rows)) == 9
     assert reason_lines(run_of(*tests).rows, verbose=False)[2:] == [
@@ -166,7 +166,7 @@ def test_only_what_has_a_baseline_could_be_recorded() -> None:
 
 
 def test_totals_count_last_words_and_tests_without_any() -> None:
-    """What could be recorded is of tests that passed, the largest change first."""
+    """Proposed recordings come from passed tests, the largest change first."""
     better = replace(judgement(Verdict.IMPROVED), change=0.12)
     much_better = replace(judgement(Verdict.IMPROVED, "latency.p50"), change=-0.5)
     paired = judgement(Verdict.PASS, kind="against", reasons=("that counts",))

@@ -1,4 +1,4 @@
-"""The table at the end of a run: readable at any width, whatever tests are called."""
+"""The table at the end of a run: readable at any width, for any names of tests."""
 
 from __future__ import annotations
 

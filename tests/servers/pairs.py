@@ -88,10 +88,10 @@ class Deployments:
         return [int(line) for line in (self.folder / arm).read_text().splitlines()]
 
 
-def terms(schedule: Schedule | None = None, *, by_turns: bool = False, foreign_cores: float = 1000.0) -> Terms:
+def terms(schedule: Schedule | None = None, *, one_at_a_time: bool = False, foreign_cores: float = 1000.0) -> Terms:
     """How two are compared here: in so short a time as tells anything at all."""
     shape = LoadShape(schedule or Closed(USERS), warmup_seconds=0.3, requests_wanted=(1,), foreign_cores=foreign_cores)
-    return Terms(shape, tolerance=0.05, by_turns=by_turns, seed="a seed")
+    return Terms(shape, tolerance=0.05, one_at_a_time=one_at_a_time, seed="a seed")
 
 
 @contextmanager

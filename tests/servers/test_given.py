@@ -29,8 +29,8 @@ SECRET = "hf_abcdefghijkl"
         ("mosec", {"args": ["--level", 2]}, "found: 2"),
         ("mosec", {"args": 2}, "a int"),
         ("mosec", {"env": {"OMP_NUM_THREADS": 1}}, "'OMP_NUM_THREADS' is not text"),
-        ("mosec", {"env": {"A=B": "1"}}, "no variable is called 'A=B'"),
-        ("mosec", {"env": {1: "1"}}, "no variable is called 1"),
+        ("mosec", {"env": {"A=B": "1"}}, "'A=B' is not a valid name"),
+        ("mosec", {"env": {1: "1"}}, "1 is not a valid name"),
         ("mosec", {"env": ["A=B"]}, "takes a dict"),
         ("mosec", {"start_timeout": 0}, "above 0, not 0"),
         ("mosec", {"start_timeout": "60"}, "above 0, not '60'"),
@@ -39,7 +39,7 @@ SECRET = "hf_abcdefghijkl"
         ("mosec", {"sizes": [1, 2]}, '"--sizes"'),
         ("mosec", {"port": 8000}, "sets port itself"),
         ("mosec", {"args": ["--port", "8000"]}, "sets port itself"),
-        ("mosec", {"python": "no-such-python"}, "python=no-such-python: this is not a Python"),
+        ("mosec", {"python": "no-such-python"}, "python=no-such-python is not a Python"),
         ("mosec", {"python": "venv/bin/python"}, str(Path(__file__).parent / "venv/bin/python")),
         ("command", {"argv": "./server --port={port}"}, "['./server', '--port={port}']"),
         ("command", {"argv": f"./server --port={{port}} --token={SECRET}"}, "--token=..."),
@@ -49,12 +49,12 @@ SECRET = "hf_abcdefghijkl"
         ("command", {"counters": {"items": "a", "batches": "b"}}, "takes MetricNames"),
         ("command", {"counters": "vlm"}, "'vllm'"),
         ("command", {"ready": "health"}, 'ready="/health"'),
-        ("command", {"cwd": "nowhere"}, "there is no folder"),
+        ("command", {"cwd": "nowhere"}, "nowhere does not exist"),
         ("command", {"env": {"PORT": 8000}}, "'PORT' is not text"),
         ("remote", {"url": "127.0.0.1:8000"}, "help: http://HOST:PORT"),
         ("remote", {"url": None}, "takes a URL as text, not a NoneType"),
         *(("remote", {"url": url}, url) for url in ("http://h/path", "grpc://h:1/a/b", "nonsense")),
-        ("remote", {"ca_file": "ca.pem"}, "without TLS"),
+        ("remote", {"ca_file": "ca.pem"}, "only with TLS"),
         ("remote", {"grpc_port": "8001"}, "not '8001'"),
         ("remote", {"metrics_port": 1 << 16}, "not 65536"),
         ("remote", {"counters": ["items"]}, "takes MetricNames"),
@@ -154,7 +154,7 @@ def test_names_of_metrics_are_checked() -> None:
     for wrong in wrong_ones:
         with pytest.raises(UsageProblem):
             replace(good, **wrong)
-    with pytest.raises(UsageProblem, match="no stage 'computing'") as caught:
+    with pytest.raises(UsageProblem, match="the stage 'computing' does not exist") as caught:
         replace(good, stages={"computing": "d"})
     assert "server, queue, formation, compute" in str(caught.value)
     replace(good, stages={"compute.Tokenizer_1": "d", "request.infer": "e"})

@@ -182,6 +182,6 @@ def test_a_slow_page_is_waited_for_by_the_start_timeout() -> None:
         problem = refusal(web, 1.0)
         assert (problem.found, problem.remedies[0]) == (
             "no answer in 250 ms, a quarter of the start timeout",
-            "if it only needs longer, allow more: start_timeout=2",
+            "if the server only needs longer, allow more: start_timeout=2",
         )
         assert MetricNames(requests="items").fetch(web.site(2.0)).requests == 7

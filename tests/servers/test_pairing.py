@@ -61,7 +61,7 @@ def trouble(measured: Round) -> list[str]:
 # -- a round
 
 
-def test_a_round_of_two_servers_by_turns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_of_two_servers_one_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Six blocks in ABBA or BAAB of two starts, at two looks; while one is loaded the other one rests, and lives."""
     there = Deployments(folder)
     turns: list[tuple[Arm, Window]] = []
@@ -147,7 +147,7 @@ def test_a_schedule_that_ends_by_itself_is_a_window(folder: Path, schedule: Sche
 # -- one at a time
 
 
-def test_two_servers_that_do_not_fit_start_by_turns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_servers_that_do_not_fit_start_one_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the second does not find memory beside the first: a block of four fresh starts, of which none overlap."""
     monkeypatch.setattr("pytest_gpuserve.experiment.pairing.TURNS_ALONE", 1)
     there = Deployments(folder)
@@ -155,12 +155,12 @@ def test_two_servers_that_do_not_fit_start_by_turns(folder: Path, monkeypatch: p
     base, candidate = there.target("base", memory), there.target("candidate", "ms=40", memory)
     with pairing(base, candidate, terms()) as pair:
         pair.measure(3)
-        assert pair.by_turns
+        assert pair.one_at_a_time
         assert pair.blocks_of_open_round == 0
     (measured,) = pair.rounds
     assert there.most_running == 1
     assert not trouble(measured)
-    assert measured.by_turns
+    assert measured.one_at_a_time
     # The first one was started before the second one failed.
     arms = [arm for arm, _ in there.started]
     if measured.problems:

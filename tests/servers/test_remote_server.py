@@ -97,7 +97,7 @@ def test_a_path_to_no_certificates_is_told(tmp_path: Path) -> None:
 
 def test_it_is_the_same_on_both_sides(tmp_path: Path) -> None:
     """A revision has no other one, and the way to compare two is named."""
-    with pytest.raises(NotInRevision, match="same on both sides") as caught:
+    with pytest.raises(NotInRevision, match="same in both builds") as caught:
         FACTORY.remote("http://127.0.0.1:1").kind.relocated(Relocation(tmp_path))
     assert "duel(" in caught.value.remedies[0]
 

@@ -16,7 +16,7 @@ from pytest_gpuserve.process.ready import HttpRequest, Patience, http_probe
 from pytest_gpuserve.servers.base import Ask
 from pytest_gpuserve.servers.instance import QUEUE_CHARACTERS, _Accept, verdict_on_status
 from pytest_gpuserve.servers.metric_names import MetricNames
-from pytest_gpuserve.servers.triton_api import ask_triton, read_configs
+from pytest_gpuserve.servers.triton_api import query_triton, read_configs
 from tests.fakes.threads import in_a_thread
 from tests.servers.pages import Pages
 
@@ -102,7 +102,7 @@ def test_an_answer_is_told_without_the_secrets_of_this_process(page: Pages, monk
         for page.status in (500, 200):
             page.body = body
             with unsaid():
-                ask_triton(page.site(), "/v2")
+                query_triton(page.site(), "/v2")
         page.body = b'["%s"]' % body
         with unsaid():
             read_configs(page.site())

@@ -209,7 +209,7 @@ def test_each_gets_its_own_answer(doubling: Instance) -> None:
 def test_bad_requests_are_answered_and_it_goes_on(doubling: Instance) -> None:
     """Garbage, an unknown output and unknown inputs are error answers, counted as no good ones."""
     before, one = settled(doubling), np.ones((1, 1), "f4")
-    assert "no request of KServe v2" in refusal(doubling, b"\0garbage")
+    assert "not a request of KServe v2" in refusal(doubling, b"\0garbage")
     assert "the inputs announce 12 bytes, 11 follow" in refusal(doubling, ROW[:-1])
     assert "the model has no output 'tripled'" in refusal(doubling, body(("tripled",), x=one))
     assert refusal(doubling, body(y=one, z=one)).startswith("forward() has no 'y'")

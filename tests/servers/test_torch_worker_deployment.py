@@ -46,15 +46,15 @@ def site(tmp_path: Path) -> Site:
         ({"compile": True, "workers": 2}, "torch.compile is not safe in several threads"),
         ({"compile_backend": "eager"}, "compile_backend without compile"),
         ({"compile_mode": "default"}, "compile_mode without compile"),
-        ({"workers": 0}, "torch_worker(workers=...) is a whole number of 1 at least, not 0"),
-        ({"workers": True}, "torch_worker(workers=...) is a whole number"),
+        ({"workers": 0}, "torch_worker(workers=...) must be a whole number of at least 1, not 0"),
+        ({"workers": True}, "torch_worker(workers=...) must be a whole number"),
         ({"max_batch_size": 0}, "torch_worker(max_batch_size=...)"),
         ({"max_wait_ms": -1.0}, "torch_worker(max_wait_ms=...)"),
         ({"max_wait_ms": float("nan")}, "torch_worker(max_wait_ms=...)"),
         ({"seed": -1}, "torch_worker(seed=...)"),
         ({"device": "gpu"}, "torch_worker(device=...) is 'cpu', 'cuda' or 'cuda:N', not 'gpu'"),
         ({"callable": "build()"}, "'build()' is not the name of a callable"),
-        ({"weights": Path("nowhere.pth")}, "there are no weights nowhere.pth"),
+        ({"weights": Path("nowhere.pth")}, "the weights nowhere.pth do not exist"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_starts(app: App, arguments: dict[str, Any], words: str) -> None:
@@ -144,7 +144,7 @@ def test_facts_that_make_no_sense_are_refused(app: App, site: Site) -> None:
     for text in (None, "", "[]", '{"settings": {}}', '{"settings": {"a": 1}, "cold_start": {}}', "\udcff"):
         if text is not None:
             (site.folder / FACTS_FILE).write_text(text, errors="surrogateescape")
-        with pytest.raises(ServerFailed, match="does not say how it was set up"):
+        with pytest.raises(ServerFailed, match="did not report its setup"):
             TorchWorker(app, "build").read_cold_start(site)
 
 

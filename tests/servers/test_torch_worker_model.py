@@ -129,7 +129,7 @@ def test_what_makes_no_module_is_named() -> None:
         with pytest.raises(ServerFailed, match=f"has no callable {name}") as problem:
             torch_model.load_callable(MODELS, name)
         assert "doubling" in problem.value.found
-    with pytest.raises(ServerFailed, match="returned no module"):
+    with pytest.raises(ServerFailed, match="did not return a module"):
         torch_model.built_model(torch_model.load_callable(MODELS, "no_module"), {}, 0)
 
 

@@ -80,8 +80,8 @@ SHARED = [{"name": "y", "parameters": {"shared_memory_region": "r"}}]
 @pytest.mark.parametrize(
     ("header", "data", "words"),
     [
-        ({}, b"", "a request has a list of inputs, one at least"),
-        ({"inputs": []}, b"", "a request has a list of inputs, one at least"),
+        ({}, b"", "a request needs a list of at least one input"),
+        ({"inputs": []}, b"", "a request needs a list of at least one input"),
         (ONE, b"123", "the inputs announce 4 bytes, 3 follow the JSON"),
         (ONE, b"12345", "the inputs announce 4 bytes, 5 follow the JSON"),
         ({"inputs": [7]}, b"", "an input is not an object: 7"),
@@ -95,10 +95,10 @@ SHARED = [{"name": "y", "parameters": {"shared_memory_region": "r"}}]
         ({"inputs": [described(shape=[2, True])]}, b"1234", "input 'x' has the shape [2, True]"),
         ({"inputs": [described(shape=[-1, -4])]}, b"1234", "input 'x' has the shape [-1, -4]"),
         ({"inputs": [described(0, shape=[1 << 70, 0])]}, b"", "input 'x' has the shape [1180591620717411303424, 0]"),
-        ({"inputs": [described(0, shape=[0])]}, b"", "a batch of nothing"),
+        ({"inputs": [described(0, shape=[0])]}, b"", "the batch is empty"),
         ({"inputs": [described(), described()]}, b"12341234", "two inputs have the same name"),
         ({"inputs": [described(), described(name="y", shape=[2, 2])]}, b"12341234", "for all inputs: 'x' [1, 4], 'y'"),
-        ({**ONE, "outputs": ["y"]}, b"1234", "a requested output has no name of its own"),
+        ({**ONE, "outputs": ["y"]}, b"1234", "the name of a requested output is missing or repeated"),
         ({**ONE, "outputs": {}}, b"1234", "outputs are not a list"),
         ({**ONE, "outputs": SHARED}, b"1234", "output 'y': a torch worker has no shared memory"),
         ({**ONE, "id": 7}, b"1234", "the request's id is not text: 7"),
@@ -114,7 +114,7 @@ def test_what_is_wrong_is_said(header: dict[str, object], data: bytes, words: st
 @pytest.mark.parametrize("body", [b"", b"GET / HTTP/1.1", b"[1]", b"{", b'{"a":' * 100_000, b"{" + b"\xff" * 10_000])
 def test_what_is_no_json_is_refused(body: bytes) -> None:
     """Garbage, depth and length do not end the reader."""
-    with pytest.raises(BadRequest, match="no request of KServe v2"):
+    with pytest.raises(BadRequest, match="not a request of KServe v2"):
         read_request(body)
 
 

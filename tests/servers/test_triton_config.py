@@ -10,8 +10,8 @@ import pytest
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.servers.triton_config import (
     Repository,
-    asked_settings,
     parse_config,
+    requested_settings,
     used_settings,
 )
 from tests.servers.triton_server import write_model
@@ -36,7 +36,7 @@ def used(text: str) -> dict[str, str]:
 
 def asked(text: str) -> dict[str, str]:
     """What this configuration asks for."""
-    return asked_settings(parse_config(text, ORIGIN))
+    return requested_settings(parse_config(text, ORIGIN))
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_a_configuration_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         repository.config("m")
     (tmp_path / "m" / "config.pbtxt").write_text("ensemble_scheduling { step { } }")
     assert repository.models(["m"]) == ["m"]
-    assert asked_settings(parse_config("instance_group { count: 1 kind: 17 }", "it"))["instances"]
+    assert requested_settings(parse_config("instance_group { count: 1 kind: 17 }", "it"))["instances"]
 
 
 def test_a_missing_tritonclient_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

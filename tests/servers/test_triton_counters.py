@@ -202,9 +202,9 @@ def test_what_is_counted(configs: dict[str, Any], model: str | None, asked: str 
         ({"a": PLAIN, "b": PLAIN}, None, None, "none of a, b has dynamic batching"),
         ({**OF_AB, **BOTH}, None, None, "these batch: a, b"),
         ({}, None, None, "no model is loaded"),
-        ({"a": PLAIN}, "x", None, "model='x' is none of the loaded models"),
-        ({"a": PLAIN}, None, "x", "asked='x' is none of the loaded models"),
-        ({"e": ensemble("a"), "a": PLAIN}, "e", None, "is an ensemble, which batches nothing itself"),
+        ({"a": PLAIN}, "x", None, "model='x' is not one of the loaded models"),
+        ({"a": PLAIN}, None, "x", "asked='x' is not one of the loaded models"),
+        ({"e": ensemble("a"), "a": PLAIN}, "e", None, "is an ensemble, which does not batch itself"),
     ],
 )
 def test_what_cannot_be_told_is_asked_for(

@@ -94,12 +94,12 @@ def test_all_is_there(tmp_path: Path, facts: dict[str, Any]) -> None:
             {"pytriton": None},
             ["{0}/bin/python -m pip install nvidia-pytriton==0.7.0", "python=...", "image=..."],
         ),
-        ({"version": "3.99"}, ["was not built for Python 3.99", f"it is there for 3.8, {VERSION}"]),
+        ({"version": "3.99"}, ["was not built for Python 3.99", f"the backend exists for 3.8, {VERSION}"]),
         # With numpy 2 Triton would answer 200 with nothing in it, so it is not started.
         ({"numpy": "2.1.0"}, ["found: numpy 2.1.0", "pip install 'numpy<2'"]),
         ({"numpy": None}, ["found: no numpy", "pip install 'numpy<2'"]),
         ({"numpy": ""}, ["found: no numpy", "pip install 'numpy<2'"]),
-        ({"library_folder": "none", "shared": False}, [*NO_LIBRARY, "it was built without --enable-shared"]),
+        ({"library_folder": "none", "shared": False}, [*NO_LIBRARY, "was built without --enable-shared"]),
         ({"library_folder": "none"}, [*NO_LIBRARY, "its library is not installed", "--enable-shared"]),
     ],
 )
@@ -146,7 +146,7 @@ def test_no_python(tmp_path: Path) -> None:
     program = tmp_path / "python"
     program.write_text("#!/bin/sh\necho no >&2\nexit 3\n")
     program.chmod(0o755)
-    with pytest.raises(ServerFailed, match="could not be asked for its Triton\n  found: no\n"):
+    with pytest.raises(ServerFailed, match="did not report its Triton\n  found: no\n"):
         find_triton(str(program))
     with pytest.raises(ServerFailed, match="No such file"):
         find_triton(str(tmp_path / "none"))

@@ -20,7 +20,7 @@ from pytest_gpuserve.measure.counters import ServerSetting, counted_between
 from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.servers.base import Ask
 from pytest_gpuserve.servers.triton import Triton
-from pytest_gpuserve.servers.triton_api import ask_triton, read_configs
+from pytest_gpuserve.servers.triton_api import query_triton, read_configs
 from tests.fakes.children.toolkit import eventually
 from tests.servers.deployments import Starts
 from tests.servers.processes import listening, running
@@ -242,9 +242,11 @@ def test_only_what_is_asked_for_is_loaded(chain: Served) -> None:
     """A broken model beside the ensemble is not even tried; to count it is an error that names what is there."""
     site, kind = chain.instance.site, chain.instance.kind
     assert sorted(read_configs(site)) == ["chain", "core", "pre"]
-    assert {"name": "broken"} in ask_triton(site, "/v2/repository/index", method="POST")
+    assert {"name": "broken"} in query_triton(site, "/v2/repository/index", method="POST")
     assert isinstance(kind, Triton)
-    with pytest.raises(ServerFailed, match=r"model='broken' is none of the loaded models\n  found: chain, core, pre"):
+    with pytest.raises(
+        ServerFailed, match=r"model='broken' is not one of the loaded models\n  found: chain, core, pre"
+    ):
         replace(kind, model="broken").read_settings(site)
 
 

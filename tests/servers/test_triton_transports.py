@@ -16,7 +16,7 @@ from pytest_gpuserve.load.shared_memory import FOLDER, PREFIX
 from pytest_gpuserve.load.tensors import equal_to
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.remote import RemoteServer, reached
-from pytest_gpuserve.servers.triton_api import ask_triton
+from pytest_gpuserve.servers.triton_api import query_triton
 from tests.plugin.conftest import is_busy
 from tests.servers.deployments import loaded
 from tests.servers.triton_server import Triton, running_triton
@@ -51,7 +51,7 @@ def handle(triton: Triton, tmp_path: Path) -> Iterator[ServerHandle]:
     kind = RemoteServer(triton.host, triton.http_port, grpc_port=triton.grpc_port, default_model=triton.model)
     yield ServerHandle(kind, partial(reached, timeout_seconds=20))
     assert not list(FOLDER.glob(f"{PREFIX}{os.getpid()}-*"))
-    assert ask_triton(Site(tmp_path, {"http": triton.http_port}), "/v2/systemsharedmemory/status") == []
+    assert query_triton(Site(tmp_path, {"http": triton.http_port}), "/v2/systemsharedmemory/status") == []
 
 
 def echo(handle: ServerHandle, x: Any = X, **given: Any) -> Target:  # noqa: ANN401 -- arrays; whatever infer takes

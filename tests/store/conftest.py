@@ -1,4 +1,4 @@
-"""Where the files lie that the tests of this room write and damage."""
+"""Paths of the files that the tests of this room write and damage."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ if TYPE_CHECKING:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """Where a baseline file may be."""
+    """Path of a baseline file."""
     return tmp_path / "baselines" / "cpu" / "test_y.json"

@@ -64,7 +64,7 @@ def test_what_is_written_is_read_back(path: Path) -> None:
 
 
 def test_a_file_without_entries_is_removed(path: Path) -> None:
-    """Removing the last entry removes the file, and doing so again is no error; no file has no entries."""
+    """Removing the last entry removes the file; a second removal is fine, and a missing file has no entries."""
     write(path, SMALL)
     write(path, {})
     write(path, {})
@@ -87,7 +87,7 @@ def test_the_file_reads_from_the_top() -> None:
 
 
 def test_what_the_gpus_did_is_in_the_summary(path: Path) -> None:
-    """Of eight full GPUs what is known is listed, and read back; what is not known is not there, rather than zero."""
+    """Known values of eight full GPUs are listed, and read back; unknown ones are absent instead of zero."""
     gpus = GpuUse(joules=4.0, memory_bytes=8 * 141e9)
     used = start(replace(window(), gpus=gpus))
     uncounted = start(window(items=None, batches=None))
@@ -141,7 +141,7 @@ def test_what_could_not_be_read_again_is_not_written(path: Path, odd: dict[str, 
 def test_a_failed_write_leaves_the_old_file(
     path: Path, monkeypatch: pytest.MonkeyPatch, step: str, failure: BaseException
 ) -> None:
-    """Whatever fails on the way, the file is as it was and nothing lies beside it."""
+    """After any failure the file is unchanged, without a leftover beside it."""
     write(path, {"old": entry()})
     before = path.read_bytes()
 
@@ -156,7 +156,7 @@ def test_a_failed_write_leaves_the_old_file(
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    """Where nothing can be written the error says which file and what helps."""
+    """If the file cannot be written, the error names it and a remedy."""
     (tmp_path / "cpu").write_text("a file where a folder should be")
     with pytest.raises(BaselineUnusable, match="--baseline-dir=DIR") as caught:
         write(tmp_path / "cpu" / "test_y.json", SMALL)
@@ -182,7 +182,7 @@ def test_files_of_another_kind_are_no_baselines(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", "\xff", '{"summary": {}, "entries": {"a": {}}}', "[" * 5000])
 def test_what_cannot_be_read_is_said(tmp_path: Path, damage: str) -> None:
-    """It is neither nothing nor an end of the run: the test that needs it fails and says why."""
+    """It is neither ignored nor the end of the run: the test that needs it fails with the reason."""
     write(tmp_path / "a.json", {"test_a": entry()})
     (tmp_path / "b.json").write_bytes(damage.encode("latin-1"))
     found = stock_of(tmp_path)

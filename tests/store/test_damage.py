@@ -1,4 +1,4 @@
-"""Baseline files that are not right: refused by the name of the file and of the field, whatever the damage."""
+"""Damaged baseline files are refused with the names of the file and the field, for any damage."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ NO_FILES_OF_OURS = [b"", b"\n", b"{", b"not json", b"[]", b"null", b"3", b'"text
 
 
 def put(path: Path, content: bytes | str) -> Path:
-    """Write a file whatever its content."""
+    """Write a file with any content."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
 
 
 def refusal(path: Path, content: bytes | str) -> str:
-    """The words in which a content is refused; they always name the file and how to restore it."""
+    """Text of a refusal, which always names the file and its restoration."""
     with pytest.raises(BaselineUnusable) as caught:
         read(put(path, content))
     assert str(path) in caught.value.summary
@@ -68,7 +68,7 @@ def sample(plain: Any) -> Any:  # noqa: ANN401 -- plain JSON
 
 
 def test_a_folder_in_the_place_of_a_file_is_named(path: Path) -> None:
-    """Whatever the system says against reading it, the baseline is unusable, not absent."""
+    """For any error of the system the baseline is unusable, not absent."""
     path.mkdir(parents=True)
     with pytest.raises(BaselineUnusable, match="cannot be read") as caught:
         read(path)
@@ -135,7 +135,7 @@ FIELDS = [
 
 @pytest.mark.parametrize(("field", "value"), FIELDS)
 def test_a_wrong_start_is_named(path: Path, field: str, value: object) -> None:
-    """Each field of a start is checked, and the message says of which start."""
+    """Each field of a start is checked, and the message names the start."""
     text = refusal(path, changed(lambda plain: sample(plain)["starts"][1].update({field: value})))
     assert f"{FIRST}.starts[1].{'latency' if value == 11 else field}" in text
 
@@ -156,7 +156,7 @@ def test_no_time_is_odd(path: Path, field: str, number: str) -> None:
     ("schema", "help_text"), [(SCHEMA + 1, "pip install --upgrade"), (10**30, "upgrade"), (0, "record")]
 )
 def test_another_schema_says_what_to_do(path: Path, schema: int, help_text: str) -> None:
-    """A newer file asks for a newer version, an older one to be recorded again, whatever else is in it."""
+    """A newer file needs a newer version, an older one a new recording, with any content."""
     text = refusal(path, json.dumps({"schema": schema, "unheard": "of"}))
     assert f"schema {schema}; this version reads schema {SCHEMA}" in text
     assert help_text in text

@@ -31,7 +31,7 @@ METRICS = {
 
 
 def small_round() -> Round:
-    """A round of one block in which everything is known that a round may tell."""
+    """A round of one block with every field known."""
     part = Counters(20, 5, {"4": 5}, {"compute": StageTime(0.5, 5)}, requests=20)
     side = ArmResult(
         (1.5, None),
@@ -49,7 +49,7 @@ def small_round() -> Round:
 
 @pytest.fixture
 def notes() -> list[str]:
-    """What was noted."""
+    """Notes so far."""
     return []
 
 
@@ -60,7 +60,7 @@ def folder(tmp_path: Path, notes: list[str]) -> KeptFolder:
 
 
 def files(tmp_path: Path) -> list[Path]:
-    """What is in the folder."""
+    """Files in the folder."""
     return sorted((tmp_path / "kept").iterdir())
 
 

@@ -31,7 +31,7 @@ SLOWER = window((0.01, 0.02, 0.03), seconds=0.7)
     ],
 )
 def test_a_start_has_the_numbers_that_it_was_measured_with(windows: tuple[Window, ...]) -> None:
-    """Every metric is known as it was of all windows together, to six digits; to write it again changes nothing."""
+    """Every metric equals that of all windows together, to six digits; a second write changes nothing."""
 
     def value(metric: Metric, start: Start) -> float:
         try:
@@ -91,7 +91,7 @@ def test_what_is_not_known_is_left_out() -> None:
     ],
 )
 def test_a_damaged_start_is_refused(field: str, changes: dict[str, Any], words: str) -> None:
-    """What cannot be read or does not fit is named by the field."""
+    """A field that cannot be read or does not fit is named."""
     made = entry(session(start(streamed(window())), start(streamed(window()))))
     made.sessions[0].starts[1] = msgspec.structs.replace(made.sessions[0].starts[1], **changes)
     with pytest.raises(ValueError, match=rf"^sessions\[0\]\.starts\[1\]\.{field}.*{words}"):

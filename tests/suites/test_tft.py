@@ -15,7 +15,7 @@ from pytest_gpuserve.measure.breakdown import Breakdown
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.summary import Summary
-from pytest_gpuserve.servers.triton_config import Repository, asked_settings
+from pytest_gpuserve.servers.triton_config import Repository, requested_settings
 from suites.published import records_of
 from suites.tft import published_rules as rules
 from suites.tft.accuracy import check_risks, q_risk, risks
@@ -70,7 +70,7 @@ def test_configurations_are_the_contract(dataset: str) -> None:
         assert found == [(spec.name, spec.shape) for spec in specs]
         assert types == [{"FP32": 11, "INT64": 9}[spec.datatype] for spec in specs]
     assert config.parameters["dataset"].string_value == dataset
-    assert asked_settings(config) == {
+    assert requested_settings(config) == {
         "max_batch_size": str(MAX_BATCH_SIZE),
         "preferred_batch_size": " ".join(map(str, PREFERRED_BATCH_SIZES)),
         "max_queue_delay_us": str(MAX_QUEUE_DELAY_US),

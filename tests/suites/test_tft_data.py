@@ -77,7 +77,7 @@ def test_every_form_of_perf_analyzer_is_read(tmp_path: Path, entry: object) -> N
     ("data", "message"),
     [
         ("\x00", "no JSON"),
-        ({"data": []}, 'no list "data"'),
+        ({"data": []}, 'list "data" with at least one example is missing'),
         ({"data": [GOOD, 3]}, r"data\[1\] is not an object"),
         ({"data": [{"a": [1, 2]}]}, "has no b"),
         ({"data": [{**GOOD, "c": [1]}]}, "has 'c', which the model does not take"),
@@ -109,7 +109,7 @@ JSON = st.recursive(
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"TFT_PRECISON": "fp16"}, "TFT_PRECISON: no such option; there are TFT_SIZE"),
+        ({"TFT_PRECISON": "fp16"}, "TFT_PRECISON: no such option; known: TFT_SIZE"),
         ({"TFT_SIZE": "huge"}, "TFT_SIZE=huge: none of full, small"),
         ({"TFT_SLOWDOWN": "nan"}, "not a number of 0 or more"),
         ({"TFT_EXPORTED": __file__}, "needs TFT_FORMAT=ts-trace"),

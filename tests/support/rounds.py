@@ -35,10 +35,10 @@ def window_at(cost: float, *, requests: int = 1000, batch_cost: float | None = N
     )
 
 
-def round_of(differences: Sequence[float], *, requests: int = 1000, by_turns: bool = False) -> Round:
+def round_of(differences: Sequence[float], *, requests: int = 1000, one_at_a_time: bool = False) -> Round:
     """A round of blocks with these differences and no other noise."""
     blocks = [
         Block(ABBA, tuple(window_at(cost, requests=requests) for cost in (0.0, difference, difference, 0.0)))
         for difference in differences
     ]
-    return Round(tuple(blocks), "base", dict.fromkeys(ARMS, ArmResult((1.5,))), AT, by_turns=by_turns)
+    return Round(tuple(blocks), "base", dict.fromkeys(ARMS, ArmResult((1.5,))), AT, one_at_a_time=one_at_a_time)

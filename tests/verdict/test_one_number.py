@@ -1,4 +1,4 @@
-"""The cold start, of which a start has one number: how often the gate is wrong, by counting."""
+"""The cold start, which has one number a start: the gate's errors, by counting."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ WRONG = 0.05
 
 
 def shares(court: Court, change: float, count: int) -> dict[Verdict, float]:
-    """How often each verdict comes of a build that differs so much, in runs with seeds from 0 on."""
+    """Share of each verdict for a build with this change, in runs with seeds from 0 on."""
     counted = Counter(court(change, seed) for seed in range(count))
     return {verdict: counted[verdict] / count for verdict in Verdict}
 

@@ -1,4 +1,4 @@
-"""The verdict of rounds in which two servers were measured side by side, and what is believed of their starts."""
+"""The verdict of rounds of two servers side by side, and the priors of their starts."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def around(change: float, *, spread: float = 0.004) -> list[float]:
 
 
 class Asked(TypedDict):
-    """What a vector asks of its rounds."""
+    """Inputs of a vector."""
 
     most_growth: Growth
     levels: Levels
@@ -134,7 +134,7 @@ def test_a_round_is_a_trimmed_mean_with_yuens_error(
 def test_a_constant_slowdown_beyond_the_tolerance_never_passes(
     beyond: float, spreads: list[float], prior: Prior, growth: Growth, level: float
 ) -> None:
-    """However little or much the blocks scatter about it, and whatever was believed before."""
+    """It never passes, for any scatter of the blocks and any prior."""
     change = math.log1p(growth * beyond)
     rounds = points(*(around(change, spread=spread) for spread in spreads))
     levels = Levels(level, level / 2)
@@ -144,7 +144,7 @@ def test_a_constant_slowdown_beyond_the_tolerance_never_passes(
 
 
 def test_a_round_of_one_block_is_not_taken_for_an_exact_one() -> None:
-    """What it cannot know of its own spread is taken from the rounds that know theirs."""
+    """A round without a spread of its own takes it from the rounds that have one."""
     noisy = around(0.0, spread=0.05)
     mixed = paired_evidence(THROUGHPUT, points(noisy, [0.0]), LEARNED, most_growth=Growth(0.05), levels=LEVEL)
     full = paired_evidence(THROUGHPUT, points(noisy, noisy), LEARNED, most_growth=Growth(0.05), levels=LEVEL)
@@ -160,7 +160,7 @@ def test_blocks_are_worth_what_they_cost_and_tell() -> None:
 
 
 def test_the_default_prior_is_wide() -> None:
-    """1.5 % between two starts, 3 % for p99, more for cold starts; 3 degrees of freedom, and nothing of it learned."""
+    """The sd is 1.5 % between two starts, 3 % for p99, more for cold starts; 3 degrees of freedom, nothing learned."""
     priors = {name: default_prior(metric) for name, metric in METRICS.items() if name != "latency.p90"}
     tails = {metric.name: 0.03 for metric in METRICS.values() if metric.quantile == 0.99}
     odd = {**tails, "gpu_memory": 0.00707, "cold_start": 0.0707}
@@ -190,7 +190,7 @@ def test_the_default_prior_is_wide() -> None:
 def test_one_round_decides_only_what_it_can(
     change: float, prior: Prior, growth: float, verdict: Verdict, reason: str
 ) -> None:
-    """A claim lies three errors of the default prior or a wider one beyond the tolerance; what is held back says so."""
+    """A claim lies at least three errors of the default prior beyond the tolerance; a verdict held back says so."""
     evidence = paired_evidence(THROUGHPUT, points(around(change)), prior, most_growth=Growth(growth), levels=LEVEL)
     assert evidence.verdict is verdict
     texts = " ".join(said(evidence.remarks(THROUGHPUT)))
@@ -226,7 +226,7 @@ asked = partial(paired_evidence, most_growth=Growth(0.05), levels=LEVEL)
     ],
 )
 def test_what_is_no_number_is_an_error(call: Callable[[], object], said: str) -> None:
-    """Of a round, a prior, a limit; asking before there is a round, or at a level that promises nothing, is another."""
+    """NaN in a round, a prior or a limit is an error; so is a look without a round, or at an impossible level."""
     with pytest.raises(ValueError, match=said):
         call()
 
@@ -248,7 +248,7 @@ def test_what_is_no_number_is_an_error(call: Callable[[], object], said: str) ->
 def test_a_limit_is_kept_or_broken_for_sure(
     change: float, limit: float, rounds: int, verdict: Verdict, reason: str
 ) -> None:
-    """A limit below 0 asks for a better candidate, and after one round it must be far from it either way."""
+    """A limit below 0 demands a better candidate; after one round it must be far from the limit in either direction."""
     found = paired_limit(THROUGHPUT, points(*[around(change)] * rounds), LEARNED, limit_log_cost=limit, levels=LEVEL)
     reasons = found.remarks(THROUGHPUT)
     assert found.verdict is verdict
@@ -294,7 +294,7 @@ def test_whatever_the_history_the_prior_is_usable(stored: list[list[float]], pai
 
 
 def test_the_default_prior_only_asks_for_more() -> None:
-    """What was seen to be wider than it is not averaged down, and what is narrower is only believed by and by."""
+    """A spread wider than the default is not averaged down, and a narrower one is believed only gradually."""
     wide = learn_prior(THROUGHPUT, [[0.0, 0.03]], [])
     assert wide.variance == pytest.approx(2 * variance([0.0, 0.03]))
     narrow = [math.sqrt(learn_prior(THROUGHPUT, [[0.0, 0.004]] * count, []).variance) for count in (1, 3, 8)]
@@ -304,7 +304,7 @@ def test_the_default_prior_only_asks_for_more() -> None:
 
 
 def test_stored_starts_teach_the_right_variance_on_average() -> None:
-    """Of 1000 histories of eight sessions of two starts, the mean learned variance is within 5 % of the true one."""
+    """Over 1000 histories of eight sessions of two starts, the mean learned variance is within 5 % of the true one."""
     chance = random.Random(3)
     learned = [
         learn_prior(THROUGHPUT, [[chance.gauss(9, 0.012), chance.gauss(9, 0.012)] for _ in range(8)], []).variance

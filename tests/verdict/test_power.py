@@ -1,4 +1,4 @@
-"""How often the paired verdict is right and wrong, counted on simulated machines, and how long it takes.
+"""Errors and duration of the paired verdict, counted on simulated machines.
 
 What is expected was published with the method (`TABLE` and the numbers beside it). A count of n comparisons is allowed
 twice its own standard error on top. ``-m slow`` runs the same with more comparisons, and ``--log-cli-level=INFO``
@@ -68,7 +68,7 @@ def of_each_noise() -> pytest.MarkDecorator:
 
 
 def share(flags: Sequence[bool]) -> float:
-    """How many of them are true, as a fraction."""
+    """Share of true values."""
     return sum(flags) / len(flags)
 
 
@@ -99,7 +99,7 @@ def test_all_looks_together_keep_the_level(noise: Noise, count: int, question: s
 @of_each_noise()
 @pytest.mark.parametrize("growth", [Growth(0.05), Growth(0.03)])
 def test_the_published_table(noise: Noise, count: int, growth: Growth) -> None:
-    """Slowdowns are shown as often as was published, false alarms and wrong passes are rare, and it takes as long.
+    """Slowdowns are found as often as published, false alarms and wrong passes are rare, and it takes as long.
 
     The table counts each slowdown that is shown. Of those, one that is shown to be within the tolerance too is a PASS
     with a remark, so between the zone's two lines REGRESSED is rarer than the table says, on a quiet machine much.
@@ -164,7 +164,7 @@ def test_a_first_round_that_ends_early_saves_time_and_costs_no_power(
     ("noise", "most"), [(QUIET, 0.01), (TYPICAL, 0.01), (NOISY, 0.02)], ids=[noise.name for noise in NOISES]
 )
 def test_starts_that_differ_more_than_is_believed(noise: Noise, most: float, count: int) -> None:
-    """Where starts lie twice as far apart as the prior says, at most 1 of 100 identical builds is called REGRESSED.
+    """If starts differ twice as much as the prior says, at most 1 of 100 identical builds is REGRESSED.
 
     On the noisy machine, whose pairs of starts then differ by 2.8 % (sd), 2 of 100.
     """

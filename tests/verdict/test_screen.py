@@ -17,7 +17,7 @@ GROWTH = Growth(0.05)
 
 
 def screened(recorded: dict[str, list[float]], now: float) -> Evidence:
-    """What a session of this throughput says."""
+    """Evidence of a session of this throughput."""
     return screen_evidence(THROUGHPUT, recorded, now, most_growth=GROWTH)
 
 
@@ -34,7 +34,7 @@ def test_the_evidence_is_that_of_the_published_formula() -> None:
 
 
 def test_one_session_of_one_occasion_knows_its_priors_alone() -> None:
-    """2 % and 2 %; of a p99 3 %, and nothing below the metric's floor however well sessions agree."""
+    """The priors are 2 % and 2 %, for p99 3 %; sessions that agree never give less than the metric's floor."""
     assert screened({"a": [0.0]}, 0.0).standard_error == pytest.approx(0.02 * math.sqrt(3))
     p99 = screen_evidence(P99, {"a": [0.0]}, 0.0, most_growth=GROWTH)
     assert p99.standard_error == pytest.approx(0.03 * math.sqrt(3))

@@ -17,7 +17,7 @@ def test_a_p99_is_not_looked_at_after_half_a_round() -> None:
 
 
 def test_the_planned_looks_have_the_published_levels() -> None:
-    """They were computed once, .05 for a PASS and .025 for a claim, and are no function of what is seen or compared."""
+    """The levels are fixed numbers, .05 for a PASS and .025 for a claim, independent of data and other comparisons."""
     per_thousand = [[1000 * level for level in levels] for levels in zip(*LEVELS, strict=True)]
     assert per_thousand[0] == pytest.approx([12.89, 10.73, 11.14, 10.91, 11.18, 11.11, 12.17, 12.19, 12.49])
     assert per_thousand[1] == pytest.approx([6.33, 4.75, 5.06, 5.04, 4.96, 5.31, 5.74, 5.31, 6.05])

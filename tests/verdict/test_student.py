@@ -60,7 +60,7 @@ def test_far_out_there_is_no_overflow(df: float) -> None:
 
 
 def test_extremes_are_certain() -> None:
-    """F of 0 and of infinity have the tails 1 and 0; a tiny share with nearly no freedom lies beyond any number."""
+    """F of 0 and of infinity have the tails 1 and 0; a tiny share with nearly no freedom gives infinity."""
     assert [f_upper_tail(f, 2, 3) for f in (0, 1e-300, math.inf)] == [1, 1, 0]
     assert 0 < f_upper_tail(1e100, 2, 3) < 1e-100
     assert t_quantile(1e-100, 0.1) == math.inf
@@ -69,7 +69,7 @@ def test_extremes_are_certain() -> None:
 
 
 def test_nan_and_impossible_arguments_are_errors() -> None:
-    """NaN never comes out as a probability, and without degrees of freedom there is no tail."""
+    """NaN never gives a probability, and a distribution needs degrees of freedom."""
     for df in (0.0, -1.0, math.nan):
         with pytest.raises(ValueError, match="degrees of freedom"):
             t_upper_tail(1, df)

@@ -1,4 +1,4 @@
-"""What is gated, the scale on which it is judged, and the value objects that every comparison ends in."""
+"""Gated metrics, the scale of their judgement, and the value objects that every comparison ends in."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_zone_decides(estimate: float, standard_error: float, verdict: Verdi
 
 
 def test_a_claim_has_a_level_and_a_line_of_its_own() -> None:
-    """What is below the level of a PASS need not be claimed, and what is below both not short of the line."""
+    """A change below the level of a PASS need not be claimed; a claim needs its own level and line."""
     seen = replace(evidence(0.045, 0.01), level=0.02, claim_level=0.02)
     assert seen.verdict is Verdict.REGRESSED
     assert replace(seen, claim_level=0.001).verdict is Verdict.INCONCLUSIVE
@@ -119,7 +119,7 @@ def test_a_change_whose_interval_is_within_the_tolerance_passes(metric: Metric, 
 
 
 def test_an_undecided_judgement_says_what_could_be_decided() -> None:
-    """INCONCLUSIVE names the smallest tolerance of this evidence, or None and a reason where it bounds nothing."""
+    """INCONCLUSIVE names the smallest tolerance of this evidence, or None and a reason if it bounds nothing."""
     undecided = judge(evidence(0.0, 0.05))
     assert not undecided.verdict.passes
     assert said(undecided.reasons) == ("this evidence decides a tolerance of 12.2 %, not of 4.8 %",)
@@ -132,7 +132,7 @@ def test_an_undecided_judgement_says_what_could_be_decided() -> None:
 
 
 def test_an_impossible_judgement_cannot_be_made() -> None:
-    """Nothing passes that was not compared, INVALID and MISSING always say why, and None is the only unknown."""
+    """A PASS needs a comparison, INVALID and MISSING need a reason, and None is the only unknown number."""
     for value, reference in ((None, 1.0), (1.0, None)):
         with pytest.raises(ValueError, match="without a value and a reference"):
             Judgement(THROUGHPUT, Verdict.PASS, "limit", value=value, reference=reference)
@@ -177,13 +177,13 @@ def test_worse_is_larger_by_the_log_of_the_slowdown(value: float, slowdown: floa
 
 @ALL
 def test_a_tolerance_is_told_as_it_was_written(metric: Metric) -> None:
-    """No digit that nobody wrote gets into a file by the way to the cost and back."""
+    """Conversion to cost and back does not change the digits of a tolerance."""
     tolerances = [percent / 100 for percent in range(1, 100)]
     assert [metric.loss(metric.growth(tolerance)) for tolerance in tolerances] == tolerances
 
 
 def test_a_tolerance_is_one_that_can_be_decided() -> None:
-    """Of what is better when more nothing falls by all of it, where a latency may well double; none is zero or less."""
+    """A throughput's tolerance is below 1, a latency's may be above; zero and negative ones are refused."""
     for tolerance in (1, 1.0, 7.5):
         with pytest.raises(ValueError, match="throughput cannot fall by"):
             METRICS["throughput"].growth(tolerance)

@@ -1,1 +1,1 @@
-"""The engine process: it sends, times and counts; it concludes nothing."""
+"""The engine process: it sends, times and counts, without conclusions."""

@@ -1,9 +1,10 @@
-"""The engine process: ``python -m pytest_gpuserve.load.engine OWNER``, with the process id of who starts it.
+"""The engine process: ``python -m pytest_gpuserve.load.engine OWNER``, with the process id of its owner.
 
-It reads one ``Plan`` from standard input, answers ``Ready``, reads ``Begin``, loads the server until the plan says that
-the load has ended or its owner does, and writes a ``Tick`` to standard output at every tick's end. On ``Again`` it
-sends nothing more, waits for the answers that are under way, says ``Ready`` and waits for another ``Begin``; with the
-end of standard input (by its owner, or by the owner's death) the process ends. It measures; it concludes nothing.
+It reads one ``Plan`` from standard input, answers ``Ready``, and reads ``Begin``. Then it loads the server until the
+plan or its owner ends the load, and writes a ``Tick`` to standard output at every tick's end. On ``Again`` it stops
+sending, waits for answers to requests in flight, writes ``Ready`` and waits for another ``Begin``. At the end of
+standard input the process exits; the owner, or the owner's death, closes that. The engine measures, without
+conclusions.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ from pytest_gpuserve.load.engine.pipes import (
 from pytest_gpuserve.load.engine.reactor import READABLE, Reactor
 from pytest_gpuserve.load.engine.streams import Streams
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
-from pytest_gpuserve.load.request import asked_of_stream, asks_to_close
+from pytest_gpuserve.load.request import asks_to_close, stream_options_of
 from pytest_gpuserve.load.schedule import Closed, Steps, is_open
 from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, frame
@@ -50,20 +51,20 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.engine.transport import Issuer, Transport
 
 REST_NS: Final = 5_000_000_000
-"""How long a load that is to begin anew waits for the answers to what it has sent. A server whose clients hang up works
-on for them, and some servers (mosec) remember such requests for ever; but one that is stuck is not waited for."""
+"""Longest wait for answers to sent requests before a load begins anew. A server works on for clients that hang up, and
+some servers (mosec) remember such requests for ever. A stuck server is not waited for."""
 
 COLLECT_NS: Final = 1_000_000_000
-"""Garbage is collected no more often than this: that takes milliseconds where there are thousands of slots."""
+"""Shortest interval of garbage collections, because one takes milliseconds with thousands of slots."""
 
 
 class LoadEngine:
-    """One engine with its plan.
+    """An engine with its plan.
 
     Raises:
         socket.gaierror: The host is unknown.
-        UnicodeError: The host cannot be the name of one.
-        OSError: A file that the plan names cannot be used; it says which.
+        UnicodeError: The host is not a valid name.
+        OSError: A file of the plan cannot be used; the text names it.
     """
 
     def __init__(self, plan: Plan, owner: int) -> None:
@@ -88,7 +89,7 @@ class LoadEngine:
         """Load the server from this time on; the engine must be closed afterwards.
 
         Returns:
-            The order that has ended it; None where the load has ended by itself, or the owner has.
+            The order that has ended the load; None if it ended by itself, or the owner has ended.
         """
         self._reports = ReportWriter(self._reactor)
         self._reactor.watch(STDIN, self._input, READABLE)
@@ -126,7 +127,7 @@ class LoadEngine:
         self._loop.expire(time.perf_counter_ns())
         if not self._ended:
             self._report(last=False)
-            # Absolute times, so that the ticks do not drift and those of several engines belong together.
+            # Absolute times, so that the ticks do not drift, and fit those of other engines.
             self._next_tick_ns += self._plan.tick_ns
             self._reactor.at(self._next_tick_ns, self._tick)
 
@@ -138,7 +139,7 @@ class LoadEngine:
 
     def _report(self, *, last: bool) -> None:
         now_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns()
-        # Where it did not run, that was in the tick that ends now, even if its beat comes after it.
+        # A pause of the engine belongs to the tick that ends now, even if its late beat comes after that.
         self._beats.look(now_ns, self._busy.read_ns(cpu_ns))
         tick = self._counters.close(
             now_ns,
@@ -150,7 +151,7 @@ class LoadEngine:
             users=self._loop.users,
             last=last,
         )
-        # Of the ticks whose end is past, the newest is this one; more than one are overdue where we stood still.
+        # The newest tick whose end is past is this one; several are overdue only after a pause of the engine.
         overdue = max(0, (now_ns - self._next_tick_ns) // self._plan.tick_ns)
         ends_ns = [self._next_tick_ns + number * self._plan.tick_ns for number in range(overdue)]
         whole = msgspec.structs.replace(tick, number=self._number, host_cores=self._host_cores)
@@ -162,14 +163,14 @@ class LoadEngine:
         self._collect(now_ns)
 
     def _collect(self, now_ns: int) -> None:
-        """Collect what lost slots leave: the tracebacks of their failures are reference cycles."""
+        """Collect the leftovers of lost slots: the tracebacks of their failures are reference cycles."""
         if self._loop.losses != self._losses and now_ns - self._collected_ns >= COLLECT_NS:
             self._losses = self._loop.losses
             self._collected_ns = now_ns
             gc.collect()
 
     def _input(self, _mask: int) -> None:
-        # Whatever is said to us after the begin, the load ends with it.
+        # Any order after the begin ends the load.
         try:
             self._again = read_order(self._owner)
         except EOFError:
@@ -182,22 +183,22 @@ class LoadEngine:
 def spread(
     tick: Tick, ends_ns: Sequence[int], under_way: int, users: int, late: Sequence[tuple[int, int]] = ()
 ) -> list[Tick]:
-    """Cut a tick of an engine that stood still into those that the other engines report of the same time.
+    """Split the tick of an engine that paused into the ticks of the other engines for the same time.
 
-    What was counted stays together in the last one: by its end it had happened, whenever that was. Only the time for
-    which requests were under way belongs to all of it, and each late beat to the time in which it was due.
+    Counts stay together in the last one, by whose end they had happened. Only the time of requests in flight is divided
+    over all parts, and each late beat belongs to the part in which it was due.
 
     Args:
-        tick: From the end of the one before it up to now, with the number of the first part.
-        ends_ns: When the parts end, oldest first, save the last one, which ends now.
-        under_way: Requests under way at the tick's begin.
+        tick: From the end of the previous tick until now, with the number of the first part.
+        ends_ns: Ends of the parts, oldest first, without the last one, which ends now.
+        under_way: Requests in flight at the tick's begin.
         users: Users at the tick's begin.
-        late: When beats that were late in it were due, and by how much they were.
+        late: Due times of the late beats, with their delays.
     """
     parts = []
     begin_ns, left_ns = tick.begin_ns, tick.in_flight_ns
     for number, end_ns in enumerate(ends_ns, tick.number):
-        # Whoever stood still when the load began did not take part before the tick's begin.
+        # An engine that paused at the load's begin did not take part before the tick's begin.
         length_ns = max(0, end_ns - begin_ns)
         under_way_ns = tick.in_flight_ns * length_ns // (tick.end_ns - tick.begin_ns) if length_ns else 0
         missed = [late_ns for due_ns, late_ns in late if due_ns < end_ns]
@@ -247,7 +248,7 @@ def make_transport(plan: Plan, reactor: Reactor, issuer: Issuer) -> Transport:
 
     Raises:
         socket.gaierror: The host is unknown.
-        UnicodeError: The host cannot be the name of one.
+        UnicodeError: The host is not a valid name.
         OSError: The certificates cannot be read.
     """
     endpoint, timeout_ns = plan.endpoint, plan.timeout_ns
@@ -255,20 +256,20 @@ def make_transport(plan: Plan, reactor: Reactor, issuer: Issuer) -> Transport:
         return Http2(endpoint, reactor, issuer, timeout_ns)
     closes = any(asks_to_close(forms[0]) for forms in plan.payloads)
     if endpoint.protocol == "sse":
-        asked = [asked_of_stream(forms[0]) for forms in plan.payloads]
+        asked = [stream_options_of(forms[0]) for forms in plan.payloads]
         return Streams(endpoint, reactor, issuer, timeout_ns, asks_to_close=closes, asked=asked)
     return Http1(endpoint, reactor, issuer, timeout_ns, head=plan.head, asks_to_close=closes)
 
 
 def _raise_file_limit() -> int:
-    """Allow as many open files as we may, and return how many those are."""
+    """Raise the limit of open files as far as allowed, and return it."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
 
 
 def main() -> None:
-    """Read the plan and run it, as often as the owner says."""
+    """Read the plan and run it, as often as the owner orders."""
     try:
         _serve(int(sys.argv[1]))
     except (EOFError, ReportsUnread) as problem:
@@ -279,7 +280,7 @@ def _serve(owner: int) -> None:
     plan = read_plan(owner)
     engine = _ready(plan, owner)
     order = read_order(owner)
-    # It could have begun, so this is how its owner ends it.
+    # The engine could have begun, so its owner ends it this way.
     with contextlib.suppress(BrokenPipeError, EOFError):
         while True:
             if isinstance(order, Begin):
@@ -292,16 +293,16 @@ def _serve(owner: int) -> None:
 
 
 def _ready(plan: Plan, owner: int) -> LoadEngine:
-    """Make the engine of a plan, and tell the owner that it can begin."""
+    """Make the engine of a plan, and report its readiness to the owner."""
     engine = make_engine(plan, owner)
-    # Without errors the engine leaves no reference cycles; a collection in mid-load would show up as latency.
+    # Without errors the engine leaves no reference cycles, and a collection in mid-load would show up as latency.
     gc.unfreeze()
     gc.collect()
     gc.freeze()
     gc.disable()
-    # Through the descriptor: nothing of ours may stand in a buffer when reports are written.
+    # Through the descriptor, because a buffer must not hold bytes when reports are written.
     data = frame(Ready())
-    # After a load it does not block any more, and may be full of reports that the owner has yet to read.
+    # After a load it is non-blocking, and may be full of reports that the owner has yet to read.
     while not select.select([], [STDOUT], [], OWNER_SECONDS)[1]:
         if os.getppid() != owner:
             raise EOFError("the process that started this one is gone")
@@ -310,11 +311,11 @@ def _ready(plan: Plan, owner: int) -> LoadEngine:
 
 
 def make_engine(plan: Plan, owner: int) -> LoadEngine:
-    """Make the engine of a plan, or end the process with the reason why that cannot be."""
+    """Make the engine of a plan, or end the process with the reason for its failure."""
     try:
         return LoadEngine(plan, owner)
     except (socket.gaierror, UnicodeError) as problem:
-        # A name that cannot be one is told by a UnicodeError.
+        # An invalid name raises UnicodeError.
         endpoint = plan.endpoint
         sys.exit(f"{endpoint.host}:{endpoint.port}: {problem}")
     except OSError as problem:

@@ -1,11 +1,10 @@
-"""Detects that an engine did not run although a core was free: it, or the machine below it, was stopped.
+"""Detects that an engine was paused although a core was free: the engine, or its machine, was stopped.
 
-That shows in no lag: an answer that came meanwhile counts as come when the engine sees it. So it looks at the clock at
-regular beats, and those that come late tell for how long it did not run.
+Lags do not show that, because an answer that comes during a pause counts as come at its end. So the engine reads the
+clock at regular beats, and late beats tell the length of a pause.
 
-What it waited for a core is left out. Where others on the host had the core, the share of theirs tells
-(`device.cpu`); where the server had it, as on a host of which it uses every core, that is how this server is on
-this host, for whichever build of it.
+The wait for a core is left out. If other processes of the host had the core, their CPU share tells (`device.cpu`). If
+the server had it, as on a host whose cores it all uses, that belongs to this server on this host, in every build.
 """
 
 from __future__ import annotations
@@ -17,7 +16,8 @@ from typing import Final
 from pytest_gpuserve.load.wire import BEAT_NS
 
 ON_TIME_NS: Final = 1_000_000
-"""A beat is late beyond this: timers are some 0.1 ms late on any host, and another's turn on a core may be as short."""
+"""Tolerated delay of a beat: timers are some 0.1 ms late on any host, and another process' time slice may be as
+short."""
 
 _NEVER_NS: Final = 2**63 - 1
 
@@ -26,8 +26,8 @@ class Beats:
     """Looks at the clock every ``BEAT_NS`` and notes the beats that come late.
 
     Attributes:
-        next_ns: When the next one is due.
-        late: Of those that were late when they were due, and by how much, in ns; the oldest first.
+        next_ns: Time of the next beat.
+        late: Due times and delays of late beats, in ns, the oldest first.
     """
 
     def __init__(self) -> None:
@@ -37,13 +37,13 @@ class Beats:
         self._busy_ns = 0
 
     def begin(self, now_ns: int, busy_ns: int) -> None:
-        """Begin now; ``busy_ns`` is the time that the process has worked, or waited for a core."""
+        """Begin now; ``busy_ns`` is the process' time of work and of waits for a core."""
         self.next_ns, self._busy_ns = now_ns + BEAT_NS, busy_ns
 
     def look(self, now_ns: int, busy_ns: int) -> None:
-        """Note the beats that were due and did not come, and begin anew; nothing where none was due.
+        """Note the missed beats, and begin anew; does nothing if no beat was due.
 
-        What the engine worked or waited for a core since the last beat is no lateness.
+        The engine's work and waits for a core since the last beat are subtracted from the delay.
         """
         if now_ns < self.next_ns:
             return
@@ -52,16 +52,17 @@ class Beats:
         self.begin(now_ns, busy_ns)
 
     def take(self) -> list[tuple[int, int]]:
-        """Hand out those that were late."""
+        """Return the late beats, and forget them."""
         late, self.late = self.late, []
         return late
 
 
 class BusyClock:
-    """How long this process has worked, or waited for a core that something else had.
+    """Time that this process has worked, or waited for a core that was taken.
 
-    Source: the kernel's Documentation/scheduler/sched-stats.rst, on ``/proc/PID/schedstat``; where there is none, only
-    what it has worked is known.
+    Source: the kernel's Documentation/scheduler/sched-stats.rst, on ``/proc/PID/schedstat``. Without that file, waits
+        are
+    unknown.
     """
 
     def __init__(self) -> None:
@@ -70,7 +71,7 @@ class BusyClock:
             self._descriptor = os.open("/proc/self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
 
     def read_ns(self, cpu_ns: int) -> int:
-        """Add to its CPU time what it has waited for a core."""
+        """Add waits for a core to its CPU time."""
         if self._descriptor < 0:
             return cpu_ns
         try:

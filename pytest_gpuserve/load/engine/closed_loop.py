@@ -22,7 +22,7 @@ NO_LIMIT: Final = 1 << 62
 
 
 class ClosedLoop(Loop):
-    """Users that each send the next request when the last one is answered: a slot is a user."""
+    """Users that each send the next request when the last one is answered; a slot is a user."""
 
     def __init__(
         self, plan: Plan, schedule: ClosedSchedule, reactor: Reactor, counters: TickCounters, most_slots: int
@@ -37,7 +37,7 @@ class ClosedLoop(Loop):
         repeat.number, repeat.step = plan.part, plan.parts
         repeat.payload = payload = plan.payloads[0][0]
         repeat.size = len(payload)
-        # The next request follows at once: nothing to choose, to wait for, to time or to read elsewhere.
+        # The next request follows at once, without a choice, a wait, a timer or a read of other data.
         self._is_plain = (
             plan.payloads == ((payload,),)
             and len(payload) <= UNTIMED_BYTES
@@ -62,12 +62,12 @@ class ClosedLoop(Loop):
 
     @property
     def ended(self) -> bool:
-        """Whether all is sent and answered."""
+        """Whether all requests are sent and answered."""
         return self._nothing_left() and not self._under_way
 
     @property
     def users(self) -> int:
-        """Users that there should be."""
+        """Intended number of users."""
         return 0 if self._nothing_left() else self._wanted
 
     def _nothing_left(self) -> bool:
@@ -137,7 +137,7 @@ class ClosedLoop(Loop):
         if when_ns <= time.perf_counter_ns():
             self._fill()
             return
-        # Still a user, who only has to wait: otherwise somebody else would take the place at once.
+        # Still a user, who only has to wait; without this another one would take the place at once.
         self._absent += 1
         self._reactor.at(when_ns, self._back)
 
@@ -148,7 +148,7 @@ class ClosedLoop(Loop):
     def _not_opened(self, now_ns: int, kind: str, sample: str) -> None:
         if self._nothing_left():
             return
-        # One of the requests all the same: who asked for so many would else wait for ever for a server that is gone.
+        # Counts as a request: else a test that wants a number of requests would wait for ever for a dead server.
         self._counters.fail(kind, f"request {self.repeat.number}: {sample}")
         self.repeat.number += self.repeat.step
         self._replace(now_ns + RECONNECT_NS)

@@ -1,4 +1,4 @@
-"""The closed loop of conversations: a user sends the turns of one after the other, then begins the next."""
+"""The closed loop of conversations: a user sends the turns of one in order, then begins the next."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 
 class _Turn(NamedTuple):
-    """Which payload it is, and the number of the first one that was sent of its conversation: that of all of them."""
+    """Payload of a turn, and the number of its conversation: that of the first sent turn."""
 
     payload: int
     number: int
 
 
 class ConversationLoop(ClosedLoop):
-    """Users who converse: each turn follows the answer to the one before it, after a pause.
+    """Users who converse: each turn follows the answer to the previous one, after a pause.
 
-    A conversation goes on after a failed turn, and on another connection where its own is gone. All turns of one bear
-    one number, so that a cache of prefixes knows a turn's history and nothing of other conversations. The first
-    conversation of a user begins with any of its turns, so that a load begins as it goes on.
+    A conversation goes on after a failed turn, and on another connection if its own is gone. All its turns carry one
+    number, so a prefix cache knows a turn's history, but no other conversation. A user's first conversation begins with
+    any of its turns, so that a load begins as it goes on.
     """
 
     def __init__(
@@ -39,9 +39,9 @@ class ConversationLoop(ClosedLoop):
         self._pauses_ns = (*plan.pauses_ns, OPENS)
         self._draw = random.Random(f"{plan.seed} {plan.part}")  # noqa: S311 -- reproducible, not secret
         self._begun = 0
-        # Of each user with a connection the turn that was sent last.
+        # Last sent turn of each user with a connection.
         self._turns: dict[Slot, _Turn] = {}
-        # Of those without one, when they go on, after which turn.
+        # For each user without one: the time of the next turn, and the turn before it.
         self._without: list[tuple[int, _Turn]] = []
 
     def _number_in(self, slot: Slot) -> int:
@@ -62,7 +62,7 @@ class ConversationLoop(ClosedLoop):
         self._later(slot, max(now_ns, due_ns), now_ns)
 
     def _later(self, slot: Slot, due_ns: int, now_ns: int) -> None:
-        """Send the next turn when it is due; who is one user too many leaves now."""
+        """Send the next turn when it is due; a surplus user leaves now."""
         slot.intended_ns = due_ns
         if due_ns <= now_ns or self._ending or len(self._slots) > self._wanted:
             self._next(slot, due_ns)
@@ -88,8 +88,8 @@ class ConversationLoop(ClosedLoop):
         self._counters.lag.note(self._send(slot, number, turn.payload, due_ns) - due_ns)
 
     def _opening_turn(self) -> int:
-        """Choose the next conversation; of one of the users' first ones any turn, of others the first."""
-        # Each engine plays all of them, from another one on.
+        """Choose the next conversation: a user's first one begins with any turn, others with the first."""
+        # Each engine plays all conversations, from another one on.
         place = len(self._order) * self._plan.part // self._plan.parts + self._begun
         payload = self._order[place % len(self._order)]
         self._begun += 1
@@ -106,6 +106,6 @@ class ConversationLoop(ClosedLoop):
 
     def _back(self) -> None:
         super()._back()
-        # Who has become one user too many meanwhile leaves, with the conversation.
+        # A user who has become surplus meanwhile leaves, with the conversation.
         if len(self._without) > max(0, self._wanted - len(self._slots) + len(self._opening)):
             heapq.heappop(self._without)

@@ -1,13 +1,13 @@
 """HTTP/1.1: each slot is a keep-alive connection.
 
-They time the transfer of what is large, with no look at the clock for what is small: a request of up to
-``UNTIMED_BYTES`` that the kernel takes at once, and an answer that comes in one piece, count 0. Of an answer that comes
-in several pieces the clock is read anyway.
+Connections time the transfer of large messages only, because reading the clock costs time. A request of up to
+``UNTIMED_BYTES`` that the kernel takes at once, and an answer in one piece, count 0. For an answer in several pieces
+the clock is read anyway.
 
-A server may close a connection that it has kept open, at any time (RFC 9112, 9.3.1 and 9.6). Where that is known when
-an answer is read, the connection is not used again. A request that was sent meanwhile, and of whose answer no byte
-came, is sent once more on a new connection. It fails on a connection that has carried no answer yet, and where the end
-comes so late that the server has read it; but see `ENDED_AFTER_FIRST`.
+A server may close a kept-open connection at any time (RFC 9112, 9.3.1 and 9.6). If the end is known when an answer is
+read, the connection is not used again. A request that was sent meanwhile, without any byte of an answer, is sent once
+more on a new connection. The request fails instead on a connection that has not carried an answer yet. It also fails if
+the end comes so late that the server has read the request; for an exception see `ENDED_AFTER_FIRST`.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 
 
 class MalformedResponse(Exception):
-    """The received data is no answer, or one answer too many."""
+    """The received data is not an answer, or one answer too many."""
 
 
 Fault: TypeAlias = tuple[str, Sample]
-"""The kind of a failure, and its sample."""
+"""Kind of a failure, and its sample."""
 
 
 class Parsed(NamedTuple):
-    """A complete answer, and where it redirects to."""
+    """A complete answer, and the target of its redirect."""
 
     status: int
     body: bytes
@@ -50,10 +50,10 @@ class Parsed(NamedTuple):
 
 
 class ResponseParser:
-    """Reads the answers of one connection, in whatever pieces they arrive.
+    """Reads the answers of one connection, split into any pieces.
 
     Args:
-        head: Whether answers have no body though they announce one.
+        head: Whether answers have no body although they announce one.
     """
 
     def __init__(self, *, head: bool = False) -> None:
@@ -78,20 +78,20 @@ class ResponseParser:
 
     @property
     def status(self) -> int:
-        """Status of the answer that is being read; 0 before it is known."""
+        """Status of the current answer; 0 while unknown."""
         return self._status
 
     def feed(self, data: bytes) -> Parsed | None:
         """Parse received data; return the answer if it is complete now.
 
         Raises:
-            MalformedResponse: It is no answer to one request; the text has all of the data.
+            MalformedResponse: The data is not an answer to one request; the text has all of the data.
         """
         self.resting = False
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError:
-            # Ours, not the server's: it must end the engine instead of counting as an odd answer.
+            # Our own error, not the server's: it must end the engine instead of counting as an odd answer.
             raise
         except httptools.HttpParserUpgrade as problem:
             raise MalformedResponse("the server switched protocols") from problem
@@ -102,8 +102,8 @@ class ResponseParser:
         return self._finish() if self._complete else None
 
     def end(self) -> Parsed | None:
-        """Take the end of the connection; return the answer if that is what completes it."""
-        # Neither a length nor chunks were announced: the body ends where the connection does (RFC 9112, 6.3).
+        """Handle the end of the connection; return the answer if the end completes it."""
+        # An answer without a length and without chunks ends with the connection (RFC 9112, 6.3).
         if self._status and not self._announced:
             body = b"".join(self._body)
             if self._status < 300 and _media_type(self._content_type) == b"application/json" and not _is_json(body):
@@ -113,7 +113,7 @@ class ResponseParser:
         return None
 
     def release(self) -> None:
-        """Let go of the parser, which holds our methods: without a garbage collector such a cycle stays for ever."""
+        """Drop the parser, which holds our methods: without a garbage collector such a cycle stays for ever."""
         del self._parser
 
     def _finish(self) -> Parsed:
@@ -121,7 +121,7 @@ class ResponseParser:
             raise MalformedResponse("more than one answer to one request")
         parsed = Parsed(self._status, b"".join(self._body), self._reusable, self._content_type, self._location)
         if self._head:
-            # The old one may wait for the body that was announced.
+            # The old parser may wait for the body that was announced.
             self._new()
         else:
             self._rest()
@@ -130,7 +130,7 @@ class ResponseParser:
     # -- httptools' callbacks
 
     def on_message_begin(self) -> None:
-        """Begin an answer, or note that it is one too many."""
+        """Begin an answer, or note a surplus one."""
         if self._complete:
             self._surplus = True
             return
@@ -140,7 +140,7 @@ class ResponseParser:
         self._content_type = b""
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Note whether the answer says where it ends, of what type it is, and where it redirects to."""
+        """Note the answer's length, type and redirect."""
         lowered = name.lower()
         if lowered == b"content-type":
             self._content_type = value
@@ -152,7 +152,7 @@ class ResponseParser:
     def on_headers_complete(self) -> None:
         """Note the status; the answer to HEAD ends here."""
         self._status = self._parser.get_status_code()
-        # Asked now because the parser forgets the headers when the message is complete.
+        # Read now because the parser forgets the headers when the message is complete.
         self._reusable = self._parser.should_keep_alive()
         if self._head and self._status >= 200:
             self._complete = True
@@ -187,25 +187,25 @@ def _is_json(body: bytes) -> bool:
 RECEIVE_BYTES: Final = 1 << 16
 
 UNTIMED_BYTES: Final = 1 << 14
-"""A request of so many bytes that the kernel takes at once is not timed: to copy them takes microseconds."""
+"""Largest request that is not timed if the kernel takes it at once, because copying takes microseconds."""
 
 KNOWN_ANSWERS: Final = 4096
 KNOWN_ANSWER_BYTES: Final = 1 << 12
-"""How many answers, and how long ones, are recognised byte for byte instead of being parsed again."""
+"""Largest number and length of answers that are recognised byte for byte instead of being parsed again."""
 
 
 class KnownAnswers(dict[bytes, bytes]):
-    """The bodies of good answers by all of their bytes."""
+    """The bodies of good answers by their bytes on the wire."""
 
     __slots__ = ()
 
     def find(self, data: bytes) -> bytes | None:
-        """Return the body of an answer; None of one that is not known."""
-        # Hashing 64 kB takes as long as several small requests, and long answers are not among the known.
+        """Return the body of an answer; None if unknown."""
+        # A hash of 64 kB takes as long as several small requests, and long answers are not remembered.
         return self.get(data) if len(data) <= KNOWN_ANSWER_BYTES else None
 
     def add(self, data: bytes, body: bytes) -> None:
-        """Remember an answer that is not too long."""
+        """Remember an answer, unless it is too long."""
         if len(data) <= KNOWN_ANSWER_BYTES:
             if len(self) >= KNOWN_ANSWERS:
                 self.clear()
@@ -214,17 +214,17 @@ class KnownAnswers(dict[bytes, bytes]):
 
 STALE_NS: Final = 20_000_000
 STALE_CONNECTS: Final = 3
-"""A server that had closed a connection before a request came is heard of within a round trip: within three times what
-the connection took to open, or 20 ms. One that ends it later has read the request, and failed."""
+"""Time in which a connection that the server had closed before a request shows its end: three times its own opening
+time, or 20 ms. If the end comes later, the server has read the request, and failed."""
 
 ENDED_AFTER_FIRST: Final = 3
-"""A server that has ended so many connections as soon as their first answer was there, though it had kept them, is sent
-one request on each from then on. Until that is known, what was sent on one right behind its first answer is sent again
-however late the end comes: on a busy host it can be told from a failure by no time."""
+"""Number of kept-open connections that a server may end right after their first answer. After that it gets one request
+on each connection. Until then, a request right behind the first answer is sent again, however late the end comes. On a
+busy host no time limit separates this from a failure."""
 
 
 class HttpConnection(Slot):
-    """One connection."""
+    """A connection."""
 
     __slots__ = (
         "_answered",
@@ -256,9 +256,9 @@ class HttpConnection(Slot):
         self._busy = False
         self._closing = self._used_once = False
         self._used_ns = 0
-        # The server has kept it after an answer, and has not closed it since. Before and after, answers are parsed.
+        # The server kept it after an answer, and has not closed it since. Before and after, answers are parsed.
         self._is_kept = False
-        # Of such a connection: all of a request is sent, and nothing of its answer has come.
+        # On such a connection: the request is sent completely, and no byte of its answer has come.
         self._awaits = False
         self._rest: memoryview | None = None
         self._first_ns = 0
@@ -317,7 +317,7 @@ class HttpConnection(Slot):
         self._awaits = False
         if isinstance(count, BlockingIOError):
             count = 0
-        # If it is another problem, the connection is broken; its next event says how.
+        # Any other problem has broken the connection; its next event tells how.
         if isinstance(count, int):
             assert self._socket is not None
             self._rest = memoryview(payload)[count:]
@@ -328,7 +328,7 @@ class HttpConnection(Slot):
         self._transport.transfer.sending_ns += time.perf_counter_ns() - (self._resent_ns or self.sent_ns)
 
     def expire(self, seconds: float) -> None:
-        """Give up the request, and with it the connection, which may still answer it."""
+        """Give up the request, and its connection, which may still answer it."""
         self._lose(FaultKind.TIMEOUT, f"no answer within {seconds:g} s")
 
     def close(self) -> None:
@@ -340,7 +340,7 @@ class HttpConnection(Slot):
         elif self._socket is not None:
             self._transport.reactor.close_later(self._socket)
             self._socket = None
-            # It holds us: without a garbage collector such a cycle stays for ever.
+            # The parser holds us: without a garbage collector such a cycle stays for ever.
             del self._handler
             self._parser.release()
 
@@ -349,7 +349,7 @@ class HttpConnection(Slot):
     def _readable(self, mask: int) -> None:
         if mask != READABLE and not self._flushed(mask):
             return
-        # Bound here: to call what an attribute holds costs more than to read it first.
+        # Bound here, because an attribute costs more to look up than a local name.
         recv = self._recv
         try:
             data = recv(RECEIVE_BYTES)
@@ -392,7 +392,7 @@ class HttpConnection(Slot):
 
     def _readable_tls(self, mask: int) -> None:
         self._readable(mask)
-        # What TLS has read ahead is no event of the socket's any more.
+        # Data that TLS has read ahead causes no more events of the socket.
         while isinstance(self._socket, TlsSocket) and self._socket.pending():
             self._readable(READABLE)
 
@@ -428,7 +428,7 @@ class HttpConnection(Slot):
         if keep:
             self._used_once = not self._used_ns
             self._used_ns = self._used_ns or now_ns
-            # From the second answer on: what the first one was is remembered until then.
+            # From the second answer on, because the first answer's bytes are kept only until then.
             self._is_kept = not self._used_once
         else:
             self.close()
@@ -438,11 +438,11 @@ class HttpConnection(Slot):
                 self._transport.remember(data, parsed)
             self._answer(now_ns, parsed.body, keep=keep)
         else:
-            # It is counted, but the connection is as good as before.
+            # The timeout is counted, but the connection is as good as before.
             self._transport.issuer.refused(self, now_ns, *fault, keep=keep)
 
     def _fault(self, parsed: Parsed) -> Fault | None:
-        """The failure that a complete answer is, if it is one."""
+        """Failure of a complete answer, if it is one."""
         if not 200 <= parsed.status < 300:
             moved = f"it redirects to {parsed.location.decode('latin-1')}; " if parsed.location else ""
             return f"status {parsed.status}", lambda: moved + repr(begin_of(parsed.body))
@@ -452,7 +452,7 @@ class HttpConnection(Slot):
         self._answered(self, now_ns, body, keep)
 
     def _ended(self, now_ns: int, problem: OSError | None) -> None:
-        """Report what the end of the connection means for a request under way."""
+        """Report the consequence of the connection's end for the current request."""
         if not self._busy:
             self._lose("", "")
             return
@@ -484,7 +484,7 @@ class HttpConnection(Slot):
             self._lose(kind, sample)
 
     def _send_again(self, kind: str, sample: str) -> None:
-        """Send the request under way on a new connection, where it fails if that ends or cannot be opened as well."""
+        """Send the current request on a new connection; it fails if that ends or cannot be opened."""
         self.close()
         self._closing = self._used_once = self._is_kept = self._awaits = False
         self._used_ns = 0
@@ -508,7 +508,7 @@ class HttpConnection(Slot):
         self._transport.issuer.lost(self, kind, sample)
 
     def _flushed(self, mask: int) -> bool:
-        """Send the rest of a request; returns whether there is something to receive as well."""
+        """Send the rest of a request; return whether there is data to receive as well."""
         if self._socket is None:
             return False
         if mask & PEER_CLOSED:
@@ -520,7 +520,7 @@ class HttpConnection(Slot):
             except BlockingIOError:
                 pass
             except OSError:
-                # The connection is broken; receiving says how.
+                # The connection is broken; receiving tells how.
                 return True
             if self._rest is None:
                 self._sent()
@@ -532,13 +532,13 @@ class Http1:
     """The transport of HTTP/1.1.
 
     Args:
-        endpoint: Where the server listens.
+        endpoint: Address of the server.
         reactor: Waits for its slots.
         issuer: Sends on them.
-        connect_timeout_ns: After which a connection attempt fails.
-        head: Whether answers have no body though they announce one.
-        asks_to_close: Whether requests ask the server to close the connection: each is sent on its own, also where the
-            server does not close it.
+        connect_timeout_ns: Time limit of a connection attempt.
+        head: Whether answers have no body although they announce one.
+        asks_to_close: Whether requests ask the server to close the connection. Each then gets its own connection, even
+            if the server does not close it.
 
     Raises:
         OSError: The host is unknown.
@@ -571,27 +571,27 @@ class Http1:
         return HttpConnection(place, self)
 
     def note_ended_after_first(self) -> None:
-        """A connection ended as soon as its first answer was there; see `ENDED_AFTER_FIRST`."""
+        """Note that a connection ended right after its first answer; see `ENDED_AFTER_FIRST`."""
         self._ended_after_first += 1
         self.is_for_one = self.is_for_one or self._ended_after_first >= ENDED_AFTER_FIRST
 
     def take_transfer(self) -> Transfer | None:
-        """Return what its slots have timed since the last call."""
+        """Return the slots' transfer times since the last call."""
         transfer, self.transfer = self.transfer, Transfer()
         return transfer
 
     def close(self) -> None:
-        """Nothing is shared by the slots."""
+        """Do nothing, because the slots share nothing."""
 
     def other_type(self, index: int, parsed: Parsed) -> Fault | None:
-        """The fault of an answer of another content type than the first one to its payload; None of all others."""
+        """Fault of an answer whose content type differs from the first one to its payload; else None."""
         found, first = parsed.content_type, self._types.get(index)
         if found == first or not parsed.body:
             return None
         if first is None:
             self._has_one_type = self._has_one_type and found == next(iter(self._types.values()), found)
             if not self._has_one_type:
-                # Known bytes tell nothing of the payload that they answer.
+                # Known bytes do not identify the payload that they answer.
                 self.known.clear()
             self._types[index] = found
             return None
@@ -601,6 +601,6 @@ class Http1:
         return FaultKind.OTHER_TYPE, lambda: f"{found!r} instead of {first!r}: {begin_of(body)!r}"
 
     def remember(self, data: bytes, parsed: Parsed) -> None:
-        """Recognise a good answer the next time by its bytes: what the parser makes of them depends on nothing else."""
+        """Recognise a good answer by its bytes the next time, because equal bytes parse equally."""
         if parsed.reusable and self._has_one_type:
             self.known.add(data, parsed.body)

@@ -1,4 +1,4 @@
-"""gRPC: unary calls on HTTP/2, whose messages were serialised once."""
+"""gRPC: unary calls on HTTP/2, with messages that are serialised once."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 RECEIVE_BYTES: Final = 1 << 16
 
 REFILL_BYTES: Final = 1 << 30
-"""After how much received data the server's window is filled up: half of it, so it never waits, and hardly ever."""
+"""Received bytes after which the server's window is refilled: half of it, so that the server never waits."""
 
 LAST_STREAM: Final = (1 << 31) - (1 << 20)
-"""A connection ends in good order when its streams run out, with more to spare than can be used before it has."""
+"""Streams left on a connection when it ends in good order: more than can be used before the end."""
 
 BLOCK_BYTES: Final = 1 << 20
-"""The longest header block that is put together from several frames."""
+"""Longest header block that is assembled from several frames."""
 
 _UNUSUAL: Final = codec.PADDED | codec.PRIORITY
 _GOAWAY: Final = struct.Struct(">II")
@@ -46,7 +46,7 @@ _GOAWAY: Final = struct.Struct(">II")
 
 @dataclass(frozen=True)
 class SharedByConnections:
-    """What all connections of a transport share."""
+    """Common data of all connections of a transport."""
 
     address: ResolvedAddress
     reactor: Reactor
@@ -75,7 +75,7 @@ class Http2Slot(StreamSlot):
 
 
 class Http2Connection:
-    """One connection; it opens at once, and closes when its last slot has left."""
+    """A connection; it opens at once, and closes when its last slot has left."""
 
     def __init__(self, shared: SharedByConnections, changed: Callable[[Http2Connection], None]) -> None:
         self.sender = RequestSender(shared.requests, shared.reactor)
@@ -84,7 +84,7 @@ class Http2Connection:
         self._answered = shared.issuer.answered
         self._repeat = shared.issuer.repeat
         self._changed = changed
-        # Of each, whether its issuer has heard that it is open.
+        # For each slot, whether its issuer knows that it is open.
         self._slots: dict[StreamSlot, bool] = {}
         self._ready = False
         self._ending = False
@@ -102,7 +102,7 @@ class Http2Connection:
 
     @property
     def slots(self) -> int:
-        """Number of slots on it."""
+        """Number of its slots."""
         return len(self._slots)
 
     @property
@@ -135,7 +135,7 @@ class Http2Connection:
 
     def close(self) -> None:
         """Close without a report to the issuer."""
-        # They hold us: without a garbage collector such a cycle stays for ever.
+        # The slots hold us: without a garbage collector such a cycle stays for ever.
         self._slots.clear()
         self._shut()
 
@@ -185,25 +185,25 @@ class Http2Connection:
         fates = {slot: self._fate(slot, kind, sample) for slot in self._slots}
         self._shut()
         for slot, fate in fates.items():
-            # Who hears of one may close others.
+            # The issuer of one may close others.
             if self._slots.pop(slot, None) is not None:
                 self._issuer.lost(slot, *fate)
 
     def _fate(self, slot: StreamSlot, kind: str, sample: str) -> tuple[str, str]:
-        """The error kind and sample that the end of the connection is to a slot."""
+        """Error kind and sample of the connection's end for a slot."""
         if kind == FaultKind.CONNECTION_CLOSED and self._slots[slot]:
             if slot.stream == IDLE_STREAM:
                 return "", ""
-            # Half a frame is part of somebody's answer.
+            # Half a frame is part of an answer.
             if self._unread or self._block is not None or slot.head is not None or slot.body:
                 return FaultKind.INCOMPLETE, f"in mid-answer: {sample}"
         return kind, sample
 
     def _end_in_order(self, last_stream: int) -> None:
-        """Take no new requests; those under way up to this stream are still answered."""
+        """Take no new requests; requests in flight up to this stream are still answered."""
         self._ending = True
         self._changed(self)
-        # Those that wait come first: room that others leave must not let them begin.
+        # Waiting requests come first: room that others leave must not let them begin.
         for slot in sorted(self._slots, key=lambda slot: slot.stream):
             idle = slot.stream == IDLE_STREAM
             if slot not in self._slots or not (idle or slot.stream == WAITING_STREAM or slot.stream > last_stream):
@@ -213,7 +213,7 @@ class Http2Connection:
             if idle and welcomed:
                 self._issuer.lost(slot, "", "")
             elif idle:
-                self._issuer.lost(slot, FaultKind.CONNECTION_CLOSED, "it ended while the slot was being opened")
+                self._issuer.lost(slot, FaultKind.CONNECTION_CLOSED, "the connection ended while it was being opened")
             else:
                 self._issuer.lost(slot, FaultKind.CONNECTION_CLOSED, "the server went away before it began the request")
 
@@ -227,7 +227,7 @@ class Http2Connection:
 
     def _event_tls(self, mask: int) -> None:
         self._event(mask)
-        # What TLS has read ahead is no event of the socket's any more.
+        # Data that TLS has read ahead causes no more events of the socket.
         while not self.closed and isinstance(self._socket, TlsSocket) and self._socket.pending():
             self._receive()
 
@@ -247,7 +247,8 @@ class Http2Connection:
             self._lose(FaultKind.CONNECTION_CLOSED, "the server hung up")
             return
         sender = self.sender
-        # Requests that follow from answers which came together go out together: a system call costs more than they do.
+        # Requests that follow answers which came together are sent together, because a system call costs more than they
+        # do.
         sender.corked = True
         try:
             self._read(self._unread + data if self._unread else data, now_ns)
@@ -264,7 +265,7 @@ class Http2Connection:
     # -- frames
 
     def _read(self, data: bytes, now_ns: int) -> None:
-        """Read all frames that are complete."""
+        """Read all complete frames."""
         streams, unpack = self.sender.streams, codec.HEADER.unpack_from
         position, size = 0, len(data)
         while size - position >= codec.HEADER_BYTES:
@@ -311,20 +312,20 @@ class Http2Connection:
             self._block = stream, flags, block
             return
         if slot is None:
-            # Of a request that was given up; without a table nothing hangs on having read it.
+            # Belongs to a request that was given up; without a table it need not be read.
             return
         blocks = self._shared.blocks
         fields = blocks.known.get(block) or blocks.read(block)
         if flags & codec.END_STREAM:
             self._finish(slot, fields, now_ns)
-        # Of interim answers (1xx) there can be several, and then the answer.
+        # Several interim answers (1xx) may precede the answer.
         elif slot.head is None or slot.head.status.startswith(b"1"):
             slot.head = fields
         else:
             raise Http2ConnectionError("a second header block in the middle of an answer")
 
     def _read_unusual(self, kind: int, flags: int, stream: int, content: bytes, now_ns: int) -> None:
-        """Read a frame that is not simply part of the answer to a request under way."""
+        """Read a frame that is not simply part of the answer to a request in flight."""
         if self._block is not None or kind == codec.CONTINUATION:
             self._continue(kind, flags, stream, content, now_ns)
         elif kind > codec.HEADERS:
@@ -412,14 +413,14 @@ class Http2Connection:
 
 
 SLOTS: Final = 6
-"""Most slots on one connection. Triton's own client library shares a connection by as many
-(``TRITON_CLIENT_GRPC_CHANNEL_MAX_SHARE_COUNT``), so this is how a server is loaded by its users."""
+"""Most slots on one connection. Triton's own client library lets as many share a connection
+(``TRITON_CLIENT_GRPC_CHANNEL_MAX_SHARE_COUNT``), so users load a server this way."""
 
 
 class Http2:
-    """The transport of gRPC: a payload is the serialised message, and so is an answer's body.
+    """The transport of gRPC: payloads and answers' bodies are serialised messages.
 
-    The server's MAX_CONCURRENT_STREAMS is respected: where it is less than the slots of a connection, requests wait.
+    The server's MAX_CONCURRENT_STREAMS is respected: if it is lower than a connection's slots, requests wait.
 
     Raises:
         OSError: The host is unknown.
@@ -438,7 +439,7 @@ class Http2:
         self._roomy: dict[Http2Connection, None] = {}
 
     def open(self, place: int) -> Slot:
-        """Begin to open a slot, on a connection that has room or on a new one."""
+        """Begin to open a slot, on a connection with room or on a new one."""
         connection = next(iter(self._roomy), None) or Http2Connection(self._shared, self._changed)
         slot = connection.join(place)
         self._connections[connection] = None
@@ -446,7 +447,7 @@ class Http2:
         return slot
 
     def take_transfer(self) -> None:
-        """Return None: frames of several requests go out together, so none is timed."""
+        """Return None: frames of several requests are sent together, so none is timed."""
 
     def close(self) -> None:
         """Close all connections."""

@@ -1,4 +1,4 @@
-"""HTTP/2 and gRPC as far as unary calls need them, without sockets: frames, header blocks, requests, statuses.
+"""HTTP/2 and gRPC for unary calls, without sockets: frames, header blocks, requests, statuses.
 
 Numbers and layouts are those of RFC 9113 (HTTP/2), RFC 7541 (HPACK) and gRPC's ``PROTOCOL-HTTP2.md``.
 """
@@ -45,7 +45,7 @@ NO_ERROR: Final = 0
 CANCEL: Final = 8
 
 FRAME_BYTES: Final = 1 << 14
-"""The longest frame without an agreement on longer ones; we ask for no longer ones."""
+"""Longest frame without a negotiated length; we do not negotiate a longer one."""
 
 FIRST_WINDOW: Final = (1 << 16) - 1
 MAX_WINDOW: Final = (1 << 31) - 1
@@ -53,20 +53,20 @@ HEADER_BYTES: Final = 9
 PREFIX_BYTES: Final = 5
 
 HEADER: Final = struct.Struct(">IBI")
-"""A frame's length and type in one number, its flags and its stream: read with two bytes less work than apart."""
+"""A frame's length and type in one number, its flags and its stream: two fewer operations than apart."""
 
 PREFIX: Final = struct.Struct(">BI")
-"""What stands before a gRPC message: whether it is compressed, and its length."""
+"""Prefix of a gRPC message: whether it is compressed, and its length."""
 
 STREAM: Final = struct.Struct(">I")
 _SETTING: Final = struct.Struct(">HI")
 
 KNOWN_REQUESTS: Final = 4096
-"""How many prepared requests are kept."""
+"""Largest number of prepared requests."""
 
 KNOWN_BLOCKS: Final = 256
 KNOWN_BLOCK_BYTES: Final = 1 << 10
-"""How many header blocks, and how long ones, are recognised byte for byte instead of being decoded again."""
+"""Largest number and length of header blocks that are recognised byte for byte instead of being decoded again."""
 
 _LENGTHS: Final = {RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
 _OF_CONNECTION: Final = frozenset({SETTINGS, PING, GOAWAY})
@@ -90,11 +90,11 @@ _ERRORS: Final = (
 
 
 class Http2ConnectionError(Exception):
-    """The peer broke a rule of HTTP/2 after which the connection cannot be used (RFC 9113, 5.4.1)."""
+    """The peer broke a rule of HTTP/2, so that the connection cannot be used (RFC 9113, 5.4.1)."""
 
 
 class Fields(NamedTuple):
-    """The fields of a header block that decide about an answer; empty where absent."""
+    """Fields of a header block that decide about an answer; empty if absent."""
 
     status: bytes = b""
     grpc_status: bytes = b""
@@ -105,12 +105,12 @@ NO_FIELDS: Final = Fields()
 
 
 class Framed(NamedTuple):
-    """A request but for the number of its stream, which stands before ``middle`` and before ``tail``.
+    """A request without its stream's number, which is inserted before ``middle`` and before ``tail``.
 
     Args:
         middle: The header block and the begin of the DATA frame.
         tail: gRPC's prefix and the message.
-        size: How much of the flow-control windows it takes: the bytes of ``tail``.
+        size: Bytes that it takes from the flow-control windows: those of ``tail``.
     """
 
     middle: bytes
@@ -124,16 +124,16 @@ def frame(kind: int, flags: int, stream: int, content: bytes = b"") -> bytes:
 
 
 def check_control(kind: int, stream: int, content: bytes) -> None:
-    """Check a frame that is no part of an answer; of unknown types everything is allowed.
+    """Check a frame that is not part of an answer; unknown types are always allowed.
 
     Raises:
-        Http2ConnectionError: It has the wrong length or stream, or may not be sent to us at all.
+        Http2ConnectionError: The frame has a wrong length or stream, or a server must not send it.
     """
     wrong_length = len(content) < 8 if kind == GOAWAY else len(content) != _LENGTHS.get(kind, len(content))
     if wrong_length or (kind in _OF_CONNECTION and stream) or (kind == RST_STREAM and not stream):
         raise Http2ConnectionError(f"a frame of type {kind} with {len(content)} bytes on stream {stream}")
     if kind == PUSH_PROMISE:
-        raise Http2ConnectionError("a pushed answer, which we said we do not take")
+        raise Http2ConnectionError("a pushed answer, although push is disabled")
 
 
 def settings(*pairs: tuple[int, int]) -> bytes:
@@ -142,10 +142,10 @@ def settings(*pairs: tuple[int, int]) -> bytes:
 
 
 def read_settings(content: bytes) -> list[tuple[int, int]]:
-    """Read the content of a SETTINGS frame; unknown settings are left out.
+    """Read the content of a SETTINGS frame; unknown settings are ignored.
 
     Raises:
-        Http2ConnectionError: It has half a setting, or a number that is out of its range.
+        Http2ConnectionError: The frame has half a setting, or a number out of range.
     """
     if len(content) % _SETTING.size:
         raise Http2ConnectionError("a SETTINGS frame with half a setting")
@@ -161,19 +161,19 @@ def read_settings(content: bytes) -> list[tuple[int, int]]:
 PREFACE: Final = b"".join(
     (
         b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
-        # Without a table equal header blocks are equal bytes, and mean the same whatever came before.
+        # Without a table equal header blocks are equal bytes, and always mean the same.
         settings((HEADER_TABLE_SIZE, 0), (ENABLE_PUSH, 0), (INITIAL_WINDOW_SIZE, MAX_WINDOW)),
         frame(WINDOW_UPDATE, 0, 0, STREAM.pack(MAX_WINDOW - FIRST_WINDOW)),
     )
 )
-"""What a client says first, with windows that a server never has to wait for."""
+"""First bytes of a client, with windows that a server never has to wait for."""
 
 
 def unpadded(kind: int, flags: int, content: bytes) -> bytes:
-    """Take padding, and of HEADERS the old priority, from the content of a DATA or HEADERS frame.
+    """Remove padding, and the old priority of HEADERS, from the content of a DATA or HEADERS frame.
 
     Raises:
-        Http2ConnectionError: There is more of it than content.
+        Http2ConnectionError: The padding is longer than the content.
     """
     begin, end = 0, len(content)
     if flags & PADDED:
@@ -187,7 +187,7 @@ def unpadded(kind: int, flags: int, content: bytes) -> bytes:
 
 
 def request_block(endpoint: Endpoint) -> bytes:
-    """Encode the header block of every request to this endpoint; it changes no table, so the same bytes serve all."""
+    """Encode the header block of all requests to this endpoint; it changes no table, so its bytes can be reused."""
     fields = [
         (":method", "POST"),
         (":scheme", "https" if endpoint.tls else "http"),
@@ -197,12 +197,12 @@ def request_block(endpoint: Endpoint) -> bytes:
         ("content-type", "application/grpc"),
         ("user-agent", "pytest-gpuserve"),
     ]
-    # What is sensitive goes into no table.
+    # Sensitive fields go into no table.
     return hpack.Encoder().encode([(name, value, True) for name, value in fields])
 
 
 class Requests:
-    """Prepares requests, and keeps those that fit into one frame: of these only the stream's number changes."""
+    """Prepares requests, and keeps those that fit into one frame: only the stream's number changes in them."""
 
     def __init__(self, block: bytes) -> None:
         self.known: dict[bytes, Framed] = {}
@@ -210,7 +210,7 @@ class Requests:
         self._block = block
 
     def head(self, stream: int) -> bytes:
-        """Serialise the HEADERS frame of a request whose body follows in frames of its own."""
+        """Serialise the HEADERS frame of a request whose body follows in other frames."""
         return self.begin + STREAM.pack(stream) + self._block
 
     def prepare(self, payload: bytes) -> Framed | None:
@@ -227,20 +227,20 @@ class Requests:
 
 
 class HeaderBlocks:
-    """Decodes header blocks, and recognises those that were decoded before."""
+    """Decodes header blocks, and recognises repeated ones."""
 
     def __init__(self) -> None:
         self.known: dict[bytes, Fields] = {}
         self._decoder = hpack.Decoder()
-        # From the begin, and for good: what a block means never depends on the blocks before it.
+        # Kept for good, because a block's meaning never depends on earlier blocks.
         self._decoder.max_allowed_table_size = 0
         self._decoder.header_table_size = 0
 
     def read(self, block: bytes) -> Fields:
-        """Decode a block that is not among the known ones.
+        """Decode a new block.
 
         Raises:
-            Http2ConnectionError: It is no header block, or needs a table that we said we do not have.
+            Http2ConnectionError: The data is not a header block, or needs a table although we have none.
         """
         try:
             pairs = self._decoder.decode(block, raw=True)
@@ -300,8 +300,8 @@ def _what_is_wrong(head: Fields, body: bytes | bytearray) -> str:
     if head.status != b"200":
         return f"gRPC status OK with HTTP status {head.status!r}"
     if len(body) < PREFIX_BYTES:
-        return f"gRPC status OK with {len(body)} bytes, which is not a message"
+        return f"gRPC status OK with {len(body)} bytes, but they are not a message"
     if body[0]:
         return "the answer is compressed, which was not offered"
     length = PREFIX.unpack_from(body)[1]
-    return f"a message of {length} bytes announced, {len(body) - PREFIX_BYTES} came"
+    return f"a message of {length} bytes announced, but {len(body) - PREFIX_BYTES} came"

@@ -1,4 +1,4 @@
-"""Sends requests on an HTTP/2 connection, as far as windows, streams and the kernel have room."""
+"""Sends requests on an HTTP/2 connection, within the limits of windows, streams and the kernel."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.engine.reactor import Reactor
 
 SEND_BYTES: Final = 1 << 18
-"""How much of bodies that need several frames is given to the kernel at once."""
+"""Bytes of bodies of several frames that are given to the kernel at once."""
 
 IDLE_STREAM: Final = 0
 WAITING_STREAM: Final = -1
 
 
 class StreamSlot(Slot):
-    """A slot with what the stream of its request needs."""
+    """A slot with the state of its request's stream."""
 
     __slots__ = ("_sender", "body", "head", "rest", "stream", "window")
 
@@ -42,7 +42,7 @@ class StreamSlot(Slot):
         self.body: bytes | bytearray = b""
 
     def send(self, payload: bytes) -> None:
-        """Send a request; it waits while the server allows no more streams, or its windows are used up."""
+        """Send a request; it waits if the server allows no more streams, or its windows are used up."""
         sender = self._sender
         prepared = sender.requests.known.get(payload)
         if (
@@ -115,7 +115,7 @@ class RequestSender:
         """Widen the window of one stream, or of the connection (0).
 
         Raises:
-            Http2ConnectionError: By an impossible size.
+            Http2ConnectionError: The size is impossible.
         """
         window = 0
         if stream == 0:
@@ -124,7 +124,8 @@ class RequestSender:
             slot = self.streams.get(stream)
             if slot is None:
                 return
-            # Where nothing is left to send nothing is counted: it would add up over all requests of a slot.
+            # Without anything left to send, the window is not counted, because it would grow over all requests of a
+            # slot.
             if slot.rest is not None:
                 slot.window = window = slot.window + size
         if size == 0 or window > codec.MAX_WINDOW:
@@ -133,7 +134,7 @@ class RequestSender:
     # -- requests
 
     def send(self, slot: StreamSlot, prepared: codec.Framed) -> None:
-        """Send a request for which there is room."""
+        """Send a request that fits into the windows."""
         stream = self.next_stream
         self.next_stream = stream + 2
         self.window -= prepared.size
@@ -143,13 +144,13 @@ class RequestSender:
         self.write(b"".join((self.requests.begin, number, prepared.middle, number, prepared.tail)))
 
     def send_slowly(self, slot: StreamSlot, payload: bytes) -> None:
-        """Send a request that is sent for the first time, or for which there may be no room."""
+        """Send a request for the first time, or one that may not fit into the windows."""
         slot.stream = WAITING_STREAM
         self._waiting.append((slot, payload))
         self._begin_waiting()
 
     def free(self, slot: StreamSlot) -> bool:
-        """End the stream of a slot and forget its answer; returns whether its request was sent completely."""
+        """End the stream of a slot and forget its answer; return whether its request was sent completely."""
         sent = slot.rest is None
         del self.streams[slot.stream]
         if not sent:
@@ -162,7 +163,7 @@ class RequestSender:
         return sent
 
     def abandon(self, slot: StreamSlot) -> None:
-        """Cancel the request of a slot, if there is one."""
+        """Cancel the request of a slot, if any."""
         stream = slot.stream
         if stream == WAITING_STREAM:
             self._waiting = deque(entry for entry in self._waiting if entry[0] is not slot)
@@ -186,7 +187,7 @@ class RequestSender:
                 self._begin_upload(slot, payload)
 
     def _begin_upload(self, slot: StreamSlot, payload: bytes) -> None:
-        """Begin a request whose body goes out frame by frame, as windows allow."""
+        """Begin a request whose body is sent frame by frame, as windows allow."""
         stream = self.next_stream
         self.next_stream = stream + 2
         self.streams[stream] = slot
@@ -202,7 +203,7 @@ class RequestSender:
     # -- bytes
 
     def write(self, data: bytes) -> None:
-        """Send, or keep for later what the kernel does not take."""
+        """Send bytes, and keep the rest if the kernel does not take all."""
         if self.corked:
             self._pieces.append(data)
             return
@@ -216,14 +217,14 @@ class RequestSender:
         except BlockingIOError:
             count = 0
         except OSError:
-            # The connection is broken; its next event says how.
+            # The connection is broken; its next event tells how.
             return
         if count != len(data):
             self._unsent += memoryview(data)[count:]
             self._reactor.change(self._socket.fileno(), self._handler, READABLE | WRITABLE)
 
     def uncork(self) -> None:
-        """Send what was collected while ``corked``, and of bodies what windows and the kernel allow."""
+        """Send bytes that were collected while ``corked``, and bodies as far as windows and the kernel allow."""
         self.corked = False
         if self._socket is None or not (self._pieces or self._uploads):
             return
@@ -237,7 +238,7 @@ class RequestSender:
             pieces = []
 
     def flush(self) -> None:
-        """Send more, now that the kernel takes more."""
+        """Continue to send, because the kernel takes bytes again."""
         if self._socket is None or not self._unsent:
             return
         try:
@@ -253,7 +254,7 @@ class RequestSender:
             self.uncork()
 
     def _cut(self, pieces: list[bytes | memoryview]) -> None:
-        """Cut frames from the bodies under way."""
+        """Cut frames from the bodies in progress."""
         room = SEND_BYTES
         for slot in list(self._uploads):
             while slot.rest is not None and room > 0:

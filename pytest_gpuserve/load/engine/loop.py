@@ -1,4 +1,4 @@
-"""What the closed and the open loop share: which request is sent when, over slots of any protocol."""
+"""Common part of the closed and the open loop: the choice of the next request, over slots of any protocol."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class OutputPlaces:
-    """The places of all slots, one after the other in a shared-memory file.
+    """Places of all slots, one after the other in a shared-memory file.
 
     Raises:
         OSError: The file cannot be opened, or is empty.
@@ -36,7 +36,7 @@ class OutputPlaces:
             self._memory = _map(outputs.file)
         except (OSError, ValueError) as problem:
             raise OSError(f"no outputs in shared memory {outputs.file!r}: {problem}") from problem
-        # So that a place which the server does not write again is not taken for an answer.
+        # Otherwise a place that the server does not write again would pass for an answer.
         self._blank = unwritten(self._size)
         for begin in range(0, len(self._memory) - self._size + 1, self._size):
             self._memory[begin : begin + self._size] = self._blank
@@ -49,7 +49,7 @@ class OutputPlaces:
         return data
 
     def blank(self, place: int) -> None:
-        """Blank a place whose request failed: what was written for it is no answer to the next one."""
+        """Blank a place whose request failed: its bytes do not answer the next request."""
         begin = place * self._size
         self._memory[begin : begin + self._size] = self._blank
 
@@ -63,29 +63,29 @@ def _map(file: str) -> mmap.mmap:
 
 
 RECONNECT_NS: Final = 50_000_000
-"""Pause of a user whose connection failed, so that a dead server is not hammered."""
+"""Pause of a user whose connection failed, so that a dead server is not flooded."""
 
 OPENING_AT_ONCE: Final = 128
-"""Connections that are being opened at the same time: more would overflow a server's backlog, and the kernel repeats a
-dropped attempt only after a second."""
+"""Most connections that are being opened at the same time. More would overflow a server's backlog, and the kernel
+repeats a dropped attempt only after a second."""
 
 OWN_FILES: Final = 32
-"""Open files of the engine that are no slots."""
+"""Open files of the engine besides slots."""
 
 
 NUMBER_NS: Final = 10_000
-"""Numbers in requests begin with the time in such units: as long as fewer requests are sent in one, those of a later
-load are all above those of an earlier one."""
+"""Unit of the time that begins the numbers in requests. If fewer requests are sent in one unit, numbers of a later load
+are above those of an earlier one."""
 
 NUMBERS: Final = 10 ** len(NUMBER_PLACE)
-"""After so many units, 28 hours, they begin anew."""
+"""Number of units, 28 hours, after which they begin anew."""
 
 
 class Loop:
-    """What both loops share: slots, requests under way, the end.
+    """Common state of both loops: slots, requests in flight, the end.
 
     Attributes:
-        losses: Slots that were lost so far.
+        losses: Number of lost slots so far.
         repeat: The request that a slot sends by itself.
     """
 
@@ -111,16 +111,16 @@ class Loop:
         if plan.shuffled:
             random.Random(plan.seed).shuffle(order)  # noqa: S311 -- reproducible, not secret
         self._order = order
-        # Workers number their requests in steps of their number: where that has a divisor in common with the payloads,
-        # each would send only some of them for ever. So every time around begins with the next one. Of an open loop
-        # workers send together what one alone would, whichever of them sends it.
+        # Engines number their requests in steps of the number of engines. If that shares a divisor with the number of
+        # payloads, an engine would send only some of them for ever. So each pass over the payloads begins one further.
+        # In an open loop the engines together send what one alone would.
         together = math.gcd(len(order), plan.parts)
         self._shifted_every = 0 if together == 1 or is_open(plan.schedule) else len(order) * plan.parts // together
         self._forms = plan.payloads
         self._numbers_before_end = plan.numbers_before_end
         self._first_number = 0
         places = min(map(len, plan.payloads))
-        # One form and nothing in shared memory is the form for all slots.
+        # A payload with one form, without shared memory, has the same form for all slots.
         if places > 1 or plan.outputs is not None:
             self._most_slots = min(most_slots, places // plan.parts + (plan.part < places % plan.parts))
 
@@ -130,20 +130,20 @@ class Loop:
         """Begin the load at this time; ``on_end`` is called when all is sent and answered."""
         self._begin_ns = begin_ns
         self._on_end = on_end
-        # A multiple, so that engines whose clocks differ still have no number in common.
+        # A multiple, so that engines with different clocks still have no number in common.
         self._first_number = time.time_ns() // NUMBER_NS // self._plan.parts * self._plan.parts
-        # Of a short load there may be nothing for this engine.
+        # A short load may have nothing for this engine.
         self._reactor.at(begin_ns, self._check_end)
         if self._plan.nanoseconds is not None:
             self._reactor.at(begin_ns + self._plan.nanoseconds, self._end)
 
     def finish(self) -> None:
-        """Send nothing more; the load ends when what is under way is answered."""
+        """Stop sending; the load ends when requests in flight are answered."""
         self._end()
 
     @property
     def ended(self) -> bool:
-        """Whether all is sent and answered."""
+        """Whether all requests are sent and answered."""
         raise NotImplementedError
 
     @property
@@ -152,24 +152,24 @@ class Loop:
         return 0
 
     def opening(self) -> Sequence[int]:
-        """Return when the opening of each slot that is not open yet began, the oldest first."""
+        """Return the times when the opening of slots began that are not open yet, the oldest first."""
         return list(self._opening.values())
 
     def under_way(self) -> Sequence[int]:
-        """Return when each of the requests under way was sent."""
+        """Return the send times of the requests in flight."""
         return [slot.sent_ns for slot in self._under_way]
 
     def expire(self, now_ns: int) -> None:
-        """Give up requests that have waited too long."""
+        """Give up requests that exceeded the timeout."""
         limit_ns = self._plan.timeout_ns
         late = [slot for slot in self._under_way if now_ns - slot.sent_ns > limit_ns]
         for slot in sorted(late, key=lambda slot: slot.sent_ns):
-            # Whoever hears of one may have closed others.
+            # The handler of one may have closed others.
             if slot in self._under_way:
                 slot.expire(limit_ns / NANOSECONDS)
 
     def close(self) -> None:
-        """Abandon all that is under way."""
+        """Abandon all requests in flight."""
         self._ending = True
         for slot in self._slots:
             slot.close()
@@ -179,14 +179,14 @@ class Loop:
     # -- Issuer
 
     def ready(self, slot: Slot) -> None:
-        """The slot is open."""
+        """Note that the slot is open."""
         self._opening.pop(slot, None)
         now_ns = time.perf_counter_ns()
         self._free(slot, now_ns)
         self._opened(now_ns)
 
     def answered(self, slot: Slot, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- the hot path: by name it would cost a tenth of a microsecond
-        """The request was answered well."""
+        """Note that the request was answered well."""
         self._under_way.remove(slot)
         self._note_latency(slot, now_ns)
         if self._outputs is not None:
@@ -211,7 +211,7 @@ class Loop:
             self._check_end()
 
     def refused(self, slot: Slot, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
-        """The request failed."""
+        """Note that the request failed."""
         self._under_way.remove(slot)
         if self._outputs is not None:
             self._outputs.blank(self._place(slot))
@@ -225,7 +225,7 @@ class Loop:
         self._check_end()
 
     def lost(self, slot: Slot, kind: str, sample: str) -> None:
-        """The slot is gone, with its request."""
+        """Note that the slot is gone, with its request."""
         if slot not in self._slots:
             return
         now_ns = time.perf_counter_ns()
@@ -243,23 +243,23 @@ class Loop:
         else:
             if kind:
                 self._counters.fail(kind, sample)
-            # Who was thinking thinks on, without a connection.
+            # A thinking user thinks on, without a connection.
             self._replace(max(now_ns, slot.intended_ns), slot)
         self._check_end()
 
     def resent(self, slot: Slot) -> bytes:
-        """The request under way is sent once more."""
+        """Note that the current request is sent once more."""
         self._counters.tick.resent += 1
         return self._payload_of(slot)
 
     def chunk(self, now_ns: int, before_ns: int) -> None:
-        """A chunk with content arrived."""
+        """Note that a chunk with content arrived."""
         self._counters.tick.chunks += 1
         if before_ns != IDLE:
             self._counters.itl.note(now_ns - before_ns)
 
     def streamed(self, slot: Slot, now_ns: int, stream: Stream, body: bytes, *, keep: bool) -> None:
-        """The request was answered well by a stream; its latency ends with its last token."""
+        """Note that a stream answered the request well; its latency ends with its last token."""
         counters, tokens = self._counters, stream.tokens
         # An answer without content shows nothing before its end.
         first_ns, last_ns = (now_ns, now_ns) if stream.first_ns == IDLE else (stream.first_ns, stream.last_ns)
@@ -285,7 +285,7 @@ class Loop:
     # -- for the loops
 
     def _send(self, slot: Slot, number: int, index: int | None, intended_ns: int) -> int:
-        """Send a request; returns when that was."""
+        """Send a request; return its send time."""
         if index is None:
             turn = number // self._shifted_every if self._shifted_every else 0
             index = self._order[(number + turn) % len(self._order)]
@@ -305,11 +305,11 @@ class Loop:
             return form
         at = len(form) - before_end
         number = b"%0*d" % (len(NUMBER_PLACE), (self._first_number + self._number_in(slot)) % NUMBERS)
-        # Backwards: what is nearly the same for all comes last, where a cache of prefixes does not reach it.
+        # Reversed: digits that most numbers share come last, so that a prefix cache does not match them.
         return b"".join((form[:at], number[::-1], form[at + len(NUMBER_PLACE) :]))
 
     def _number_in(self, slot: Slot) -> int:
-        """Return what is written into the slot's request."""
+        """Return the number for the slot's request."""
         return slot.number
 
     def _place(self, slot: Slot) -> int:
@@ -331,7 +331,7 @@ class Loop:
         self._check_end()
 
     def _judge(self, slot: Slot, now_ns: int, ttft_ns: int | None, tpot_ns: int | None) -> None:
-        """Count an answer that meets all objectives, or of which that is not known."""
+        """Count an answer that meets all objectives, or whose objectives are unknown."""
         assert self._objectives is not None
         is_met = self._objectives.met(now_ns - self._clock_begin(slot), ttft_ns, tpot_ns)
         if is_met is None:
@@ -344,7 +344,7 @@ class Loop:
             self._on_end()
 
     def _clock_begin(self, slot: Slot) -> int:
-        """Return when the latency of the slot's request began."""
+        """Return the begin of the latency of the slot's request."""
         raise NotImplementedError
 
     def _note_latency(self, slot: Slot, now_ns: int) -> None:
@@ -355,15 +355,15 @@ class Loop:
         raise NotImplementedError
 
     def _opened(self, now_ns: int) -> None:
-        """Note that one slot fewer is being opened."""
+        """Note the end of a slot's opening."""
 
     def _pause_ns(self, slot: Slot) -> int:
-        """Return how long the slot's user pauses after an answer."""
+        """Return the pause of the slot's user after an answer."""
         del slot
         return self._think_ns
 
     def _replace(self, when_ns: int, slot: Slot | None = None) -> None:
-        """Replace a slot that is gone, not before this time; None stands for one that was never open."""
+        """Replace a slot that is gone, not before this time; None for one that was never open."""
         raise NotImplementedError
 
     def _not_opened(self, now_ns: int, kind: str, sample: str) -> None:
@@ -372,4 +372,4 @@ class Loop:
 
 
 def _nobody() -> None:
-    """Do nothing: no end was set yet."""
+    """Do nothing, because no end was set yet."""

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.wire import Plan
 
 ARRIVALS_AT_ONCE: Final = 1024
-"""Then answers get their turn, however many requests are due."""
+"""Most due requests that are sent before answers are handled again."""
 
 
 class OpenLoop(Loop):
-    """Arrivals that do not wait for answers; a slot for each that is under way, kept for the next."""
+    """Arrivals that do not wait for answers; each request in flight has a slot, which is kept for the next one."""
 
     def __init__(
         self, plan: Plan, schedule: OpenSchedule, reactor: Reactor, counters: TickCounters, most_slots: int
@@ -38,9 +38,9 @@ class OpenLoop(Loop):
         self._arrivals = _until_end(schedule.arrivals(plan.seed, plan.part, plan.parts), plan)
         self._coming: Arrival | None = None
         self._last_due_ns = -1
-        # The one that was used last is taken first; its server's patience lasts longest.
+        # The most recently used slot is taken first, because its server's keep-alive lasts longest.
         self._idle: dict[Slot, None] = {}
-        # Each with whether it waits for the ceiling, and how late it was noticed.
+        # Waiting arrivals, each with its wait for the ceiling and the delay of its discovery.
         self._waiting: deque[tuple[Arrival, bool, int]] = deque()
 
     def begin(self, begin_ns: int, on_end: Callable[[], None]) -> None:
@@ -52,11 +52,11 @@ class OpenLoop(Loop):
 
     @property
     def ended(self) -> bool:
-        """Whether all is sent and answered."""
+        """Whether all requests are sent and answered."""
         return (self._ending or self._coming is None) and not self._under_way and not self._waiting
 
     def expire(self, now_ns: int) -> None:
-        """Give up requests that have waited too long, also those that could not be sent."""
+        """Give up requests that exceeded the timeout, including those that could not be sent."""
         super().expire(now_ns)
         seconds = self._plan.timeout_ns / NANOSECONDS
         while self._waiting and now_ns - self._begin_ns - self._waiting[0][0].at_ns > self._plan.timeout_ns:
@@ -68,7 +68,7 @@ class OpenLoop(Loop):
 
     def _arrive(self) -> None:
         arrival = self._coming
-        # Once, so that what becomes due meanwhile does not keep answers waiting.
+        # One reading of the clock, so that newly due requests do not keep answers waiting.
         now_ns = time.perf_counter_ns()
         for _ in range(ARRIVALS_AT_ONCE):
             if arrival is None or self._ending:
@@ -77,7 +77,7 @@ class OpenLoop(Loop):
             if due_ns > now_ns:
                 break
             self._counters.tick.due += 1
-            # What is due together cannot be sent together: that the second waits for the first is no lateness.
+            # Requests due at the same instant are exempt from the lag, because they cannot be sent together.
             on_time_ns = now_ns if due_ns == self._last_due_ns else due_ns
             self._last_due_ns = due_ns
             if self._idle:
@@ -107,7 +107,7 @@ class OpenLoop(Loop):
             return
         arrival, held, late_ns = self._waiting.popleft()
         self._counters.tick.held += held
-        # Until there was a slot to send it on the request was not ours to send: no lag, but latency all the same.
+        # The wait for a slot is not the client's lag, but it is part of the latency.
         sent_ns = self._send(slot, arrival.number, arrival.index, self._begin_ns + arrival.at_ns)
         self._counters.lag.note(late_ns + sent_ns - now_ns)
 
@@ -120,12 +120,12 @@ class OpenLoop(Loop):
 
     def _replace(self, when_ns: int, slot: Slot | None = None) -> None:
         del when_ns, slot
-        # As many as wait and no fewer: to open them by and by would be a delay of ours, counted as the server's.
+        # As many as wait: gradual opening would be a delay of the client, counted as the server's.
         if len(self._opening) < len(self._waiting) and len(self._slots) < self._ceiling:
             self._open()
 
     def _not_opened(self, now_ns: int, kind: str, sample: str) -> None:
-        # Where nothing waits any more, the request that it was opened for has failed already.
+        # If no arrival waits, the request that the slot was opened for has failed already.
         if self._waiting:
             arrival, _, _ = self._waiting.popleft()
             self._counters.fail(kind, f"request {arrival.number}: {sample}")
@@ -133,7 +133,7 @@ class OpenLoop(Loop):
 
 
 def _until_end(arrivals: Iterator[Arrival], plan: Plan) -> Iterator[Arrival]:
-    """The arrivals up to the load's end."""
+    """Arrivals up to the load's end."""
     for arrival in arrivals:
         if plan.requests is not None and arrival.number >= plan.requests:
             return

@@ -1,4 +1,4 @@
-"""Opens connections without waiting: TCP, TCP with TLS, Unix sockets."""
+"""Opens connections without blocking: TCP, TCP with TLS, Unix sockets."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ Connected = socket.socket | TlsSocket
 
 @dataclass(frozen=True)
 class ResolvedAddress:
-    """Where to connect, with all that had to be looked up."""
+    """Address to connect to, with all resolved data."""
 
     family: int
     at: tuple[str, int] | tuple[str, int, int, int] | str
@@ -62,7 +62,8 @@ class ResolvedAddress:
 def resolve(endpoint: Endpoint, protocols: tuple[str, ...] = ()) -> ResolvedAddress:
     """Look up the endpoint's address, and prepare TLS; ``protocols`` are offered by ALPN.
 
-    Of several addresses (``localhost`` has two) the first that accepts a connection is taken, else the first.
+    If a name has several addresses (``localhost`` has two), the first that accepts a connection is used, else the
+    first.
 
     Raises:
         OSError: The name is unknown or impossible, or the certificates cannot be read.
@@ -95,7 +96,7 @@ def _context(tls: Tls, protocols: tuple[str, ...]) -> ssl.SSLContext:
     if protocols:
         context.set_alpn_protocols(list(protocols))
     try:
-        # As for a connection: what is wrong with the name is known now, and for all of them.
+        # As for a connection: an invalid name is found now, before all of them.
         context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=tls.server_name)
     except ValueError as problem:
         raise OSError(f"no certificate can be for {tls.server_name!r}: {problem}") from problem
@@ -103,7 +104,7 @@ def _context(tls: Tls, protocols: tuple[str, ...]) -> ssl.SSLContext:
 
 
 FULL_PAUSE_NS: Final = 5_000_000
-"""After which a Unix socket whose queue was full is tried again."""
+"""Time after which a Unix socket whose queue was full is tried again."""
 
 
 class Opening:
@@ -133,13 +134,13 @@ class Opening:
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             code = self._socket.connect_ex(address.at)
             if code == errno.EAGAIN and address.family == socket.AF_UNIX:
-                # Its queue is full of others; unlike TCP nobody tells when there is room.
+                # Its queue is full of other clients; unlike TCP, it does not signal when it has room.
                 self._timers.append(reactor.at(now_ns + timeout_ns, self._expire))
                 self._timers.append(reactor.at(now_ns + FULL_PAUSE_NS, self._again))
                 return
             if code == errno.EINPROGRESS:
-                # On the same host it is connected by now; to hear of it in its turn, among the answers of thousands of
-                # others, would take long.
+                # On the same host it is connected by now. Its event would come late, behind the answers of thousands of
+                # other connections.
                 code = self._socket.connect_ex(address.at)
         except OSError as problem:
             failure = _kind(problem.errno) if problem.errno else ("connect", str(problem))
@@ -175,7 +176,7 @@ class Opening:
 
     def _finish(self) -> None:
         self._ended = True
-        # It would keep us, and through us whoever we tell, until a time-out that may be minutes away.
+        # A timer would keep us and our callbacks alive until its end, which may be minutes away.
         for timer in self._timers:
             self._reactor.cancel(timer)
 
@@ -200,7 +201,7 @@ class Opening:
                 secured = self._address.tls.wrap_socket(
                     self._socket,
                     do_handshake_on_connect=False,
-                    # An end that TLS was not told of is an error: it may have cut an answer short (RFC 9112, 9.8).
+                    # An end without TLS's own is an error, because it may have cut an answer (RFC 9112, 9.8).
                     suppress_ragged_eofs=False,
                     server_hostname=self._address.server_name,
                 )
@@ -218,7 +219,7 @@ class Opening:
         except ssl.SSLWantWriteError:
             self._reactor.change(secured.fileno(), lambda _mask: self._handshake(secured), WRITABLE)
         except OSError as problem:
-            # Such as a certificate that is not trusted.
+            # For example a certificate that is not trusted.
             self._fail(FaultKind.TLS, str(problem))
         else:
             self._open(TlsSocket(secured))

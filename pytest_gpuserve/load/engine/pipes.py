@@ -1,4 +1,4 @@
-"""The pipes between an engine and its owner: plans and orders come in by one, reports go out by the other."""
+"""Pipes between an engine and its owner: one for plans and orders, one for reports."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ STDOUT: Final = 1
 PIPE_BYTES: Final = 1 << 20
 
 MOST_PENDING_BYTES: Final = 1 << 27
-"""Reports that nobody reads; beyond, the owner is as good as dead."""
+"""Most bytes of unread reports; beyond it, the owner counts as dead."""
 
 OWNER_SECONDS: Final = 0.1
-"""How often an engine that waits for its owner, to read or to write, looks whether the owner is still there."""
+"""Interval in which an engine that waits for its owner checks that the owner exists."""
 
 
 class ReportsUnread(Exception):
@@ -46,11 +46,11 @@ class ReportWriter:
             fcntl.fcntl(STDOUT, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
 
     def put(self, data: bytes) -> None:
-        """Write, now or as soon as there is room.
+        """Write now, or as soon as the pipe has room.
 
         Raises:
-            BrokenPipeError: Nobody will read it.
-            ReportsUnread: Nobody has read for so long that memory would run out.
+            BrokenPipeError: The reader is gone.
+            ReportsUnread: The reader is so slow that memory would run out.
         """
         if self._pending_bytes > MOST_PENDING_BYTES:
             raise ReportsUnread(f"{self._pending_bytes} bytes of reports were not read: their reader is too slow")
@@ -61,7 +61,7 @@ class ReportWriter:
             self._reactor.watch(STDOUT, self._writable, WRITABLE)
 
     def flush(self, owner: int) -> None:
-        """Write all that is left, waiting for the reader as long as it is there."""
+        """Write the rest, and wait for the reader while it exists."""
         # A fork of a killed owner may keep the other end open, and never read.
         while not self._write() and os.getppid() == owner:
             select.select([], [STDOUT], [], OWNER_SECONDS)
@@ -71,7 +71,7 @@ class ReportWriter:
             self._reactor.forget(STDOUT)
 
     def _write(self) -> bool:
-        """Write what fits; whether all did."""
+        """Write as much as fits; return whether that was all."""
         while self._pending:
             data = self._pending[0]
             try:
@@ -87,19 +87,19 @@ class ReportWriter:
 
 
 def read_plan(owner: int) -> Plan:
-    """Wait for the load that the owner wants.
+    """Wait for the owner's plan.
 
     Raises:
-        EOFError: Standard input ended, or the owner has.
+        EOFError: Standard input ended, or the owner has ended.
     """
     return msgspec.msgpack.decode(_read_message(owner), type=Plan)
 
 
 def read_order(owner: int) -> Order:
-    """Wait for what the owner wants next.
+    """Wait for the owner's next order.
 
     Raises:
-        EOFError: Standard input ended, or the owner has.
+        EOFError: Standard input ended, or the owner has ended.
     """
     # mypy does not take a union for a type.
     return msgspec.msgpack.decode(_read_message(owner), type=Order)  # type: ignore[no-any-return]
@@ -111,10 +111,10 @@ def _read_message(owner: int) -> bytearray:
 
 
 def read_exactly(count: int, owner: int) -> bytearray:
-    """Read so many bytes of standard input without reading ahead, so that its end is seen by the reactor.
+    """Read a number of bytes from standard input without reading ahead, so that the reactor sees its end.
 
     Raises:
-        EOFError: It ended, or who should write to it has.
+        EOFError: Standard input ended, or its writer has ended.
     """
     data = bytearray(count)
     missing = memoryview(data)

@@ -1,6 +1,6 @@
 """Waits for sockets and times, and calls their handlers: epoll and one timerfd.
 
-Not an event loop of a library: those wake up on whole milliseconds (epoll's time-outs), and pass every event through
+The event loops of libraries wake up on whole milliseconds (epoll's time-outs). They also pass every event through
 layers that cost more than the kernel's part of a request.
 """
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 EVENTS_AT_ONCE: Final = 256
 NEVER: Final = 1 << 62
 SOON_NS: Final = 1_000_000
-"""What is due later than this after events were seen waits for the end of them: a look at the clock after each of them
-costs more than it tells."""
+"""Timers that become due later than this after the begin of a batch of events wait for its end, because reading the
+clock after each event costs too much."""
 FEW_TIMERS: Final = 64
-"""So many cancelled ones are not worth the work of throwing them out."""
+"""Number of cancelled timers from which the heap is cleaned."""
 
 READABLE: Final = select.EPOLLIN
 WRITABLE: Final = select.EPOLLOUT
 PEER_CLOSED: Final = select.EPOLLRDHUP
-"""The other side sends nothing more; with ``READABLE`` what it sent before is still to be read."""
+"""The peer sends no more; with ``READABLE``, earlier bytes are still to be read."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _CLOCK_MONOTONIC: Final = 1
@@ -44,17 +44,17 @@ class _TimerSpec(ctypes.Structure):
 
 
 class Closable(Protocol):
-    """A socket, or what wraps one."""
+    """A socket, or a wrapper of one."""
 
     def fileno(self) -> int:
-        """Its number."""
+        """Its file descriptor."""
 
     def close(self) -> None:
         """Close it."""
 
 
 class Reactor:
-    """Calls handlers until it is stopped. Times are ``time.perf_counter_ns``, which is Linux's monotonic clock."""
+    """Calls handlers until it is stopped. Times are ``time.perf_counter_ns``, Linux's monotonic clock."""
 
     def __init__(self) -> None:
         self._epoll = select.epoll()
@@ -66,18 +66,18 @@ class Reactor:
         self._armed_ns = NEVER
         self._closing: list[Closable] = []
         self._running = False
-        # Python has this as os.timerfd_create only from 3.13 on.
+        # Python has os.timerfd_create only from 3.13 on.
         self._timer_fd = _libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_FLAGS)
         if self._timer_fd < 0:
             raise OSError(ctypes.get_errno(), "timerfd_create")
         self._spec = _TimerSpec()
         self._spec_reference = ctypes.byref(self._spec)
-        # Edge-triggered: it wakes us without having to be read.
+        # Edge-triggered: it wakes us without being read.
         self._epoll.register(self._timer_fd, select.EPOLLIN | select.EPOLLET)
         self._handlers[self._timer_fd] = _nothing
 
     def watch(self, fd: int, handler: Callable[[int], None], events: int) -> None:
-        """Call the handler with epoll's event mask whenever one of the events happens."""
+        """Call the handler with epoll's event mask when one of the events happens."""
         self._handlers[fd] = handler
         self._epoll.register(fd, events)
 
@@ -88,7 +88,7 @@ class Reactor:
 
     def forget(self, fd: int) -> None:
         """Stop watching."""
-        # Not taken out: the events at hand may still have one of it.
+        # Marked instead of removed, because the current batch of events may contain one of it.
         if self._handlers.get(fd, _nothing) is not _nothing:
             self._handlers[fd] = _nothing
             self._epoll.unregister(fd)
@@ -96,13 +96,13 @@ class Reactor:
     def close_later(self, sock: Closable) -> None:
         """Stop watching a socket and close it.
 
-        It is closed when the events at hand are done: a new socket of the same number would get the old one's.
+        It is closed after the current batch of events, because a new socket of the same number would get its events.
         """
         self.forget(sock.fileno())
         self._closing.append(sock)
 
     def at(self, when_ns: int, callback: Callable[[], None]) -> int:
-        """Call once, not before this time; returns the timer's number."""
+        """Call once, not before this time; return the timer's number."""
         self._count = number = self._count + 1
         self._callbacks[number] = callback
         heapq.heappush(self._timers, (when_ns, number))
@@ -110,10 +110,10 @@ class Reactor:
         return number
 
     def cancel(self, number: int) -> None:
-        """Do not call, and let go of what would have been called; nothing happens if it was called already."""
+        """Cancel a call, and drop its references; does nothing if it was called already."""
         if self._callbacks.pop(number, None) is None:
             return
-        # A place in the heap costs little, but time-outs that never come are cancelled by the thousand.
+        # A place in the heap costs little, but unused time-outs are cancelled by the thousand.
         if len(self._timers) > 2 * len(self._callbacks) + FEW_TIMERS:
             self._timers[:] = [timer for timer in self._timers if timer[1] in self._callbacks]
             heapq.heapify(self._timers)
@@ -123,14 +123,14 @@ class Reactor:
         self._running = True
         poll, handlers, now = self._epoll.poll, self._handlers, time.perf_counter_ns
         while self._running:
-            # One that is in the past wakes it at once.
+            # A time in the past wakes it at once.
             if self._next_ns != self._armed_ns:
                 self._arm()
             events = poll(-1, EVENTS_AT_ONCE)
             soon_ns = now() + SOON_NS
             for fd, mask in events:
                 handlers[fd](mask)
-                # What is due does not wait for the rest of a crowd of answers.
+                # Due timers do not wait for the rest of a large batch of answers.
                 if self._next_ns < soon_ns and now() >= self._next_ns:
                     self._call_due()
             if self._closing:
@@ -139,7 +139,7 @@ class Reactor:
                 self._closing.clear()
 
     def stop(self) -> None:
-        """Let ``run`` return after the events at hand; to be called by a handler or a timer."""
+        """Let ``run`` return after the current batch of events; for handlers and timers."""
         self._running = False
 
     def close(self) -> None:
@@ -151,7 +151,7 @@ class Reactor:
 
     def _call_due(self) -> None:
         timers, callbacks = self._timers, self._callbacks
-        # Once, so that what becomes due meanwhile does not keep the sockets waiting.
+        # One reading of the clock, so that newly due timers do not keep the sockets waiting.
         now_ns = time.perf_counter_ns()
         while timers and timers[0][0] <= now_ns:
             callback = callbacks.pop(heapq.heappop(timers)[1], None)
@@ -169,4 +169,4 @@ class Reactor:
 
 
 def _nothing(mask: int) -> None:
-    """Of a socket that is forgotten, and of the timer: what is due is called after every event anyway."""
+    """Handler of forgotten sockets, and of the timer: due timers are called after every event anyway."""

@@ -1,4 +1,4 @@
-"""Server-sent events over HTTP/1.1: when each event with content arrives, and whether an answer is complete."""
+"""Server-sent events over HTTP/1.1: arrival of each event with content, and completeness of an answer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.engine.http1 import Fault
     from pytest_gpuserve.load.engine.reactor import Reactor
     from pytest_gpuserve.load.engine.transport import Issuer, Slot
-    from pytest_gpuserve.load.request import Asked
+    from pytest_gpuserve.load.request import StreamOptions
     from pytest_gpuserve.load.wire import Endpoint
 
 MAX_EVENT_BYTES: Final = 1 << 22
-"""Many times what a token takes, even with its log-probabilities; a longer event is no token."""
+"""Largest event: many times a token with its log-probabilities."""
 
 _BOM: Final = b"\xef\xbb\xbf"
 _MOST_TOKENS: Final = 1 << 32
@@ -31,7 +31,7 @@ _BRACE: Final = 123
 _CR: Final = 13
 _LF: Final = 10
 _AROUND_NAMES: Final = b' \t{"'
-"""What stands around the name ``error`` in a line of JSON that a server writes without ``data:``."""
+"""Pattern of the name ``error`` in a line of JSON that a server writes without ``data:``."""
 
 _ABANDONED: Final = frozenset({"error", "abort", "aborted", "cancelled", "timeout"})
 """Finish reasons of a server that gave up: vLLM and OpenRouter say ``error``, SGLang ``abort``, TensorRT-LLM
@@ -39,7 +39,7 @@ _ABANDONED: Final = frozenset({"error", "abort", "aborted", "cancelled", "timeou
 
 
 class _Delta(msgspec.Struct, gc=False):
-    # Of any type: a field that is unlike the API's own is content all the same.
+    # Values may have any type: a field that differs from the API's own is content too.
     content: Any = None
     reasoning_content: Any = None
     reasoning: Any = None
@@ -57,7 +57,7 @@ class _Choice(msgspec.Struct, gc=False):
 
 
 class _Chunk(msgspec.Struct, gc=False):
-    """What matters of a chunk of OpenAI's API; ``choices`` or ``usage`` tells it from any other JSON object."""
+    """Relevant fields of a chunk of OpenAI's API; ``choices`` or ``usage`` identifies one among JSON objects."""
 
     choices: list[_Choice | None] | None = None
     usage: Any = None
@@ -67,12 +67,12 @@ class _Chunk(msgspec.Struct, gc=False):
 
     @property
     def is_error(self) -> bool:
-        """Whether it says that the server failed: by a field, or, without choices, by its type."""
+        """Whether it reports a failure of the server: by a field, or, without choices, by its type."""
         return bool(self.error) or (self.choices is None and (_names_error(self.object) or _names_error(self.type)))
 
     @property
     def tokens(self) -> int | None:
-        """What the usage says, where it is a number of tokens."""
+        """Token count of the usage, if it is a number."""
         found = self.usage.get("completion_tokens") if isinstance(self.usage, dict) else None
         if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found <= _MOST_TOKENS:
             return None
@@ -83,12 +83,12 @@ _decode_chunk: Final = msgspec.json.Decoder(_Chunk).decode
 
 
 def _read_chunk(data: bytes) -> _Chunk | None:
-    """Decode a chunk; None of what is none."""
+    """Decode a chunk; None for other data."""
     try:
         return _decode_chunk(data)
     except (msgspec.DecodeError, ValueError, RecursionError):
         pass
-    # Servers write what only Python reads: NaN among log-probabilities, half of a surrogate pair.
+    # Servers write JSON that only Python reads: NaN among log-probabilities, half of a surrogate pair.
     try:
         return msgspec.convert(json.loads(data), _Chunk)
     except (msgspec.ValidationError, ValueError, RecursionError):
@@ -106,15 +106,15 @@ def _is_abandoned(finish_reason: object) -> bool:
 
 
 class EventReader:
-    """Cuts a stream into events, whatever pieces it arrives in (WHATWG HTML, 9.2.6).
+    """Splits a stream into events, for any division into pieces (WHATWG HTML, 9.2.6).
 
     The ``data`` lines of an event are joined by line feeds. An event is complete with the empty line after it; the end
-    of the stream completes none.
+    of the stream does not complete one.
 
     Attributes:
-        error: The first line outside of any data that says that the server failed; empty where there is none. Such are
-            ``event: error`` (then it is the event's data, if it has some), the field ``error`` (llama.cpp), and an
-            error as JSON without ``data:``.
+        error: The first line outside of data that reports a failure of the server; may be empty. Such lines are
+            ``event: error`` (then the event's data, if any), the field ``error`` (llama.cpp), and an error as JSON
+            without ``data:``.
     """
 
     __slots__ = ("_after_cr", "_bytes", "_data", "_first", "_is_error", "_line", "error")
@@ -132,11 +132,11 @@ class EventReader:
         """Return the data of the events that this piece of the body completes.
 
         Raises:
-            ValueError: An event is longer than ``MAX_EVENT_BYTES``; the reader is of no use after that.
+            ValueError: An event is longer than ``MAX_EVENT_BYTES``; the reader cannot be used after that.
         """
         lines = piece.splitlines()
-        # Nearly every piece is one whole event of one line. Whether its last line end was cut does not matter: at rest,
-        # an empty line more or less is nothing.
+        # Nearly every piece is one whole event of one line. Whether its last line end was cut does not matter, because
+        # between events an empty line more or less has no effect.
         if len(lines) == 2 and not lines[1] and not self._bytes:
             line = lines[0]
             if line.startswith(b"data: ") and len(line) <= MAX_EVENT_BYTES:
@@ -184,7 +184,7 @@ class EventReader:
             return
         field, _, value = line.partition(b":")
         if field == b"data":
-            # One space after the colon is not of the value.
+            # One space after the colon does not belong to the value.
             self._data.append(value.removeprefix(b" "))
         elif field and not self.error and _is_error_line(line, field, value):
             self.error = line
@@ -201,15 +201,15 @@ def _is_error_line(line: bytes, field: bytes, value: bytes) -> bool:
 
 
 class StreamAnswer:
-    """What the events of one answer say.
+    """Content of the events of one answer.
 
-    An event has content whose data is neither empty nor ``[DONE]``, of whatever type. A chunk of OpenAI's API (a JSON
-    object with ``choices`` or ``usage``) has content only where a choice has some: the chunks that begin and end an
-    answer have none. A JSON object with an error has none either.
+    An event of any type has content if its data is neither empty nor ``[DONE]``. A chunk of OpenAI's API (a JSON object
+    with ``choices`` or ``usage``) has content only if a choice has some. The first and last chunks of an answer have
+    none. A JSON object with an error has none either.
 
     Attributes:
-        tokens: The last ``usage.completion_tokens`` of the answer's chunks; None where there was none.
-        chunks: Events with content so far.
+        tokens: The last ``usage.completion_tokens`` of the answer's chunks, or None.
+        chunks: Number of events with content so far.
     """
 
     __slots__ = ("_begun", "_ended", "_error", "_events", "_is_done", "_last", "_unreadable", "chunks", "tokens")
@@ -226,10 +226,10 @@ class StreamAnswer:
         self._last = b""
 
     def feed(self, piece: bytes) -> int:
-        """Return how many events with content this piece of the body completes.
+        """Return the number of events with content that this piece of the body completes.
 
         Raises:
-            ValueError: It is no stream of events that have an end.
+            ValueError: The data is not a stream of terminated events.
         """
         found = 0
         for data in self._events.feed(piece):
@@ -237,11 +237,11 @@ class StreamAnswer:
         self.chunks += found
         return found
 
-    def fault(self, asked: Asked, *, others_tell_usage: bool) -> tuple[FaultKind, str, bytes] | None:
-        """Tell why the answer is not a complete one, with what shows it; None of one that is.
+    def fault(self, asked: StreamOptions, *, others_tell_usage: bool) -> tuple[FaultKind, str, bytes] | None:
+        """Fault that makes the answer incomplete, with its evidence; None for a complete answer.
 
-        An answer of a chat or a completion, which has ``choices``, says its end: by the ``finish_reason`` of each of
-        them, or by ``[DONE]``. All other streams end with their body.
+        An answer of a chat or a completion, which has ``choices``, marks its end: by the ``finish_reason`` of each
+        choice, or by ``[DONE]``. All other streams end with their body.
         """
         error = self._error or self._events.error
         if error:
@@ -253,10 +253,10 @@ class StreamAnswer:
             text = f"no [DONE], and a finish_reason for {len(self._ended)} of {choices} choices; the last event is"
             return FaultKind.NO_END, text, self._last
         if not self.chunks and not self.tokens:
-            # It would be the fastest of all; one of tokens that make no text says how many.
+            # It would be the fastest of all. An answer of tokens without text reports their number.
             return FaultKind.NO_TOKENS, "the last event is", self._last
         if asked.usage and others_tell_usage and self.tokens is None:
-            return FaultKind.NO_USAGE, "other answers tell their usage; the last event is", self._last
+            return FaultKind.NO_USAGE, "other answers report their usage; the last event is", self._last
         return None
 
     def _has_content(self, data: bytes) -> bool:
@@ -266,7 +266,7 @@ class StreamAnswer:
         if data.strip() == _DONE:
             self._is_done = True
             return False
-        # An empty line of data before an object's is a line break before it.
+        # An empty line of data before an object is a line break before its JSON.
         is_object = data.lstrip().startswith(b"{")
         chunk = _read_chunk(data) if is_object else None
         if chunk is None:
@@ -286,7 +286,7 @@ class StreamAnswer:
         return sum(self._take(choice, data) for choice in chunk.choices if choice is not None) > 0
 
     def _take(self, choice: _Choice, data: bytes) -> bool:
-        """Note whether a choice has ended; returns whether it has content."""
+        """Note whether a choice has ended; return whether it has content."""
         self._begun.add(choice.index)
         if choice.finish_reason:
             self._ended.add(choice.index)
@@ -324,7 +324,7 @@ class StreamParser(ResponseParser):
         self._found = 0
 
     def take_found(self) -> int:
-        """Return how many events with content have arrived since the last call."""
+        """Return the number of events with content since the last call."""
         found, self._found = self._found, 0
         return found
 
@@ -332,7 +332,7 @@ class StreamParser(ResponseParser):
         """Parse received data; return the answer if it is complete now.
 
         Raises:
-            MalformedResponse: It is no answer to one request, or no stream of events.
+            MalformedResponse: The data is not an answer to one request, or not a stream of events.
         """
         parsed = super().feed(data)
         if self._problem:
@@ -345,18 +345,18 @@ class StreamParser(ResponseParser):
         self.answer = StreamAnswer()
 
     def on_body(self, body: bytes) -> None:
-        """Keep a piece of the body, and read its events; those of an error's page are none."""
+        """Keep a piece of the body, and read its events; an error's page has none."""
         super().on_body(body)
         if 200 <= self.status < 300:
             try:
                 self._found += self.answer.feed(body)
             except ValueError as problem:
-                # Not raised through the parser, which would take it for a mistake of ours.
+                # Not raised through the parser, which would take it for our own error.
                 self._problem = str(problem)
 
 
 class EventStreamConnection(HttpConnection):
-    """One connection."""
+    """A connection of streams."""
 
     __slots__ = ("_content_ns", "_last_ns", "_stream")
 
@@ -400,8 +400,8 @@ class Streams(Http1):
     """The transport of server-sent events.
 
     Args:
-        asked: Of each payload what it asks. Where it asks for usage, an answer without is not complete once another one
-            had it.
+        asked: Options of each payload. If a payload requests usage, an answer without it is incomplete once another
+            answer had it.
         further: As for `Http1`.
     """
 
@@ -413,7 +413,7 @@ class Streams(Http1):
         connect_timeout_ns: int,
         *,
         asks_to_close: bool = False,
-        asked: Sequence[Asked],
+        asked: Sequence[StreamOptions],
     ) -> None:
         super().__init__(endpoint, reactor, issuer, connect_timeout_ns, asks_to_close=asks_to_close)
         self.asked = asked
@@ -424,7 +424,7 @@ class Streams(Http1):
         return EventStreamConnection(place, self)
 
     def take_transfer(self) -> None:
-        """Return None: between a stream's first byte and its last the server takes the time."""
+        """Return None: the time between a stream's first byte and its last is the server's."""
 
     def remember(self, data: bytes, parsed: Parsed) -> None:
-        """Recognise nothing: every event has to be counted."""
+        """Do nothing, because every event has to be counted."""

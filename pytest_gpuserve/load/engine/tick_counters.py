@@ -1,7 +1,7 @@
-"""Counts what happens within a tick.
+"""Counts the events of a tick.
 
-Counting is most of what the engine itself costs a request, so durations are only noted while requests go to and fro,
-and put into their histograms a few hundred times a second.
+Counting is most of the engine's own cost of a request. So durations are only noted between requests, and put into their
+histograms a few hundred times a second.
 """
 
 from __future__ import annotations
@@ -26,34 +26,34 @@ if TYPE_CHECKING:
 
 DISTINCT_ANSWERS: Final = 512
 DISTINCT_ANSWER_BYTES: Final = 1 << 16
-"""Where only some answers are kept, bodies beyond these bounds in one tick are counted, not kept: a report must not
-disturb the load. The first body of a tick is kept whatever its size, so that large answers are checked ten times a
+"""Bounds on the answers that a tick keeps if only some are kept: a report must not disturb the load. Answers beyond
+them are only counted. The first body of a tick is kept at any size, so that large answers are checked ten times a
 second."""
 
 LARGEST_ANSWER_BYTES: Final = 1 << 23
 
 ALL_ANSWERS: Final = 1 << 18
 ALL_ANSWER_BYTES: Final = 1 << 25
-"""Bounds where all answers are kept: half of what a message may hold, with room for what frames each of them."""
+"""Bounds if all answers are kept: half of a message's limit, which leaves space for the frame of each."""
 
 SAMPLE_CHARACTERS: Final = 300
 
 
 class DurationRecorder:
-    """A histogram that is being filled: ``note`` a duration in nanoseconds, ``settle`` now and then, ``close``."""
+    """A growing histogram: ``note`` a duration in nanoseconds, ``settle`` now and then, ``close``."""
 
     __slots__ = ("_counts", "_max_ns", "_noted", "_sum_ns", "note")
 
     def __init__(self) -> None:
         self._noted: list[int] = []
-        # The list's own method: a call of ours would cost several times as much.
+        # The list's own method, because a wrapper would cost several times as much.
         self.note = self._noted.append
         self._counts: Counter[int] = Counter()
         self._sum_ns = 0
         self._max_ns = 0
 
     def settle(self) -> None:
-        """Put what was noted into the histogram."""
+        """Move the noted durations into the histogram."""
         noted = self._noted
         if not noted:
             return
@@ -61,12 +61,12 @@ class DurationRecorder:
         self._max_ns = max(self._max_ns, *noted)
         if min(noted) < 1:
             noted = [max(1, duration_ns) for duration_ns in noted]
-        # What ``measure.histogram.bucket_of`` says of each, without a call for each.
+        # The same as ``measure.histogram.bucket_of``, without a call for each.
         self._counts.update(map(floor, map(truediv, map(log2, noted), repeat(LOG2_BASE))))
         self._noted.clear()
 
     def close(self) -> Histogram:
-        """Hand out what was noted, and begin anew."""
+        """Return the histogram, and begin a new one."""
         self.settle()
         durations = Histogram(self._counts, self._sum_ns, self._max_ns)
         self._counts = Counter()
@@ -76,17 +76,17 @@ class DurationRecorder:
 
 
 class TickCounters:
-    """Counts what happens in a tick; ``close`` hands the tick out and begins the next.
+    """Counts the events of a tick; ``close`` returns the tick and begins the next.
 
     Attributes:
-        tick: The one under way. Loops add to its numbers, and note durations here until it ends.
-        answers: For each payload its distinct answers: how often each came, and to which request first.
+        tick: The current tick. Loops add to its numbers, and note durations here until it ends.
+        answers: Distinct answers of each payload: number of occurrences, and the first request of each.
     """
 
     def __init__(self, payloads: int = 1, keep_answers: Literal["all", "some", "none"] = "some") -> None:
         self._begin_cpu_ns = 0
         self._keep = keep_answers
-        # Also where none are to be reported: what is known is counted faster than what is new.
+        # Also if answers are not reported: known answers are counted faster than new ones.
         self._most_answers = ALL_ANSWERS if keep_answers == "all" else DISTINCT_ANSWERS
         self._most_bytes = ALL_ANSWER_BYTES if keep_answers == "all" else DISTINCT_ANSWER_BYTES
         self._under_way = 0
@@ -104,7 +104,7 @@ class TickCounters:
     def _reset(self, number: int) -> None:
         self.tick = Tick(number)
         self.answers: list[dict[bytes, list[int]]] = [{} for _ in range(self._payloads)]
-        """For each payload its distinct answers: how often each came, and to which request first."""
+        """Distinct answers of each payload: number of occurrences, and the first request of each."""
         self.repeat.begin_tick(self.answers[0])
         self._failed = 0
         self._kept = 0
@@ -116,14 +116,14 @@ class TickCounters:
         self._begin_cpu_ns = cpu_ns
 
     def settle(self) -> None:
-        """Put the durations into their histograms; to be called often, so that it never takes long."""
+        """Move durations into their histograms; to be called often, so that it never takes long."""
         self.latency.settle()
         self.service.settle()
         self.lag.settle()
         self.itl.settle()
 
     def new_answer(self, index: int, number: int, body: bytes) -> None:
-        """Note an answer that is not among ``answers`` yet, if there is room for it."""
+        """Note a new answer, if it fits into the bounds."""
         if self._has_room(len(body)):
             self.answers[index][body] = [1, number]
             self._kept += 1
@@ -140,16 +140,16 @@ class TickCounters:
         """Count a failure by kind, with a sample of the first of its kind.
 
         Args:
-            kind: Such as ``status 503``.
-            sample: What was said of it, uncut: only of a whole text is it known what in it is a secret.
-            under_way_ns: How long the request was under way; None where none was.
+            kind: For example ``status 503``.
+            sample: Uncut text of the failure, because secrets are found only in a whole text.
+            under_way_ns: Time since the send of the request; None without a request.
         """
         if under_way_ns is not None:
             self._failed += 1
             self.tick.untimed_ns += under_way_ns
         errors, samples = self.tick.errors, self.tick.error_samples
         errors[kind] = errors.get(kind, 0) + 1
-        # Of the first alone: to make the text and to look for secrets takes as long as some requests.
+        # For the first one only: to make the text and mask secrets takes as long as some requests.
         if kind not in samples:
             samples[kind] = excerpt(text_of(sample), os.environ, most=SAMPLE_CHARACTERS)
 
@@ -165,17 +165,17 @@ class TickCounters:
         users: int = 0,
         last: bool = False,
     ) -> Tick:
-        """Return what was counted since the last call.
+        """Return the counts since the last call.
 
         Args:
             now_ns: The tick's end.
-            cpu_ns: CPU time that the process has used.
-            sent_ns: When each of the requests under way was sent.
-            open_loop: Whether ``service`` and ``due`` are counted apart from ``latency`` and what was sent.
-            opening_ns: Since when each of the slots that are being opened has been, the oldest first.
-            transfer: What was timed of sends and answers; None where that is not known.
-            users: Of a closed loop.
-            last: Whether it is the last one.
+            cpu_ns: CPU time of the process so far.
+            sent_ns: Send times of the requests in flight.
+            open_loop: Whether ``service`` and ``due`` are counted apart from ``latency`` and the sent requests.
+            opening_ns: Begin of the opening of each slot that is not open yet, the oldest first.
+            transfer: Transfer times of sends and answers; None if unknown.
+            users: Users of a closed loop.
+            last: Whether it is the last tick.
         """
         tick = self.tick
         for name in HISTOGRAMS:
@@ -186,7 +186,7 @@ class TickCounters:
         if not open_loop:
             tick.due = tick.sent
         tick.under_way = len(sent_ns)
-        # Of a request that was under way at the begin only the rest counts: all its time less what it had waited.
+        # For a request that was in flight at the begin only the rest counts: its latency less its earlier wait.
         waited_ns = len(sent_ns) * now_ns - sum(sent_ns)
         served_ns = (tick.service if open_loop else tick.latency).sum_ns + tick.untimed_ns
         tick.in_flight_ns = served_ns + waited_ns - self._waited_ns

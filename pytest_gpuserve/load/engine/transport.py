@@ -1,4 +1,4 @@
-"""Where protocols and schedules meet: slots carry requests, and the issuer decides what each slot sends."""
+"""Interface between protocols and schedules: slots carry requests, and the issuer chooses each slot's requests."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 IDLE: Final = -1
 
 LAG_SAMPLE: Final = 7
-"""Without think time every eighth request's lag is noted: it is the engine's own few microseconds and nothing else."""
+"""Without think time every eighth lag is noted, because it is only the engine's own few microseconds."""
 
 MAX_ANSWER_BYTES: Final = 1 << 28
-"""A longer answer is not waited for: it would take the memory of whatever else runs on the host."""
+"""Longest answer that is accepted, because a longer one would use up the host's memory."""
 
 Sample: TypeAlias = str | Callable[[], str]
-"""The text of a failure, or a function that makes it: most samples are dropped, and to make one of a large answer takes
-as long as a request."""
+"""Text of a failure, or a function that makes it. Most samples are dropped, and the text of a large answer takes as
+long as a request."""
 
 
 def text_of(sample: Sample) -> str:
@@ -27,9 +27,9 @@ def text_of(sample: Sample) -> str:
 
 
 class FaultKind(str, Enum):
-    """Why a request failed, where no status says it; with a status the kind is ``status 503``."""
+    """Kind of a failure without a status; with a status the kind is ``status 503``."""
 
-    # No answer, or not all of it.
+    # No answer, or an incomplete one.
     CONNECT = "connect"
     CONNECT_TIMEOUT = "connect timeout"
     CONNECTION_REFUSED = "connection refused"
@@ -39,7 +39,7 @@ class FaultKind(str, Enum):
     CONNECTION_RESET = "connection reset"
     INCOMPLETE = "incomplete answer"
     PROTOCOL = "protocol"
-    # A whole answer of the protocol that is not one of the server's model.
+    # A complete answer of the protocol that does not come from the server's model.
     OTHER_TYPE = "another content type"
     ERROR_IN_STREAM = "error in a stream"
     NO_END = "end not said"
@@ -58,7 +58,7 @@ class Slot:
     from then until it calls its issuer's ``answered``, ``refused`` or ``lost``.
 
     Args:
-        place: Its place among the slots that are open at the same time, from 0; free again when it is gone.
+        place: Its place among the slots that are open at the same time, from 0; free again when the slot is gone.
     """
 
     __slots__ = ("index", "intended_ns", "number", "place", "sent_ns")
@@ -75,7 +75,7 @@ class Slot:
         raise NotImplementedError
 
     def expire(self, seconds: float) -> None:
-        """Give up the request under way after so many seconds as ``timeout``: calls ``refused`` or ``lost``."""
+        """Give up the current request after this many seconds as ``timeout``: calls ``refused`` or ``lost``."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -84,23 +84,23 @@ class Slot:
 
 
 class Repeat:
-    """A request that each slot sends again, by itself, as soon as an answer comes that is byte for byte a known one.
+    """A request that each slot repeats by itself as soon as a known answer comes, byte for byte.
 
-    To ask the issuer would take longer than the rest of the work for such a request. The slot notes what the issuer
-    would note.
+    A call of the issuer would take longer than the rest of the work for such a request. The slot makes the issuer's
+    notes.
 
     Args:
-        note_latency: Takes the latency of each answer.
-        note_lag: Takes how long after the answer a request was sent; of every eighth request.
+        note_latency: Notes the latency of each answer.
+        note_lag: Notes the time from an answer to the next send, for every eighth request.
 
     Attributes:
         payload: The request.
         size: Its bytes.
         number: Number of the next request.
-        step: From one number to the next.
-        end: The first number that is not sent by a slot itself; 0 where all are the issuer's.
-        counts: The known answers of this tick: how often each came, and to which request first.
-        answer: All bytes of the answer that came last; None where that is to be looked up.
+        step: Difference of consecutive numbers.
+        end: The first number that a slot does not send itself; 0 if the issuer sends all.
+        counts: Known answers of this tick: number of occurrences, and the first request of each.
+        answer: All bytes of the last answer; None if it has to be looked up.
         count: Its entry of ``counts``.
     """
 
@@ -121,11 +121,11 @@ class Repeat:
         self.count: list[int] = []
 
     def recall(self, data: bytes, body: bytes | None) -> bool:
-        """Make an answer the last one; returns whether it came in this tick before.
+        """Set the last answer; return whether it came in this tick before.
 
         Args:
             data: All of its bytes.
-            body: Its body; None where the answer is not known.
+            body: Its body; None if the answer is not known.
         """
         count = None if body is None else self.counts.get(body)
         if count is None:
@@ -137,7 +137,7 @@ class Repeat:
         """Note that this answer came to a slot at this time, and send the slot's next request.
 
         Returns:
-            Whether that was done; otherwise the slot asks its issuer.
+            Whether that was done; if not, the slot calls its issuer.
         """
         if self.number >= self.end or not self.recall(body, body):
             return False
@@ -154,13 +154,13 @@ class Repeat:
 
 
 class Stream(NamedTuple):
-    """What came of a stream's answer.
+    """Result of a stream's answer.
 
     Args:
-        first_ns: When its first chunk with content arrived; ``IDLE`` where there was none.
-        last_ns: When the last one did.
-        chunks: Those with content.
-        tokens: How many it says that it has; None where it does not say.
+        first_ns: Arrival of its first chunk with content; ``IDLE`` without one.
+        last_ns: Arrival of its last chunk with content.
+        chunks: Number of chunks with content.
+        tokens: Reported token count, or None.
     """
 
     first_ns: int
@@ -170,10 +170,10 @@ class Stream(NamedTuple):
 
 
 class Issuer(Protocol):
-    """Decides what a slot sends next.
+    """Chooses the next request of each slot.
 
-    A slot that was ``answered`` or ``refused`` with ``keep`` may be sent on from within that call. Without it the slot
-    is closed, or just closing, and is not used again: nothing more is told of it.
+    After ``answered`` or ``refused`` with ``keep``, a slot may be used within that call. Without ``keep`` the slot is
+    closed, or closing, and must not be used again; it makes no more calls.
 
     Attributes:
         repeat: The request that a slot sends by itself.
@@ -182,37 +182,37 @@ class Issuer(Protocol):
     repeat: Repeat
 
     def ready(self, slot: Slot) -> None:
-        """The slot is open."""
+        """Note that the slot is open."""
 
     def answered(self, slot: Slot, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- the hot path: by name it would cost a tenth of a microsecond
-        """The request under way was answered well; ``now_ns`` was taken before any work on what arrived."""
+        """Note that the current request was answered well; ``now_ns`` was read before any work on the answer."""
 
     def refused(self, slot: Slot, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
-        """The request under way failed, with an error of this kind, such as ``status 503``.
+        """Note that the current request failed, with an error of this kind, such as ``status 503``.
 
-        The sample is uncut: whoever shortens it looks for secrets before; see `begin_of` in ``process/logs.py``.
-        To make its text is for this call alone.
+        The sample is uncut, because secrets must be masked before it is shortened; see `begin_of` in
+        ``process/logs.py``. Its text may be made only within this call.
         """
 
     def lost(self, slot: Slot, kind: str, sample: str) -> None:
-        """The slot is gone, and with it the request under way, if any.
+        """Note that the slot is gone, with the current request, if any.
 
-        An idle slot whose server hung up in good order has lost nothing: then ``kind`` is empty.
+        If an idle slot's server closed it in good order, nothing is lost, and ``kind`` is empty.
         """
 
     def resent(self, slot: Slot) -> bytes:
-        """The request under way is sent once more, on a new connection; returns its payload."""
+        """Note that the current request is sent once more, on a new connection; return its payload."""
 
     def chunk(self, now_ns: int, before_ns: int) -> None:
-        """A chunk of a stream with content arrived; ``before_ns`` is when the one before it did, ``IDLE`` for none."""
+        """Note a chunk of a stream with content; ``before_ns`` is the arrival of the previous one, or ``IDLE``."""
 
     def streamed(self, slot: Slot, now_ns: int, stream: Stream, body: bytes, *, keep: bool) -> None:
-        """The request under way was answered well by a stream: what ``answered`` is to all others."""
+        """Note that a stream answered the current request well; replaces ``answered``."""
 
 
 @dataclass(slots=True)
 class Transfer:
-    """Sums of how long the transfer of requests and answers took; see ``wire.Tick``."""
+    """Sums of the transfer times of requests and answers; see ``wire.Tick``."""
 
     sending_ns: int = 0
     receiving_ns: int = 0
@@ -222,10 +222,10 @@ class Transport(Protocol):
     """Opens slots to one endpoint."""
 
     def take_transfer(self) -> Transfer | None:
-        """Return what its slots have timed since the last call; None where they do not."""
+        """Return the slots' transfer times since the last call; None if they are not measured."""
 
     def open(self, place: int) -> Slot:
-        """Begin to open a slot; its issuer hears ``ready`` or ``lost``, never before this has returned."""
+        """Begin to open a slot; its issuer gets ``ready`` or ``lost``, never before this has returned."""
 
     def close(self) -> None:
-        """Close all that is open, slots and what they share."""
+        """Close all slots and their connections."""

@@ -1,4 +1,4 @@
-"""Running an app's file as Python itself would, in a process in which something was prepared for it."""
+"""Runs an app's file as Python itself would, in a prepared process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 def run_as_main(file: Path, arguments: Sequence[str], *, scratch: Path) -> NoReturn:
-    """Run it as ``python FILE ARGUMENTS...`` does, and end this process with its exit status.
+    """Run the file as ``python FILE ARGUMENTS...`` does, and end this process with its exit status.
 
-    The file is ``__main__``, so what it defines can be pickled, and spawned workers import it as they always do; its
-    folder is the first place that it imports from.
+    The file is ``__main__``, so its definitions can be pickled, and spawned workers import it as usual. Its folder
+    comes first in the import path.
 
     Args:
         scratch: Folder for the sockets of `multiprocessing`, which a killed app would leave behind elsewhere.
@@ -27,7 +27,7 @@ def run_as_main(file: Path, arguments: Sequence[str], *, scratch: Path) -> NoRet
     if not getattr(sys.flags, "safe_path", False):
         sys.path[0] = str(file.resolve().parent)
     sys.argv[1:] = arguments
-    # There is no public way; children take it over, and TMPDIR would move the app's caches too.
+    # The only way is private. Children inherit it, and TMPDIR would move the app's caches too.
     multiprocessing.process.current_process()._config["tempdir"] = str(scratch)  # type: ignore[attr-defined]  # noqa: SLF001
     try:
         runpy.run_path(str(file), run_name="__main__")

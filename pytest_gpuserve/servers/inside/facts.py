@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def write_facts(path: Path, value: object) -> None:
-    """Write a JSON file that is there at once and complete, and that only its owner can read: it may hold a token."""
+    """Write a JSON file atomically, readable only for its owner, because it may hold a token."""
     hidden = path.with_name(f"{path.name}.new")
     descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - of a descriptor

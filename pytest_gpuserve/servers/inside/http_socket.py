@@ -1,7 +1,7 @@
 """HTTP/1.1 on a Unix socket with the standard library alone: one thread reads all requests, any thread answers.
 
-A connection has one request under way at a time, as the load engine's have; whoever sends a second one before the
-answer to the first is hung up on. Method, path and headers are not looked at, but for the length of the body.
+A connection has one request in flight at a time, like those of the load engine. A client that sends a second one before
+the first answer is disconnected. Method, path and headers are ignored, except for the length of the body.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ MAX_HEAD_BYTES: Final = 1 << 14
 MAX_BODY_BYTES: Final = 1 << 28
 
 ANSWER_SECONDS: Final = 5
-"""How long a client may not read its answer: meanwhile nobody else is answered by that thread."""
+"""Longest time that a client may not read its answer: the thread serves no other client meanwhile."""
 
 FULL: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
-"""Why no more connections can be accepted: whoever waits for one would wait for ever, so the worker ends."""
+"""Errors that prevent further connections: a client would wait for ever, so the worker ends."""
 
 KNOWN_HEADS: Final = 1024
-"""Request heads whose length of body is remembered: those of a load are few, and parsing one takes long."""
+"""Number of remembered request heads with their lengths of body: a load has few, and parsing one takes long."""
 
 _RECEIVED_BYTES: Final = 1 << 16
-# A copy of so little costs less than a second system call.
+# Up to this size a copy is cheaper than a second system call.
 _JOINED_BYTES: Final = 1 << 14
 _BACKLOG: Final = 4096
-# Longer than any length that is allowed.
+# More digits than any allowed length has.
 _MOST_DIGITS: Final = 12
 _END_OF_HEAD: Final = b"\r\n\r\n"
 
@@ -62,10 +62,10 @@ class ClientConnection:
         self._have = 0
 
     def receive(self) -> bytes | bytearray | None:
-        """Take in what has come, and return the body of a request once all of it is there.
+        """Receive the available bytes, and return the body of a request once it is complete.
 
         Raises:
-            OSError: The connection has ended, or what came is no request.
+            OSError: The connection has ended, or the bytes are not a request.
         """
         if self._body:
             count = self._socket.recv_into(memoryview(self._body)[self._have :], 0, socket.MSG_DONTWAIT)
@@ -95,13 +95,13 @@ class ClientConnection:
         return self._complete(len(data) - begin)
 
     def answer(self, status: http.HTTPStatus, body: bytes) -> None:
-        """Answer the request under way, once; a client that has gone or does not read is hung up on."""
+        """Answer the current request, once; a client that has gone or does not read is disconnected."""
         with self._lock:
             self._send(status, body)
 
     def _send(self, status: http.HTTPStatus, body: bytes) -> None:
         head = b"HTTP/1.1 %d %b\r\nContent-Length: %d\r\n\r\n" % (status, status.phrase.encode(), len(body))
-        # Before the answer goes out: its client may send the next request at once.
+        # Before the answer is sent, because its client may send the next request at once.
         self._busy = False
         try:
             if len(body) <= _JOINED_BYTES:
@@ -110,20 +110,20 @@ class ClientConnection:
                 self._socket.sendall(head)
                 self._socket.sendall(body)
         except OSError:
-            # Half an answer may be out.
+            # Half an answer may have been sent.
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Hang up."""
-        # Ends an answer that waits for the client, which holds the lock.
+        """Disconnect the client."""
+        # This ends an answer that waits for the client, and so holds the lock.
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         with self._lock:
             self._socket.close()
 
     def _complete(self, count: int) -> bytearray | None:
-        """Count bytes of the body; return it when it is whole."""
+        """Count bytes of the body; return it when it is complete."""
         self._have += count
         if self._have < len(self._body):
             return None
@@ -146,11 +146,11 @@ class ClientConnection:
         return length
 
     def _refused(self, status: http.HTTPStatus) -> ConnectionError:
-        """Answer what cannot be read on from, and return what ends the connection."""
-        # Who reads must not wait for an answer that its client does not read.
+        """Answer a request that cannot be read to its end, and return the error that ends the connection."""
+        # The reading thread must not wait for a client that does not read its answer.
         if self._lock.acquire(blocking=False):
             try:
-                self._send(status, f"{status.phrase}: a body has {MAX_BODY_BYTES} bytes at most".encode())
+                self._send(status, f"{status.phrase}: a body has at most {MAX_BODY_BYTES} bytes".encode())
             finally:
                 self._lock.release()
         return ConnectionError(status.phrase)
@@ -165,13 +165,13 @@ def _field(line: bytes) -> tuple[bytes, bytes]:
 class HttpSocket:
     """Listens on a Unix socket and hands out requests.
 
-    Whoever may write to the socket may use the server, so it lies in a folder that is its user's alone.
+    A process that may write to the socket may use the server. So the socket is in a folder of its user alone.
 
     Args:
-        path: Of the socket, where nothing is yet.
+        path: Path of the socket, which must not exist yet.
 
     Raises:
-        UsageProblem: There can be no socket at the path.
+        UsageProblem: The socket cannot be created at the path.
     """
 
     def __init__(self, path: Path) -> None:
@@ -205,14 +205,14 @@ class HttpSocket:
         self.close()
 
     def serve(self, handle: Callable[[ClientConnection, bytes | bytearray], object]) -> None:
-        """Hand out requests until `close`, in the order in which they are complete.
+        """Hand out requests until `close`, in the order of their completion.
 
         Args:
-            handle: Gets the client to answer and the body. As long as it runs nothing more is read, so that the
+            handle: Gets the client to answer and the body. While it runs, no more requests are read, so that the
                 clients' sockets fill.
 
         Raises:
-            OSError: There can be no more connections than there are.
+            OSError: No further connection can be accepted.
         """
         with select.epoll() as poll, contextlib.closing(self._listener):
             listener = self._listener.fileno()
@@ -229,7 +229,7 @@ class HttpSocket:
                     connection.close()
 
     def _received(self, poll: select.epoll, descriptor: int) -> bytes | bytearray | None:
-        """Take in what has come on a connection; the body of a request that is whole. One that has ended goes."""
+        """Receive a connection's bytes; return the body of a complete request. Forget a connection that has ended."""
         try:
             return self._connections[descriptor].receive()
         except BlockingIOError:
@@ -240,9 +240,9 @@ class HttpSocket:
             return None
 
     def close(self) -> None:
-        """End `serve`, hang up, and remove the socket."""
+        """End `serve`, disconnect all clients, and remove the socket."""
         self._closed = True
-        # Wakes `serve`, if it has not ended by itself.
+        # Wakes `serve`, unless it has ended by itself.
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._path.unlink(missing_ok=True)

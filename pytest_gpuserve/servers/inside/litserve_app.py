@@ -26,13 +26,13 @@ MODULE: Final = "pytest_gpuserve.servers.inside.litserve_app"
 
 
 def prepare(litserve: Any, *, host: str, port: int, folder: Path, began: float) -> None:  # noqa: ANN401 - see `main`
-    """Let each ``LitServer`` count, and run there.
+    """Make each ``LitServer`` count, and run on the given port.
 
-    Its methods are replaced in place: the class stays the one that an app subclasses, pickles and asks for.
+    Its methods are replaced in place, because apps subclass and pickle the class, and check for it.
 
     Args:
-        folder: Where facts and tallies go.
-        began: By `time.perf_counter`, when this program did.
+        folder: Folder of facts and tallies.
+        began: Start of this program by `time.perf_counter`.
     """
     server_class = litserve.LitServer
     litserve.Callback.register(WorkerCallback)
@@ -73,12 +73,12 @@ def prepare(litserve: Any, *, host: str, port: int, folder: Path, began: float) 
 
 
 def _http_paths(lit_api: Any) -> list[str]:  # noqa: ANN401 - LitServe is not imported here
-    """Where an API is asked: at its path, or where its spec says."""
+    """HTTP paths of an API: its own path, or those of its spec."""
     return [path for path, _, _ in lit_api.spec.endpoints] if lit_api.spec else [lit_api.api_path]
 
 
 def _server_facts(server: Any, options: dict[str, Any]) -> dict[str, object]:  # noqa: ANN401
-    """How the server is set up for all its APIs."""
+    """Settings of the server that hold for all its APIs."""
     workers = sum(_workers_of(server, lit_api) for lit_api in server.litapi_connector)
     devices = [",".join(device) if isinstance(device, list) else device for device in server.devices]
     return {
@@ -91,12 +91,12 @@ def _server_facts(server: Any, options: dict[str, Any]) -> dict[str, object]:  #
 
 
 def _workers_of(server: Any, lit_api: Any) -> int:  # noqa: ANN401 - LitServe is not imported here
-    """How many workers an API has."""
+    """Number of workers of an API."""
     return len(server._inference_workers_config_for_api(lit_api.api_path))  # noqa: SLF001 - told nowhere else
 
 
 def _api_facts(server: Any, lit_api: Any) -> dict[str, object]:  # noqa: ANN401 - LitServe is not imported here
-    """How one of its APIs is set up."""
+    """Settings of one of its APIs."""
     return {
         "max_batch_size": lit_api.max_batch_size,
         "batch_timeout": lit_api.batch_timeout,

@@ -1,7 +1,7 @@
-"""Counts what a worker of LitServe executes.
+"""Counts the executions of a LitServe worker.
 
-LitServe tells nothing of its batches. Each of its workers is a new process, which gets callbacks by pickle; ours puts a
-counter before the worker's ``predict``.
+LitServe does not report its batches. Each of its workers is a new process, which gets callbacks by pickle. Our callback
+wraps the worker's ``predict`` with a counter.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     Send: TypeAlias = Callable[[Message], Awaitable[None]]
 
 READY_PATH: Final = "/.gpuserve/ready"
-"""Answered with 200 when all workers are set up; LitServe itself serves as soon as the first one is."""
+"""Path that answers 200 when all workers are set up; LitServe itself serves as soon as the first one is."""
 
 
 class AnswerCounter:
     """ASGI middleware: counts the requests that are answered well, and the time from their arrival to their answer.
 
-    Made anew in each HTTP process, after its fork, so that each has tallies of its own.
+    Each HTTP process makes its own after its fork, with tallies of its own.
 
     Args:
-        app: What answers.
-        folder: Where tallies go.
-        paths: API paths by the HTTP paths at which they are asked.
-        states: What LitServe knows of its workers, by worker.
+        app: The wrapped app.
+        folder: Folder of the tallies.
+        paths: API paths by their HTTP paths.
+        states: LitServe's state of its workers, by worker.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class AnswerCounter:
         self._tallies = {asked: tallies[path] for asked, path in paths.items()}
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass on what is none."""
+        """Answer a request; pass on other messages."""
         path = scope.get("path", "")
         if path == READY_PATH:
             await self._say_ready(send)
@@ -87,33 +87,33 @@ class AnswerCounter:
 
 
 FACTS: Final = "server.json"
-"""File in which the server says how it was set up."""
+"""File with the server's setup."""
 
 EXECUTIONS: Final = "executions"
-"""Writers that count what a worker executes."""
+"""Prefix of tallies that count a worker's executions."""
 
 ANSWERS: Final = "answers"
-"""Writers that count what an HTTP process answers."""
+"""Prefix of tallies that count an HTTP process' answers."""
 
 
 def open_tally(folder: Path, counts: str, path: str, largest: int, **more: object) -> Tally:
-    """Begin a tally of this process; what it counts, and of which API path, is said in a file beside it."""
+    """Begin a tally of this process; a file beside it names its API path and counters."""
     stem = f"{counts}-{os.getpid()}-{uuid.uuid4().hex}"
     write_facts(folder / f"{stem}.json", {"counts": counts, "path": path, **more})
     return Tally(folder / f"{stem}{SUFFIX}", largest)
 
 
 LOOPS: Final = frozenset({"SingleLoop", "BatchedLoop", "StreamingLoop", "BatchedStreamingLoop"})
-"""LitServe's loops that call ``predict`` once for each batch."""
+"""LitServe's loops that call ``predict`` once a batch."""
 
 CONTINUOUS: Final = "ContinuousBatchingLoop"
-"""The one that calls ``step`` for all sequences that are active."""
+"""LitServe's loop that calls ``step`` for all active sequences."""
 
 
 class WorkerCallback:
-    """The callback of a worker: says how it was set up, and counts what it executes.
+    """Callback of a worker: reports its setup, and counts its executions.
 
-    Pickled into each worker, so it is small; LitServe swallows what a callback raises, so what goes wrong ends the
+    It is pickled into each worker, so it is small. LitServe ignores exceptions of a callback, so an error ends the
     worker.
     """
 
@@ -131,7 +131,7 @@ class WorkerCallback:
         self.began = time.perf_counter()
 
     def on_after_setup(self, lit_api: Any, **_: object) -> None:  # noqa: ANN401 - LitServe is not imported here
-        """Count from now on: what ``setup`` itself ran, such as a warm-up, is no request."""
+        """Count from now on: executions within ``setup``, such as a warm-up, are not requests."""
         try:
             seconds = time.perf_counter() - self.began
             if not is_counted(lit_api):
@@ -157,7 +157,7 @@ class WorkerCallback:
 
 
 def _nothing(*_: object, **__: object) -> None:
-    """What a callback does at all other events."""
+    """Ignore all other events."""
 
 
 def is_continuous(lit_api: Any) -> bool:  # noqa: ANN401 - LitServe is not imported here
@@ -166,27 +166,27 @@ def is_continuous(lit_api: Any) -> bool:  # noqa: ANN401 - LitServe is not impor
 
 
 def is_counted(lit_api: Any) -> bool:  # noqa: ANN401 - LitServe is not imported here
-    """Whether it is known what an API's loop calls for each batch."""
+    """Whether it is known which function an API's loop calls for each batch."""
     return is_continuous(lit_api) or not LOOPS.isdisjoint(_loop_names(lit_api))
 
 
 def _loop_names(lit_api: Any) -> list[str]:  # noqa: ANN401 - LitServe is not imported here
-    """The names of the LitServe classes that an API's loop is made of."""
+    """Names of the LitServe classes of an API's loop."""
     return [base.__name__ for base in type(lit_api.loop).__mro__ if base.__module__.startswith("litserve.")]
 
 
 class FormedBatch:
-    """The batch that a worker is about to execute: its size, 1 where it was not batched."""
+    """The batch that a worker is about to execute: its size, or 1 without batching."""
 
     size = 1
 
 
 def count_predictions(lit_api: Any, tally: Tally) -> None:  # noqa: ANN401 - LitServe is not imported here
-    """Count each ``predict`` that succeeds, with as many items as were batched for it.
+    """Count each ``predict`` that succeeds, with the number of items in its batch.
 
-    A stream is one execution, from its beginning to its end. At each call LitServe asks a function for its signature,
-    which takes longer than all that is done here, and longer still for a wrapper that points to what it wraps: so ours
-    point to nothing, and take the argument that LitServe looks for.
+    A stream is one execution, from its begin to its end. LitServe inspects a function's signature at each call. That
+    takes longer than the counting, and even longer for a wrapper with ``__wrapped__``. So our wrappers have none, and
+    declare the argument that LitServe looks for.
     """
     form, predict = _with_context(lit_api.batch), _with_context(lit_api.predict)
     batch = FormedBatch()
@@ -200,7 +200,7 @@ def count_predictions(lit_api: Any, tally: Tally) -> None:  # noqa: ANN401 - Lit
 
 
 def _with_context(function: Callable[..., Any]) -> Callable[[Any, object], Any]:
-    """A method as one that also takes the requests' context, though it may not want it."""
+    """A method with an additional argument for the requests' context, even if it does not use it."""
     if "context" in inspect.signature(function).parameters:
         return lambda x, context: function(x, context=context)
     return lambda x, _: function(x)
@@ -209,7 +209,7 @@ def _with_context(function: Callable[..., Any]) -> Callable[[Any, object], Any]:
 def _counted_predict(
     predict: Callable[[Any, object], Any], original: Callable[..., Any], batch: FormedBatch, tally: Tally
 ) -> Callable[..., Any]:
-    """A function of the same kind as the original, for LitServe looks at that; an exception is not counted."""
+    """A function of the same kind as the original, because LitServe checks that; exceptions are not counted."""
     clock = time.perf_counter_ns
     if inspect.isasyncgenfunction(original):
 
@@ -249,7 +249,7 @@ def _counted_predict(
 
 
 def count_steps(lit_api: Any, tally: Tally) -> None:  # noqa: ANN401 - LitServe is not imported here
-    """Count each ``step`` of continuous batching, with as many items as sequences moved on."""
+    """Count each ``step`` of continuous batching, with the number of advanced sequences as items."""
     step = lit_api.step
 
     def counted_step(*args: object, **more: object) -> Any:  # noqa: ANN401

@@ -2,8 +2,8 @@
 
 ``python -m pytest_gpuserve.servers.inside.pytriton_app --http=PORT --grpc=PORT --metrics=PORT --folder=FOLDER APP ...``
 
-pytriton takes ports from variables, but what the app says comes first; the token, without which Triton tells nothing
-of its batches, is made up at each start and said nowhere.
+pytriton takes ports from variables, but the app's own ports take precedence. Triton reports its batches only with a
+token, which pytriton invents at each start and does not reveal.
 """
 
 from __future__ import annotations
@@ -22,27 +22,29 @@ from pytest_gpuserve.servers.inside.as_main import run_as_main
 from pytest_gpuserve.servers.inside.facts import write_facts
 
 FACTS: Final = "server.json"
-"""File in which the server says how it was set up; it has the token, so it is for its owner alone."""
+"""File with the server's setup; it holds the token, so only its owner may read it."""
 
 MODULE: Final = "pytest_gpuserve.servers.inside.pytriton_app"
 
 PORTS: Final = ("http", "grpc", "metrics")
 
 EXIT_SECONDS: Final = 2
-"""How long Triton waits for its models at its end; its own default of 30 s is longer than a server may take to stop."""
+"""Longest wait of Triton for its models at its end; its default of 30 s exceeds the time that a server may take to
+stop."""
 
 ELSEWHERE: Final = ("allow_sagemaker", "allow_vertex_ai")
-"""Options that open ports of their own, on all addresses."""
+"""Options with ports of their own, on all addresses."""
 
 
 def prepare(triton: Any, *, host: str, ports: dict[str, int], folder: Path, began: float) -> None:  # noqa: ANN401 - see `main`
-    """Let each ``Triton`` run there; its methods are replaced in place, so that it stays the class that an app knows.
+    """Make each ``Triton`` run on the given ports.
 
-    HTTP, gRPC and metrics are all on: on ports of their own, where nobody asks them, they cost nothing.
+    Its methods are replaced in place, so that apps find the class they know. HTTP, gRPC and metrics are all on, because
+    unused ports cost nothing.
 
     Args:
-        folder: Where facts and pytriton's workspace go.
-        began: By `time.perf_counter`, when this program did.
+        folder: Folder of facts and of pytriton's workspace.
+        began: Start of this program by `time.perf_counter`.
     """
     server_class = triton.Triton
     init, connect = server_class.__init__, server_class.connect
@@ -50,7 +52,7 @@ def prepare(triton: Any, *, host: str, ports: dict[str, int], folder: Path, bega
     @functools.wraps(init)
     def moved_init(server: Any, *, config: Any = None, workspace: Any = None, **more: Any) -> None:  # noqa: ANN401
         began_triton = time.perf_counter()
-        # Triton's wheel carries an old DCGM for its GPU metrics, and the session's own sampler reads the GPU.
+        # Triton's wheel has an old DCGM for its GPU metrics, and the session's own sampler reads the GPU.
         options: dict[str, object] = {"exit_timeout_secs": EXIT_SECONDS, "allow_gpu_metrics": False}
         for name, port in ports.items():
             options |= {f"allow_{name}": True, f"{name}_address": host, f"{name}_port": port}
@@ -58,7 +60,7 @@ def prepare(triton: Any, *, host: str, ports: dict[str, int], folder: Path, bega
             workspace = folder / "workspace"
         moved = dataclasses.replace(config or triton.TritonConfig(), **options)
         if moved.model_repository is None:
-            # Models that are sent to Triton lie in /tmp/folder...; a killed one leaves them there.
+            # Models for Triton are stored in /tmp/folder...; a killed process leaves them there.
             policy = more.get("triton_lifecycle_policy") or triton.TritonLifecyclePolicy()
             more["triton_lifecycle_policy"] = dataclasses.replace(policy, local_model_store=True)
         init(server, config=moved, workspace=workspace, **more)

@@ -1,8 +1,8 @@
 """Counters in a file that is mapped into memory: one process writes it, another one reads it at any time.
 
 A tally is a row of unsigned 64-bit numbers in the machine's byte order: `MAGIC`, a sequence number, its fields, and
-executions by size, from 1 on. The sequence number is odd while the rest is being changed (a seqlock), so that a reader
-sees all of a change or nothing of it, and a writer waits for nobody and asks the system for nothing.
+executions by size, from 1 on. The sequence number is odd during a change (a seqlock). So a reader sees all of a change
+or none of it, and a writer never waits and makes no system call.
 
 Source: H.-J. Boehm, "Can seqlocks get along with programming language memory models?", MSPC 2012.
 """
@@ -25,10 +25,10 @@ WORD: Final = struct.calcsize("=Q")
 SUFFIX: Final = ".tally"
 
 MOST_SIZES: Final = 4096
-"""Larger executions are counted without their size."""
+"""Largest size with a count of its own; larger executions are counted without their size."""
 
 EXECUTION_FIELDS: Final = ("executions", "items", "nanoseconds")
-"""What `Tally.executed` counts."""
+"""Field that `Tally.executed` counts."""
 
 _SEQUENCE, _FIELDS = 1, 2
 
@@ -37,12 +37,12 @@ _PAUSE_SECONDS: Final = 0.0001
 
 
 class Counted(NamedTuple):
-    """What a tally counted so far.
+    """Counts of a tally so far.
 
     Args:
-        values: By field.
-        sizes: Executions by number of items, those that happened; executions of more items than the tally has places
-            for are missing in it.
+        values: Counts by field.
+        sizes: Executions by number of items, without sizes that never occurred. Executions with more items than the
+            tally has places for are missing.
     """
 
     values: dict[str, int]
@@ -50,14 +50,14 @@ class Counted(NamedTuple):
 
 
 class Tally:
-    """Counts, in a new file; threads of one process may share it.
+    """Counts in a new file; threads of one process may share it.
 
     Args:
-        path: Of the file, which is there at once and complete.
-        largest: The largest size that is counted by itself.
+        path: Path of the file, which is created atomically.
+        largest: The largest size with a count of its own.
 
     Raises:
-        OSError: There can be no such file.
+        OSError: The file cannot be created.
     """
 
     def __init__(self, path: Path, largest: int, fields: Sequence[str] = EXECUTION_FIELDS) -> None:
@@ -77,9 +77,9 @@ class Tally:
         self._lock = threading.Lock()
 
     def add(self, size: int = 0, **changes: int) -> None:
-        """Add to fields, and count an execution of that many items, if any."""
+        """Add to fields, and count an execution of this number of items, if any."""
         words, places = self._words, self._places
-        # Taken without a system call unless two threads of this process are here at once.
+        # The lock needs no system call unless two threads of this process meet here.
         with self._lock:
             words[_SEQUENCE] += 1
             for name, change in changes.items():
@@ -89,19 +89,19 @@ class Tally:
             words[_SEQUENCE] += 1
 
     def executed(self, size: int, nanoseconds: int) -> None:
-        """Count an execution of that many items."""
+        """Count an execution of this number of items."""
         self.add(size, executions=1, items=size, nanoseconds=nanoseconds)
 
 
 def read_tally(path: Path, fields: Sequence[str] = EXECUTION_FIELDS) -> Counted:
     """Read a tally while it is written.
 
-    One whose writer was killed, or is stopped, in the middle of a change is taken as it is: every number in it is
-    whole, and the last execution is in some of them.
+    If the writer was killed, or is stopped, during a change, the tally is read as it is. Every number in it is
+    complete, but only some of them include the last execution.
 
     Raises:
-        ValueError: That is no tally of these fields.
-        OSError: It cannot be read.
+        ValueError: The file is not a tally of these fields.
+        OSError: The file cannot be read.
     """
     first = _FIELDS + len(fields)
     with path.open("rb") as file:
@@ -111,7 +111,7 @@ def read_tally(path: Path, fields: Sequence[str] = EXECUTION_FIELDS) -> Counted:
         mapped = mmap.mmap(file.fileno(), length, prot=mmap.PROT_READ)
     with mapped:
         for _ in range(_TRIES):
-            # Copied twice in one go each: the same twice, and even, is what nobody wrote to in between.
+            # Two copies that are equal, with an even sequence number, were not written in between.
             seen, again = mapped[:], mapped[:]
             words = struct.unpack(f"={length // WORD}Q", seen)
             if seen == again and words[_SEQUENCE] % 2 == 0:

@@ -1,4 +1,4 @@
-"""A model of a user's file, its weights, and its executions."""
+"""A model from a user's file, its weights, and its executions."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 def load_callable(file: Path, name: str) -> Callable[..., Any]:
-    """Import a file and return the callable that it names, a dotted name too; what lies beside it can be imported.
+    """Import a file and return the named callable, also by a dotted name; modules beside the file can be imported.
 
     Raises:
-        ServerFailed: There is none.
-        Exception: What the file raised.
+        ServerFailed: The callable does not exist.
+        Exception: The file raised it.
     """
-    # A file may be named like a module that is there already.
+    # A file may have the name of a module that is imported already.
     module_name = file.stem if file.stem.isidentifier() and file.stem not in sys.modules else f"model_{abs(hash(file))}"
     spec = importlib.util.spec_from_file_location(module_name, file)
     if spec is None or spec.loader is None:
         raise ServerFailed(f"torch_worker cannot import {file}", remedies=["name a Python file: file.py:callable"])
     module = importlib.util.module_from_spec(spec)
-    # dynamo looks a function's globals up by the name of its module.
+    # dynamo looks up a function's globals by the name of its module.
     sys.modules[module_name] = module
     spec.loader.exec_module(module)
     found: Any = module
@@ -51,17 +51,17 @@ def load_callable(file: Path, name: str) -> Callable[..., Any]:
 
 
 def built_model(build: Callable[..., Any], arguments: Mapping[str, object], seed: int) -> Any:  # noqa: ANN401 -- torch's
-    """Build a model with the weights that it gives itself.
+    """Build a model with its initial weights.
 
     Raises:
-        ServerFailed: The callable returned no module.
+        ServerFailed: The callable did not return a module.
         Exception: The callable raised it.
     """
     torch.manual_seed(seed)
     built = build(**arguments)
     if not isinstance(built, torch.nn.Module):
         raise ServerFailed(
-            "torch_worker: the callable returned no module",
+            "torch_worker: the callable did not return a module",
             found=type(built).__name__,
             remedies=["return a torch.nn.Module"],
         )
@@ -69,16 +69,17 @@ def built_model(build: Callable[..., Any], arguments: Mapping[str, object], seed
 
 
 def fill(model: Any, weights: Path, device: Any) -> None:  # noqa: ANN401 -- torch's
-    """Give a model the weights of a state dict, mapped from its file where that allows it.
+    """Load a state dict into a model, mapped from its file if the format allows it.
 
     Raises:
-        ServerFailed: It is not a state dict of this model; torch names what is missing, unknown or of another shape.
+        ServerFailed: The file is not a state dict of this model; torch names missing, unknown or differently shaped
+            keys.
     """
     state = _state_dict(weights, device)
     try:
         model.load_state_dict(state, assign=True)
     except RuntimeError as problem:
-        # torch names each key that is missing, unexpected or of another shape, on lines of their own.
+        # torch names each missing, unexpected or differently shaped key on a line of its own.
         raise ServerFailed(
             f"torch_worker: {weights} is not a state dict of this model",
             found=" ".join(str(problem).split()),
@@ -87,7 +88,7 @@ def fill(model: Any, weights: Path, device: Any) -> None:  # noqa: ANN401 -- tor
 
 
 def parameter_facts(model: Any) -> dict[str, str]:  # noqa: ANN401 -- torch's
-    """What the loaded model is made of: parameters, and their precision by share, the most first."""
+    """Facts of the loaded model: number of parameters, and their precisions by share, the largest first."""
     counts: dict[str, int] = {}
     for parameter in model.parameters():
         dtype = str(parameter.dtype).removeprefix("torch.")
@@ -103,15 +104,15 @@ def _state_dict(weights: Path, device: Any) -> dict[str, Any]:  # noqa: ANN401 -
         try:
             state = torch.load(weights, mmap=True, weights_only=True, map_location=device)
         except RuntimeError as problem:
-            # torch maps only what its own zip format holds.
+            # torch maps only files in its own zip format.
             if "mmap" not in str(problem):
                 raise
             state = torch.load(weights, weights_only=True, map_location=device)
     except Exception as problem:  # noqa: BLE001
-        # Unpickling errors, zip errors, RuntimeError, OSError: each says in its way that this is no state dict.
+        # Unpickling errors, zip errors, RuntimeError, OSError: each means that the file is not a state dict.
         _unreadable(weights, problem)
     if not isinstance(state, dict) or not all(isinstance(value, torch.Tensor) for value in state.values()):
-        _unreadable(weights, TypeError("it holds no dict of tensors"))
+        _unreadable(weights, TypeError("the file does not hold a dict of tensors"))
     return state
 
 
@@ -141,21 +142,21 @@ DATATYPES: Final = {dtype: datatype for datatype, dtype in DTYPES.items()}
 
 
 class BadOutput(TypeError):
-    """The model returned what cannot be an answer; its text is for whoever asked."""
+    """The model returned a value that cannot be an answer; the text is for the client."""
 
 
 class Execution:
-    """Executes a model for batches of requests; one for each thread that does.
+    """Executes a model for batches of requests; each executing thread has its own.
 
-    On a CUDA device inputs are put together in pinned memory, copied from there and back on a stream of its own, and
-    all is waited for: what a request costs is all in the time of its execution.
+    On a CUDA device, inputs are joined in pinned memory, copied on a stream of its own, and all work is awaited. So the
+    execution time contains all costs of a request.
 
     Args:
         module: The model, as it is called.
-        names: Names of the parameters of its ``forward``: inputs that are all among them are passed by name, others
-            in the order of the request.
-        device: Where it is.
-        batching: Whether requests are put together; then each output has a row for each row of the inputs.
+        names: Parameter names of its ``forward``. If all inputs have such names, they are passed by name, else in the
+            order of the request.
+        device: Device of the model.
+        batching: Whether requests are joined; then each output has a row for each row of the inputs.
     """
 
     def __init__(self, module: Any, names: frozenset[str], device: Any, *, batching: bool) -> None:  # noqa: ANN401 -- torch's
@@ -166,14 +167,14 @@ class Execution:
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None
 
     def __call__(self, requests: Sequence[InferenceRequest]) -> list[list[Tensor]]:
-        """Execute requests that fit together; gradients are off in the calling thread.
+        """Execute requests that fit together; gradients are disabled in the calling thread.
 
         Returns:
-            For each request its outputs, all of them, in the model's order.
+            All outputs of each request, in the model's order.
 
         Raises:
-            BadOutput: An output is none that can be sent, or has not one row for each row of the inputs.
-            Exception: What the model raised.
+            BadOutput: An output cannot be sent, or does not have one row for each row of the inputs.
+            Exception: The model raised it.
         """
         rows = [request.rows for request in requests]
         if self._stream is None:
@@ -185,23 +186,23 @@ class Execution:
             return self._answers(left, rows)
 
     def check_device(self) -> None:
-        """See after a failure whether the device can still be used: some of CUDA's errors end all that follows.
+        """Check after a failure whether the device is still usable, because some of CUDA's errors are permanent.
 
         Raises:
-            Exception: What the device says.
+            Exception: The device's error.
         """
         if self._stream is not None:
             self._stream.synchronize()
 
     def _outputs(self, requests: Sequence[InferenceRequest], rows: int) -> dict[str, Any]:
-        """Run the model; named outputs, on its device."""
+        """Run the model; return named outputs, on its device."""
         inputs = {}
         for place, first in enumerate(requests[0].inputs):
             host = _joined([request.inputs[place] for request in requests], rows, pinned=self._stream is not None)
             inputs[first.name] = host if self._stream is None else host.to(self._device, non_blocking=True)
         by_name = self._names.issuperset(inputs)
         if not by_name and len(inputs) > 1:
-            # Of one input there is no doubt what it is; several in the order of a request may be anything.
+            # A single input is unambiguous; several in the order of a request may be anything.
             unknown = sorted(inputs.keys() - self._names)
             raise BadRequest(
                 f"forward() has no {unknown[0]!r}; it takes {', '.join(sorted(self._names)) or 'no names'}"
@@ -213,7 +214,7 @@ class Execution:
         return outputs
 
     def _answers(self, outputs: Mapping[str, Any], rows: Sequence[int]) -> list[list[Tensor]]:
-        """Cut outputs on the host into those of each request."""
+        """Split outputs on the host into those of each request."""
         dense = {name: output.contiguous() for name, output in outputs.items()}
         answers = []
         begin = 0
@@ -234,17 +235,17 @@ class Execution:
 
 
 def parameter_names(module: Any) -> frozenset[str]:  # noqa: ANN401 -- a module of torch
-    """Names by which ``forward`` takes inputs."""
+    """Parameter names of ``forward``."""
     kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     parameters = inspect.signature(module.forward).parameters
     return frozenset(name for name, parameter in parameters.items() if parameter.kind in kinds)
 
 
 def named(returned: object) -> dict[str, Any]:
-    """Name what a model returned: ``output``, ``output_0`` and so on for a tuple or list, or by the keys of a mapping.
+    """Name a model's outputs: ``output``, ``output_0`` and so on for a tuple or list, or by the keys of a mapping.
 
     Raises:
-        BadOutput: It is none of these, or without a tensor.
+        BadOutput: The value has another type, or no tensor.
     """
     if isinstance(returned, torch.Tensor):
         return {"output": returned}
@@ -262,10 +263,10 @@ def named(returned: object) -> dict[str, Any]:
 
 
 def chosen(outputs: Sequence[Tensor], wanted: Sequence[str]) -> Sequence[Tensor]:
-    """The outputs that a request asks for, in its order; all of them if it names none.
+    """The requested outputs, in the request's order; all of them if it names none.
 
     Raises:
-        BadRequest: There is no such output.
+        BadRequest: A requested output does not exist.
     """
     if not wanted:
         return outputs
@@ -284,19 +285,19 @@ def _check(name: str, output: object, rows: int | None) -> None:
     if rows is not None and (output.dim() == 0 or output.shape[0] != rows):
         raise BadOutput(
             f"output {name!r} has the shape {list(output.shape)} for a batch of {rows}: with max_batch_size above 1"
-            f" each output has a row for each row of the inputs"
+            f" each output must have a row for each row of the inputs"
         )
 
 
 def _joined(parts: Sequence[Tensor], rows: int, *, pinned: bool) -> Any:  # noqa: ANN401 -- a tensor
-    """Put the same input of several requests together, in memory of its own: a model may change what it is given."""
+    """Join an input of several requests, in memory of its own, because a model may change its inputs."""
     first = parts[0]
     shape = (rows, *first.shape[1:])
     dtype = DTYPES[first.datatype]
     size = sum(len(part.data) for part in parts)
     if not size:
         return torch.empty(shape, dtype=dtype)
-    # As bytes, for those in a body may begin at any address.
+    # As bytes, because tensors in a body may begin at any address.
     if pinned:
         data = torch.empty(size, dtype=torch.uint8, pin_memory=True)
         begin = 0
@@ -306,7 +307,7 @@ def _joined(parts: Sequence[Tensor], rows: int, *, pinned: bool) -> Any:  # noqa
             begin = end
     else:
         data = torch.frombuffer(bytearray().join(part.data for part in parts), dtype=torch.uint8)
-    # A byte that is neither 0 nor 1 makes no truth value of torch's.
+        # A byte other than 0 and 1 is not a valid bool of torch's.
     return (data.ne(0) if dtype == torch.bool else data.view(dtype)).view(shape)
 
 

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 
 MOST_WAITING: Final = 4096
-"""Requests that wait here; beyond them the clients' sockets fill."""
+"""Largest number of waiting requests; beyond it the clients' sockets fill."""
 
 Fit: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
-"""What requests of one batch have in common: names, datatypes and all but the first dimension of their inputs."""
+"""Properties that requests of one batch share: names, datatypes and all but the first dimension of their inputs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Waiting:
     """A request in the queue.
 
     Args:
-        arrived_ns: When it was read, by `time.perf_counter_ns`.
+        arrived_ns: Time of reading it, by `time.perf_counter_ns`.
     """
 
     client: ClientConnection
@@ -48,17 +48,17 @@ class Waiting:
 
 
 def fit_of(asked: InferenceRequest) -> Fit:
-    """Say which requests a request can be put together with."""
+    """Key of requests that can share a batch."""
     return tuple((tensor.name, tensor.datatype, tensor.shape[1:]) for tensor in asked.inputs)
 
 
 class RequestQueue:
-    """A queue between the thread that reads requests and those that execute them.
+    """Queue between the thread that reads requests and the threads that execute them.
 
     Args:
-        max_rows: How many rows a batch has at most. A request that alone has more is a batch of its own: none is cut.
-        max_wait_ns: How long after its arrival the oldest request of a batch may be kept waiting for others.
-        on_taken: Told how many requests were taken, while the queue is locked.
+        max_rows: Most rows of a batch. A single request with more rows is a batch of its own, and is not split.
+        max_wait_ns: Longest wait of a batch's oldest request for others, from its arrival.
+        on_taken: Called with the number of taken requests, while the queue is locked.
     """
 
     def __init__(self, max_rows: int, max_wait_ns: int, on_taken: Callable[[int], object]) -> None:
@@ -72,7 +72,7 @@ class RequestQueue:
         self._closed = False
 
     def put(self, waiting: Waiting) -> None:
-        """Append a request; waits while the queue is full, and drops it when that is closed."""
+        """Append a request; waits while the queue is full, and drops the request if the queue is closed."""
         fit = fit_of(waiting.asked)
         with self._changed:
             while self._count >= MOST_WAITING and not self._closed:
@@ -80,12 +80,12 @@ class RequestQueue:
             self._groups.setdefault(fit, deque()).append(waiting)
             self._rows[fit] = rows = self._rows.get(fit, 0) + waiting.asked.rows
             self._count += 1
-            # Nobody is woken for a request that only makes a waiting batch larger.
+            # A request that only makes a waiting batch larger does not wake a thread.
             if self._count == 1 or rows >= self._max_rows:
                 self._changed.notify_all()
 
     def take(self) -> list[Waiting]:
-        """Return the next batch, waiting for it: requests in the order of their arrival; none when closed."""
+        """Wait for the next batch and return it: requests in the order of their arrival; empty when closed."""
         with self._changed:
             while True:
                 while not self._groups and not self._closed:
@@ -99,15 +99,15 @@ class RequestQueue:
                 self._changed.wait(left_ns / 1e9)
 
     def close(self) -> None:
-        """Give nothing out any more."""
+        """Stop giving out batches."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
 
     def _due_ns(self, fit: Fit) -> int:
-        """When a group's next batch is due: when its oldest arrived if it is full, else when that has waited enough."""
+        """Time when a group's next batch is due: the oldest arrival if it is full, else after the longest wait."""
         arrived_ns = self._groups[fit][0].arrived_ns
-        # A full one that arrived long ago comes before one that has just become full.
+        # A full group that arrived long ago comes before one that has just become full.
         return arrived_ns if self._rows[fit] >= self._max_rows else arrived_ns + self._max_wait_ns
 
     def _cut(self, fit: Fit) -> list[Waiting]:
@@ -129,18 +129,18 @@ class RequestQueue:
 
 
 GRAPH_EXECUTIONS: Final = 3
-"""Executions of a shape by CUDA graphs: one that warms memory up, one that records the graph, one that replays it."""
+"""Executions of a shape with CUDA graphs: a warm-up of the memory, the recording of the graph, and its replay."""
 
 GRAPH_MODES: Final = frozenset({"reduce-overhead", "max-autotune"})
 
 
 def uses_cuda_graphs(device: str, backend: str, mode: str) -> bool:
-    """Whether ``torch.compile`` records CUDA graphs, one for each shape, without compiling a frame."""
+    """Whether ``torch.compile`` records CUDA graphs, one a shape, which it does without compiling a frame."""
     return device == "cuda" and (backend == "cudagraphs" or mode in GRAPH_MODES)
 
 
 class GraphShapes:
-    """The shapes of which a compiled model has recorded its CUDA graphs.
+    """Shapes whose CUDA graphs a compiled model has recorded.
 
     Args:
         max_batch_size: Rows of the largest batch.
@@ -151,10 +151,10 @@ class GraphShapes:
         self._executions: Counter[tuple[Fit, int]] = Counter()
 
     def record(self, execute: Callable[[list[InferenceRequest]], object], asked: InferenceRequest) -> None:
-        """Before a worker's first answer, execute batches of each size like a request until all have their graphs.
+        """Before a worker's first answer, execute batches of each size until all have their graphs.
 
         Raises:
-            Exception: What the model raised; the next call begins anew.
+            Exception: The model raised it; the next call begins anew.
         """
         if self._executions:
             return
@@ -166,14 +166,14 @@ class GraphShapes:
         self._executions.update({shape_of(batch): GRAPH_EXECUTIONS for batch in batches})
 
     def is_new(self, batch: Sequence[InferenceRequest]) -> bool:
-        """Whether an execution of this batch is before the first that replays a graph; counts it."""
+        """Whether this batch's execution comes before the first replay of a graph; counts it."""
         shape = shape_of(batch)
         self._executions[shape] += 1
         return self._executions[shape] < GRAPH_EXECUTIONS
 
 
 def shape_of(batch: Sequence[InferenceRequest]) -> tuple[Fit, int]:
-    """What a batch fits to, and its rows: a model sees no more of its shape."""
+    """Group of a batch, and its rows: the whole shape that a model sees."""
     return fit_of(batch[0]), sum(asked.rows for asked in batch)
 
 
@@ -188,28 +188,28 @@ def first_row(asked: InferenceRequest) -> InferenceRequest:
 
 
 END_SECONDS: Final = 2.0
-"""How long an execution under way may take when the worker is told to end."""
+"""Longest time for running executions after the worker was told to end."""
 
 MOST_TRACEBACKS: Final = 10
-"""A model that fails for every request must not fill the disk with its log."""
+"""Bound on logged errors, because a model that fails for every request must not fill the disk."""
 
 
 class _Executed(NamedTuple):
-    """A request with the outputs that the model gave for it."""
+    """A request with the model's outputs."""
 
     waiting: Waiting
     outputs: Sequence[Tensor]
 
 
 class Service:
-    """Executes a model for the requests that come to a socket until it is closed.
+    """Executes a model for the requests on a socket until it is closed.
 
     Args:
-        executions: One for each thread that executes; the first one is the thread that calls `run`.
+        executions: One for each executing thread; the first one belongs to the thread that calls `run`.
         max_batch_size: Rows of a batch.
-        max_wait_seconds: How long the oldest request of a batch waits for others.
-        on_first: Called with the seconds of the first request, before its answer goes out.
-        graphs: Of a model that records CUDA graphs; None of any other.
+        max_wait_seconds: Longest wait of a batch's oldest request for others.
+        on_first: Called with the seconds of the first request, before its answer is sent.
+        graphs: Shapes of a model that records CUDA graphs; None for others.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ class Service:
         self._compiled = (0, 0, 0)
 
     def run(self) -> None:
-        """Serve until `close`; what was asked and not executed by then is not answered."""
+        """Serve until `close`; requests that were not executed by then are not answered."""
         responder = _vital(self._respond_all)
         others = [_vital(self._execute_all, execution) for execution in self._executions[1:]]
         _vital(self._listener.serve, self._take)
@@ -248,7 +248,7 @@ class Service:
         responder.join()
 
     def close(self) -> None:
-        """End `run` as soon as what is being executed is answered."""
+        """End `run` as soon as running executions are answered."""
         self._queue.close()
 
     def _take(self, client: ClientConnection, body: bytes | bytearray) -> None:
@@ -266,7 +266,7 @@ class Service:
         client.answer(HTTPStatus.BAD_REQUEST, str(problem).encode(errors="replace"))
 
     def _execute_all(self, execution: Execution) -> None:
-        # Not inference_mode: tensors made in it are refused by parts of compiled models, and both should run alike.
+        # Not inference_mode: parts of compiled models refuse its tensors, and both should run alike.
         with torch.no_grad():
             while batch := self._queue.take():
                 self._execute(execution, batch)
@@ -284,12 +284,12 @@ class Service:
             return
         end_ns = time.perf_counter_ns()
         self._count(batch, begin_ns, end_ns)
-        # Another thread answers, so that the model goes on: with 8 to 32 clients that is a fifth to a half more answers
-        # a second, with a single one a tenth fewer.
+        # Another thread answers, so that the model goes on. With 8 to 32 clients that gives a fifth to a half more
+        # answers a second, with a single client a tenth fewer.
         self._done.put([_Executed(waiting, each) for waiting, each in zip(batch, outputs, strict=True)])
 
     def _count(self, batch: list[Waiting], begin_ns: int, end_ns: int) -> None:
-        """Count an execution; it compiled if it made a frame, or came before the first that replays a CUDA graph."""
+        """Count an execution; it compiled if it made a frame, or came before the first replay of a CUDA graph."""
         requests = [waiting.asked for waiting in batch]
         rows = sum(asked.rows for asked in requests)
         recording = self._graphs is not None and self._graphs.is_new(requests)
@@ -327,7 +327,7 @@ class Service:
         latency_ns = time.perf_counter_ns() - waiting.arrived_ns
         if self._on_first is not None:
             self._tell_first(latency_ns)
-        # Counted before it goes out: whoever has the answer finds it counted.
+            # Counted before it is sent, so that a client with the answer finds it counted.
         self._tally.add(answered=1, server_ns=latency_ns)
         waiting.client.answer(HTTPStatus.OK, body)
 
@@ -345,7 +345,7 @@ class Service:
             traceback.print_exception(problem)
         first_line = next(iter(str(problem).splitlines()), "")
         self._tally.add(failed=len(batch))
-        # A request that does not fit the model has not made it raise anything.
+        # A request that does not fit the model is not an error of the model.
         fits = not isinstance(problem, BadRequest)
         said = f"the model raised {type(problem).__name__}: {first_line}" if fits else str(problem)
         status = HTTPStatus.INTERNAL_SERVER_ERROR if fits else HTTPStatus.BAD_REQUEST
@@ -354,9 +354,9 @@ class Service:
 
 
 def compiled() -> tuple[int, int, int]:
-    """Frames and graphs that dynamo has compiled in this process, and breaks between graphs; zeros if it is not there.
+    """Frames and graphs that dynamo has compiled in this process, and graph breaks; zeros if it was not imported.
 
-    To import it takes seconds, which a model that is not compiled does not need.
+    Its import takes seconds, and a model that is not compiled does not need it.
     """
     dynamo: Any = sys.modules.get("torch._dynamo.utils")
     if dynamo is None:
@@ -371,10 +371,10 @@ def compiled() -> tuple[int, int, int]:
 
 
 def on_termination(close: Callable[[], None]) -> None:
-    """Call this when SIGTERM comes, even while the main thread is in a compiler, and exit with 0 soon in any case."""
+    """On SIGTERM, call this even while the main thread is in a compiler, and exit with 0 soon in any case."""
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
-    # Without a handler of Python's own the wake-up descriptor is not written to. Children get the default back.
+    # Without a Python handler the wake-up descriptor is not written. Children get the default back.
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
 
@@ -389,7 +389,7 @@ def on_termination(close: Callable[[], None]) -> None:
 
 
 def _vital(work: Callable[..., None], *arguments: object) -> threading.Thread:
-    """Start a thread without which there is no worker: what it raises ends the process."""
+    """Start an essential thread of the worker: its exceptions end the process."""
 
     def run() -> None:
         try:

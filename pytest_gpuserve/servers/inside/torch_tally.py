@@ -1,4 +1,4 @@
-"""What a torch worker counts, in a tally that its tests read without asking it for anything."""
+"""Counters of a torch worker, in a tally that its tests read without a request."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ FIELDS: Final = (
     "graphs",
     "breaks",
 )
-"""Requests that were put into the queue, that were taken out of it, answered well, and answered with an error; sums of
-the stages' times; what was executed: executions, the requests and the rows in them; how many executions compiled
-something; what dynamo compiled."""
+"""Counters: requests that entered the queue, left it, were answered well, or got an error; sums of the stages' times;
+executions, with their requests and rows; executions that compiled something; dynamo's compilations."""
 
 
 def open_counters(path: Path) -> Tally:
@@ -38,10 +37,10 @@ def open_counters(path: Path) -> Tally:
 
 
 def read_counters(path: Path) -> Counted:
-    """Read what a worker has counted.
+    """Read a worker's counters.
 
     Raises:
-        ServerFailed: There is nothing, or it makes no sense.
+        ServerFailed: The tally does not exist, or is invalid.
     """
     try:
         counted = read_tally(path, FIELDS)

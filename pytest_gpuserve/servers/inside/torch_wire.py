@@ -1,7 +1,7 @@
-"""KServe v2 bodies at the worker's end: requests to named stretches of bytes, and outputs back to an answer.
+"""KServe v2 bodies in the worker: from requests to named byte ranges, and from outputs to an answer.
 
-JSON first, then the tensors' bytes in its order ("binary tensor data" of Triton's documentation). The client's end is
-``load/kserve.py``; this one knows neither numpy nor torch, and refuses what it does not know in words for the client.
+JSON comes first, then the tensors' bytes in its order ("binary tensor data" of Triton's documentation). The client's
+code is ``load/kserve.py``. This module uses neither numpy nor torch, and its errors are texts for the client.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ITEM_BYTES: Final = {
     "FP32": 4,
     "FP64": 8,
 }
-"""KServe's datatypes that torch has, and the bytes of an element."""
+"""KServe's datatypes that torch has, with the bytes of an element."""
 
 MAX_RANK: Final = 64
 MAX_DIMENSION: Final = 1 << 62
@@ -37,11 +37,11 @@ _SHOWN: Final = 80
 
 
 class BadRequest(ValueError):
-    """A request that cannot be answered; its text, of one line, is for whoever sent it."""
+    """A request that cannot be answered; its text, of one line, is for the client."""
 
 
 class Tensor(NamedTuple):
-    """A tensor as it lies in a body.
+    """A tensor as it is in a body.
 
     Args:
         datatype: One of ``ITEM_BYTES``.
@@ -60,8 +60,8 @@ class InferenceRequest(NamedTuple):
 
     Args:
         inputs: One or more, in the request's order, all with the same first dimension.
-        outputs: Names of the outputs that are wanted; empty for all.
-        request_id: Goes back with the answer; empty for none.
+        outputs: Names of the requested outputs; empty for all.
+        request_id: Returned with the answer; may be empty.
     """
 
     inputs: tuple[Tensor, ...]
@@ -70,7 +70,7 @@ class InferenceRequest(NamedTuple):
 
     @property
     def rows(self) -> int:
-        """Its batch: one or more."""
+        """Number of rows of its batch: one or more."""
         return self.inputs[0].shape[0]
 
 
@@ -78,12 +78,12 @@ def read_request(body: bytes | bytearray) -> InferenceRequest:
     """Read a request.
 
     Raises:
-        BadRequest: It is none, or asks for what a torch worker does not do.
+        BadRequest: The body is not a request, or needs a feature that a torch worker does not have.
     """
     header, end = _header(body)
     described = header.get("inputs")
     if not isinstance(described, list) or not described:
-        raise BadRequest("a request has a list of inputs, one at least")
+        raise BadRequest("a request needs a list of at least one input")
     sizes = [_binary_size(each) for each in described]
     # A client may pad its JSON with blanks.
     start = len(body) - sum(sizes)
@@ -113,7 +113,7 @@ def write_answer(model: str, outputs: Sequence[Tensor], request_id: str = "") ->
 
 @lru_cache(maxsize=256)
 def _answer_header(model: str, request_id: str, described: tuple[tuple[str, str, tuple[int, ...]], ...]) -> bytes:
-    """The JSON of an answer; most answers of a model have the same."""
+    """The JSON of an answer, cached because most answers of a model have the same one."""
     header: dict[str, object] = {"model_name": model}
     if request_id:
         header["id"] = request_id
@@ -130,12 +130,12 @@ def _answer_header(model: str, request_id: str, described: tuple[tuple[str, str,
 
 
 def _header(body: bytes | bytearray) -> tuple[dict[str, object], int]:
-    """The JSON at the front of a body, and where it ends."""
+    """The JSON at the front of a body, and the place of its end."""
     if body[:1] != b"{":
-        raise BadRequest(f"no request of KServe v2: {_shown(body[:_SHOWN])}")
+        raise BadRequest(f"not a request of KServe v2: {_shown(body[:_SHOWN])}")
     look = _FIRST_LOOK_BYTES
     while True:
-        # As Latin-1 every byte is a character and offsets are the same. Tensors behind the JSON are not looked at.
+        # In Latin-1 every byte is a character and offsets stay. Tensors behind the JSON are not read.
         text = body[:look].decode("latin-1")
         try:
             header, end = _SCANNER.raw_decode(text)
@@ -145,7 +145,7 @@ def _header(body: bytes | bytearray) -> tuple[dict[str, object], int]:
             if look < len(body):
                 look *= 16
                 continue
-            raise BadRequest(f"no request of KServe v2: {_one_line(str(problem))}") from None
+            raise BadRequest(f"not a request of KServe v2: {_one_line(str(problem))}") from None
         return header, end
 
 
@@ -183,19 +183,19 @@ def _input(described: dict[str, object], data: memoryview) -> Tensor:
     if need != len(data):
         raise BadRequest(f"input {_shown(name)} of {datatype} {shape} takes {need} bytes, not {len(data)}")
     if not shape[0]:
-        raise BadRequest(f"input {_shown(name)} has the shape {shape}: a batch of nothing")
+        raise BadRequest(f"input {_shown(name)} has the shape {shape}: the batch is empty")
     return Tensor(name, datatype, tuple(shape), data)
 
 
 def _outputs(described: object) -> tuple[str, ...]:
-    """Names of the outputs that are asked for; in shared memory there are none."""
+    """Names of the requested outputs; shared memory is refused."""
     if not isinstance(described, list):
         raise BadRequest(f"outputs are not a list: {_shown(described)}")
     names = []
     for each in described:
         name = each.get("name") if isinstance(each, dict) else None
         if not isinstance(name, str) or not name or name in names:
-            raise BadRequest(f"a requested output has no name of its own: {_shown(each)}")
+            raise BadRequest(f"the name of a requested output is missing or repeated: {_shown(each)}")
         parameters = each.get("parameters", {})
         if isinstance(parameters, dict) and any(str(key).startswith("shared_memory") for key in parameters):
             raise BadRequest(f"output {_shown(name)}: a torch worker has no shared memory")

@@ -1,4 +1,4 @@
-"""The torch worker's process: a model behind a Unix socket, and what its start took apart.
+"""The torch worker's process: a model behind a Unix socket, and the parts of its start.
 
 ``python -m pytest_gpuserve.servers.inside.torch_worker --model=model.py --callable=build --socket=PATH --folder=PATH``
 """
@@ -28,19 +28,19 @@ if TYPE_CHECKING:
 
 TALLY_FILE: Final = "torch-worker.tally"
 FACTS_FILE: Final = "torch-worker.json"
-"""What the worker tells in its folder: counters, and ``{"cold_start": {PART: SECONDS}, "settings": {NAME: TEXT}}``."""
+"""Files in the worker's folder: counters, and ``{"cold_start": {PART: SECONDS}, "settings": {NAME: TEXT}}``."""
 
 IMPORT: Final = "import torch"
 BUILD: Final = "build model"
 LOAD: Final = "load weights"
 COMPILE_CALL: Final = "compile call"
 FIRST_REQUEST: Final = "first request"
-"""The parts of a cold start: `COMPILE_CALL` returns at once but for its imports; to compile is a part of
-`FIRST_REQUEST`."""
+"""Parts of a cold start. `COMPILE_CALL` contains only the imports, because the call returns at once; compilation is
+part of `FIRST_REQUEST`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve until SIGTERM; a start that fails says why on stderr and exits with 1."""
+    """Serve until SIGTERM; a failed start writes its reason to stderr and exits with 1."""
     options = _parser().parse_args(arguments)
     parts: dict[str, float] = {}
     try:
@@ -55,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> None:  # noqa: ANN401 -- a module
-    # Their imports are torch's.
+    # Their imports include torch.
     from pytest_gpuserve.servers.inside.torch_model import (  # noqa: PLC0415
         Execution,
         built_model,
@@ -71,7 +71,7 @@ def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> 
         uses_cuda_graphs,
     )
 
-    # Bytes of requests are only read from.
+    # Bytes of requests are only read.
     warnings.filterwarnings("ignore", message="The given buffer is not writable")
     device = _device(torch, options.device)
     sys.path.insert(0, str(options.model.parent))
@@ -88,7 +88,7 @@ def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> 
     settings = {**_facts(torch, options), **parameter_facts(model)}
     if options.compile:
         with _timed(parts, COMPILE_CALL):
-            # Not module.compile(), which compiles nothing of torch's own containers, such as Sequential.
+            # Not module.compile(), which does not compile torch's own containers, such as Sequential.
             model = torch.compile(model, backend=options.compile_backend, mode=options.compile_mode or None)
     records = options.compile and uses_cuda_graphs(device.type, options.compile_backend, options.compile_mode)
     batching = options.max_batch_size > 1
@@ -121,13 +121,13 @@ def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="torch_worker", allow_abbrev=False)
     parser.add_argument("--model", type=Path, required=True, help="the file with the callable")
-    parser.add_argument("--callable", required=True, help="what returns the module")
+    parser.add_argument("--callable", required=True, help="the callable that returns the module")
     parser.add_argument("--arguments", default="{}", help="its keyword arguments, as JSON")
     parser.add_argument("--socket", type=Path, required=True, help="where requests arrive")
     parser.add_argument("--folder", type=Path, required=True, help="where counters go")
     parser.add_argument("--weights", type=Path, help="a state dict")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--seed", type=int, default=0, help="of weights that are not loaded")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the initial weights")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--compile-backend", default="inductor")
     parser.add_argument("--compile-mode", default="")
@@ -162,7 +162,7 @@ def _device(torch: Any, name: str) -> Any:  # noqa: ANN401 -- torch's
 
 
 def _facts(torch: Any, options: argparse.Namespace) -> dict[str, str]:  # noqa: ANN401 -- a module
-    """How this process is set up, as text."""
+    """Settings of this process, as text."""
     return {
         "compile_backend": options.compile_backend if options.compile else "",
         "compile_mode": options.compile_mode,
@@ -178,7 +178,7 @@ def _facts(torch: Any, options: argparse.Namespace) -> dict[str, str]:  # noqa: 
 
 
 def _raise_file_limit() -> None:
-    """Allow as many open files as this process may have: each user of a load has a connection."""
+    """Raise the limit of open files as far as allowed, because each user of a load has a connection."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
@@ -194,7 +194,7 @@ def _give_up(text: str) -> NoReturn:
     sys.stderr.write(f"{text}\n")
     sys.stdout.flush()
     sys.stderr.flush()
-    # An orderly exit would wait for threads of whatever the user's file started.
+    # An orderly exit would wait for threads that the user's file started.
     os._exit(1)
 
 

@@ -4,8 +4,8 @@ Run ``python catdog_litserve.py --max-batch-size 64 --batch-timeout 0.01 --port 
 ``/predict``; ``--help`` lists the arguments. ``--slowdown 0.3`` makes all work on pictures and batches take 30 %
 longer: the way to see a gate turn red.
 
-LitServe starts its workers by ``spawn``: they import this file anew and get the ``CatDog`` object by pickle. So the
-file does nothing at import, and torch is imported in ``setup``, which only workers call.
+LitServe starts its workers by ``spawn``: they import this file anew and get the ``CatDog`` object by pickle. The import
+of this file therefore does nothing, and ``setup``, which only workers call, imports torch.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 
     from suites.catdog.apps.catdog_settings import DEFAULT_SEED, FIRST_WITH_BF16, LABELS, PRECISIONS, SIZES
 else:
-    # A script finds its neighbours by their bare names.
+    # A script imports its neighbours by their bare names.
     from catdog_settings import DEFAULT_SEED, FIRST_WITH_BF16, LABELS, PRECISIONS, SIZES
 
 WARM_UP_PICTURES = 32
-"""Most pictures of the warm-up batch: one of 4096 would take longer than the measurement."""
+"""Most pictures of the warm-up batch, because one of 4096 would take longer than the measurement."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,8 @@ class Picture:
     """A request that can be answered.
 
     Args:
-        pixels: Of shape (3, resolution, resolution).
-        tells_settings: Whether the reply is to say what the model really is.
+        pixels: Array of shape (3, resolution, resolution).
+        tells_settings: Whether the reply reports the model's actual settings.
     """
 
     pixels: npt.NDArray[np.float32]
@@ -56,7 +56,7 @@ class Refusal:
     """A request that cannot be answered.
 
     Args:
-        why: For whoever sent it.
+        why: Reason for the client.
     """
 
     why: str
@@ -72,8 +72,8 @@ class CatDog(ls.LitAPI):
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
-        # Both belong here; as arguments of LitServer they are deprecated. Without them nothing is batched: so the
-        # published baseline ran, under a text that gave it 4096 and 0.01.
+        # Both belong here; as arguments of LitServer they are deprecated. Without them requests are not batched. The
+        # published baseline ran that way, under a text that gave it 4096 and 0.01.
         super().__init__(max_batch_size=options.max_batch_size, batch_timeout=options.batch_timeout)
         self._options = options
 
@@ -117,7 +117,7 @@ class CatDog(ls.LitAPI):
     def decode_request(self, request: dict[str, object]) -> Picture | Refusal:
         """Take the picture out of a request.
 
-        An exception here would fail all requests of the batch, so what is wrong with one is carried to its own reply.
+        An exception here would fail all requests of the batch, so a request's error is carried to its own reply.
         """
         start_ns = time.perf_counter_ns()
         decoded = self._decoded(request)
@@ -135,22 +135,22 @@ class CatDog(ls.LitAPI):
         try:
             pixels = self._to_pixels(data, self._resolution)
         except OSError:
-            return Refusal('"image" is no picture, or only a part of one')
+            return Refusal('"image" is not a picture, or only a part of one')
         return Picture(pixels, tells_settings=request.get("settings") is True)
 
     def batch(self, inputs: list[Picture | Refusal]) -> list[Picture | Refusal]:
-        """Leave them as they are; LitServe calls this only where it batches."""
+        """Return the requests unchanged; LitServe calls this only if it batches."""
         return inputs
 
     def predict(self, x: list[Picture | Refusal] | Picture | Refusal) -> list[object] | object:
-        """Classify a batch, or the one request that LitServe hands over where it does not batch."""
+        """Classify a batch, or a single request if LitServe does not batch."""
         requests = x if isinstance(x, list) else [x]
         outputs = self._answer(requests)
         return outputs if isinstance(x, list) else outputs[0]
 
     # `object` because the reply is a dict or, with its own status, a response; FastAPI makes JSON of either.
     def encode_response(self, output: object) -> object:
-        """Send what ``predict`` made of one request."""
+        """Send the result of ``predict`` for one request."""
         return output
 
     def _answer(self, requests: Sequence[Picture | Refusal]) -> list[object]:
@@ -193,7 +193,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
         SystemExit: An argument is not known or has a wrong value.
     """
     parser = argparse.ArgumentParser(description="Cats or dogs behind LitServe", allow_abbrev=False)
-    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="of weights and activations")
+    parser.add_argument("--precision", choices=PRECISIONS, default="fp32", help="type of weights and activations")
     parser.add_argument(
         "--allow-emulated", action="store_true", help="bf16 on a GPU without units for it, by way of fp32"
     )
@@ -209,7 +209,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--workers-per-device", type=positive_integer, default=1, help="processes with a model of their own (default 1)"
     )
-    parser.add_argument("--accelerator", choices=("auto", "cpu", "cuda"), default="auto", help="where the model runs")
+    parser.add_argument("--accelerator", choices=("auto", "cpu", "cuda"), default="auto", help="device of the model")
     parser.add_argument("--size", choices=sorted(SIZES), default="tiny", help="dimensions of the model (default tiny)")
     parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="seed of the random weights")
     parser.add_argument("--weights", type=existing_file, help="a state dict instead of random weights")
@@ -220,7 +220,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--slowdown",
         type=number_of_zero_or_more,
-        # A variable, because an argument would make it another workload, which no baseline is of.
+        # A variable, because an argument would make another workload, which has no baseline.
         default=os.environ.get("CATDOG_SLOWDOWN", "0"),
         help="0.3 makes pictures and batches take 30 %% longer (default: what CATDOG_SLOWDOWN says, else 0)",
     )
@@ -228,7 +228,7 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main() -> None:
-    """Serve until told to stop."""
+    """Serve until the process is ended."""
     options = parse_options(sys.argv[1:])
     server = ls.LitServer(
         CatDog(options), accelerator=options.accelerator, devices=1, workers_per_device=options.workers_per_device
@@ -237,13 +237,13 @@ def main() -> None:
 
 
 def _spin_until_ns(end_ns: float) -> None:
-    # Slower code keeps its core busy; a sleep would lend it to the other processes and hide the slowdown.
+    # Slower code keeps its core busy. A sleep would lend it to the other processes and hide the slowdown.
     while time.perf_counter_ns() < end_ns:
         pass
 
 
 def positive_integer(text: str) -> int:
-    """Read an argument's value; argparse names this function where it is no integer at all."""
+    """Read an argument's value; argparse names this function if it is not an integer."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
@@ -251,7 +251,7 @@ def positive_integer(text: str) -> int:
 
 
 def number_of_zero_or_more(text: str) -> float:
-    """Read an argument's value, which is finite."""
+    """Read an argument's finite value."""
     number = float(text)
     if not math.isfinite(number) or number < 0:
         raise argparse.ArgumentTypeError(f"{text} is not a number of 0 or more")
@@ -259,7 +259,7 @@ def number_of_zero_or_more(text: str) -> float:
 
 
 def existing_file(text: str) -> Path:
-    """Read an argument's value as a file that is there."""
+    """Read an argument's value as an existing file."""
     file = Path(text)
     if not file.is_file():
         raise argparse.ArgumentTypeError(f"no file {text}")

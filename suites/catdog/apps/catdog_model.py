@@ -1,7 +1,7 @@
 """ConvNeXt with two labels in plain torch, and the classifier that runs it.
 
-The modules bear the names of ``transformers.ConvNextForImageClassification``, so a state dict of either fits the other;
-importing transformers would add several seconds to every start of a worker.
+The modules have the names of ``transformers.ConvNextForImageClassification``, so a state dict of either fits the other.
+An import of transformers would add several seconds to every start of a worker.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 EPSILON = 1e-6
-"""Of the normalisations inside the network."""
+"""Epsilon of the normalisations inside the network."""
 
 POOLED_EPSILON = 1e-12
-"""Of the last one, as transformers has it."""
+"""Epsilon of the last normalisation, as in transformers."""
 
 
 class ChannelNorm(nn.LayerNorm):
@@ -42,12 +42,12 @@ class Block(nn.Module):
         self.layernorm = nn.LayerNorm(width, eps=EPSILON)
         self.pwconv1 = nn.Linear(width, 4 * width)
         self.pwconv2 = nn.Linear(4 * width, width)
-        # 1e-6 in a network that is to be trained: a random one would then hardly depend on its blocks, and no test of
-        # its answers would see one that is missing.
+        # A network for training starts with 1e-6. A random one would then hardly depend on its blocks, and tests of its
+        # answers would not notice a missing block.
         self.layer_scale_parameter = nn.Parameter(torch.ones(width))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """The images of ``[N, C, H, W]``, changed a little."""
+        """Return the images of ``[N, C, H, W]``, changed a little."""
         inner = self.layernorm(self.dwconv(images).permute(0, 2, 3, 1))
         inner = self.layer_scale_parameter * self.pwconv2(nn.functional.gelu(self.pwconv1(inner)))
         return images + inner.permute(0, 3, 1, 2)
@@ -63,7 +63,7 @@ class Stage(nn.Module):
         self.layers = nn.Sequential(*(Block(width) for _ in range(depth)))
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """The images of ``[N, C, H, W]``, halved and changed."""
+        """Return the images of ``[N, C, H, W]``, halved and changed."""
         return self.layers(self.downsampling_layer(images))
 
 
@@ -72,7 +72,7 @@ class ConvNext(nn.Module):
 
     Args:
         depths: Blocks of each stage.
-        widths: Channels of each stage, each stage more than the one before.
+        widths: Channels of each stage, increasing.
         labels: Labels.
     """
 
@@ -113,12 +113,12 @@ def build_model(
         depths: See ``ConvNext``.
         widths: See ``ConvNext``.
         labels: See ``ConvNext``.
-        seed: Seed of the random weights. Equal seeds give equal weights in every process; torch's own random state is
-            left as it was.
+        seed: Seed of the random weights. Equal seeds give equal weights in every process; torch's own random state does
+            not change.
         weights: A state dict (``torch.save(model.state_dict(), FILE)``) instead of random weights.
 
     Raises:
-        RuntimeError: The state dict is of another model.
+        RuntimeError: The state dict does not fit the model.
     """
     # Weights are always drawn on the CPU: a CUDA generator gives other numbers for the same seed.
     with torch.random.fork_rng(devices=[]):
@@ -140,7 +140,7 @@ class Classifier:
     """
 
     def __init__(self, model: ConvNext, *, precision: str, device: str) -> None:
-        # fp32 is to be fp32: without this GPUs since compute capability 8.0 do its convolutions in tf32.
+        # Exact fp32: without this, GPUs since compute capability 8.0 do its convolutions in tf32.
         torch.backends.cudnn.allow_tf32 = False
         self.dtype: torch.dtype = getattr(torch, precision)
         self.device = torch.device(device)
@@ -150,7 +150,7 @@ class Classifier:
         """Run one batch; returns before the GPU has finished.
 
         Args:
-            pixels: Of shape (pictures, 3, height, width).
+            pixels: Tensor of shape (pictures, 3, height, width).
 
         Returns:
             The logits on the device, of shape (pictures, labels).
@@ -164,6 +164,6 @@ class Classifier:
         return rows
 
     def effective(self) -> dict[str, str]:
-        """What the weights really are, whatever was asked for."""
+        """Actual settings of the weights, which may differ from the requested ones."""
         parameter = next(self.model.parameters())
         return {"precision": str(parameter.dtype).removeprefix("torch."), "device": str(parameter.device)}

@@ -1,4 +1,4 @@
-"""What this deployment can be asked for: sizes of the model, precisions, labels. Imports no torch."""
+"""Options of this deployment: sizes of the model, precisions, labels. Imports no torch."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LABELS = ("Cats", "Dogs")
 """Index of a logit to the label."""
 
 DEFAULT_SEED = 1
-"""Seed of the random weights; with this one both labels occur over the pictures beside the suite, in every size."""
+"""Seed of the random weights; it gives both labels over the pictures beside the suite, in every size."""
 
 
 @dataclass(frozen=True)
@@ -38,4 +38,4 @@ PRECISIONS = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 """torch's name of the type of weights and activations, by the name that ``--precision`` takes."""
 
 FIRST_WITH_BF16 = (8, 0)
-"""Compute capability from which on a GPU has units for bf16; before it torch converts to fp32 and back."""
+"""Lowest compute capability of a GPU with units for bf16; below it torch converts to fp32 and back."""

@@ -1,4 +1,4 @@
-"""Draws the pictures beside this file: ``python draw.py``. Run by hand; the files are what is sent.
+"""Draws the pictures beside this file: ``python draw.py``. It is run by hand; the suite sends the files.
 
 Another version of Pillow may compress them to other bytes, which would be another workload.
 """
@@ -23,7 +23,7 @@ FRAME = 4
 """Bytes of an empty comment in a JPEG."""
 
 START = 2
-"""Bytes before the first place where a comment may stand."""
+"""Bytes before the first possible place of a comment."""
 
 
 def draw(number: int) -> Image.Image:
@@ -45,10 +45,10 @@ def draw(number: int) -> Image.Image:
 
 
 def to_jpeg(picture: Image.Image, length: int) -> bytes:
-    """Compress a picture as well as the length allows, and fill it up with a comment.
+    """Compress a picture as well as the length allows, and pad it with a comment.
 
     Raises:
-        ValueError: It is not to be had that short.
+        ValueError: The picture cannot be compressed that far.
     """
     for quality in range(95, 5, -1):
         buffer = io.BytesIO()

@@ -1,7 +1,7 @@
-"""Text to token ids and back, without a download: single bytes, and the pieces of a small vocabulary shipped here.
+"""Text to token ids and back, without a download: single bytes, and the pieces of a small vocabulary beside this file.
 
-Ids below 256 are single bytes in the order of GPT-2's vocabulary, in which 220, the ``start_id`` of the published
-requests, is the space. Those from 256 are the lines of ``vocab.json``. Importing this costs nothing: the pre- and
+Ids below 256 are single bytes in the order of GPT-2's vocabulary. There, 220, the ``start_id`` of the published
+requests, is the space. Ids from 256 on are the lines of ``vocab.json``. This module imports quickly: the pre- and
 postprocessing models start without torch.
 """
 
@@ -12,27 +12,27 @@ from pathlib import Path
 from typing import Protocol
 
 END_ID = 50_256
-"""The end of a text; it has no text itself."""
+"""The end of a text, which has no text itself."""
 
 CHECKPOINT_FILE = "tokenizer.json"
-"""The file with the real vocabulary in a checkpoint's folder."""
+"""File of the real vocabulary in a checkpoint's folder."""
 
 VISIBLE = (range(0x21, 0x7F), range(0xA1, 0xAD), range(0xAE, 0x100))
 """Bytes that are printable characters of Latin-1: GPT-2 numbers these first, and then the rest."""
 
 
 class Tokenizer(Protocol):
-    """What the models ask of a tokenizer."""
+    """Interface of a tokenizer for the models."""
 
     def encode(self, text: str) -> list[int]:
         """Split a text into token ids."""
 
     def decode(self, ids: list[int]) -> str:
-        """Put the text of token ids together; special ones have none."""
+        """Join the text of token ids; special tokens have no text."""
 
 
 class ByteTokenizer:
-    """The shipped vocabulary: of what fits, the longest piece is taken."""
+    """The shipped vocabulary: the longest matching piece is taken."""
 
     def __init__(self) -> None:
         pieces: list[str] = json.loads((Path(__file__).parent / "vocab.json").read_text(encoding="utf-8"))
@@ -58,8 +58,8 @@ class ByteTokenizer:
     def decode(self, ids: list[int]) -> str:
         """See ``Tokenizer``.
 
-        A token beyond the vocabulary, which a model with random weights of the full size generates as a rule, is
-        written as its number, and bytes that are no UTF-8 as a replacement character.
+        A model with random weights of the full size usually generates tokens beyond the vocabulary, which are written
+        as their numbers. Invalid UTF-8 becomes a replacement character.
         """
         return b"".join(self._piece(token) for token in ids if token != END_ID).decode(errors="replace")
 
@@ -71,10 +71,10 @@ class CheckpointTokenizer:
     """The vocabulary of a real checkpoint.
 
     Args:
-        folder: That of the checkpoint, with ``tokenizer.json``.
+        folder: Folder of the checkpoint, with ``tokenizer.json``.
 
     Raises:
-        FileNotFoundError: It has none.
+        FileNotFoundError: The file is missing.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -1,6 +1,6 @@
-"""Generating text token by token for a batch of prompts, each sampled in its own way.
+"""Generation of text, token by token, for a batch of prompts with their own sampling.
 
-What a prompt gets does not depend on the others of its batch: each has its own random numbers, drawn from its own seed.
+A prompt's answer does not depend on the others of its batch: each has its own random numbers, drawn from its own seed.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ Words = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt, and how its answer is chosen. What a request leaves out has the default of FasterTransformer.
+    """A prompt, and the sampling of its answer. Missing parameters have the defaults of FasterTransformer.
 
     Args:
-        ids: Its tokens; of an empty prompt there is ``start_id`` alone.
-        output_len: Tokens to generate, at most.
-        top_k: Only so many of the likeliest tokens are drawn from; 0: of all, or with ``top_p`` 0 too, of one.
-        top_p: Only the likeliest ones that together have this probability; 0 is 1.
-        temperature: What the logits are divided by.
-        repetition_penalty: Makes tokens that occurred before less likely, where it is above 1.
-        seed: Of the random numbers that it is drawn with.
+        ids: Its tokens; an empty prompt has only ``start_id``.
+        output_len: Most tokens to generate.
+        top_k: Number of the likeliest tokens that are drawn from; 0 for all, or for one if ``top_p`` is 0 too.
+        top_p: Total probability of the likeliest tokens that are drawn from; 0 is 1.
+        temperature: Divisor of the logits.
+        repetition_penalty: Above 1, makes tokens that occurred before less likely.
+        seed: Seed of its random numbers.
         start_id: See ``ids``.
         end_id: Ends the answer.
-        bad_words: Are not generated.
-        stop_words: End the answer, of which they are a part.
+        bad_words: Words that are not generated.
+        stop_words: Words that end the answer, and belong to it.
     """
 
     ids: tuple[int, ...]
@@ -52,16 +52,16 @@ class Prompt:
 
     @property
     def begin(self) -> tuple[int, ...]:
-        """The tokens that the answer follows; one at least."""
+        """Tokens before the answer; at least one."""
         return self.ids or (self.start_id,)
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What was generated for a prompt.
+    """Generated answer to a prompt.
 
     Args:
-        ids: The prompt's tokens, and the new ones after them, ``end_id`` included where it was reached.
+        ids: The prompt's tokens, and the new ones after them, including ``end_id`` if it was reached.
         log_probs: Natural logarithm of the probability of each new token, with temperature and penalty, among all.
     """
 
@@ -70,15 +70,15 @@ class Answer:
 
 
 def check_prompt(prompt: Prompt, vocabulary: int, context: int) -> None:
-    """See that a prompt can be answered.
+    """Check that a prompt can be answered.
 
     Args:
         prompt: The prompt.
-        vocabulary: Tokens that the model knows.
+        vocabulary: Size of the model's vocabulary.
         context: Most tokens of prompt and answer together.
 
     Raises:
-        ValueError: It cannot; says why.
+        ValueError: The prompt cannot be answered; the text has the reason.
     """
     if any(not 0 <= token < vocabulary for token in prompt.begin):
         raise ValueError(f"a token of the prompt is not within the model's {vocabulary}")
@@ -98,18 +98,18 @@ def generate(model: GptJ, prompts: Sequence[Prompt]) -> list[Answer]:
 
     Args:
         model: The network.
-        prompts: One at least, which ``check_prompt`` found good.
+        prompts: At least one, valid by ``check_prompt``.
     """
     device = model.lm_head.weight.device
     lengths = torch.tensor([len(prompt.begin) for prompt in prompts], device=device)
     width, steps = int(lengths.max()), max(prompt.output_len for prompt in prompts)
-    # Padded at the end, as they came; padding is masked, wherever it is.
+    # Padded at the end; padding is masked in any place.
     ids = torch.zeros((len(prompts), width), dtype=torch.long)
     for row, prompt in enumerate(prompts):
         ids[row, : len(prompt.begin)] = torch.tensor(prompt.begin)
     ids = ids.to(device)
     places = torch.arange(width, device=device)
-    # Of all slots: a new token takes the one after the widest prompt, in each row the same.
+    # Mask of all slots: a new token takes the slot after the widest prompt, the same in each row.
     seen = torch.ones((len(prompts), width + steps), dtype=torch.bool, device=device)
     seen[:, :width] = places < lengths[:, None]
     causal = places[None, :] <= places[:, None]
@@ -122,7 +122,7 @@ def generate(model: GptJ, prompts: Sequence[Prompt]) -> list[Answer]:
         if draw.finished or step == steps - 1:
             break
         mask = seen[:, None, None, : width + step + 1]
-        # Rows that have their answer go on until the longest has, where they may be beyond the context.
+        # Rows with a complete answer go on until the longest one has ended, and may exceed the context.
         positions = (lengths + step).clamp(max=model.shape.context - 1)
         last = model(tokens[:, None], positions[:, None], mask, cache)[:, 0]
     return draw.answers()
@@ -156,11 +156,11 @@ class _Drawing:
 
     @property
     def finished(self) -> bool:
-        """Whether every answer has come to its end."""
+        """Whether every answer has ended."""
         return not self._open
 
     def next(self, logits: torch.Tensor) -> torch.Tensor:
-        """Choose a token of each row by its logits, of shape (rows, vocabulary); returns their ids."""
+        """Choose a token for each row by its logits, of shape (rows, vocabulary); return their ids."""
         scores = logits / self._temperatures
         penalised = torch.where(scores > 0, scores / self._penalties, scores * self._penalties)
         scores = torch.where(self._used, penalised, scores)
@@ -181,7 +181,7 @@ class _Drawing:
         return chosen
 
     def answers(self) -> list[Answer]:
-        """What was chosen so far."""
+        """Chosen tokens so far."""
         return [Answer(tuple(ids), tuple(found)) for ids, found in zip(self._ids, self._log_probs, strict=True)]
 
     def _banned(self) -> list[tuple[int, int]]:
@@ -209,6 +209,6 @@ def _ends_with(ids: Sequence[int], word: tuple[int, ...]) -> bool:
 
 
 def _chances(seed: int, steps: int) -> torch.Tensor:
-    """Random numbers in [0, 1); the first ones of a seed are the same, however many are drawn."""
+    """Random numbers in [0, 1); those of a seed begin the same for any length."""
     generator = torch.Generator("cpu").manual_seed(seed % 2**63)
     return torch.rand(steps, dtype=torch.float64, generator=generator)

@@ -1,7 +1,7 @@
 """GPT-J's architecture with a key-value cache, and seeded weights for it.
 
-Parameters are named as transformers names those of ``GPTJForCausalLM``, so that a checkpoint of it fits as it is. Own
-modules, because importing transformers would take longer than all of the server's start.
+Parameters have the names of transformers' ``GPTJForCausalLM``, so that a checkpoint of it fits. The modules are our
+own, because an import of transformers would take longer than the whole start of the server.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHECKPOINT_FILE = "pytorch_model.bin"
 """The file with the weights in a checkpoint's folder."""
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16}
-"""What the weights can be held in; with fp16, rounding makes texts depend on the batch."""
+"""Types of the weights; with fp16, rounding makes texts depend on the batch."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Shape:
         layers: Transformer blocks.
         dim: Width of the hidden state; a multiple of ``heads``.
         heads: Attention heads of each block.
-        rotary: How many dimensions of each head tell positions by rotation.
+        rotary: Dimensions of each head whose rotation encodes positions.
         context: Most tokens of prompt and answer together.
         vocabulary: Rows of the word embedding.
         initializer_range: Standard deviation of the random weights. The usual 0.02 gives tokens that are about equally
-            likely; with these, logits differ by far more than batches of different sizes round them.
+            likely. With these, differences of logits are far above the rounding between batches of different sizes.
     """
 
     layers: int
@@ -59,26 +59,26 @@ SIZES = {
 
 
 class Cache:
-    """Keys and values of all tokens so far, in slots of which every sequence of the batch has the same number.
+    """Keys and values of all tokens so far, in slots; all sequences of the batch have the same number of slots.
 
     Args:
-        shape: Of the model.
+        shape: Shape of the model.
         rows: Sequences.
         slots: Most tokens of a sequence.
-        like: A tensor of the device and data type that it is to have.
+        like: A tensor with the device and data type of the cache.
     """
 
     def __init__(self, shape: Shape, rows: int, slots: int, like: torch.Tensor) -> None:
         size = (shape.layers, 2, rows, shape.heads, slots, shape.dim // shape.heads)
         self._held = like.new_empty(size)
         self.used = 0
-        """Slots of the tokens so far, without those that are being run."""
+        """Slots of the tokens so far, without the current ones."""
 
     def extended(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Put keys and values of new tokens into the next slots; return those of all slots so far.
 
         Args:
-            layer: Whose they are.
+            layer: The layer.
             keys: Of shape (rows, heads, new tokens, width of a head).
             values: Of the same shape.
         """
@@ -90,7 +90,7 @@ class Cache:
 
 
 class Linear(nn.Module):
-    """A linear layer whose weights are not drawn when it is made: they are drawn by seed, or loaded, all at once."""
+    """A linear layer whose weights are not drawn at its creation, but drawn by seed, or loaded, all at once."""
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = True) -> None:
         super().__init__()
@@ -149,7 +149,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer: attention and feed-forward side by side on the same normalised input."""
+    """A layer: attention and feed-forward in parallel on the same normalised input."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class Block(nn.Module):
     def forward(
         self, hidden: torch.Tensor, rotation: torch.Tensor, mask: torch.Tensor, cache: Cache, layer: int
     ) -> torch.Tensor:
-        """Add what both make of it; arguments as for ``GptJ.forward``."""
+        """Add the results of both; arguments as for ``GptJ.forward``."""
         normalised = self.ln_1(hidden)
         return hidden + self.attn(normalised, rotation, mask, cache, layer) + self.mlp(normalised)
 
@@ -179,7 +179,7 @@ class GptJ(nn.Module):
         self.register_buffer("rotations", _rotations(shape), persistent=False)
 
     def new_cache(self, rows: int, slots: int) -> Cache:
-        """Make an empty cache for so many sequences of at most so many tokens."""
+        """Make an empty cache for this number of sequences and most tokens of each."""
         return Cache(self.shape, rows, slots, self.lm_head.weight)
 
     def forward(self, ids: torch.Tensor, positions: torch.Tensor, mask: torch.Tensor, cache: Cache) -> torch.Tensor:
@@ -187,13 +187,13 @@ class GptJ(nn.Module):
 
         Args:
             ids: Token ids, of shape (rows, new tokens).
-            positions: Of each in its sequence, of the same shape.
-            mask: Which slots each may attend to, their own among them, of shape (rows, 1, new tokens, slots), in which
-                new tokens may be 1 for all of them.
-            cache: Holds the tokens before them, and these from now on.
+            positions: Position of each token in its sequence, of the same shape.
+            mask: Slots that each token may attend to, its own among them, of shape (rows, 1, new tokens, slots); the
+                second last dimension may be 1 for all new tokens.
+            cache: Keys and values of earlier tokens; the new ones are added.
 
         Returns:
-            The hidden states, of shape (rows, new tokens, dim); ``lm_head`` makes logits of them.
+            The hidden states, of shape (rows, new tokens, dim); ``lm_head`` turns them into logits.
         """
         hidden = self.transformer.wte(ids)
         rotation = self.rotations[:, positions].unsqueeze(-2)
@@ -211,18 +211,18 @@ def build_model(
     Args:
         size: A key of ``SIZES``.
         seed: Seed of the random weights. Equal seeds give equal weights in every process and on every device; torch's
-            own random state is left as it was.
-        checkpoint: Folder with the real weights of this size, as transformers saves them. Nothing is ever downloaded.
+            own random state does not change.
+        checkpoint: Folder with the real weights of this size in transformers' form. The function never downloads files.
         precision: A key of ``PRECISIONS``.
 
     Raises:
         FileNotFoundError: The checkpoint has no weights.
-        RuntimeError: They are of another size.
+        RuntimeError: The weights have another size.
     """
     model = GptJ(SIZES[size])
     if checkpoint is not None:
         weights = torch.load(checkpoint / CHECKPOINT_FILE, map_location="cpu", weights_only=True, mmap=True)
-        # Masks, which older versions of transformers saved along with the weights.
+        # Masks, which older versions of transformers saved with the weights.
         masks = (".attn.bias", ".attn.masked_bias")
         model.load_state_dict({name: tensor for name, tensor in weights.items() if not name.endswith(masks)})
     elif torch.get_default_device().type != "meta":
@@ -232,7 +232,7 @@ def build_model(
 
 
 def _draw_weights(model: GptJ, seed: int) -> None:
-    # On the CPU: a CUDA generator gives other numbers for the same seed.
+    # On the CPU, because a CUDA generator gives other numbers for the same seed.
     generator = torch.Generator("cpu").manual_seed(seed)
     deviation = model.shape.initializer_range
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""What the three models read of their environment, and how they answer."""
+"""Settings of the three models from their environment, and their way to answer."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ SIZE = "CODEGEN_SIZE"
 """``full`` or ``small``."""
 
 CHECKPOINT = "CODEGEN_CHECKPOINT"
-"""Folder with real weights and their vocabulary, as transformers saves them; none: random weights."""
+"""Folder with real weights and their vocabulary, in transformers' form; without it, weights are random."""
 
 PRECISION = "CODEGEN_PRECISION"
 """``fp32`` or ``fp16``."""
 
 SLOWDOWN = "CODEGEN_SLOWDOWN"
-"""0.3 makes every batch take 30 % longer: the way to see a gate turn red."""
+"""0.3 makes every batch take 30 % longer, which turns a gate red."""
 
 
 def chosen(name: str, known: tuple[str, ...], environment: Mapping[str, str] = os.environ) -> str:
-    """Read a variable that has one of some values; by default the first.
+    """Read a variable that has one of some values; the first is the default.
 
     Raises:
-        ValueError: It has another.
+        ValueError: The variable has another value.
     """
     value = environment.get(name, known[0])
     if value not in known:
-        raise ValueError(f"{name} is {value!r}, which is none of {', '.join(known)}")
+        raise ValueError(f"{name} is {value!r}, not one of {', '.join(known)}")
     return value
 
 
 def checkpoint(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Read the folder of the checkpoint; None where there is none.
+    """Read the folder of the checkpoint; None without one.
 
     Raises:
-        ValueError: It is no folder.
+        ValueError: The path is not a folder.
     """
     value = environment.get(CHECKPOINT, "")
     if value and not Path(value).is_dir():
-        raise ValueError(f"{CHECKPOINT} is {value!r}, which is no folder")
+        raise ValueError(f"{CHECKPOINT} is {value!r}, which is not a folder")
     return Path(value).resolve() if value else None
 
 
 def slowdown(environment: Mapping[str, str] = os.environ) -> float:
-    """Read by how much every batch is to take longer, as a share of its time.
+    """Read the slowdown of every batch, as a share of its time.
 
     Raises:
-        ValueError: It is no number of 0 or more.
+        ValueError: The value is not a number of 0 or more.
     """
     value = environment.get(SLOWDOWN, "0")
     try:
@@ -59,15 +59,15 @@ def slowdown(environment: Mapping[str, str] = os.environ) -> float:
     except ValueError:
         number = math.nan
     if not 0 <= number < math.inf:
-        raise ValueError(f"{SLOWDOWN} is {value!r}, which is no number of 0 or more")
+        raise ValueError(f"{SLOWDOWN} is {value!r}, which is not a number of 0 or more")
     return number
 
 
 def answer_each(requests: list[Any], answer: Callable[[Any], list[Any]], backend: Any) -> list[Any]:  # noqa: ANN401 -- Triton's module
-    """Answer requests one by one; what is wrong with one of them is told to its client alone.
+    """Answer requests one by one; an error in one of them goes only to its client.
 
     Args:
-        requests: Of Triton.
+        requests: Requests of Triton.
         answer: Makes the output tensors of a request.
         backend: ``triton_python_backend_utils``, which only Triton's own process has.
     """

@@ -1,7 +1,7 @@
-"""Bad words and stop words as FasterTransformer takes them: the ids of all words, and where each word ends.
+"""Bad words and stop words in FasterTransformer's form: the ids of all words, and the end of each word.
 
-Of a request with n prompts it is an array of shape (n, 2, longest): in the first row of each the ids, one word after
-the other, padded with 0; in the second where the words end, padded with -1.
+A request with n prompts has an array of shape (n, 2, longest). The first row of a prompt has the ids, one word after
+the other, padded with 0. The second row has the ends of the words, padded with -1.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ def to_arrays(texts: Sequence[str], encode: Callable[[str], list[int]]) -> Array
     """Make the array of a request.
 
     Args:
-        texts: For each prompt its words, separated by commas; a word with a comma stands in quotes. Empty: none.
+        texts: Words of each prompt, separated by commas; a word with a comma is in quotes. May be empty.
         encode: The tokenizer.
 
     Returns:
-        Of int32, and of one column at least.
+        An array of int32 with at least one column.
     """
     lists = [[ids for word in _words(text) if (ids := encode(word))] for text in texts]
     longest = max([1, *(sum(map(len, words)) for words in lists)])
@@ -44,7 +44,7 @@ def from_array(array: Array) -> tuple[tuple[int, ...], ...]:
     """Read the words of one prompt from its part of the array, of shape (2, longest).
 
     Raises:
-        ValueError: The ends do not rise within it.
+        ValueError: The ends do not rise, or exceed the array.
     """
     ids, ends = array[0].tolist(), [end for end in array[1].tolist() if end != PADDING]
     begins = [0, *ends[:-1]] if ends else []

@@ -1,9 +1,8 @@
 """DistilBERT for sequence classification with seeded weights, and its tokenizer.
 
-Shared by the servers (``distilbert_mosec.py``, ``distilbert_pytriton.py``) and by the in-process reference of the
-tests. Importing this module costs nothing: tokenizers, torch and transformers are imported where they are used, because
-the tokenizing processes of mosec's server would otherwise pay seconds of start-up and 300 MiB each for a library that
-they never call.
+The servers (``distilbert_mosec.py``, ``distilbert_pytriton.py``) and the in-process reference of the tests share this
+module. It imports tokenizers, torch and transformers only where they are used. Otherwise each tokenizing process of
+mosec's server would need seconds of start-up and 300 MiB for a library that it never calls.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ PAD_ID = 0
 """Id of [PAD], the first line of the vocabulary."""
 
 GRAD_MODES = ("inference_mode", "no_grad", "enable_grad")
-"""torch's contexts for a forward pass, the cheapest first; the last one builds the graph of a backward pass."""
+"""torch's contexts for a forward pass, the fastest first; the last one builds the graph of a backward pass."""
 
 DEFAULT_SEED = 0
 """Seed of the random weights; see ``Shape.initializer_range``."""
@@ -75,7 +74,7 @@ def load_tokenizer(checkpoint: Path | None = None) -> Callable[[str], list[int]]
         A function from text to at most ``MAX_TOKENS`` ids.
 
     Raises:
-        FileNotFoundError: There is no ``vocab.txt`` in ``checkpoint``.
+        FileNotFoundError: ``checkpoint`` has no ``vocab.txt``.
     """
     from tokenizers import BertWordPieceTokenizer  # noqa: PLC0415 -- see the module's docstring
 
@@ -98,8 +97,8 @@ def build_model(size: str, seed: int = DEFAULT_SEED, checkpoint: Path | None = N
     Args:
         size: A key of ``SIZES``; not used with a checkpoint, which has its own.
         seed: Seed of the random weights. Equal seeds give equal weights in every process; torch's own random state
-            is left as it was.
-        checkpoint: Folder with real weights, as ``save_pretrained`` writes it. Nothing is ever downloaded.
+            does not change.
+        checkpoint: Folder with real weights in the form of ``save_pretrained``. The function never downloads files.
 
     Returns:
         A ``DistilBertForSequenceClassification`` with two labels.
@@ -126,7 +125,7 @@ def build_model(size: str, seed: int = DEFAULT_SEED, checkpoint: Path | None = N
         num_labels=len(LABELS),
         pad_token_id=PAD_ID,
     )
-    # Weights are always drawn on the CPU: a CUDA generator gives other numbers for the same seed.
+    # Weights are always drawn on the CPU, because a CUDA generator gives other numbers for the same seed.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return DistilBertForSequenceClassification(config).eval()
@@ -139,9 +138,9 @@ class Classifier:
         size: A key of ``SIZES``.
         seed: Seed of the random weights.
         checkpoint: Folder with real weights instead.
-        device: ``"cpu"`` or ``"cuda"``; by default CUDA where torch sees a GPU.
+        device: ``"cpu"`` or ``"cuda"``; by default CUDA if torch sees a GPU.
         grad_mode: One of ``GRAD_MODES``.
-        masked: Whether padding is kept out of the attention; without that a label depends on who shares the batch.
+        masked: Whether attention ignores padding; without that a label depends on the rest of the batch.
     """
 
     def __init__(
@@ -178,7 +177,7 @@ class Classifier:
             padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=PAD_ID)
             if not self._masked:
                 return self.model(input_ids=padded.to(self.device)).logits
-            # From the lengths, not from `padded != PAD_ID`: a [PAD] written in the text is a token like any other.
+            # From the lengths, not from `padded != PAD_ID`, because a [PAD] in the text is a token like any other.
             mask = (torch.arange(padded.shape[1])[None, :] < lengths[:, None]).long()
             return self.model(input_ids=padded.to(self.device), attention_mask=mask.to(self.device)).logits
 

@@ -1,16 +1,14 @@
 """DistilBERT behind mosec: text in, ``POSITIVE`` or ``NEGATIVE`` out, tokenizing in processes of its own.
 
 Run ``python distilbert_mosec.py --inference-workers 1 --port 8000`` and post plain text to ``/inference``; ``--help``
-lists these arguments and mosec's own. ``--slowdown 0.3`` makes every batch take 30 % longer: the way to see a gate
-turn red.
+lists these arguments and mosec's own. ``--slowdown 0.3`` makes every batch take 30 % longer, which turns a gate red.
 
-The published service differs in two things that do not cost it much: it ran under ``no_grad`` (``--grad-mode
-no_grad``), and it passed no attention mask (``--no-attention-mask``). Without a mask a short text attends to its
-padding, so that its label depends on who shares its batch. With one sentence alone, as it was measured, nobody sees
-that.
+The published service differs in two ways that do not cost it much. It ran under ``no_grad`` (``--grad-mode no_grad``),
+and it passed no attention mask (``--no-attention-mask``). Without a mask a short text attends to its padding, so its
+label depends on the rest of its batch. The published measurement used a single sentence, which hides that.
 
-mosec starts its workers by ``spawn``: they import this file anew, as ``__mp_main__``, and inherit ``sys.argv``. So
-the file does nothing at import, and each worker reads the command line itself.
+mosec starts its workers by ``spawn``: they import this file anew, as ``__mp_main__``, and inherit ``sys.argv``. The
+import of this file therefore does nothing, and each worker reads the command line itself.
 """
 
 from __future__ import annotations
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
         slowed,
     )
 else:
-    # A script finds its neighbours by their bare names.
+    # A script imports its neighbours by their bare names.
     from distilbert_model import load_tokenizer
     from distilbert_options import (
         WARM_UP_ID,
@@ -59,14 +57,14 @@ def parse_options(arguments: Sequence[str]) -> argparse.Namespace:
     Raises:
         SystemExit: An argument has a wrong value, or is known neither here nor to mosec.
     """
-    # mosec ignores what it does not know, so a misspelt argument would run another server than the one asked for.
-    # With mosec's own parser as parent the line is read strictly.
+    # mosec ignores unknown arguments, so a misspelt one would run another server than requested. With mosec's own
+    # parser as parent the line is read strictly.
     parser = argparse.ArgumentParser(
         description="DistilBERT behind mosec", parents=[build_arguments_parser()], add_help=False, allow_abbrev=False
     )
     add_model_options(parser)
     parser.add_argument("--inference-workers", type=positive_integer, default=1, help="inference processes (default 1)")
-    # At least 1: mosec takes 0 for "not given" and would wait its own default of 10 ms.
+    # At least 1, because mosec takes 0 for "not given" and would wait its own default of 10 ms.
     parser.add_argument(
         "--max-wait-ms", type=positive_integer, default=10, help="longest wait for a full batch (default 10)"
     )
@@ -109,11 +107,11 @@ class Inference(Worker):
         self._classifier = classifier_of(options, masked=not options.no_attention_mask)
         sequence = [WARM_UP_ID] * WARM_UP_TOKENS
         self._batched: bool = options.max_batch_size > 1
-        # mosec runs this through `forward` before the worker takes requests.
+        # mosec sends this through `forward` before the worker takes requests.
         self.example = [sequence] * options.max_batch_size if self._batched else sequence
 
     def forward(self, data: list[list[int]] | list[int]) -> list[str] | str:
-        """Classify a batch, or the one sequence that mosec hands over when batching is off."""
+        """Classify a batch, or a single sequence if batching is off."""
         batch = data if self._batched else [data]
         labels = slowed(
             self._slowdown,
@@ -122,12 +120,12 @@ class Inference(Worker):
         return labels if self._batched else labels[0]
 
     def serialize(self, data: str) -> bytes:
-        """Reply with the bare label: 8 bytes, whichever it is."""
+        """Reply with the bare label: 8 bytes, for both labels."""
         return data.encode()
 
 
 def main() -> None:
-    """Serve until told to stop."""
+    """Serve until the process is ended."""
     options = parse_options(sys.argv[1:])
     server = Server()
     server.append_worker(Preprocess, num=2 * options.inference_workers)

@@ -1,4 +1,4 @@
-"""What both servers take on their command line about the model, and the classifier that it asks for."""
+"""Command line options of both servers on the model, and their classifier."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
     from suites.distilbert.apps.distilbert_model import DEFAULT_SEED, GRAD_MODES, SIZES, Classifier
 else:
-    # A script finds its neighbours by their bare names.
+    # A script imports its neighbours by their bare names.
     from distilbert_model import DEFAULT_SEED, GRAD_MODES, SIZES, Classifier
 
 T = TypeVar("T")
 
 WARM_UP_TOKENS = 40
-"""Length of every sequence of the warm-up batch, which has as many as one batch can have."""
+"""Length of every sequence of the warm-up batch, which has the largest number of sequences."""
 
 WARM_UP_ID = 4
-"""An id that every vocabulary has; which one it is does not change the time."""
+"""An id in every vocabulary; its choice does not change the time."""
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
@@ -48,18 +48,18 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--slowdown",
         type=number_of_zero_or_more,
-        # A variable, because an argument would make it another workload, which no baseline is of.
+        # A variable, because an argument would make another workload, which has no baseline.
         default=os.environ.get("DISTILBERT_SLOWDOWN", "0"),
         help="0.3 makes every batch take 30 %% longer (default: what DISTILBERT_SLOWDOWN says, else 0)",
     )
 
 
 def classifier_of(options: argparse.Namespace, *, masked: bool = True) -> Classifier:
-    """Load the model that was asked for, on the GPU where torch sees one; sets torch's threads in this process.
+    """Load the requested model, on the GPU if torch sees one; sets torch's threads in this process.
 
     Args:
         options: From a parser with `add_model_options`.
-        masked: Whether padding is kept out of the attention.
+        masked: Whether attention ignores padding.
     """
     import torch  # noqa: PLC0415 -- processes that only tokenize import this file too
 
@@ -79,14 +79,14 @@ def slowed(slowdown: float, work: Callable[[], T]) -> T:
     result = work()
     if slowdown:
         end_ns = start_ns + (1 + slowdown) * (time.perf_counter_ns() - start_ns)
-        # Slower code keeps its core busy; a sleep would lend it to the other processes and hide the slowdown.
+        # Slower code keeps its core busy. A sleep would lend it to the other processes and hide the slowdown.
         while time.perf_counter_ns() < end_ns:
             pass
     return result
 
 
 def positive_integer(text: str) -> int:
-    """Read an argument's value; argparse names this function where it is no integer at all."""
+    """Read an argument's value; argparse names this function if it is not an integer."""
     number = int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is less than 1")
@@ -94,7 +94,7 @@ def positive_integer(text: str) -> int:
 
 
 def number_of_zero_or_more(text: str) -> float:
-    """Read an argument's value, which is finite."""
+    """Read an argument's finite value."""
     number = float(text)
     if not math.isfinite(number) or number < 0:
         raise argparse.ArgumentTypeError(f"{text} is not a number of 0 or more")
@@ -102,7 +102,7 @@ def number_of_zero_or_more(text: str) -> float:
 
 
 def existing_folder(text: str) -> Path:
-    """Read an argument's value as a folder that is there."""
+    """Read an argument's value as an existing folder."""
     folder = Path(text)
     if not folder.is_dir():
         raise argparse.ArgumentTypeError(f"no folder {text}")

@@ -1,19 +1,19 @@
 """DistilBERT behind pytriton: a text as BYTES ``messages`` in, its label as BYTES ``labels`` out.
 
 Run ``python distilbert_pytriton.py`` and post KServe v2 requests to ``/v2/models/distilbert/infer`` (port 8000);
-``--help`` lists the arguments. By default it is set up as mosec's service beside it, so that the two can be compared.
-Where the published service went wrong:
+``--help`` lists the arguments. Its default settings are those of mosec's service in this folder, so that the two can be
+compared. Faults of the published service:
 
-- ``--max-queue-delay-us 10``: the unit is *micro*seconds. The published text says 10 ms for both servers, and it was
-  the 10 that was copied; so Triton hardly waited for a full batch while mosec did.
-- ``--grad-mode enable_grad``: nothing switched autograd off, so each batch built a graph for a backward pass that
-  never came, and held all activations while it ran.
+- ``--max-queue-delay-us 10``: the unit is *micro*seconds. The published text says 10 ms for both servers, and the 10
+  was copied. So Triton hardly waited for a full batch, but mosec did.
+- ``--grad-mode enable_grad``: autograd stayed on, so each batch built a graph for a backward pass that never came, and
+  held all activations while it ran.
 - ``--no-warm-up``: the first requests paid for torch's lazy initialisation; mosec's service had a warm-up example.
-- It returned labels of shape (items,) though it had declared (1,): with batching that is (items, 1), and newer pytriton
-  checks it. Its ``@batch`` function decoded all texts of a batch together, so that one that is not UTF-8 failed all.
+- It returned labels of shape (items,) although it had declared (1,), which is (items, 1) with batching. Newer pytriton
+  checks that. Its ``@batch`` function decoded all texts of a batch together, so that one with invalid UTF-8 failed all.
 
-What stays different, and cannot be had alike: tokenizing is done here within the inference process, under the lock of
-the same interpreter that moves the tensors; requests are KServe's (222 bytes instead of 43 for the same sentence).
+Two differences remain. This service tokenizes within the inference process, under the lock of the interpreter that
+moves the tensors. Its requests are KServe's (222 bytes instead of 43 for the same sentence).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     Array = np.ndarray[Any, Any]
     Infer = Callable[..., dict[str, Array]]
 else:
-    # A script finds its neighbours by their bare names.
+    # A script imports its neighbours by their bare names.
     from distilbert_model import load_tokenizer
     from distilbert_options import WARM_UP_ID, WARM_UP_TOKENS, add_model_options, classifier_of, slowed
 
@@ -80,7 +80,7 @@ def make_infer(options: argparse.Namespace) -> Infer:
         options: From ``parse_options``.
 
     Returns:
-        What pytriton is to bind.
+        A function for pytriton to bind.
     """
     encode = load_tokenizer(options.checkpoint)
     classifier = classifier_of(options)
@@ -88,7 +88,7 @@ def make_infer(options: argparse.Namespace) -> Infer:
         classifier.labels([[WARM_UP_ID] * WARM_UP_TOKENS] * options.max_batch_size)
 
     def labels_of(messages: Array) -> list[str]:
-        # Not strictly: an exception here would fail everybody's request, not only that of whoever sent no UTF-8.
+        # Not strictly, because an exception here would fail all requests, not only the one with invalid UTF-8.
         return classifier.labels([encode(message.decode(errors="replace")) for message in messages[:, 0]])
 
     def infer(messages: Array) -> dict[str, Array]:
@@ -100,7 +100,7 @@ def make_infer(options: argparse.Namespace) -> Infer:
 
 
 def main() -> None:
-    """Serve until told to stop."""
+    """Serve until the process is ended."""
     options = parse_options(sys.argv[1:])
     infer = make_infer(options)
     with Triton(config=TritonConfig(exit_on_error=True)) as triton:
@@ -118,7 +118,7 @@ def main() -> None:
 
 
 def whole_number(text: str) -> int:
-    """Read an argument's value; argparse names this function where it is no integer at all."""
+    """Read an argument's value; argparse names this function if it is not an integer."""
     number = int(text)
     if number < 0:
         raise argparse.ArgumentTypeError(f"{text} is less than 0")

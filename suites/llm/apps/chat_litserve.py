@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from suites.llm.apps.tiny_llama import Chat, TinyLlama, chat_of, usage_of
 else:
-    # A script finds its neighbours by their bare names.
+    # A script imports its neighbours by their bare names.
     from tiny_llama import TinyLlama, chat_of, usage_of
 
 
@@ -37,11 +37,11 @@ class ChatApi(ls.LitAPI):
         return chat_of([message.model_dump() for message in request.messages], request.max_tokens)
 
     def batch(self, inputs: list[Chat]) -> list[Chat]:
-        """Leave them as they are."""
+        """Return the chats unchanged."""
         return inputs
 
     def predict(self, x: list[Chat]) -> Iterator[list[dict[str, object]]]:
-        """Answer a batch: at each step a piece of each answer, with what its usage is by then."""
+        """Answer a batch: at each step a piece of each answer, with its usage so far."""
         for step, texts in enumerate(self._model.answers(x), 1):
             yield [
                 {"role": "assistant", "content": text, **usage_of(chat, min(step, chat.tokens))}
@@ -49,16 +49,16 @@ class ChatApi(ls.LitAPI):
             ]
 
     def unbatch(self, output: Iterator[list[dict[str, object]]]) -> Iterator[list[dict[str, object]]]:
-        """Leave them as they are."""
+        """Return the pieces unchanged."""
         return output
 
     def encode_response(self, output: Iterator[list[dict[str, object]]]) -> Iterator[list[dict[str, object]]]:
-        """Send each piece; the API's own method would send the last one of a batch to all of it."""
+        """Send each piece; the API's own method would send the last piece of a batch to all requests."""
         yield from output
 
 
 def main() -> None:
-    """Serve until told to stop."""
+    """Serve until the process is ended."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--max-batch-size", type=int, default=4, help="chats that are answered together (default 4)")

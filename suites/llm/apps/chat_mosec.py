@@ -1,7 +1,7 @@
 """A tiny language model behind mosec, in chunks of OpenAI's API: chats of a batch are answered together.
 
-``python chat_mosec.py --port 8000`` serves ``/v1/chat/completions``, as a stream whatever was asked for: mosec has one
-kind of answer a route.
+``python chat_mosec.py --port 8000`` serves ``/v1/chat/completions``, always as a stream, because mosec has one kind of
+answer for each route.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mosec.args import build_arguments_parser
 if TYPE_CHECKING:
     from suites.llm.apps.tiny_llama import Chat, TinyLlama, chat_of, usage_of
 else:
-    # A script finds its neighbours by their bare names.
+    # A script imports its neighbours by their bare names.
     from tiny_llama import TinyLlama, chat_of, usage_of
 
 
@@ -31,7 +31,7 @@ class ChatWorker(SSEWorker):
         """Take the chat out of a request.
 
         Raises:
-            ValidationError: It is none; the client gets status 422.
+            ValidationError: The body is not a chat; the client gets status 422.
         """
         try:
             asked = json.loads(data)
@@ -56,7 +56,7 @@ class ChatWorker(SSEWorker):
 
 
 def main() -> None:
-    """Serve until told to stop."""
+    """Serve until the process is ended."""
     parser = argparse.ArgumentParser(
         description=__doc__, parents=[build_arguments_parser()], add_help=False, allow_abbrev=False
     )

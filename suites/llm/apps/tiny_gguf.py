@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from suites.llm.apps.tiny_model import BEGIN_OF_MESSAGE, CHATML, END_OF_MESSAGE, END_OF_TEXT, Size, vocabulary
 else:
-    # Apps find their neighbours by their bare names.
+    # Apps import their neighbours by their bare names.
     from tiny_model import BEGIN_OF_MESSAGE, CHATML, END_OF_MESSAGE, END_OF_TEXT, Size, vocabulary
 
 

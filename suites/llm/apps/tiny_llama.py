@@ -1,6 +1,6 @@
-"""Chats with a Llama of random weights: a token is a byte, and every answer has as many as were asked for.
+"""Chats with a Llama of random weights: a token is a byte, and every answer has the requested number of tokens.
 
-What it says means nothing. Importing this costs nothing: torch and transformers are imported by who makes the model.
+Its texts have no meaning. torch and transformers are imported only where the model is made.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ CONTEXT: Final = 2048
 
 FIRST_VISIBLE: Final = 32
 VISIBLE: Final = 95
-"""An answer is made of ASCII's characters alone, so that each token is a text."""
+"""Characters of an answer: only ASCII, so that each token is a text."""
 
 DEFAULT_TOKENS: Final = 32
 
 
 @dataclass(frozen=True)
 class Chat:
-    """What is asked.
+    """A requested chat.
 
     Args:
         ids: Tokens of all messages.
-        tokens: Of the answer.
+        tokens: Tokens of the answer.
     """
 
     ids: bytes
@@ -35,14 +35,14 @@ class Chat:
 
 
 def chat_of(messages: Sequence[Mapping[str, Any]], tokens: int | None) -> Chat:
-    """Make the chat of a request's messages; what does not fit is cut off at its begin."""
+    """Make the chat of a request's messages; surplus tokens are cut off at its begin."""
     wanted = min(tokens or DEFAULT_TOKENS, CONTEXT // 2)
     text = "".join(f"{message['role']}: {message['content']}\n" for message in messages)
     return Chat(text.encode()[wanted - CONTEXT :], wanted)
 
 
 def usage_of(chat: Chat, tokens: int) -> dict[str, int]:
-    """What is said of the tokens of a chat that has so many of its answer."""
+    """Usage of a chat with this number of answered tokens."""
     return {
         "prompt_tokens": len(chat.ids),
         "completion_tokens": tokens,
@@ -73,10 +73,10 @@ class TinyLlama:
         self._model = LlamaForCausalLM(config).eval()
 
     def answers(self, chats: Sequence[Chat]) -> Iterator[list[str]]:
-        """Generate the answers of a batch together, and give out each step's text of each; none after its last one."""
+        """Generate the answers of a batch together, and yield each step's text of each; empty after its last one."""
         torch = self._torch
         width = max(len(chat.ids) for chat in chats)
-        # Padded at the begin, so that all answers begin at the same place.
+        # Padded at the begin, so that all answers begin at the same position.
         ids = torch.tensor([[0] * (width - len(chat.ids)) + list(chat.ids) for chat in chats])
         mask = torch.tensor([[0] * (width - len(chat.ids)) + [1] * len(chat.ids) for chat in chats])
         positions = (mask.cumsum(1) - 1).clamp(min=0)

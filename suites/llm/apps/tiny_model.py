@@ -1,7 +1,7 @@
 """A language model of random weights, small enough for a CPU: its dimensions, its vocabulary and its chat template.
 
-The architecture is Llama's, the vocabulary one of bytes. The dimensions decide what a token costs. What it says means
-nothing.
+The architecture is Llama's, with a vocabulary of bytes. The dimensions decide the cost of a token. Its texts have no
+meaning.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ CHATML: Final = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""The template of a chat, as many models have it."""
+"""Template of a chat, as in many models."""
 
 
 @dataclass(frozen=True)
 class Size:
     """Dimensions of the model.
 
-    By default a step takes longer than its tokens take to be sent. Of a faster one whole answers come at once where
-    other processes use the cores, and nobody can tell what a token took.
+        By default a step takes longer than sending its tokens. If a step were faster, whole answers would arrive at
+        once on busy cores, and the time of a token would be unknown.
 
     Args:
         vocabulary: Tokens.
         layers: Blocks of attention and feed-forward network.
-        width: Of the hidden state.
-        heads: Of the attention.
+        width: Width of the hidden state.
+        heads: Heads of the attention.
         feed_forward: Inner width of the feed-forward network.
         context: Most tokens of a sequence.
     """
@@ -92,9 +92,10 @@ def write_folder(folder: Path, size: Size) -> None:
 
 
 def vocabulary(size: int) -> tuple[list[str], list[str]]:
-    """Tokens and merges: all bytes, then words that prompts are made of, each by its beginnings.
+    """Tokens and merges: all bytes, then words of prompts, each by its beginnings.
 
-    All merges begin with the space before a word, so that none takes another one's letters. Numbers fill the rest.
+    All merges begin with the space before a word, so that a merge does not take letters of another one. Numbers fill
+    the rest.
     """
     shown = _shown_bytes()
     special = [END_OF_TEXT, BEGIN_OF_MESSAGE, END_OF_MESSAGE]
@@ -110,7 +111,7 @@ def vocabulary(size: int) -> tuple[list[str], list[str]]:
 
 
 def _shown_bytes() -> dict[int, str]:
-    """The character that stands for each byte in the vocabulary of GPT-2: itself where it can be printed."""
+    """Character of each byte in the vocabulary of GPT-2: itself if it is printable."""
     printed = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printed]
     return {byte: chr(byte) for byte in printed} | {byte: chr(256 + place) for place, byte in enumerate(others)}

@@ -1,6 +1,6 @@
 """``transformers serve``, with a model of random weights that it writes first.
 
-``python transformers_serve.py --port 8080`` serves ``/v1/chat/completions``. Further arguments go to it as they are.
+``python transformers_serve.py --port 8080`` serves ``/v1/chat/completions``. Further arguments are passed on.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import transformers
 if TYPE_CHECKING:
     from suites.llm.apps.tiny_model import Size, write_folder
 else:
-    # A script finds its neighbours by their bare names.
+    # A script imports its neighbours by their bare names.
     from tiny_model import Size, write_folder
 
 
 def main() -> None:
     """Become the server."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, default=tempfile.gettempdir(), help="where the model is written")
+    parser.add_argument("--folder", type=Path, default=tempfile.gettempdir(), help="folder for the written model")
     parser.add_argument("--model", type=Path, help="a model of your own instead: its folder")
     options, more = parser.parse_known_args()
     model = options.model or options.folder / "tiny"
@@ -33,7 +33,7 @@ def main() -> None:
         write_folder(model, Size())
         torch.manual_seed(1)
         drawn = transformers.AutoModelForCausalLM.from_config(transformers.AutoConfig.from_pretrained(model))
-        # It knows no ignore_eos: the end has a logit of 0, which is never the largest of random ones.
+        # It does not support ignore_eos. The end token has a logit of 0, which is never the largest of random ones.
         drawn.lm_head.weight.data[drawn.config.eos_token_id] = 0
         drawn.save_pretrained(model)
     program = [sys.executable, "-m", "transformers.cli.transformers", "serve", str(model), "--host=127.0.0.1"]

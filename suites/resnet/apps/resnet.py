@@ -1,14 +1,13 @@
 """ResNet-18 as a callable that returns the module: ``torch_worker("apps/resnet.py:resnet18", compile=True)``.
 
-He et al., "Deep Residual Learning for Image Recognition" (https://arxiv.org/abs/1512.03385), with basic blocks
-[2, 2, 2, 2]. Modules are named as in torchvision, so that its checkpoint, ``resnet18-f37072fd.pth``, is a state dict of
-this model; torchvision itself is not needed, whose import takes as long as the model's start.
+He et al., "Deep Residual Learning for Image Recognition" (https://arxiv.org/abs/1512.03385), with basic blocks [2, 2,
+2, 2]. Modules have torchvision's names, so that its checkpoint, ``resnet18-f37072fd.pth``, is a state dict of this
+model. torchvision itself is not needed; its import takes as long as the model's start.
 
-What the published worker did by itself its caller says now, by arguments of ``torch_worker``: whether the model is
-compiled, where it lies, how many threads execute it, where its weights are. The published script read
-``--compile`` by ``type=bool``, for which any text that is not empty is true, ``False`` too: all of its rows "without"
-``torch.compile`` were compiled. ``compile=`` here is a truth value and nothing else, and what dynamo really compiled
-can be read back from the worker.
+The published worker decided by itself whether the model is compiled, its device, its threads and its weights. Here
+these are arguments of ``torch_worker``. The published script read ``--compile`` by ``type=bool``, for which any
+nonempty text is true, even ``False``. So all of its rows "without" ``torch.compile`` were compiled. Here ``compile=``
+must be a bool, and the worker reports what dynamo really compiled.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ CLASSES = 1000
 
 
 def resnet18(*, width: int = WIDTH, classes: int = CLASSES, tf32: bool = True) -> ResNet:
-    """Build the model with the weights that it gives itself; the caller's seed makes them.
+    """Build the model with its initial weights, which come from the caller's seed.
 
     Args:
         width: Channels of the first stage; fewer make a smaller model of the same architecture.
         classes: Outputs of a row.
-        tf32: Whether a GPU may round the factors of convolutions to TF32, as torch does of its own accord where it
-            can; without it results agree with a CPU's to 1e-4. It is a switch of the whole process.
+        tf32: Whether a GPU may round the factors of convolutions to TF32, torch's default. Without it results agree
+            with a CPU's to 1e-4. It is a switch of the whole process.
     """
     torch.backends.cudnn.allow_tf32 = tf32
     return ResNet(width, classes)
@@ -70,7 +69,7 @@ class ResNet(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two convolutions of 3 x 3, and what came in added to what comes out."""
+    """Two convolutions of 3 x 3, with their input added to their output."""
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
         super().__init__()
@@ -79,7 +78,7 @@ class BasicBlock(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
-        # Where the shape changes, what is added has to change with it.
+        # If the shape changes, the added input has to change with it.
         self.downsample = (
             None
             if stride == 1 and channels_in == channels

@@ -1,7 +1,7 @@
-"""What the Temporal Fusion Transformer takes and answers: the two data sets, and the tensors of a request.
+"""Inputs and outputs of the Temporal Fusion Transformer: the two data sets, and the tensors of a request.
 
 Server, exporter and clients share this file, which imports nothing. The contract is that of the published Triton
-models: eight inputs by position, of which four are placeholders of one number ("absent").
+models. It has eight inputs by position, four of them placeholders of one number ("absent").
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ class TensorSpec:
 
     Args:
         name: Its name in Triton: the network's name for it and its position.
-        datatype: As KServe v2 names it.
-        shape: Of one example, without the batch.
+        datatype: KServe v2's name of its type.
+        shape: Shape of one example, without the batch.
     """
 
     name: str
@@ -73,7 +73,7 @@ INPUTS = (
     TensorSpec("target__6", "FP32", (EXAMPLE_LENGTH, 1)),
     TensorSpec("id__7", "INT64", (EXAMPLE_LENGTH, 1)),
 )
-"""In the order in which the network takes them; 6160 bytes an example."""
+"""Inputs in the network's order; 6160 bytes an example."""
 
 OUTPUT = TensorSpec("target__0", "FP32", (HORIZON, len(QUANTILES)))
 """Each hour of the horizon by each of `QUANTILES`."""
@@ -81,14 +81,14 @@ OUTPUT = TensorSpec("target__0", "FP32", (HORIZON, len(QUANTILES)))
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set: hourly series of many meters or sensors, each of which has its own scale.
+    """A data set: hourly series of many meters or sensors, each with its own scale.
 
     Args:
         name: Its name.
-        series: How many there are: the cardinality of the static category.
-        known: What is known of every hour in advance, in order.
-        target: What is forecast.
-        dropout: In training.
+        series: Number of series: the cardinality of the static category.
+        known: Variables of every hour that are known in advance, in order.
+        target: The forecast variable.
+        dropout: Dropout in training.
     """
 
     name: str

@@ -1,7 +1,7 @@
 """Synthetic hours of the right shape: each series has a level of its own, days, weekends and noise.
 
-The real data sets (UCI electricity load diagrams, PEMS-SF traffic) are not needed to measure a server, and nothing is
-downloaded.
+The real data sets (UCI electricity load diagrams, PEMS-SF traffic) are not needed to measure a server, and this module
+does not download files.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ NOISE = 0.05
 
 @dataclass(frozen=True)
 class Examples:
-    """Examples, standardised for each series as the network takes them.
+    """Examples, standardised for each series as the network's inputs.
 
     Args:
-        inputs: Of each of `INPUTS` an array of (examples, *shape).
-        level: Of each example's series, in the target's own unit.
-        scale: What a standardised 1 is in that unit, for each example.
+        inputs: An array of (examples, *shape) for each of `INPUTS`.
+        level: Level of each example's series, in the target's own unit.
+        scale: Value of a standardised 1 in that unit, for each example.
     """
 
     inputs: Mapping[str, NDArray[np.generic]]
@@ -51,7 +51,7 @@ class Examples:
 
     @property
     def truth(self) -> NDArray[np.float64]:
-        """What came after the past, (examples, horizon), in the target's own unit."""
+        """Values after the past, (examples, horizon), in the target's own unit."""
         target = self.inputs["target__6"][:, ENCODER_LENGTH:, 0].astype(np.float64)
         return self.unscaled(target)
 
@@ -61,10 +61,10 @@ class Examples:
         return np.asarray(values * self.scale.reshape(-1, *more) + self.level.reshape(-1, *more), dtype=np.float64)
 
     def batch(self, size: int) -> dict[str, NDArray[np.generic]]:
-        """Return the first ``size`` examples, from the beginning again where there are fewer.
+        """Return the first ``size`` examples; repeat them if they are fewer.
 
         Raises:
-            ValueError: A batch has one example at least.
+            ValueError: The size is below 1.
         """
         if size < 1:
             raise ValueError(f"a batch has one example at least, not {size}")
@@ -77,16 +77,16 @@ def synthetic(dataset: str, examples: int, *, seed: int = 0) -> Examples:
 
     Args:
         dataset: A key of `DATASETS`.
-        examples: How many.
-        seed: Of the random numbers.
+        examples: Number of examples.
+        seed: Seed of the random numbers.
 
     Raises:
-        ValueError: There is no such data set, or none is asked for.
+        ValueError: The data set does not exist, or the number is below 1.
     """
     if dataset not in DATASETS:
-        raise ValueError(f"no data set {dataset!r}; there are {', '.join(DATASETS)}")
+        raise ValueError(f"no data set {dataset!r}; known: {', '.join(DATASETS)}")
     if examples < 1:
-        raise ValueError(f"one example at least, not {examples}")
+        raise ValueError(f"the number of examples must be at least 1, not {examples}")
     series = DATASETS[dataset].series
     random = np.random.default_rng(seed)
     levels = np.exp(random.normal(3.0, 1.0, series))
@@ -112,9 +112,10 @@ def synthetic(dataset: str, examples: int, *, seed: int = 0) -> Examples:
 
 
 def random_examples(dataset: str, examples: int, *, seed: int = 0) -> Examples:
-    """Make examples of noise, for who wants to load a server and not to forecast.
+    """Make examples of noise, for a load on a server without forecasts.
 
-    Categories are within their cardinality, unlike those of perf_analyzer's random mode, which no table has a row for.
+    Categories are within their cardinality. Those of perf_analyzer's random mode are not, so that no table has a row
+    for them.
 
     Raises:
         ValueError: As for `synthetic`.
@@ -130,5 +131,5 @@ def random_examples(dataset: str, examples: int, *, seed: int = 0) -> Examples:
 
 
 def _standardised(values: NDArray[np.int64], count: int) -> NDArray[np.float64]:
-    """Of values that are spread evenly over 0 .. count - 1: mean 0, standard deviation 1."""
+    """Standardise values that are spread evenly over 0 .. count - 1: mean 0, standard deviation 1."""
     return np.asarray((values - (count - 1) / 2) / np.sqrt((count**2 - 1) / 12), dtype=np.float64)

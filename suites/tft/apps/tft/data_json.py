@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class BadData(ValueError):
-    """A file is no such data; the text says where, in one line."""
+    """A file is not such data; the text has the place, in one line."""
 
 
 def write_data(path: Path, inputs: Mapping[str, NDArray[np.generic]]) -> None:
@@ -63,14 +63,14 @@ def read_data(path: Path, specs: Sequence[TensorSpec] = INPUTS) -> dict[str, NDA
 
     Args:
         path: The file.
-        specs: The tensors of an example: all have to be there, and no others.
+        specs: The tensors of an example: all must be present, and no others.
 
     Returns:
-        Of each tensor an array of (examples, *shape).
+        An array of (examples, *shape) for each tensor.
 
     Raises:
-        OSError: It cannot be read.
-        BadData: It is no such file, or an example is not of these tensors.
+        OSError: The file cannot be read.
+        BadData: The file has another form, or an example lacks one of these tensors.
     """
     try:
         found = json.loads(path.read_bytes(), parse_constant=_no_constant)
@@ -78,7 +78,7 @@ def read_data(path: Path, specs: Sequence[TensorSpec] = INPUTS) -> dict[str, NDA
         raise BadData(f"{path}: no JSON: {' '.join(str(problem).split())}") from None
     entries = found.get("data") if isinstance(found, dict) else None
     if not isinstance(entries, list) or not entries:
-        raise BadData(f'{path}: there is no list "data" with one example at least')
+        raise BadData(f'{path}: the list "data" with at least one example is missing')
     rows = [_example(f"{path}: data[{number}]", entry, specs) for number, entry in enumerate(entries)]
     return {spec.name: np.stack([row[spec.name] for row in rows]) for spec in specs}
 
@@ -159,7 +159,7 @@ def _flatten(where: str, value: object, into: list[Any]) -> None:
 
 
 def _no_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a number of JSON")
 
 
 def _short(value: object) -> str:

@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 OPSET = 13
-"""Of ONNX, as published."""
+"""ONNX's version of operators, as published."""
 
 
 def traced(model: torch.nn.Module, inputs: Sequence[torch.Tensor]) -> torch.jit.ScriptModule:
-    """Record what the network does with these inputs: for any batch size, and the same placeholders.
+    """Record the network's operations on these inputs, for any batch size and the same placeholders.
 
     Args:
-        model: In eval mode.
-        inputs: An example of the eight inputs, two rows at least: of one row, tracing would take it for a constant.
+        model: A network in eval mode.
+        inputs: Example of the eight inputs, with at least two rows, because tracing would take one row for a constant.
     """
     with warnings.catch_warnings(), torch.inference_mode():
-        # That a placeholder is one is decided while tracing, as it should be; and TorchScript, which is deprecated, is
-        # what Triton's PyTorch backend takes.
+        # Tracing decides that a placeholder is one, as it should. Triton's PyTorch backend takes TorchScript, although
+        # that is deprecated.
         warnings.simplefilter("ignore", torch.jit.TracerWarning)
         warnings.simplefilter("ignore", DeprecationWarning)
         trace: torch.jit.ScriptModule = torch.jit.trace(model, tuple(inputs), check_trace=False)
@@ -54,7 +54,7 @@ def load_trace(path: Path, device: str = "cpu") -> torch.jit.ScriptModule:
     """Read a trace that `export_trace` wrote.
 
     Raises:
-        RuntimeError, ValueError: There is no such file, or it is no trace.
+        RuntimeError, ValueError: The file does not exist, or is not a trace.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
@@ -66,13 +66,13 @@ def export_onnx(model: torch.nn.Module, inputs: Sequence[torch.Tensor], path: Pa
     """Write a network as ONNX, with the names of Triton's tensors and any batch size; needs the package ``onnx``.
 
     Args:
-        model: In eval mode.
+        model: A network in eval mode.
         inputs: As for `traced`.
         path: The file.
 
     Raises:
-        ImportError: There is no such package.
-        OSError: It cannot be written.
+        ImportError: The package is not installed.
+        OSError: The file cannot be written.
     """
     names = [spec.name for spec in INPUTS]
     with warnings.catch_warnings():

@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Write the file that the command line asks for.
+    """Write the file of the command line.
 
     Raises:
         SystemExit: An argument has a wrong value or is not known.
         OSError: A file cannot be read or written.
-        ImportError: ONNX is asked for, and there is no such package.
+        ImportError: ONNX is requested, but its package is not installed.
     """
     parser = argparse.ArgumentParser(description="Export the Temporal Fusion Transformer", allow_abbrev=False)
     parser.add_argument("--dataset", choices=sorted(DATASETS), required=True)
     parser.add_argument("--format", choices=["ts-trace", "onnx"], required=True)
     parser.add_argument("--output", type=Path, required=True, help="the file")
     parser.add_argument("--size", choices=sorted(HIDDEN), default="full")
-    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="of the random weights")
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED, help="seed of the random weights")
     parser.add_argument("--weights", type=Path, help="a state dict instead of random weights")
     options = parser.parse_args(arguments)
     model = build_model(options.dataset, size=options.size, seed=options.seed, weights=options.weights)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 NORM_EPSILON = 1e-3
-"""Of every layer norm: TensorFlow's default, which the published weights were trained with."""
+"""Epsilon of every layer norm: TensorFlow's default, with which the published weights were trained."""
 
 
 class Gate(nn.Module):
@@ -35,11 +35,11 @@ class GatedResidual(nn.Module):
     """Gated residual network, equations 2 to 4.
 
     Args:
-        width: Of the input.
-        hidden: Of the layers between.
-        output: Of the output; None: as the hidden layers, and the input is added as it is.
-        context: Width of a second input, which is the same for all hours; None for none.
-        dropout: Before the gate.
+        width: Width of the input.
+        hidden: Width of the layers between.
+        output: Width of the output; None for that of the hidden layers, with the input added unchanged.
+        context: Width of a second input, which is the same for all hours, or None.
+        dropout: Dropout before the gate.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class GatedResidual(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.gate = Gate(hidden, output or hidden)
         self.skip = nn.Identity() if output is None else nn.Linear(width, output)
-        # The norm of a single number would be 0 whatever it is.
+        # The norm of a single number would always be 0.
         self.norm = nn.Identity() if output == 1 else nn.LayerNorm(output or hidden, eps=NORM_EPSILON)
 
     def forward(self, x: Tensor, context: Tensor | None = None) -> Tensor:
@@ -75,8 +75,8 @@ class VariableEmbedding(nn.Module):
     """Turns the variables of one kind into vectors: categories by a table, numbers by a line.
 
     Args:
-        cardinalities: Of the categorical variables.
-        continuous: How many continuous variables there are.
+        cardinalities: Cardinalities of the categorical variables.
+        continuous: Number of continuous variables.
         hidden: Width of a vector.
     """
 
@@ -90,10 +90,10 @@ class VariableEmbedding(nn.Module):
             nn.init.xavier_normal_(self.slope)
 
     def forward(self, categories: Tensor | None, numbers: Tensor | None) -> Tensor | None:
-        """From (..., variables) each to (..., variables, hidden), categories first; None where there are neither.
+        """From (..., variables) each to (..., variables, hidden), categories first; None without variables.
 
         Raises:
-            ValueError: An input is missing that this has variables for, or there is one that it has none for.
+            ValueError: An input for existing variables is missing, or one for absent variables is given.
         """
         for what, given, wanted in (
             ("categorical", categories, len(self.tables)),

@@ -1,6 +1,6 @@
 """The Temporal Fusion Transformer with seeded weights, for the server, the exporter and the reference of the tests.
 
-The published network called ``torch.cuda.synchronize()`` in the middle of its forward pass, which needs a GPU and
+The published network called ``torch.cuda.synchronize()`` in the middle of its forward pass. That call needs a GPU, and
 makes every call wait for it. It is left out here.
 """
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DEFAULT_SEED = 0
-"""Of the random weights."""
+"""Seed of the random weights."""
 
 HIDDEN = {"full": 128, "small": 16}
 """Width of the hidden layers by the name of a size. ``full`` is the published one; ``small`` is for a CPU, with the
@@ -41,8 +41,8 @@ class Variables:
     """Variables of one kind.
 
     Args:
-        cardinalities: Of the categorical ones.
-        continuous: How many continuous ones there are.
+        cardinalities: Cardinalities of the categorical ones.
+        continuous: Number of continuous ones.
     """
 
     cardinalities: tuple[int, ...] = ()
@@ -50,7 +50,7 @@ class Variables:
 
     @property
     def count(self) -> int:
-        """Of both sorts."""
+        """Number of both kinds."""
         return len(self.cardinalities) + self.continuous
 
 
@@ -59,13 +59,13 @@ class Shape:
     """Dimensions of a network.
 
     Args:
-        static: Variables of a series, the same in all hours; one at least.
-        known: Variables of every hour that are known in advance; one at least.
-        observed: Variables that are known of the past alone.
-        targets: What is forecast.
+        static: Variables of a series, the same in all hours; at least one.
+        known: Variables of every hour that are known in advance; at least one.
+        observed: Variables that are known only in the past.
+        targets: Forecast variables.
         hidden: Width of the hidden layers, a multiple of ``heads``.
-        heads: Of the attention.
-        dropout: In training.
+        heads: Heads of the attention.
+        dropout: Dropout in training.
     """
 
     static: Variables
@@ -81,7 +81,7 @@ def shape_of(dataset: str, size: str = "full") -> Shape:
     """Look up the dimensions for a data set, a key of `DATASETS`, and a size, a key of `HIDDEN`.
 
     Raises:
-        ValueError: There is no such data set or size.
+        ValueError: The data set or size does not exist.
     """
     for what, name, known in (("data set", dataset, DATASETS), ("size", size, HIDDEN)):
         if name not in known:
@@ -188,18 +188,18 @@ class TemporalFusionTransformer(nn.Module):
     ) -> Tensor:
         """Forecast; from (batch, 192, variables) each to (batch, 24, 3).
 
-        An input whose second dimension is 1 is a placeholder: the data set has no such variables. Static variables are
-        taken from the first hour, observed ones and targets from the past alone; ``id`` is not used.
+        An input whose second dimension is 1 is a placeholder: the data set has no such variables. Static variables come
+        from the first hour, observed ones and targets only from the past; ``id`` is not used.
 
         Args:
             s_cat: Static categories, integers.
             s_cont: Static numbers.
-            k_cat: Categories that are known of every hour, integers.
-            k_cont: Numbers that are known of every hour.
-            o_cat: Categories that are observed, integers.
-            o_cont: Numbers that are observed.
-            target: What is forecast.
-            id: Which series it is.
+            k_cat: Categories of every hour that are known, integers.
+            k_cont: Numbers of every hour that are known.
+            o_cat: Observed categories, integers.
+            o_cont: Observed numbers.
+            target: Forecast variable.
+            id: Number of the series.
 
         Raises:
             ValueError: An input is a placeholder where the network has variables, or the other way round.
@@ -222,14 +222,14 @@ def build_model(
     Args:
         dataset: A key of `DATASETS`.
         size: A key of `HIDDEN`.
-        seed: Of the random weights. Equal seeds give equal weights in every process; torch's own random state is left
-            as it was.
+        seed: Seed of the random weights. Equal seeds give equal weights in every process; torch's own random state does
+            not change.
         weights: A state dict (``torch.save(model.state_dict(), FILE)``) instead.
 
     Raises:
-        ValueError: There is no such data set or size.
+        ValueError: The data set or size does not exist.
         OSError: The weights cannot be read.
-        RuntimeError: They are of another network.
+        RuntimeError: The weights are those of another network.
     """
     shape = shape_of(dataset, size)
     # Weights are always drawn on the CPU: a CUDA generator gives other numbers for the same seed.

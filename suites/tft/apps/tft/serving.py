@@ -1,4 +1,4 @@
-"""What Triton's models of this repository do: read their options strictly, and forecast a batch of requests at once."""
+"""Common part of the repository's models: strict options, and forecasts for a batch of requests at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 PREFIX = "TFT_"
-"""What the variables that configure a model begin with."""
+"""Prefix of the variables that configure a model."""
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
@@ -37,18 +37,18 @@ CPU_PIECE = 32
 
 @dataclass(frozen=True)
 class Options:
-    """How a model is served.
+    """Settings of a model's service.
 
     Args:
-        dataset: A key of `DATASETS`; the one option that stands in the model's configuration.
+        dataset: A key of `DATASETS`; the only option in the model's configuration.
         size: A key of `HIDDEN`.
-        precision: A key of `PRECISIONS`; all but fp32 need a GPU.
+        precision: A key of `PRECISIONS`; all except fp32 need a GPU.
         format: One of `FORMATS`.
-        seed: Of the random weights.
+        seed: Seed of the random weights.
         weights: A state dict instead of random weights.
-        exported: A traced network that `export` wrote, instead of one that is traced now.
-        threads: Of torch; 0: 1 on a CPU, where the instances would fight for the same cores, else torch's own choice.
-        slowdown: 0.3 makes every batch take 30 % longer: the way to see a gate turn red.
+        exported: A traced network from `export`, instead of a new trace.
+        threads: Threads of torch; 0 for 1 on a CPU, whose cores the instances share, else for torch's own choice.
+        slowdown: 0.3 makes every batch take 30 % longer, which turns a gate red.
     """
 
     dataset: str
@@ -65,11 +65,11 @@ class Options:
 def read_options(dataset: str, environment: Mapping[str, str]) -> Options:
     """Read the options from variables: ``TFT_SIZE=small`` and so on, each of the names of `Options`.
 
-    Triton passes variables on without a look at them: one that is misspelt would serve another model than the one
-    asked for, so it is refused.
+    Triton passes variables on without a check. A misspelt one would serve another model than requested, so it is
+    refused.
 
     Args:
-        dataset: What the model's configuration says.
+        dataset: The data set in the model's configuration.
         environment: All variables of the process.
 
     Raises:
@@ -89,7 +89,7 @@ def read_options(dataset: str, environment: Mapping[str, str]) -> Options:
     unknown = [f"{PREFIX}{name.upper()}" for name in sorted(given) if name not in readers]
     if unknown:
         known = ", ".join(f"{PREFIX}{name.upper()}" for name in readers)
-        raise ValueError(f"{', '.join(unknown)}: no such option; there are {known}")
+        raise ValueError(f"{', '.join(unknown)}: no such option; known: {known}")
     options: dict[str, Any] = {"dataset": _one_of(DATASETS)(dataset)}
     for name, text in given.items():
         try:
@@ -144,10 +144,10 @@ class Forecaster:
         self.forecast([warm_up])
 
     def problem(self, inputs: Sequence[NDArray[np.generic]]) -> str:
-        """Tell what is wrong with one request's values; empty when nothing is.
+        """Fault of one request's values; empty if they are valid.
 
-        Triton has compared types and shapes. A category that the table has no row for would fail the whole batch, with
-        the requests of others in it.
+        Triton has compared types and shapes. A category without a row in the table would fail the whole batch, with the
+        requests of others in it.
         """
         categories = inputs[0]
         if categories.min() < 0 or categories.max() >= self._series:

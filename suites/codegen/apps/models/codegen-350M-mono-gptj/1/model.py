@@ -11,7 +11,7 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
-# Triton's Python process looks for modules in this folder and in the model's; the apps are above the repository.
+# Triton's Python process searches modules in this folder and in the model's; the apps are above the repository.
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from generation import Answer, Prompt, check_prompt, generate
@@ -28,20 +28,20 @@ OPTIONS = {
     "start_id": "start_id",
     "end_id": "end_id",
 }
-"""Optional inputs of one value for each prompt, and what they are to ``Prompt``. ``len_penalty`` and
-``beam_search_diversity_rate`` are taken and have no effect: they are about beams, of which there is one."""
+"""Optional inputs of one value for each prompt, with their fields of ``Prompt``. ``len_penalty`` and
+``beam_search_diversity_rate`` are accepted without an effect, because a single beam is generated."""
 
 
 class TritonPythonModel:
     """The model ``codegen-350M-mono-gptj``."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Build the network, on a GPU where there is one, and run it once."""
+        """Build the network, on a GPU if present, and run it once."""
         del args
         self._slowdown = slowdown()
         on_gpu = torch.cuda.is_available()
         if not on_gpu:
-            # More would fight with the other models, Triton and the client for the same cores.
+            # More threads would fight with the other models, Triton and the client for the same cores.
             torch.set_num_threads(1)
         size, precision = chosen(SIZE, tuple(SIZES)), chosen(PRECISION, tuple(PRECISIONS))
         model = build_model(size, checkpoint=checkpoint(), precision=precision)
@@ -49,7 +49,7 @@ class TritonPythonModel:
         generate(self._model, [Prompt(ids=(0,), output_len=2)])
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Generate for all prompts of all requests at once; a request that is wrong is answered with an error."""
+        """Generate for all prompts of all requests at once; an invalid request is answered with an error."""
         begin_ns = time.perf_counter_ns()
         asked: list[list[Prompt] | str] = []
         for request in requests:
@@ -106,7 +106,7 @@ def _has(request: Any, name: str) -> bool:  # noqa: ANN401 -- Triton's
 def _values(request: Any, name: str) -> list[Any]:  # noqa: ANN401 -- Triton's request; numbers of any type
     rows = _rows(request, name)
     if rows.shape[1:] != (1,):
-        raise ValueError(f"{name} has the shape {list(rows.shape)}: it is one value for each prompt")
+        raise ValueError(f"{name} has the shape {list(rows.shape)}, but needs one value for each prompt")
     return rows[:, 0].tolist()
 
 
@@ -116,9 +116,9 @@ def _with_log_probs(request: Any) -> list[bool]:  # noqa: ANN401 -- Triton's
 
 
 def _tensors(prompts: list[Prompt], answers: list[Answer], with_log_probs: list[bool]) -> list[Any]:
-    """Make the outputs of a request; their second dimension is the beam, of which there is one.
+    """Make the outputs of a request; their second dimension is the beam, always a single one.
 
-    Log probabilities that were not asked for, and those after an answer's end, are NaN.
+    Log probabilities that were not requested, and those after an answer's end, are NaN.
     """
     longest = max(len(answer.ids) for answer in answers)
     ids = np.array([[prompt.end_id] * longest for prompt in prompts], dtype=np.uint32)
@@ -139,6 +139,6 @@ def _tensors(prompts: list[Prompt], answers: list[Answer], with_log_probs: list[
 
 
 def _spin_until_ns(end_ns: float) -> None:
-    # Slower code keeps its core busy; a sleep would lend it to the other processes and hide the slowdown.
+    # Slower code keeps its core busy. A sleep would lend it to the other processes and hide the slowdown.
     while time.perf_counter_ns() < end_ns:
         pass

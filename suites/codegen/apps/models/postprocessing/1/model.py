@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-# Triton's Python process looks for modules in this folder and in the model's; the apps are above the repository.
+# Triton's Python process searches modules in this folder and in the model's; the apps are above the repository.
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from byte_tokenizer import load_tokenizer
@@ -25,7 +25,7 @@ class TritonPythonModel:
         self._tokenizer = load_tokenizer(checkpoint())
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer each request by itself: there is nothing to gain from a batch."""
+        """Answer each request by itself, because a batch would bring no benefit."""
         return answer_each(requests, self._answer, pb_utils)
 
     def _answer(self, request: Any) -> list[Any]:  # noqa: ANN401 -- Triton's

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import triton_python_backend_utils as pb_utils
 
-# Triton's Python process looks for modules in this folder and in the model's; the apps are above the repository.
+# Triton's Python process searches modules in this folder and in the model's; the apps are above the repository.
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from byte_tokenizer import END_ID, load_tokenizer
@@ -26,13 +26,13 @@ class TritonPythonModel:
         self._tokenizer = load_tokenizer(checkpoint())
 
     def execute(self, requests: list[Any]) -> list[Any]:
-        """Answer each request by itself: there is nothing to gain from a batch."""
+        """Answer each request by itself, because a batch would bring no benefit."""
         return answer_each(requests, self._answer, pb_utils)
 
     def _answer(self, request: Any) -> list[Any]:  # noqa: ANN401 -- Triton's
         prompts = [self._tokenizer.encode(text) for text in _texts(request, "QUERY")]
         longest = max([1, *map(len, prompts)])
-        # Padded with the end of text, as FasterTransformer's own tokenizer does; the lengths say where it begins.
+        # Padded with the end of text, as FasterTransformer's own tokenizer does; the lengths tell where it begins.
         ids = np.full((len(prompts), longest), END_ID, dtype=np.uint32)
         for row, prompt in enumerate(prompts):
             ids[row, : len(prompt)] = prompt
@@ -50,7 +50,7 @@ class TritonPythonModel:
 def _texts(request: Any, name: str) -> list[str]:  # noqa: ANN401 -- Triton's
     rows = pb_utils.get_input_tensor_by_name(request, name).as_numpy()
     if rows.shape[1:] != (1,):
-        raise ValueError(f"{name} has the shape {list(rows.shape)}: it is one text for each prompt")
+        raise ValueError(f"{name} has the shape {list(rows.shape)}, but needs one text for each prompt")
     try:
         return [text.decode() for text in rows[:, 0].tolist()]
     except UnicodeDecodeError:

@@ -1,6 +1,6 @@
-"""The Temporal Fusion Transformer behind Triton's Python backend; its data set stands in ``config.pbtxt``.
+"""The Temporal Fusion Transformer behind Triton's Python backend; ``config.pbtxt`` names its data set.
 
-How it is served is said by variables, see ``tft/serving.py``: ``TFT_SIZE=small TFT_PRECISION=fp16 tritonserver ...``.
+Variables configure its service, see ``tft/serving.py``: ``TFT_SIZE=small TFT_PRECISION=fp16 tritonserver ...``.
 """
 
 import json
@@ -20,7 +20,7 @@ class TritonPythonModel:
     """An instance of the model: a process of its own."""
 
     def initialize(self, args: dict[str, str]) -> None:
-        """Build the network; Triton says where it failed if it does."""
+        """Build the network; Triton reports the place of a failure."""
         parameters = json.loads(args["model_config"])["parameters"]
         self._forecaster = Forecaster(read_options(parameters["dataset"]["string_value"], os.environ))
 
