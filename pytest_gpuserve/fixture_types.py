@@ -66,9 +66,11 @@ class Load:
                 due. ``Steps``, ``Trace`` and ``Burst`` end by themselves and are measured as a whole.
             seconds: Measured time of a start, 4 by default, at least 2. If a quantile or slow answers need it, it is
                 up to three times as long.
-            requests: Ends a start after this many requests instead, within 15 times ``seconds``.
-            until: Ends a start when this function returns true for its finished windows instead, within 15 times
-                ``seconds``. A window is half a second, and a start has at least four.
+            requests: Instead of a fixed time, the start ends after this many requests. If that takes longer than 15
+                times ``seconds``, the run is INVALID.
+            until: Instead of a fixed time, the start ends when this function returns true for its finished windows. If
+                that takes longer than 15 times ``seconds``, the run is INVALID. A window is half a second, and a start
+                has at least four.
             warmup_seconds: Loaded time before the measurement, which is thrown away.
             starts: Fresh starts of one session, at least two. It has no effect side by side.
             timeout: Seconds after which a request is an error.
@@ -134,7 +136,8 @@ class MakeDuel:
         """Load two servers side by side, in alternating blocks over fresh starts of both.
 
         The result's metrics are ratios, the first server's value to the second's. ``assert duel.throughput >= 1.05``
-        holds if the data show that the first does at least 5 % more. The plugin measures until that is decided.
+        holds if the data show that the first does at least 5 % more. The plugin measures until that is proven or
+        refuted. If neither is proven within the budget, the verdict is INCONCLUSIVE.
 
         Args:
             target: The requests to the first server: ``one.post(...)``.

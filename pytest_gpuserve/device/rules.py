@@ -114,9 +114,9 @@ DEVICE_RULES: Final = (
     Rule("power_most_watts", "highest power limit", Kind.INFORMS, "only the set limit counts", unit="W"),
     Rule(
         "gpu_id",
-        "GPU",
+        "GPU UUID",
         Kind.INFORMS,
-        "GPUs of one kind are comparable; it is a digest of the UUID, because files are public",
+        "GPUs of one kind are comparable; baselines have only its hash, because they may be public",
     ),
     Rule("pci_bus_id", "PCI address", Kind.INFORMS, "GPUs of one kind are comparable"),
 )

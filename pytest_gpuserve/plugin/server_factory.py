@@ -165,7 +165,7 @@ class ServerFactory:
 
         Args:
             model_repository: The folder of the models. Triton serves it from its place and does not write to it.
-            models: The models to load; their ensembles' models are added. Default: all.
+            models: The models to load; the models that a listed ensemble uses are added. Default: all.
             model: The model whose batches are counted. Default: the one that batches.
             asked: The model that requests name. Default: the only ensemble, else ``model``.
             python: Interpreter that has nvidia-pytriton, whose wheel carries Triton, and the packages of the models.

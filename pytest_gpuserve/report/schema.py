@@ -108,7 +108,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         ttft: Quantiles of the time to the first chunk with content of a stream, in seconds.
         itl: Quantiles of the gaps between such chunks; null if too many came in one read.
         tpot: Quantiles of the time for each token after the first.
-        output_tokens_per_second: Tokens that arrived a second; null if an answer does not report its tokens.
+        output_tokens_per_second: Tokens received per second; null if an answer does not report its tokens.
         goodput: Answers a second that met all objectives of the load.
         telemetry: Samples of the GPUs.
         windows_measured_again: Reasons of repeated windows, one text each.
