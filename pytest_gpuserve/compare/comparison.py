@@ -105,7 +105,8 @@ class TestComparison(TestLoads):
             self.baseline_store.key_of(self.nodeid, label),
             self.paired_runner,
         )
-        self.stop_other_loads(measurement)
+        # Other loads end before it is measured.
+        self.close()
         self.measurements.append(measurement)
         return measurement
 

@@ -153,23 +153,16 @@ class TestLoads:
         """Measuring time of the test so far."""
         return self._spent_before + sum(measurement.all_seconds for measurement in self.measurements)
 
-    def stop_other_loads(self, measurement: Measurement) -> None:
-        """End all other loads, before more of one is measured."""
-        for other in self.measurements:
-            if other is not measurement:
-                self._stop(other)
-
-    def close(self) -> None:
-        """End the loads that comparisons side by side have left running for their next looks."""
+    def close(self, *, but: Measurement | None = None) -> None:
+        """End the loads that comparisons side by side have left running for their next looks, except one."""
         for measurement in self.measurements:
-            self._stop(measurement)
-
-    def _stop(self, measurement: Measurement) -> None:
-        if measurement.paired is not None:
-            measurement.paired.stop_load()
-        if measurement.rounds:
-            # Some problems show only at its end, or that of its servers.
-            measurement.show()
+            if measurement is but:
+                continue
+            if measurement.paired is not None:
+                measurement.paired.stop_load()
+            if measurement.rounds:
+                # Some problems show only at its end, or that of its servers.
+                measurement.show()
 
     @property
     def left_seconds(self) -> float:
@@ -207,7 +200,7 @@ class TestLoads:
                 self.waits = self.may_wait()
                 if self.waits:
                     raise WaitsForStart
-            self.stop_other_loads(measurement)
+            self.close(but=measurement)
             self.announce("round", paired.next_round, LOOKS[-1][0], judgement)
             measurement.look()
 
