@@ -23,7 +23,7 @@ def test_an_entry_outside_of_git_without_a_commit_has_no_base(tmp_path: Path) ->
     path.touch()
     nothing: dict[str, Any] = dict.fromkeys(("here", "kept", "progress", "read_host", "against", "starts"))
     paired_runner = PairedRunner(reference_builds=FakeOpponents(tmp_path), **nothing)
-    with pytest.raises(NotInGit, match="recorded outside of git or with uncommitted changes"):
+    with pytest.raises(NotInGit, match="recorded outside git or with uncommitted changes"):
         paired_runner.compare_with_base(
             cast("PairedSpec", None), Stored(entry(commit=None), ()), BaselineKey(path, "test_a")
         )
