@@ -119,7 +119,9 @@ def _check_counters(
     ratio = pytest.approx(sum(own) / len(own), rel=0.02 + unsure / len(own))
     assert counted.items / counted.batches == ratio, "batching ratio: counted, and by the model itself"
     if counted.batch_sizes:
-        assert sum(counted.batch_sizes.values()) == counted.batches, counted.batch_sizes
+        # Triton counts a batch and its size one after the other; a reading may fall between.
+        sizes = pytest.approx(sum(counted.batch_sizes.values()), abs=len(edges))
+        assert counted.batches == sizes, counted.batch_sizes
     # The batches of the warm-up are not among them.
     sent = pytest.approx(requests, rel=0.1, abs=max(own) * unsure)
     assert counted.items == sent, "items: counted, and sent in the same time"

@@ -6,6 +6,7 @@ import queue
 import re
 import sys
 import time
+from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -63,11 +64,7 @@ class Nodes:
 
     def wait(self, calls: Sequence[Future[bytes]], *, num_returns: int, timeout: float) -> tuple[object, list[Any]]:
         """Wait for calls."""
-        for call in calls[:num_returns]:
-            try:
-                call.exception(timeout)
-            except TimeoutError:
-                continue
+        futures.wait(calls[:num_returns], timeout)
         return [], [call for call in calls if not call.done()]
 
     def get(self, call: Future[bytes]) -> bytes:
