@@ -81,7 +81,7 @@ def test_answers_are_those_of_the_model(served: Served, size: str) -> None:
         (b"{}", 400, 'no \\"image\\"'),
         (b'{"image": 3}', 400, 'no \\"image\\"'),
         (b'{"image": "~"}', 400, "is not base64"),
-        (b'{"image": "aGVsbG8="}', 400, "is no picture"),
+        (b'{"image": "aGVsbG8="}', 400, "is not a picture"),
         (request_body(PICTURES[0])[:4011] + b'"}', 400, "only a part of one"),
         (b"[]", 422, "valid dictionary"),
     ],
