@@ -214,6 +214,7 @@ def read_software(distributions: Sequence[str] = DEFAULT_DISTRIBUTIONS) -> dict[
     versions = {"python": platform.python_version()}
     for distribution in distributions:
         with suppress(metadata.PackageNotFoundError):
-            # A half-removed installation has metadata without a version, which gives None.
-            versions[distribution] = metadata.version(distribution) or "unknown"
+            # A half-removed installation has metadata without a version.
+            known = metadata.metadata(distribution)
+            versions[distribution] = known["Version"] if "Version" in known else "unknown"
     return versions

@@ -107,7 +107,7 @@ def test_modules_of_the_working_folder_are_not_the_engines(
 def test_an_engine_that_reads_nothing_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its owner does not wait for ever for room in the pipe; the error has the engine's last words, and it is ended."""
     script = tmp_path / "engine"
-    script.write_text(f"#!{sys.executable}\nimport sys, time\nsys.stderr.write('why')\ntime.sleep(600)\n")
+    script.write_text("#!/bin/sh\nprintf why >&2\nexec sleep 600\n")
     script.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(script))
     monkeypatch.setattr(driver_module, "SILENCE_SECONDS", 1.0)

@@ -55,7 +55,8 @@ def test_the_child_starts_with_default_signals_and_no_foreign_descriptor(tmp_pat
     with Process.start(sleep) as other, Process.start(sleep) as process:
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
         status = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
-        assert int(status["SigIgn"], 16) == int(status["SigBlk"], 16) == 0
+        # Signal 32 is the C library's own, for its threads.
+        assert int(status["SigIgn"], 16) & ~(1 << 31) == int(status["SigBlk"], 16) == 0
         # A program that is still being loaded has its libraries open for a moment; a leak stays.
         eventually(
             lambda: descriptors(other.pid) == descriptors(process.pid) == {"0", "1", "2"},
@@ -84,7 +85,7 @@ def test_how_a_child_ended_is_told(script: str, status: int, words: str, tmp_pat
     [
         (("no-such-server", "--port=1"), ["cannot execute 'no-such-server'", "No such file", "PATH=", "python="]),
         (("./here",), ["cannot execute './here'", "Permission denied"]),
-        (("/bin/nul\0l",), ["cannot execute", "null byte"]),
+        (("/bin/nul\0l",), ["cannot execute", "null "]),
     ],
 )
 def test_a_program_that_cannot_be_executed_is_named(argv: tuple[str, ...], words: list[str], tmp_path: Path) -> None:

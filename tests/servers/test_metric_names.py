@@ -178,7 +178,7 @@ def test_what_is_no_answer_is_refused() -> None:
 def test_a_slow_page_is_waited_for_by_the_start_timeout() -> None:
     """A quarter of it; the message names it, and a value that helps does help."""
     with in_a_thread(Pages()) as web:
-        web.body, web.seconds = PAGE.encode(), 0.4
+        web.body, web.seconds = PAGE.encode(), 0.3
         problem = refusal(web, 1.0)
         assert (problem.found, problem.remedies[0]) == (
             "no answer in 250 ms, a quarter of the start timeout",

@@ -93,6 +93,8 @@ def _context(tls: Tls, protocols: tuple[str, ...]) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=tls.ca_file or None)
     except OSError as problem:
         raise OSError(f"no certificates in {tls.ca_file!r}: {problem}") from problem
+    # Some builds of Python set it: an answer that is cut off would then pass for a complete one.
+    context.options &= ~getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)
     if protocols:
         context.set_alpn_protocols(list(protocols))
     try:
