@@ -216,5 +216,5 @@ def read_software(distributions: Sequence[str] = DEFAULT_DISTRIBUTIONS) -> dict[
         with suppress(metadata.PackageNotFoundError):
             # A half-removed installation has metadata without a version.
             known = metadata.metadata(distribution)
-            versions[distribution] = known["Version"] if "Version" in known else "unknown"
+            versions[distribution] = known["Version"] if "Version" in known else "unknown"  # noqa: SIM401 -- its protocol has no get
     return versions
