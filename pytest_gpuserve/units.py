@@ -108,7 +108,7 @@ _FORMATS: Final[Mapping[str, Callable[[float], str]]] = {
 
 
 def _scaled(value: float, units: Iterable[tuple[float, str]]) -> str:
-    """A number in the largest of these units with a value of at least one; empty if there is no such unit."""
+    """A number in the largest of these units that makes it at least one; empty for a number below all of them."""
     if not math.isfinite(value):
         return ""
     for scale, unit in units:

@@ -192,7 +192,7 @@ MOST_NAMED: Final = 3
 
 
 def ways_to_restore(path: Path) -> list[str]:
-    """What helps with a file that cannot be read, each with a command that works in its state.
+    """Remedies for a file that cannot be read; each has a command that works in the state of the checkout.
 
     Args:
         path: The file, which exists.
@@ -207,14 +207,14 @@ def ways_to_restore(path: Path) -> list[str]:
             f"take the entries of one side: {' or '.join(takes)}; then record what neither side measured",
             f"or {again}",
         ]
-    # What the index has may be whole, if it is another version.
+    # The index has another version of the file, which may be undamaged.
     if git_text(path.parent, "diff", "--name-only", "--", only):
         return [f"take back what was changed in it: `{git} checkout -- {name}`", f"or {again}"]
     return [again]
 
 
 def said_at_start(root: Path, *, gates: bool) -> Iterator[str]:
-    """What keeps measurements from being compared, before anything is measured; a text each, of one or more lines.
+    """Yield a text for each reason that no measurement of this checkout can be compared, before the first one.
 
     Args:
         root: A folder of the checkout.

@@ -175,7 +175,7 @@ class TestLoads:
         Args:
             measurement: The load, with its comparison side by side.
             metric: Its metric.
-            limit: Of the ratio to the base's value; None to judge the change by the metric's tolerance.
+            limit: Limit of the ratio to the base's value; None to judge the change by the metric's tolerance.
 
         Raises:
             WaitsForStart: The look needs a fresh start, and the test has to wait for it.

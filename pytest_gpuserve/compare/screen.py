@@ -192,7 +192,7 @@ def _beside(
     if screened is not None and screened.has(ReasonKind.HOST_SHARED):
         return replace(screened, verdict=Verdict.INVALID).because(reason)
     if screened is not None and screened.reference is not None:
-        # The build of a server that somebody else runs is not known.
+        # The build of a remote server is unknown.
         is_own_claim = screened.verdict.is_claim and measurement.is_own
         if is_own_claim and case.paired_runner.is_base_build(stored, measurement.baseline_key):
             return outside_git(screened, "this checkout is the build of the baseline").because(BY_STORED, reason)

@@ -493,7 +493,7 @@ class Pairing:
                 return []
             if opened.extended:
                 text = (
-                    "no steady state: the two servers still drift apart or together after"
+                    "no steady state: the difference between the servers was still changing after"
                     f" {len(opened.blocks)} blocks; give them longer with load(..., warmup_seconds=...)"
                 )
                 return [Reason(ReasonKind.NO_STEADY_STATE, text)]

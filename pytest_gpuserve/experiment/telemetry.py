@@ -345,8 +345,7 @@ def side_with_telemetry(side: ArmResult, monitor: TelemetryMonitor, windows: Ite
 class TelemetrySource:
     """The session's view of its GPUs.
 
-    Without a GPU, as on the device ``cpu``, there are no samples and no telemetry. The CPU is the device there, and a
-    sampler would use part of what is measured.
+    The device ``cpu`` has neither samples nor telemetry: a sampler would use part of the CPU that is measured.
 
     Args:
         uuids: UUIDs of the measured GPUs; empty without a GPU.

@@ -275,7 +275,7 @@ def _lag_unknown(totals: Tick) -> Iterator[Reason]:
 def _late_tail(totals: Tick, late_share: float) -> Iterator[Reason]:
     """Whether the slowest hundredth of an open loop's latencies may be slow because of late sends.
 
-    That needs a hundredth of late sends. Too few requests have no p99 that could move.
+    Fewer late sends than a hundredth cannot move the p99. Too few requests do not have a p99.
     """
     lag, latency = (
         totals.lag.known_quantile(0.99),

@@ -184,7 +184,7 @@ class Evidence(EstimatedChange):
             if decidable is None:
                 return (Reason(ReasonKind.UNDECIDED, "the evidence is too thin to decide any tolerance"),)
             decided = format_fraction(metric.loss(decidable))
-            text = f"this evidence decides a tolerance of {decided}, not of {tolerance}"
+            text = f"the evidence suffices for a tolerance of {decided}, not of {tolerance}"
             held = (one_start(metric, self),) if self.is_worse else ()
             return (Reason(ReasonKind.UNDECIDED, text), *held)
         return ()

@@ -26,7 +26,7 @@ BATCH = 32
 def test_compiled_is_no_slower_than_eager(
     worker: Callable[..., ServerHandle], requests_to: Callable[..., Target], duel: Callable[..., Duel]
 ) -> None:
-    """Side by side and warm, the compiled model is no slower; its gain depends on the device and the batch."""
+    """Side by side and warm, the compiled model is not slower; its gain depends on the device and the batch."""
     compiled = requests_to(worker(compile=True), BATCH)
     result = duel(compiled, requests_to(worker(), BATCH), concurrency=2, timeout=60)
     assert result.throughput >= 0.95

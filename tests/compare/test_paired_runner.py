@@ -1,4 +1,4 @@
-"""Which build a baseline is compared with."""
+"""The build that a baseline is compared with."""
 
 from __future__ import annotations
 

@@ -185,7 +185,7 @@ def test_servers_that_drift_together_are_steady_enough(stage: Stage) -> None:
 
 @pytest.mark.parametrize("fresh_are_steady", [True, False])
 def test_a_round_that_drifts_on_is_taken_again_once(stage: Stage, *, fresh_are_steady: bool) -> None:
-    """It is repeated with fresh servers, and the dropped round is reported; a second drift is no steady state."""
+    """The round is repeated with fresh servers and reported; after a second drift the reason is *no steady state*."""
 
     def rate(arm: Arm, number: int) -> int:
         steady = fresh_are_steady and len(stage.starts) > 2

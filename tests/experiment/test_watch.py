@@ -113,7 +113,7 @@ def test_we_are_late_where_the_machine_stalls(server: _Server) -> None:
 
 
 def test_what_each_worker_did_is_kept_small_and_judged_in_the_end(server: _Server) -> None:
-    """Of two workers the late one is named by the judged ticks; cut ticks are in no worker's share."""
+    """The judged ticks name the late one of two workers; the shares of the workers leave out cut ticks."""
     watch = watch_of(server, LoadShape(Constant(50), processes=2))
     good = Histogram({bucket_of(1000): 50}, 50_000, 1000)
     late = Histogram({bucket_of(SECOND_NS): 50}, 50 * SECOND_NS, SECOND_NS)

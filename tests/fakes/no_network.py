@@ -1,4 +1,4 @@
-"""What a transport of the load engine stands on, without a network: the test's own openings, sockets and reactor."""
+"""Openings, sockets and a reactor of the test's own, in place of the network below a transport of the load engine."""
 
 from __future__ import annotations
 
@@ -123,14 +123,14 @@ class FakeOpening:
 
 
 class NoStreams:
-    """An issuer of requests whose answers are no streams, and that never sends one again."""
+    """An issuer of requests whose answers are whole bodies; it never repeats one."""
 
     def chunk(self, now_ns: int, before_ns: int) -> None:
-        """There are no streams here."""
+        """Not called: answers are whole bodies."""
         raise AssertionError
 
     def streamed(self, slot: Slot, now_ns: int, stream: Stream, body: bytes, *, keep: bool) -> None:
-        """There are no streams here."""
+        """Not called: answers are whole bodies."""
         raise AssertionError
 
     def resent(self, slot: Slot) -> bytes:

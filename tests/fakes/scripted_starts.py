@@ -62,11 +62,11 @@ INTERRUPTED_TICK: Final = 20
 
 
 class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What servers are to be like.
+    """Numbers of the scripted servers.
 
     Args:
-        seed: Of the noise; another one is another run of the same build.
-        speed: Of the machine: at 0.5 a build answers half as many requests a second, each in twice the time.
+        seed: Seed of the noise; another seed is another run of the same build.
+        speed: Speed of the machine: at 0.5 a build answers half as many requests a second, each in twice the time.
         noise: Standard deviation of the logarithm of the speed, once between starts and once between windows of half a
             second; batches vary alike.
         wrong: Whether answers are wrong.
@@ -88,14 +88,14 @@ class Script(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 @dataclass
 class ScriptedServer:
-    """A started server that is none.
+    """A scripted start.
 
     Args:
         script: The script.
         random: Its noise.
-        number: Of its start, from 1.
+        number: Number of the start, from 1.
         cost: Log of how much slower it is than a build of speed 1.
-        joules: Of a request.
+        joules: Energy of a request.
     """
 
     script: Script
@@ -108,7 +108,7 @@ class ScriptedServer:
     batches: float = 0.0
 
     def counters(self) -> Counters:
-        """What it has counted."""
+        """Items and batches so far."""
         return Counters(items=self.items, batches=round(self.batches))
 
     def tick(self, tick: Tick, plan: Plan) -> Tick:
@@ -129,7 +129,7 @@ class ScriptedServer:
 
 @dataclass
 class ScriptedServers:
-    """Starts and loads servers that are none, beside a GPU that is none, with a clock that ticks move.
+    """Scripted servers, their load and their GPU; each tick moves their clock.
 
     Args:
         path: The script; every start reads it anew.
@@ -192,7 +192,7 @@ class ScriptedServers:
 
     @cached_property
     def telemetry_source(self) -> TelemetrySource:
-        """Who looks at the GPU, if the script has one."""
+        """The sampler of the scripted GPU; none without one."""
         from pytest_gpuserve.experiment.telemetry import NO_TELEMETRY, TelemetrySource
 
         if not msgspec.json.decode(self.path.read_bytes(), type=Script).gpu:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from pytest_gpuserve.load.answers import AnswerCheck, Complaint
+from pytest_gpuserve.load.run import answer_reasons
 from pytest_gpuserve.load.tick import AnswerCount, Tick
 
 
@@ -55,6 +56,8 @@ def test_mixed_up_answers_are_recognised() -> None:
     assert second == Complaint(1, 11, 3, text.format(1, 3), mixed_up=True)
     assert wrong == Complaint(1, 12, 2, "expected b'two', got b'x'")
     assert (check.answers, check.checked, check.wrong, check.mixed_up) == (8, 4, 4, 3)
+    (reason,) = answer_reasons(check, [first, second, wrong])
+    assert f"wrong answers: 4 of 4 checked, 3 of them right for another request; the first: {first}" == reason.text
     # Expectations may overlap; only a wrong answer is looked for elsewhere.
     assert AnswerCheck([bool, b"two"]).check(tick(AnswerCount(0, b"two", 1, 0))) == ()
 

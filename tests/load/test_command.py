@@ -1,6 +1,6 @@
 """The command does what its options say, tells what is wrong with them beforehand, and never makes a good thing of it.
 
-What is made of a load is asked of made up ones, whose numbers are exact; a real one is at the end.
+The reports are of scripted loads, whose numbers are exact. A real load is at the end.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def failed(kind: str, sample: str) -> Tick:
 
 @pytest.fixture
 def reports(monkeypatch: pytest.MonkeyPatch) -> list[Tick]:
-    """What the engines of every load report: a second of good answers, unless the test says otherwise."""
+    """Ticks of every load: a second of good answers, unless the test sets others."""
     ticks = [good(number, last=number == 9) for number in range(10)]
     reporting(monkeypatch, ticks)
     return ticks

@@ -47,7 +47,7 @@ class Real:
             self.peer.close()
 
     def busy_connection(self) -> weakref.ref[Http2Connection]:
-        """Of four slots one sends a body without room, one waits for its answer, one for a stream, one is idle."""
+        """Four slots: one sends a body without room, one waits for its answer, one for a stream, one is idle."""
         slots = [self.transport.open(place) for place in range(4)]
         self.peer = self.listener.accept()[0]
         self.peer.sendall(codec.settings((codec.MAX_CONCURRENT_STREAMS, 2)))

@@ -81,7 +81,7 @@ def test_timers_are_called_in_order_and_never_early(delays: list[int]) -> None:
 
 
 def test_cancelled_timers_are_not_called_and_leave_nothing_behind(reactor: Reactor) -> None:
-    """Of many thousand time-outs an hour away, cancelled as connections open, no callbacks and places stay."""
+    """Many thousand time-outs an hour away, cancelled as connections open, leave neither callbacks nor places."""
 
     class Watched:
         def call(self) -> None:

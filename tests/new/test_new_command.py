@@ -93,7 +93,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_a_written_suite_measures_its_app(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Of a FastAPI app, with nothing said and nothing edited: its own commit beside it is not slower."""
+    """The suite of a FastAPI app runs unedited: beside its own commit the app is not slower."""
     pytest.importorskip("fastapi")
     shutil.copy(FAKES / "fastapi_app.py", project / "main.py")
     assert main(["main.py"]) == 0
@@ -103,7 +103,7 @@ def test_a_written_suite_measures_its_app(project: Path, capfd: pytest.CaptureFi
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "An app"]):
         git(project, *words)
     options = ["--gpu=cpu", "--against=HEAD", "--on-inconclusive=skip", "--gpuserve-json=result.json"]
-    # A busy machine is no fault of the suite.
+    # A busy machine is not the suite's fault.
     options += ["-p", "pytest_gpuserve.plugin", "--gpuserve-budget=10", "-o", "gpuserve_foreign_cores=99"]
     for _ in range(2):  # a machine on which a server does not start in time is no fault of the suite, either
         done = subprocess.run(

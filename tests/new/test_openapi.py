@@ -15,7 +15,7 @@ FAKES = Path(__file__).parents[1] / "fakes"
 
 
 def told(folder: Path, source: str, *, path: str | None = None, timeout: float = 60.0) -> str:
-    """The request that an app of this source tells, as text, or the reason why there is none."""
+    """The request for an app with this source, as text, or the reason why none is known."""
     (folder / "main.py").write_text(source)
     log = folder / "import.log"
     request, reason = told_request("main:app", path, folder, python=sys.executable, log=log, timeout=timeout)
@@ -23,7 +23,7 @@ def told(folder: Path, source: str, *, path: str | None = None, timeout: float =
 
 
 def test_fastapi_accepts_the_body_that_its_schema_tells(tmp_path: Path) -> None:
-    """Of fields of each kind. Operations with required parameters are passed over, and the app serves no schema."""
+    """The body has a field of each kind. Operations with required parameters are passed over; no schema is served."""
     pytest.importorskip("fastapi")
     log = tmp_path / "import.log"
     request, reason = told_request("fastapi_app:app", None, FAKES, python=sys.executable, log=log, timeout=60.0)
@@ -62,7 +62,7 @@ OPTIONAL = {"parameters": [{"name": "key", "in": "query", "required": False}]}
     ],
 )
 def test_the_request_is_the_first_json_post_else_a_get(paths: dict[str, Any], wanted: str | None) -> None:
-    """Without required parameters; a form is no JSON."""
+    """Operations with required parameters or a form are left out."""
     request = request_of({"paths": paths})
     assert (request and f"{request.method} {request.path} {request.body.decode()}".strip()) == wanted
 

@@ -97,7 +97,7 @@ def test_a_build_that_starts_and_burns_half_more_is_found(recorded_on_gpu: Proje
 
 
 def test_side_by_side(project: Project, checkout: Checkout) -> None:
-    """Energy and starts are compared beside the base; memory that both share is INVALID, by turns it is known."""
+    """Energy and starts are compared beside the base; shared memory is INVALID, and known with one server at a time."""
     project.write(f"{GATES}\n    {MEMORY}")
     gpus(project)
     checkout.commit("gates")

@@ -110,7 +110,7 @@ def judgement_of(verdict: Verdict, kind: ReferenceKind, number: int) -> Judgemen
     reasons = {
         Verdict.MISSING: because("there is no baseline of this test: record one", kind=ReasonKind.NO_ENTRY),
         Verdict.INVALID: because("throttled: 3 of 8 windows, thermal slowdown", kind=ReasonKind.THROTTLED),
-        Verdict.INCONCLUSIVE: because("this evidence decides a tolerance of 14 %", kind=ReasonKind.UNDECIDED),
+        Verdict.INCONCLUSIVE: because("the evidence suffices for a tolerance of 14 %", kind=ReasonKind.UNDECIDED),
     }.get(verdict, ())
     made = judgement(verdict, kind=kind, reasons=reasons)
     return made if made.change is None else replace(made, change=made.change - 0.003 * (number % 7), windows=32)

@@ -21,5 +21,5 @@ def because(*texts: str, kind: ReasonKind = ReasonKind.REMARK) -> tuple[Reason, 
 
 
 def kinds(reasons: Iterable[Reason]) -> list[ReasonKind]:
-    """What they are about."""
+    """Kinds of the reasons."""
     return [reason.kind for reason in reasons]

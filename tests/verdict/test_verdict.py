@@ -122,7 +122,7 @@ def test_an_undecided_judgement_says_what_could_be_decided() -> None:
     """INCONCLUSIVE names the smallest tolerance of this evidence, or None and a reason if it bounds nothing."""
     undecided = judge(evidence(0.0, 0.05))
     assert not undecided.verdict.passes
-    assert said(undecided.reasons) == ("this evidence decides a tolerance of 12.2 %, not of 4.8 %",)
+    assert said(undecided.reasons) == ("the evidence suffices for a tolerance of 12.2 %, not of 4.8 %",)
     nothing = judge(evidence(0.1, 0.1, df=0.01))
     assert nothing.verdict is Verdict.INCONCLUSIVE
     assert (nothing.interval, nothing.detectable) == (None, None)
