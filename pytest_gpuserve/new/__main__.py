@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 from dataclasses import replace
@@ -87,9 +88,16 @@ def _made(given: argparse.Namespace, app: App, root: Path) -> list[str]:
         return Request(method.upper(), given.path or default.path, sent, {**known, **headers})
 
     python = None if given.python is None else find_python(given.python, root, "--python")
-    with tempfile.TemporaryDirectory(prefix="gpuserve-new-") as folder:
-        log = Path(folder) / "server.log"
+    log, is_kept = Path(tempfile.mkdtemp(prefix="gpuserve-new-")) / "server.log", False
+    try:
         asked = ask(app, over, given.path, log=log, python=python, timeout=given.start_timeout)
+    except GpuserveError:
+        # The error tells the user to read it.
+        is_kept = log.is_file()
+        raise
+    finally:
+        if not is_kept:
+            shutil.rmtree(log.parent, ignore_errors=True)
     # Only now: an app that does not answer leaves no files.
     runner = (given.gpu_runner, given.gpu) if given.gpu else None
     written, left = write_missing(suite_files(app, asked, root=root, python=given.python or "", runner=runner))

@@ -142,7 +142,10 @@ def ask(
         raise
     except GpuserveError as problem:
         problem.looked += (untold,) if untold else ()
-        problem.remedies += ('say which request it answers: --method=POST --path=/predict --body=\'{"text": "a"}\'',)
+        problem.remedies += (
+            "python=... of a fixture is --python=EXE of this command",
+            'say which request it answers: --method=POST --path=/predict --body=\'{"text": "a"}\'',
+        )
         raise
 
 

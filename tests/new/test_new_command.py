@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -203,6 +204,22 @@ def test_an_answer_that_changes_is_not_expected(project: Path, capfd: pytest.Cap
     assert 'headers={"Authorization": os.environ["AUTHORIZATION"]}' in written
     assert "set AUTHORIZATION where the test runs" in capfd.readouterr().out
     assert not any(b"tokenized" in content for content in contents(project).values())
+
+
+def test_a_server_that_fails_leaves_the_log_that_its_error_names(
+    project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The whole log can be read afterwards; without an error the command leaves no temporary file."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    assert main(["--", "python", "web.py", "--port={port}", "--fail"]) == 2
+    (folder,) = temporary.iterdir()
+    log = folder / "server.log"
+    assert f"read its whole log: {log}" in capfd.readouterr().err
+    assert "no weights here" in log.read_text()
+    assert main(COMMAND) == 0
+    assert list(temporary.iterdir()) == [folder]
 
 
 @pytest.mark.parametrize(
