@@ -53,9 +53,9 @@ class Load:
     ) -> Run:
         """Load a server and return the measurement.
 
-        Alone, a load takes one session. The plugin starts the server ``starts`` times, because starts of one build
-        differ. It warms each start up and measures it. Side by side with another build, it measures rounds until every
-        comparison is decided, or the budget is spent.
+        Measured alone, a load takes one session: the plugin starts the server ``starts`` times, because starts of one
+        build differ. It warms each start up and measures it. Side by side with another build, it measures rounds until
+        every comparison is decided, or the budget is spent.
 
         Args:
             target: The requests and their server: ``server.post(...)``, or several in rotation:
@@ -64,19 +64,20 @@ class Load:
             schedule: Instead of ``concurrency``, one of ``pytest_gpuserve.load``: ``Closed``, ``Steps``, ``Constant``,
                 ``Poisson``, ``Gamma``, ``Trace`` or ``Burst``. Latencies of an open loop begin when requests were
                 due. ``Steps``, ``Trace`` and ``Burst`` end by themselves and are measured as a whole.
-            seconds: Measured time of a start, 4 by default, at least 2. If a quantile or slow answers need it, it is
-                up to three times as long.
+            seconds: Measured time of a start that is measured alone, 4 by default, at least 2. It is up to three times
+                as long if answers are slow, or a quantile needs more requests. Side by side it sets the length of a
+                window: ``8`` doubles it, ``12`` triples it.
             requests: Instead of a fixed time, the start ends after this many requests. If that takes longer than 15
                 times ``seconds``, the run is INVALID.
-            until: Instead of a fixed time, the start ends when this function returns true for its finished windows. If
-                that takes longer than 15 times ``seconds``, the run is INVALID. A window is half a second, and a start
-                has at least four.
+            until: Instead of a fixed time, the start ends when this function returns true for its finished windows,
+                each of 0.5 s, at least four. If that takes longer than 15 times ``seconds``, the run is INVALID.
             warmup_seconds: Loaded time before the measurement, which is thrown away.
             starts: Fresh starts of one session, at least two. It has no effect side by side.
             timeout: Seconds after which a request is an error.
             processes: Load engines that share the schedule, if one is too slow; with ``--load-engine``, workers.
             seed: Seed of random arrivals and shuffled requests.
-            check: ``all`` compares every answer with ``expect=``; ``some`` compares as many as disturb nothing.
+            check: ``all`` compares every answer with ``expect=``. ``some`` compares only as many as it can without
+                disturbing the load.
             allowed_errors: Share of the requests that may fail.
             goodput: Objectives that an answer must meet to count for ``run.goodput``: ``Objectives(ttft=200 * ms,
                 tpot=30 * ms)`` of ``pytest_gpuserve.load``.

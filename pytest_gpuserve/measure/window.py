@@ -100,7 +100,7 @@ class GpuUse:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Counts and times of a stretch of continuous load, about half a second.
+    """Counts and times of a stretch of continuous load, usually 0.3 to 0.5 s.
 
     Args:
         seconds: Length by the client's monotonic clock.
