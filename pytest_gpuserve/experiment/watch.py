@@ -318,7 +318,7 @@ class Watch:
         if share <= SATURATED_SHARE:
             return []
         text = (
-            f"client saturated: in one window of 0.5 s the load engine used {format_fraction(share)} of a core,"
+            f"client saturated: in its busiest window the load engine used {format_fraction(share)} of a core,"
             f" over {format_fraction(SATURATED_SHARE)}; share the load: processes={self.shape.processes + 1}"
         )
         return [Reason(ReasonKind.CLIENT_SATURATED, text)]

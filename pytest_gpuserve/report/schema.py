@@ -76,9 +76,9 @@ class BaseRecord(msgspec.Struct, frozen=True, kw_only=True):
         options: Options that measure beside it again.
         requests: Answered requests.
         seconds: Measured time.
-        throughput: Requests a second.
+        throughput: Requests per second.
         latency: Seconds, by ``mean``, ``p50``, ``p90``, ``p95``, ``p99`` and ``max``.
-        batching_ratio: Items a batch.
+        batching_ratio: Items per batch.
     """
 
     name: str
@@ -98,9 +98,9 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         requests: Answered requests.
         errors: Failed requests by kind.
         seconds: Measured time.
-        throughput: Requests a second.
+        throughput: Requests per second.
         latency: Seconds, by ``mean``, ``p50``, ``p90``, ``p95``, ``p99`` and ``max``.
-        batching_ratio: Items a batch.
+        batching_ratio: Items per batch.
         batch_sizes: Number of executions of each batch size.
         breakdown: Time of an average request by component, in seconds.
         send_lag_p99: 99th percentile of the delay of sends.
@@ -109,7 +109,7 @@ class RunRecord(msgspec.Struct, frozen=True, kw_only=True):
         itl: Quantiles of the gaps between such chunks; null if too many came in one read.
         tpot: Quantiles of the time for each token after the first.
         output_tokens_per_second: Tokens received per second; null if an answer does not report its tokens.
-        goodput: Answers a second that met all objectives of the load.
+        goodput: Answers per second that met all objectives of the load.
         telemetry: Samples of the GPUs.
         windows_measured_again: Reasons of repeated windows, one text each.
         sessions: Number of sessions.

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 PLAIN = ("baseline", "device", "full_size", "artifacts")
 """Fixtures that are no functions."""
 
-UNITS = {"1/s": "requests a second", "s": "seconds", "J": "joules", "B": "bytes", "": "a ratio"}
+UNITS = {"1/s": "requests per second", "s": "seconds", "J": "joules", "B": "bytes", "": "a ratio"}
 
 
 class IniOptions:
@@ -54,7 +54,7 @@ def metrics() -> str:
         better = "more" if metric.higher_is_better else "less"
         usual = "no" if metric.on_request else "yes"
         tolerance = format_fraction(metric.default_tolerance)
-        unit = "tokens a second" if metric.name == OUTPUT_TOKENS else UNITS[metric.unit]
+        unit = "tokens per second" if metric.name == OUTPUT_TOKENS else UNITS[metric.unit]
         lines.append(f"| {name} | `{metric.option}` | {unit} | {better} | {tolerance} | {usual} |")
     return "\n".join(lines)
 
