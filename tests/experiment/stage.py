@@ -22,10 +22,10 @@ from pytest_gpuserve.load.wire import BEAT_NS
 from pytest_gpuserve.measure.counters import Counters, StageTime
 from pytest_gpuserve.measure.rounds import ARMS
 from pytest_gpuserve.measure.window import COMPILING
+from pytest_gpuserve.testing import Unseen
 from pytest_gpuserve.verdict.sequential import BLOCKS
 from tests.fakes.scripted_engines import TICK_REQUESTS, ScriptedEngines, scripted_instance, tick_of
 from tests.fakes.scripted_eyes import UUID, ScriptedEyes
-from tests.servers.pairs import Seen
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,7 +110,7 @@ class Stage:
             sent = (Request("GET", "/"),) * requests
             return Target(handle, sent, telemetry_source=source if on_gpu else NO_TELEMETRY)
 
-        return Pairing(target("base"), target("candidate"), terms, Seen())
+        return Pairing(target("base"), target("candidate"), terms, Unseen())
 
     def round(self, shape: LoadShape = USERS, **how: bool) -> Round:
         """A round to its end, after which no server is left."""

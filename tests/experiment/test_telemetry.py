@@ -20,11 +20,11 @@ from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.measure.counters import Counters
 from pytest_gpuserve.measure.window import GpuUse
+from pytest_gpuserve.testing import Unseen
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.compare.vocabulary import cases
 from tests.fakes.scripted_engines import TICK_REQUESTS, ScriptedEngines, scripted_instance, stand_in
 from tests.fakes.scripted_eyes import MIB, QUIET, UUID, ScriptedEyes
-from tests.servers.pairs import Seen
 from tests.support.reasons import kinds, said
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Alone:
         target = Target(cast("ServerHandle", None), (Request("GET", "/"),))
         self.eyes.live_until(self.eyes.now_ns + NS // 2)
         with (telemetry_source or self.telemetry_source).monitor(baseline_clock_mhz=baseline_mhz) as monitor:
-            load = LoadedStart(self.instance(remote=remote), target, shape, AnswerCheck([None]), Seen(), monitor)
+            load = LoadedStart(self.instance(remote=remote), target, shape, AnswerCheck([None]), Unseen(), monitor)
             found = load.measure()
         return found, [*load.problems, *monitor.problems()]
 

@@ -23,8 +23,8 @@ from pytest_gpuserve.measure.histogram import Histogram, bucket_of
 from pytest_gpuserve.measure.objectives import Objectives
 from pytest_gpuserve.measure.streams import Streams
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
+from pytest_gpuserve.testing import Unseen
 from pytest_gpuserve.verdict.reason import ReasonKind
-from tests.servers.pairs import Seen
 from tests.support.builders import cached
 from tests.support.reasons import kinds, said
 
@@ -83,7 +83,7 @@ def watch_of(server: _Server, shape: LoadShape = USERS) -> Watch:
         Target(cast("ServerHandle", None), (Request("GET", "/", headers={"Authorization": f"Bearer {TOKEN}"}),)),
         shape,
         AnswerCheck([None]),
-        Seen(),
+        Unseen(),
     )
 
 

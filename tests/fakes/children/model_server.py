@@ -1,17 +1,15 @@
 """A small HTTP server with counters and bad habits. Arguments: PORT HABIT...
 
 It answers GET /health, GET /metrics (items, batches, requests as Prometheus text), POST /infer, which upper-cases, and
-POST /chat, also as /v1/chat/completions: three tokens in two events, 10 and 15 ms later. Of chats it has llama.cpp's
-counters (as tokens their number, as executions how many of them differ), and /v1/models tells as ``n_ctx`` the
-``max_tokens`` of the first.
+POST /chat, also as /v1/chat/completions: three tokens in two events, after 10 and 15 ms. For chats it has llama.cpp's
+counters (tokens: their number; executions: how many of them differ), and /v1/models shows the first one's
+``max_tokens`` as ``n_ctx``.
 Habits: ``never`` (always 503, with what it knows), ``exit=CODE`` (before it listens), ``chatter=MIB`` (printed first),
 ``immortal`` (ignores SIGTERM), ``breed`` (workers in sessions of their own that ignore SIGTERM), ``die=N`` (kills
 itself at request N), ``hollow=N`` (healthy, but fails every request from number N on), ``loading=N`` (the first N get
 status 503), ``broken`` (its model fails with status 500), ``wide`` (listens on all addresses), ``segment`` (leaves a
-segment of shared memory), ``says=TEXT``, ``ms=N`` (how long an answer takes), ``slow=SECONDS`` (how long any page takes
-besides), ``moved=URL`` (a post is redirected there), ``alone`` (requests one after the other), ``wrong=N`` (every so
-many answers are wrong), ``worked=FILE`` (gets a line when an answer begins, by the monotonic clock), ``memory=LINK``
-(of those that share it only one can live).
+segment of shared memory), ``says=TEXT``, ``ms=N`` (time of an answer), ``moved=URL`` (a post is redirected there),
+``wrong=N`` (every Nth answer is wrong), ``worked=FILE`` (gets a line, by the monotonic clock, when an answer begins).
 """
 
 import json
@@ -21,13 +19,12 @@ import sys
 import threading
 import time
 from collections import Counter
-from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from multiprocessing import resource_tracker, shared_memory
 
 port = int(sys.argv[1])
 habits = dict(word.partition("=")[::2] for word in sys.argv[2:])
-counting, working = threading.Lock(), threading.Lock()
+counting = threading.Lock()
 counts = Counter[str]()
 chats: list[bytes] = []
 
@@ -83,8 +80,7 @@ class Handler(BaseHTTPRequestHandler):
         if "worked" in habits:
             with open(habits["worked"], "a") as log:  # noqa: PTH123 -- one write, in appending mode
                 log.write(f"{time.monotonic_ns()}\n")
-        with working if "alone" in habits else nullcontext():
-            time.sleep(float(habits.get("ms", 10)) / 1000)
+        time.sleep(float(habits.get("ms", 10)) / 1000)
         self.tell(200, b"nonsense" if number % int(habits.get("wrong", 1 << 60)) == 0 else body.upper())
 
     def chat(self) -> None:
@@ -103,7 +99,6 @@ class Handler(BaseHTTPRequestHandler):
 
     def tell(self, status: int, body: bytes) -> None:
         """Send an answer in one piece."""
-        time.sleep(float(habits.get("slow", 0)))
         self.send_response(status)
         if status == 307:
             self.send_header("Location", habits["moved"])
@@ -122,12 +117,6 @@ if "says" in habits:
     print(habits["says"], flush=True)  # noqa: T201 -- into its log
 if "exit" in habits:
     sys.exit(int(habits["exit"]))
-if "memory" in habits:
-    if os.path.lexists(habits["memory"]):
-        if os.path.exists(f"/proc/{os.readlink(habits['memory'])}"):  # noqa: PTH110, PTH115 -- it is no place but a pid
-            sys.exit("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
-        os.unlink(habits["memory"])  # noqa: PTH108 -- as above
-    os.symlink(str(os.getpid()), habits["memory"])  # noqa: PTH211 -- as above
 if "immortal" in habits:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 if "segment" in habits:
