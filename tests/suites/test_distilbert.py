@@ -1,18 +1,28 @@
-"""The DistilBERT suite's model, tokenizer and reference, without a load."""
+"""The DistilBERT suite's model, tokenizer, requests and settings, and its reading of latencies, without a server."""
 
 from __future__ import annotations
 
+import importlib
+import json
+import sys
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_gpuserve.measure.histogram import Histogram, bucket_of
+from pytest_gpuserve.measure.summary import Summary
 from suites.distilbert import payload
 from suites.distilbert.apps import distilbert_model
 from suites.distilbert.apps.distilbert_model import MAX_TOKENS, PAD_ID, SIZES, Classifier, build_model, load_tokenizer
+from suites.distilbert.modes import Mode, expected_modes, modes_of, without_tail
+from suites.distilbert.printed import as_printed, save_printed
+from suites.distilbert.settings import AS_PUBLISHED, EQUALISED, MOSEC, PYTRITON
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
 APPS = Path(distilbert_model.__file__).parent
 FOX = payload.FOX.decode()
@@ -25,12 +35,6 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def encode() -> Callable[[str], list[int]]:
     """The tokenizer with the shipped vocabulary."""
     return load_tokenizer()
-
-
-@pytest.fixture(scope="module")
-def small() -> Classifier:
-    """The small model on the CPU."""
-    return Classifier("small", device="cpu")
 
 
 def test_fox_sentence_is_eleven_tokens(encode: Callable[[str], list[int]]) -> None:
@@ -80,3 +84,187 @@ def test_checkpoint_brings_its_own_weights_and_vocabulary(tmp_path: Path) -> Non
         load_tokenizer(tmp_path)
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nfox\n", encoding="utf-8")
     assert load_tokenizer(tmp_path)("the fox") == [2, 1, 5, 3]
+
+
+HEADER = (
+    b'{"id":"0","inputs":[{"name":"messages","shape":[1,1],"datatype":"BYTES",'
+    b'"parameters":{"binary_data_size":47}}],"outputs":[{"name":"labels","parameters":{"binary_data":true}}]}'
+)
+
+
+def app(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A file of the apps, which finds its neighbours by their bare names."""
+    if name != "distilbert_options":
+        pytest.importorskip(name.removeprefix("distilbert_"))
+    monkeypatch.syspath_prepend(str(APPS))
+    return importlib.import_module(name)
+
+
+def flags(arguments: dict[str, str | int | bool]) -> list[str]:
+    """Arguments as the server fixtures put them on a command line."""
+    return [f"--{name.replace('_', '-')}" + ("" if value is True else f"={value}") for name, value in arguments.items()]
+
+
+def test_published_request_is_222_bytes_of_which_175_are_json() -> None:
+    """The body is the published one to the byte; a reply that is right for its sentence is not for the others."""
+    body, header_length = payload.kserve_body(payload.FOX)
+    assert body == HEADER + b"\x2b\x00\x00\x00" + payload.FOX
+    assert (header_length, len(body) - header_length, len(body)) == (175, 47, 222)
+    assert payload.SENTENCES[0] == payload.FOX
+    assert len(set(payload.SENTENCES)) == len(payload.SENTENCES)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_mosec_has_two_stages_with_twice_as_many_for_tokenizing(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two tokenizing processes for each inference process; only inference batches, 32 at most, within 10 ms."""
+    mosec_app = app("distilbert_mosec", monkeypatch)
+    added: list[tuple[str, dict[str, int]]] = []
+
+    class Recorder:
+        def append_worker(self, worker: type, **settings: int) -> None:
+            added.append((worker.__name__, settings))
+
+        def run(self) -> None:
+            added.append(("run", {}))
+
+    monkeypatch.setattr(mosec_app, "Server", Recorder)
+    monkeypatch.setattr(sys, "argv", ["distilbert_mosec.py", f"--inference-workers={workers}"])
+    mosec_app.main()
+    assert added == [
+        ("Preprocess", {"num": 2 * workers}),
+        ("Inference", {"num": workers, "max_batch_size": 32, "max_wait_time": 10}),
+        ("run", {}),
+    ]
+
+
+def test_variants_of_mosec_differ_in_mask_and_context_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The published service waited the 10 ms that its text says; autograd was off in it, padding was not masked."""
+    mosec_app = app("distilbert_mosec", monkeypatch)
+    # mosec makes up another folder for its sockets each time.
+    equalised = vars(mosec_app.parse_options(["--path=x", *flags(MOSEC[EQUALISED])]))
+    published = vars(mosec_app.parse_options(["--path=x", *flags(MOSEC[AS_PUBLISHED])]))
+    assert dict(published.items() - equalised.items()) == {"grad_mode": "no_grad", "no_attention_mask": True}
+    found = [equalised[name] for name in ("max_wait_ms", "grad_mode", "no_attention_mask")]
+    assert found == [10, "inference_mode", False]
+
+
+def test_variants_of_pytriton_differ_by_a_factor_of_a_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """10 microseconds were published as 10 ms; equalised it is 10 ms, warm, and without autograd."""
+    pytriton_app = app("distilbert_pytriton", monkeypatch)
+    equalised = vars(pytriton_app.parse_options(flags(PYTRITON[EQUALISED])))
+    published = vars(pytriton_app.parse_options(flags(PYTRITON[AS_PUBLISHED])))
+    changed = {"max_queue_delay_us": 10, "grad_mode": "enable_grad", "no_warm_up": True}
+    assert dict(published.items() - equalised.items()) == changed
+    assert (equalised["max_queue_delay_us"], equalised["max_batch_size"]) == (10_000, 32)
+    assert vars(pytriton_app.parse_options([])) == equalised
+
+
+def test_contexts_and_masks_are_what_was_asked_for() -> None:
+    """A graph is built in one mode only; without a mask the logits of a short text depend on a longer one beside it."""
+    from suites.distilbert.apps.distilbert_model import GRAD_MODES, Classifier
+
+    ids = [[2, 7, 8, 3], [2, *range(5, 25), 3]]
+    graphs = {mode: Classifier("small", device="cpu", grad_mode=mode).logits(ids).requires_grad for mode in GRAD_MODES}
+    assert graphs == {"inference_mode": False, "no_grad": False, "enable_grad": True}
+    for masked in (True, False):
+        classifier = Classifier("small", device="cpu", masked=masked)
+        apart = (classifier.logits(ids)[0] - classifier.logits(ids[:1])[0]).abs().max().item()
+        assert (apart < 1e-4) is masked
+
+
+def summary(latencies_ms: list[float]) -> Summary:
+    """A summary of these latencies within one second."""
+    return Summary(
+        requests=len(latencies_ms),
+        errors=0,
+        seconds=1.0,
+        throughput=float(len(latencies_ms)),
+        mean=sum(latencies_ms) / len(latencies_ms) / 1e3,
+        max=max(latencies_ms) / 1e3,
+        latency=Histogram(Counter(bucket_of(round(latency * 1e6)) for latency in latencies_ms)),
+    )
+
+
+def test_a_run_is_printed_as_hey_prints_it(tmp_path: Path) -> None:
+    """Total, rate, fastest, slowest, average, eleven bins that hold every request, seven percentiles, bytes."""
+    found: dict[str, Any] = as_printed(summary([float(ms) for ms in range(1, 101)]), reply_bytes=8)
+    assert found["fastest_seconds"] == pytest.approx(0.001, rel=1e-3)
+    assert found["average_seconds"] == pytest.approx(0.0505)
+    assert (found["slowest_seconds"], found["total_seconds"], found["requests_per_second"]) == (0.1, 1.0, 100.0)
+    assert (found["response_bytes_each"], found["response_bytes_total"]) == (8, 800)
+    edges, counts = zip(*found["histogram_seconds"], strict=True)
+    assert len(edges) == 11
+    assert list(edges) == sorted(edges)
+    assert sum(counts) == 100
+    assert list(found["latency_seconds"]) == ["p10", "p25", "p50", "p75", "p90", "p95", "p99"]
+    assert found["latency_seconds"]["p99"] == pytest.approx(0.099, rel=1e-3)
+    save_printed(tmp_path / "new" / "run.json", summary([5.0]), reply_bytes=8)
+    assert json.loads((tmp_path / "new" / "run.json").read_text())["status_codes"] == {"200": 1}
+
+
+PUBLISHED = Path(__file__).parents[2] / "baselines" / "T4" / "published" / "distilbert.json"
+
+
+def published(system: str, concurrency: int, workers: int) -> tuple[list[tuple[float, int]], dict[str, float]]:
+    """The printed histogram and values of one measurement."""
+    wanted = {"system": system, "concurrency": concurrency, "workers": workers}
+    entries = json.loads(PUBLISHED.read_text())["entries"]
+    (entry,) = [entry for entry in entries if wanted.items() <= entry["keys"].items()]
+    return [(edge, count) for edge, count in entry["histogram"]], entry["values"]
+
+
+@pytest.mark.parametrize("concurrency", [50, 80])
+def test_published_latencies_of_one_process_are_two_modes_as_arithmetic_has_it(concurrency: int) -> None:
+    """Of 50 users in batches of 32, 14 of 32 wait one batch and 18 two; of 80 half wait two and half three.
+
+    Batches of 32 and 18 by turns would be even, with one mode: a histogram says how large they were.
+    """
+    histogram, values = published("mosec", concurrency, 1)
+    first, second = modes_of(histogram)
+    (batches, share), (more, other_share) = expected_modes(concurrency, 32).items()
+    assert first.share == pytest.approx(share, abs=0.02)
+    assert second.share == pytest.approx(other_share, abs=0.02)
+    # Their places have the same ratio, and a batch's time is that which the throughput says: 32 are answered in it.
+    assert values["latency.p25"] / values["latency.p75"] == pytest.approx(batches / more, abs=0.03)
+    assert values["latency.p25"] / batches * values["throughput"] == pytest.approx(32, rel=0.02)
+    assert len(expected_modes(50, 25)) == 1
+
+
+def test_published_latencies_of_the_others_are_one_mode() -> None:
+    """A long shoulder is no mode of its own, and neither are two full bins side by side."""
+    for system, concurrency, workers in (("pytriton", 50, 1), ("mosec", 80, 2)):
+        histogram, _ = published(system, concurrency, workers)
+        assert [mode.share for mode in modes_of(histogram)] == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("counts", "modes"),
+    [
+        ([0, 0, 0], []),
+        ([100], [Mode(1, 1.0)]),
+        ([60, 10, 40], [Mode(1, 60 / 110), Mode(3, 50 / 110)]),
+        ([60, 11, 40], [Mode(1, 1.0)]),
+        ([40, 30, 60], [Mode(3, 1.0)]),
+        ([50, 0, 50, 0, 50], [Mode(1, 1 / 3), Mode(3, 1 / 3), Mode(5, 1 / 3)]),
+        ([95, 0, 5], [Mode(1, 1.0)]),
+    ],
+)
+def test_modes_are_parted_by_deep_valleys(counts: list[int], modes: list[Mode]) -> None:
+    """A valley of a quarter of the lower peak parts two modes, a shallower one does not; a small hump is none."""
+    found = modes_of([(place + 1.0, count) for place, count in enumerate(counts)])
+    assert [mode.seconds for mode in found] == [mode.seconds for mode in modes]
+    assert [mode.share for mode in found] == pytest.approx([mode.share for mode in modes])
+
+
+def test_slow_requests_do_not_hide_two_modes() -> None:
+    """One request of a second puts all others into one of eleven bins; without the tail there are two modes again."""
+    fine = [(0.0005 * (place + 1), 0) for place in range(2_200)]
+    fine[28] = (fine[28][0], 4_400)
+    fine[56] = (fine[56][0], 5_590)
+    fine[2_199] = (fine[2_199][0], 10)
+    coarse = without_tail(fine)
+    assert [count for _, count in coarse if count] == [4_400, 5_590]
+    assert len(coarse) == 11
+    assert len(modes_of(coarse)) == 2
+    eleven = [(fine[end - 1][0], sum(count for _, count in fine[end - 200 : end])) for end in range(200, 2_201, 200)]
+    assert len(modes_of(eleven)) == 1

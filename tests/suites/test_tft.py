@@ -88,27 +88,6 @@ def test_the_published_sweep_has_32_points() -> None:
     assert rules.online_plan(1024, model_instances=2) == rules.OnlinePlan(16, tuple(range(8, 257, 8)))
 
 
-def test_warm_up_is_that_of_the_runner() -> None:
-    """Online at 128 and 256 users, offline with the smallest and the last batch, twice as long."""
-    assert rules.online_warm_up(1024, model_instances=2) == (128, 256)
-    assert rules.online_warm_up(1) == (1, 2)
-    assert rules.offline_warm_up(rules.OFFLINE_BATCHES) == (1, 1024)
-    assert rules.offline_warm_up([1]) == (1,)
-    assert rules.warm_up_length("count_windows", 500) == 1000
-    with pytest.raises(ValueError, match="at least"):
-        rules.offline_warm_up([])
-
-
-def test_retries_get_longer() -> None:
-    """Ten more tries, each by 50 requests or two seconds."""
-    assert rules.retry_lengths("count_windows", 500) == tuple(range(500, 1001, 50))
-    assert rules.retry_lengths("time_windows", 5000) == tuple(range(5000, 25001, 2000))
-    with pytest.raises(ValueError, match="no measurement mode"):
-        rules.retry_lengths("windows", 5)  # type: ignore[arg-type] # the mistake that is tested
-    with pytest.raises(ValueError, match="at least"):
-        rules.warm_up_length("count_windows", 0)
-
-
 @pytest.mark.parametrize(
     ("windows", "stable"),
     [
