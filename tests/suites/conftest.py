@@ -1,4 +1,4 @@
-"""What tests of the suites' models share."""
+"""Fixtures of the tests of suites."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def one_thread() -> Iterator[None]:
-    """Small matrices on a busy machine: several threads would mostly wait for each other."""
+    """Let torch use one thread: on a busy machine several would mostly wait for each other."""
     torch = pytest.importorskip("torch")
     before = torch.get_num_threads()
     torch.set_num_threads(1)

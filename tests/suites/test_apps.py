@@ -1,4 +1,4 @@
-"""What holds for the apps of several suites: what their imports bring, their seeds, and wrong arguments."""
+"""Apps of several suites refuse wrong arguments."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ APPS = [str(REPOSITORY / "suites" / suite / "apps") for suite in SUITES]
 def test_wrong_arguments_end_an_app_before_it_serves(
     app: str, argument: str, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A wrong or misspelt argument is named, with exit status 2; none is silently left out."""
+    """An app ends with exit status 2 and names the wrong or misspelt argument."""
     library = {"model_only": "torch"}.get(name := app.partition("_")[2], name)
     pytest.importorskip(library)
     for folder in APPS:

@@ -1,4 +1,4 @@
-"""The charts of the suites: what is in an SVG, and what is refused."""
+"""The charts of the suites: the content of their SVGs."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ def _texts(path: Path) -> list[str]:
 
 @pytest.mark.parametrize("kind", DRAW)
 def test_a_chart_is_an_svg_that_names_what_it_shows(kind: str, tmp_path: Path) -> None:
-    """Axes with their units, every series and every point's label are readable text; folders are made.
+    """Axes with units, series and labels of points are readable text, and folders are made.
 
-    Drawn again it is the same byte for byte, without a date: in a repository it changes only with its numbers.
+    A chart that is drawn again is the same byte for byte, so a repository sees only changed numbers.
     """
     path, again = tmp_path / "new" / "folder" / "chart.svg", tmp_path / "again.svg"
     DRAW[kind](path)

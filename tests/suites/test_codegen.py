@@ -68,7 +68,7 @@ def published_parts(output_len: int) -> dict[str, Counters]:
 
 
 def printed_as(percent: float) -> set[str]:
-    """How a percentage may be printed with two digits: rounded, or cut off, as some of the published ones are."""
+    """Forms in which a percentage may be printed with two digits: rounded, or cut off as some published ones are."""
     return {f"{percent:.2f}", f"{math.floor(percent * 100) / 100:.2f}"}
 
 
@@ -121,18 +121,18 @@ def test_queue_time_is_the_autoscalers_formula() -> None:
     [(1, 54_900, 1), (1, 56_000, 2), (2, 150_000, 6), (4, 25_000, 2), (4, 1, 1), (3, 45_100, 3), (3, 40_000, 3)],
 )
 def test_replicas_are_those_of_kubernetes(replicas: int, queue_us: float, wanted: int) -> None:
-    """Rounded up, left alone within a tenth of the target, and one at least."""
+    """The number is rounded up, stays within a tenth of the target, and is at least one."""
     assert wanted_replicas(replicas, queue_us) == wanted
 
 
 def config(name: str) -> ModelConfig:
-    """A model's."""
+    """Configuration of a model."""
     pytest.importorskip("tritonclient.grpc")
     return Repository(FOLDER).config(name)
 
 
 def datatype(tensor: Any) -> str:  # noqa: ANN401 -- a generated class
-    """As requests name it."""
+    """Datatype by the name that requests use."""
     name: str = tensor.DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name
     return {"TYPE_STRING": "BYTES"}.get(name, name.removeprefix("TYPE_"))
 
@@ -146,7 +146,7 @@ def test_the_repository_has_the_published_models() -> None:
 
 
 def test_request_has_the_published_bytes() -> None:
-    """Its tensors take 78 bytes, and what tritonclient makes of them 1521 in all."""
+    """The request's tensors take 78 bytes, and tritonclient's form of them 1521."""
     request = http_request(Inference(ENSEMBLE, tensors_of("input", request_tensors())))
     assert len(request.body) - int(request.headers[HEADER_LENGTH]) == BINARY_BYTES == 78
     client = pytest.importorskip("tritonclient.http")
@@ -160,7 +160,7 @@ def test_request_has_the_published_bytes() -> None:
 
 
 def test_a_checkpoint_brings_its_vocabulary(tmp_path: Path) -> None:
-    """Its ``tokenizer.json`` is taken; a folder without one is refused by name."""
+    """A checkpoint's ``tokenizer.json`` is used; a folder without one is refused by name."""
     tokenizers = pytest.importorskip("tokenizers")
     with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
         load_tokenizer(tmp_path)
@@ -171,9 +171,9 @@ def test_a_checkpoint_brings_its_vocabulary(tmp_path: Path) -> None:
 
 
 def test_variables_are_checked_and_have_defaults(tmp_path: Path) -> None:
-    """Without any the full model is served, with random weights and no slowdown; with a folder, that of it.
+    """Without variables the full model is served with random weights; a folder's model is served if one is named.
 
-    A value that is none of the known ones names the variable, so that no other model is served quietly.
+    An unknown value is an error that names the variable, so no other model is served unnoticed.
     """
     assert serving.chosen(serving.SIZE, ("full", "small"), {}) == "full"
     assert serving.slowdown({}) == 0
@@ -195,7 +195,7 @@ def model() -> GptJ:
 
 
 def prompt(*ids: int, output_len: int = 12, **options: object) -> Prompt:
-    """A prompt that is sampled as the published request is, unless said otherwise."""
+    """A prompt with the published request's sampling, and the given changes."""
     published = generation.Prompt(
         ids, output_len, top_k=3, top_p=0.92, temperature=0.5, repetition_penalty=1.1, seed=42
     )
@@ -203,7 +203,7 @@ def prompt(*ids: int, output_len: int = 12, **options: object) -> Prompt:
 
 
 def hidden_of(model: GptJ, ids: torch.Tensor) -> torch.Tensor:
-    """Hidden states of all tokens, each of which sees those before it."""
+    """Hidden states of all tokens; each sees the ones before it."""
     count = ids.shape[1]
     places = torch.arange(count)
     mask = (places[None, :] <= places[:, None])[None, None]
@@ -245,7 +245,7 @@ def test_network_is_gptj(model: GptJ) -> None:
 
 
 def test_cache_changes_nothing(model: GptJ) -> None:
-    """What is generated with the cache is what a run over all tokens at once says, each time, is the likeliest."""
+    """Tokens generated with the cache are the likeliest ones of a run over all tokens at once."""
     (answer,) = generate(model, [prompt(5, 6, 7, output_len=20, top_k=1, temperature=1.0, repetition_penalty=1.0)])
     with torch.inference_mode():
         log_probs = model.lm_head(hidden_of(model, torch.tensor([answer.ids]))).log_softmax(dim=-1)[0, 2:-1]
@@ -255,7 +255,7 @@ def test_cache_changes_nothing(model: GptJ) -> None:
 
 
 def test_an_answer_that_ends_with_the_context_does_not_fail_its_batch(model: GptJ) -> None:
-    """A prompt whose answer just fits gets it beside one whose answer is longer, and so goes on behind the context."""
+    """A prompt whose answer just fits is answered beside a longer one, which takes the batch beyond the context."""
     full = prompt(*(number % 100 for number in range(model.shape.context - 4)), output_len=4)
     long = prompt(5, output_len=12)
     together = generate(model, [full, long])
@@ -263,7 +263,7 @@ def test_an_answer_that_ends_with_the_context_does_not_fail_its_batch(model: Gpt
 
 
 def test_right_answer_tells_wrong_ones() -> None:
-    """A whole answer has to be exactly it; of the full model's it is enough to begin right, within the length."""
+    """A whole answer must be exact; for the full model it is enough to begin right, within the length."""
     from pytest_gpuserve.load.kserve import datatype_of, raw_bytes
 
     np = pytest.importorskip("numpy")

@@ -38,7 +38,7 @@ def encode() -> Callable[[str], list[int]]:
 
 
 def test_fox_sentence_is_eleven_tokens(encode: Callable[[str], list[int]]) -> None:
-    """The nine words are whole tokens between [CLS] and [SEP], whatever their case: 11 ids, as in the source.
+    """The nine words are whole tokens between [CLS] and [SEP] in any case: 11 ids, as in the source.
 
     A made-up ASCII word needs no [UNK], and no text is longer than the model's positions.
     """
@@ -64,7 +64,7 @@ def test_full_size_has_the_published_number_of_parameters() -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_both_labels_occur_and_the_fox_is_decided(size: str, encode: Callable[[str], list[int]]) -> None:
-    """A constant answer cannot pass for a right one, and rounding cannot turn a label that the suite expects."""
+    """Both labels occur, so a constant answer fails, and no rounding turns a label."""
     classifier = Classifier(size, device="cpu")
     logits = classifier.logits([encode(text) for text in SENTENCES])
     margins = logits[:, 1] - logits[:, 0]
@@ -73,7 +73,7 @@ def test_both_labels_occur_and_the_fox_is_decided(size: str, encode: Callable[[s
 
 
 def test_checkpoint_brings_its_own_weights_and_vocabulary(tmp_path: Path) -> None:
-    """A saved folder is served as it is, and one without a vocabulary is refused by name."""
+    """A saved folder is served as it is; one without a vocabulary is refused by name."""
     from torch.nn.utils import parameters_to_vector
 
     model = build_model("small", 3)
@@ -93,7 +93,7 @@ HEADER = (
 
 
 def app(name: str, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """A file of the apps, which finds its neighbours by their bare names."""
+    """A module of the apps, which imports its neighbours by their bare names."""
     if name != "distilbert_options":
         pytest.importorskip(name.removeprefix("distilbert_"))
     monkeypatch.syspath_prepend(str(APPS))
@@ -106,7 +106,7 @@ def flags(arguments: dict[str, str | int | bool]) -> list[str]:
 
 
 def test_published_request_is_222_bytes_of_which_175_are_json() -> None:
-    """The body is the published one to the byte; a reply that is right for its sentence is not for the others."""
+    """The request equals the published one to the byte, and no two sentences are the same."""
     body, header_length = payload.kserve_body(payload.FOX)
     assert body == HEADER + b"\x2b\x00\x00\x00" + payload.FOX
     assert (header_length, len(body) - header_length, len(body)) == (175, 47, 222)
@@ -116,7 +116,7 @@ def test_published_request_is_222_bytes_of_which_175_are_json() -> None:
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_mosec_has_two_stages_with_twice_as_many_for_tokenizing(workers: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two tokenizing processes for each inference process; only inference batches, 32 at most, within 10 ms."""
+    """Each inference process has two tokenizing ones; only inference batches, at most 32 within 10 ms."""
     mosec_app = app("distilbert_mosec", monkeypatch)
     added: list[tuple[str, dict[str, int]]] = []
 
@@ -138,7 +138,7 @@ def test_mosec_has_two_stages_with_twice_as_many_for_tokenizing(workers: int, mo
 
 
 def test_variants_of_mosec_differ_in_mask_and_context_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The published service waited the 10 ms that its text says; autograd was off in it, padding was not masked."""
+    """The published service waits the stated 10 ms; it has autograd off and does not mask padding."""
     mosec_app = app("distilbert_mosec", monkeypatch)
     # mosec makes up another folder for its sockets each time.
     equalised = vars(mosec_app.parse_options(["--path=x", *flags(MOSEC[EQUALISED])]))
@@ -149,7 +149,7 @@ def test_variants_of_mosec_differ_in_mask_and_context_only(monkeypatch: pytest.M
 
 
 def test_variants_of_pytriton_differ_by_a_factor_of_a_thousand(monkeypatch: pytest.MonkeyPatch) -> None:
-    """10 microseconds were published as 10 ms; equalised it is 10 ms, warm, and without autograd."""
+    """The published 10 ms were 10 microseconds; the equalised variant waits 10 ms, is warm and has no autograd."""
     pytriton_app = app("distilbert_pytriton", monkeypatch)
     equalised = vars(pytriton_app.parse_options(flags(PYTRITON[EQUALISED])))
     published = vars(pytriton_app.parse_options(flags(PYTRITON[AS_PUBLISHED])))
@@ -160,7 +160,7 @@ def test_variants_of_pytriton_differ_by_a_factor_of_a_thousand(monkeypatch: pyte
 
 
 def test_contexts_and_masks_are_what_was_asked_for() -> None:
-    """A graph is built in one mode only; without a mask the logits of a short text depend on a longer one beside it."""
+    """One mode alone builds a graph; without a mask a longer text in the batch changes a short one's logits."""
     from suites.distilbert.apps.distilbert_model import GRAD_MODES, Classifier
 
     ids = [[2, 7, 8, 3], [2, *range(5, 25), 3]]
@@ -186,7 +186,7 @@ def summary(latencies_ms: list[float]) -> Summary:
 
 
 def test_a_run_is_printed_as_hey_prints_it(tmp_path: Path) -> None:
-    """Total, rate, fastest, slowest, average, eleven bins that hold every request, seven percentiles, bytes."""
+    """The print has total, rate, extremes, average, eleven bins with every request, seven percentiles and bytes."""
     found: dict[str, Any] = as_printed(summary([float(ms) for ms in range(1, 101)]), reply_bytes=8)
     assert found["fastest_seconds"] == pytest.approx(0.001, rel=1e-3)
     assert found["average_seconds"] == pytest.approx(0.0505)
@@ -215,9 +215,9 @@ def published(system: str, concurrency: int, workers: int) -> tuple[list[tuple[f
 
 @pytest.mark.parametrize("concurrency", [50, 80])
 def test_published_latencies_of_one_process_are_two_modes_as_arithmetic_has_it(concurrency: int) -> None:
-    """Of 50 users in batches of 32, 14 of 32 wait one batch and 18 two; of 80 half wait two and half three.
+    """With 50 users in batches of 32, 14 of 32 wait one batch and 18 two; with 80 half wait two and half three.
 
-    Batches of 32 and 18 by turns would be even, with one mode: a histogram says how large they were.
+    Alternating batches of 32 and 18 would give one mode, so a histogram shows how large batches were.
     """
     histogram, values = published("mosec", concurrency, 1)
     first, second = modes_of(histogram)
@@ -231,7 +231,7 @@ def test_published_latencies_of_one_process_are_two_modes_as_arithmetic_has_it(c
 
 
 def test_published_latencies_of_the_others_are_one_mode() -> None:
-    """A long shoulder is no mode of its own, and neither are two full bins side by side."""
+    """A long shoulder, or two full bins side by side, are one mode."""
     for system, concurrency, workers in (("pytriton", 50, 1), ("mosec", 80, 2)):
         histogram, _ = published(system, concurrency, workers)
         assert [mode.share for mode in modes_of(histogram)] == [1.0]
@@ -250,14 +250,14 @@ def test_published_latencies_of_the_others_are_one_mode() -> None:
     ],
 )
 def test_modes_are_parted_by_deep_valleys(counts: list[int], modes: list[Mode]) -> None:
-    """A valley of a quarter of the lower peak parts two modes, a shallower one does not; a small hump is none."""
+    """A valley to a quarter of the lower peak parts two modes, a shallower one does not; a small hump is not a mode."""
     found = modes_of([(place + 1.0, count) for place, count in enumerate(counts)])
     assert [mode.seconds for mode in found] == [mode.seconds for mode in modes]
     assert [mode.share for mode in found] == pytest.approx([mode.share for mode in modes])
 
 
 def test_slow_requests_do_not_hide_two_modes() -> None:
-    """One request of a second puts all others into one of eleven bins; without the tail there are two modes again."""
+    """One request of a second puts all others into one of eleven bins; without the tail two modes are found."""
     fine = [(0.0005 * (place + 1), 0) for place in range(2_200)]
     fine[28] = (fine[28][0], 4_400)
     fine[56] = (fine[56][0], 5_590)

@@ -1,4 +1,4 @@
-"""Numbers that others printed, as the suites read them."""
+"""The suites read the numbers that others published."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from suites.published import BASELINES, NAMELESS, published, records_of
 
 
 def test_a_record_is_found_by_its_keys() -> None:
-    """Every record by all its own keys and its device; of a device that nobody named none."""
+    """Every record is found by its keys and device; a record without a named device is a reference for none."""
     suites = {path.stem for path in BASELINES.glob("*/published/*.json")}
     assert suites == {"catdog", "codegen", "distilbert", "resnet", "tft"}
     known = {suite: records_of(suite) for suite in suites}
@@ -24,7 +24,7 @@ def test_a_record_is_found_by_its_keys() -> None:
 
 
 def test_a_wrong_or_an_open_question_is_an_error() -> None:
-    """A slip of a keyword does not skip; of several records none is taken; another GPU skips."""
+    """A wrong keyword, and keys of several records, are errors; another GPU skips the test."""
     with pytest.raises(ValueError, match="no record of distilbert has sytem"):
         published("T4", "distilbert", sytem="mosec")
     with pytest.raises(ValueError, match="describes"):

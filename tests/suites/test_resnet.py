@@ -48,7 +48,7 @@ def test_an_image_costs_the_published_operations(full: ResNet, pixels: int, flop
 
 
 def test_weights_are_named_as_in_the_published_checkpoint(full: ResNet) -> None:
-    """By torchvision's names, buffers too: 122 entries, and no shortcut with weights where the shape stays."""
+    """The 122 entries have torchvision's names, and a shortcut has weights only if the shape changes."""
     names = set(full.state_dict())
     assert len(names) == 122
     assert {"conv1.weight", "bn1.running_var", "layer2.0.downsample.0.weight", "fc.bias"} <= names
@@ -59,8 +59,7 @@ def test_weights_are_named_as_in_the_published_checkpoint(full: ResNet) -> None:
 def test_the_published_formula_gives_the_published_number() -> None:
     """334.85 samples/s are 32 divided by the mean latency of 0.09556 s, as printed with five digits.
 
-    The text names no GPU, so this record is never a reference for a measurement: ``published(...)`` finds no device
-    for it, and this arithmetic is all that can be compared.
+    The text does not name a GPU, so ``published(...)`` compares no measurement with this record.
     """
     printed, rounding = 334.85437, 0.000005
     assert published_throughput(0.09556, 32) == pytest.approx(printed, rel=rounding / 0.09556)
@@ -69,7 +68,7 @@ def test_the_published_formula_gives_the_published_number() -> None:
 
 @given(st.lists(st.floats(1e-4, 100), min_size=1, max_size=50), st.integers(1, 256))
 def test_the_published_formula_is_no_rate(latencies: list[float], batch: int) -> None:
-    """It is N * batch / sum(latencies): right for requests one after the other, and blind to how many overlap."""
+    """The formula N * batch / sum(latencies) is right for requests one after the other, and ignores overlap."""
     number, total = len(latencies), math.fsum(latencies)
     published = published_throughput(total / number, batch)
     assert published == pytest.approx(number * batch / total)

@@ -1,4 +1,4 @@
-"""The rows that suites gather over the points of a sweep."""
+"""Rows that suites gather over the points of a sweep."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run() -> Run:
 
 
 def test_a_row_has_what_was_measured_and_nothing_else() -> None:
-    """What is not known is None, not zero, the rest the run's own; a mistake is not taken for a missing measurement."""
+    """An unknown value is None, not zero; a mistake is not taken for a missing measurement."""
     row = measured(run())
     assert (row["requests"], row["throughput"], row["batching_ratio"]) == (80, 20.0, 4.0)
     assert row["mean_seconds"] == pytest.approx(0.010)
@@ -49,7 +49,7 @@ def test_a_row_has_what_was_measured_and_nothing_else() -> None:
 
 
 def test_what_needs_all_points_is_skipped_without_them() -> None:
-    """A statement about several points is neither made nor passed when one was not measured, and says which."""
+    """A statement about several points is skipped if one was not measured, and names that one."""
     sweep = Sweep(cast("Any", None))
     sweep.add(run(), concurrency=8)
     assert [row["concurrency"] for row in sweep.points([{"concurrency": 8}])] == [8]

@@ -46,7 +46,7 @@ MODELS = REPOSITORY / "suites" / "tft" / "apps" / "models"
 
 
 def test_an_example_is_6160_bytes() -> None:
-    """Eight inputs, four of them placeholders of four bytes; 288 bytes come back."""
+    """An example has eight inputs, four of them placeholders of four bytes, and an answer 288 bytes."""
     names = "s_cat__0 s_cont__1 k_cat__2 k_cont__3 o_cat__4 o_cont__5 target__6 id__7"
     assert [spec.name for spec in INPUTS] == names.split()
     assert [spec.bytes for spec in INPUTS] == [1536, 4, 4, 2304, 4, 4, 768, 1536]
@@ -57,7 +57,7 @@ def test_an_example_is_6160_bytes() -> None:
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_configurations_are_the_contract(dataset: str) -> None:
-    """``config.pbtxt`` of each model has the contract's tensors, sizes and instances; no other model lies there.
+    """``config.pbtxt`` of each model has the contract's tensors, sizes and instances, and there is no other model.
 
     Both data sets are served by the same code.
     """
@@ -84,7 +84,7 @@ def test_configurations_are_the_contract(dataset: str) -> None:
 
 
 def test_the_published_sweep_has_32_points() -> None:
-    """Batches of 1024 on two instances: 16 examples a request, 8 to 256 users in steps of 8."""
+    """Batches of 1024 on two instances give 16 examples a request, and 8 to 256 users in steps of 8."""
     assert rules.online_plan(1024, model_instances=2) == rules.OnlinePlan(16, tuple(range(8, 257, 8)))
 
 
@@ -99,7 +99,7 @@ def test_the_published_sweep_has_32_points() -> None:
     ],
 )
 def test_three_windows_that_agree_are_stable(windows: list[tuple[float, float]], *, stable: bool) -> None:
-    """Throughput and latency of the last three, each within 10 % of their mean; what was before does not count."""
+    """Throughput and latency of the last three windows alone count, each within 10 % of their mean."""
     assert rules.is_stable(windows) is stable
 
 
@@ -107,7 +107,7 @@ def test_three_windows_that_agree_are_stable(windows: list[tuple[float, float]],
 
 
 def summary(seconds: list[float], *, measured: float) -> Summary:
-    """Of these latencies, answered within so many seconds."""
+    """A summary of these latencies, answered within so many seconds."""
     return Summary(
         requests=len(seconds),
         errors=0,
@@ -120,13 +120,13 @@ def summary(seconds: list[float], *, measured: float) -> Summary:
 
 
 def good_row() -> dict[str, float]:
-    """Two requests of 100 ms a user and second; ten users."""
+    """A row of ten users, each with requests of 100 ms."""
     parts = Breakdown(0.001, 0.009, 0.04, 0.01, 0.03, 0.01, 0.0)
     return row_of(summary([0.1] * 100, measured=1.0), parts, batch=16, concurrency=10)
 
 
 def test_a_row_has_the_published_columns() -> None:
-    """Fifteen, in their order, in milliseconds and examples a second."""
+    """A row has the fifteen columns in their order, in milliseconds and examples a second."""
     row = good_row()
     assert tuple(row) == COLUMNS
     assert len(COLUMNS) == 15
@@ -136,7 +136,7 @@ def test_a_row_has_the_published_columns() -> None:
 
 
 def test_a_row_that_does_not_add_up_is_found() -> None:
-    """A component too many, percentiles that fall; and by Little's law a tenth of the users that is missing."""
+    """A surplus component, falling percentiles, and a tenth of the users missing by Little's law are found."""
     row = good_row()
     with pytest.raises(AssertionError, match="the components are"):
         check_row({**row, "Server Queue (ms)": 40.4})
@@ -149,7 +149,7 @@ def test_a_row_that_does_not_add_up_is_found() -> None:
 
 
 def test_published_rows_add_up_and_throughputs_are_low() -> None:
-    """All 688: components within 0.3 ms; offline by Little's law within 5 %, online as low as 0.72."""
+    """All 688 rows add up within 0.3 ms; by Little's law offline is within 5 %, and online as low as 0.72."""
     records = [record for each in records_of("tft").values() for record in each]
     assert len(records) == 688
     worst = {"offline": 1.0, "online": 1.0}
@@ -164,7 +164,7 @@ def test_published_rows_add_up_and_throughputs_are_low() -> None:
 
 
 def test_tables_are_sorted(tmp_path: Path) -> None:
-    """By numbers, not by their digits; with the columns that tell tables apart first."""
+    """Tables are sorted by numbers, not digits, and begin with the columns that tell them apart."""
     rows = [{"Dataset": name, **good_row(), "Batch": batch} for name in ("traffic", "electricity") for batch in (16, 2)]
     save_table(tmp_path / "a" / "table.csv", rows, "Dataset", "Batch", more=["Dataset"])
     with (tmp_path / "a" / "table.csv").open(newline="") as file:
@@ -177,9 +177,9 @@ def test_tables_are_sorted(tmp_path: Path) -> None:
 
 
 def test_counts_of_server_and_client_have_to_agree() -> None:
-    """Sizes add up to the items, items to the requests, and those to what the client saw, but for the edges.
+    """Sizes add up to items, items to requests, and requests to the client's count, except at the edges.
 
-    A batch that one counter of Triton has already and another one not yet is no disagreement.
+    A batch that one of Triton's counters has already and another not yet is allowed.
     """
 
     def counters(sizes: dict[str, int], requests: int | None = 1000, *, batches: int = 200) -> Counters:
@@ -216,7 +216,7 @@ def test_counts_of_server_and_client_have_to_agree() -> None:
 def test_knees_of_the_published_tables(
     *, device: str, backend: str, scenario: str, budget_ms: float, at: int | None, throughput: float | None
 ) -> None:
-    """As read off the tables by hand, for electricity; without a point within the budget there is none."""
+    """Knees for electricity are those read off the tables by hand; without a point within the budget there is none."""
     keys = {"dataset": "electricity", "backend": backend, "scenario": scenario}
     swept = "batch" if scenario == "offline" else "concurrency"
     points = [
@@ -234,7 +234,7 @@ def test_knees_of_the_published_tables(
 
 
 def test_q_risk_by_hand() -> None:
-    """Too low by 1 costs q, too high by 1 costs 1 - q, of a mean of 4, twice; it is the same in kW and in MW."""
+    """A forecast too low by 1 costs q, too high by 1 costs 1 - q, in any unit."""
     truth, forecast = np.array([3.0, 5.0]), np.array([2.0, 6.0])
     assert q_risk(truth, forecast, 0.9) == pytest.approx(2 * (0.9 + 0.1) / 2 / 4)
     assert q_risk(1e3 * truth, 1e3 * (truth - 1.0), 0.9) == pytest.approx(2 * 0.9 / 4)
@@ -243,7 +243,7 @@ def test_q_risk_by_hand() -> None:
 
 
 def test_risks_above_their_thresholds_are_found() -> None:
-    """Each quantile has its own; one that is not known or not computed is no pass."""
+    """Each quantile has its own threshold; an unknown or missing risk is never a pass."""
     truth = np.full((2, 24), 4.0)
     found = risks(truth, np.stack([truth, truth + 1, truth - 1], axis=-1))
     assert found == {"p10": 0.0, "p50": pytest.approx(0.25), "p90": pytest.approx(0.45)}
@@ -268,7 +268,7 @@ def experiment(name: str, outcome: str, throughput: float | None) -> dict[str, o
 
 
 def test_a_run_is_summed_up(tmp_path: Path) -> None:
-    """What passed first, the best first; what was not measured is empty, other suites and schemas are left out."""
+    """Passed tests come first, the best first; an unmeasured value is empty, and other suites are left out."""
     tests = [
         experiment("x.py::test_online[electricity-4]", "passed", 9.5),
         experiment("x.py::test_online[electricity-8]", "failed", 11.0),

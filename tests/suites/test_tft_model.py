@@ -30,7 +30,7 @@ S_CAT, S_CONT, K_CAT, K_CONT, O_CAT, O_CONT, TARGET, ID = range(8)
 
 
 def parameters(module: torch.nn.Module) -> int:
-    """How many there are."""
+    """Number of parameters."""
     return sum(parameter.numel() for parameter in module.parameters())
 
 
@@ -41,7 +41,7 @@ def rows(count: int, dataset: str = "electricity") -> list[torch.Tensor]:
 
 
 def forecast(network: torch.nn.Module, inputs: list[torch.Tensor]) -> torch.Tensor:
-    """Without a gradient."""
+    """The network's forecast, without a gradient."""
     with torch.inference_mode():
         result: torch.Tensor = network(*inputs)
     return result
@@ -58,7 +58,7 @@ def small() -> TemporalFusionTransformer:
 
 @pytest.mark.parametrize(("dataset", "count"), [("electricity", 1_633_833), ("traffic", 1_709_865)])
 def test_parameters_are_those_of_the_published_network(dataset: str, count: int) -> None:
-    """Hidden size 128, four heads, one LSTM layer each way: to the parameter."""
+    """Hidden size 128, four heads and one LSTM layer each way give the published number of parameters."""
     assert parameters(build_model(dataset)) == count
 
 
@@ -75,7 +75,7 @@ def test_matrix_products_cost_209_megaflop() -> None:
 
 @pytest.mark.parametrize("hour", [0, 10, 22])
 def test_no_hour_sees_a_later_one(small: TemporalFusionTransformer, hour: int) -> None:
-    """What is known of later hours changes no forecast until then, and changes those from then on."""
+    """Known inputs of later hours change no forecast before them, and change the ones from then on."""
     inputs, changed = rows(2), rows(2)
     changed[K_CONT][:, ENCODER_LENGTH + hour + 1 :] += 1.0
     before, after = forecast(small, inputs), forecast(small, changed)
@@ -85,14 +85,14 @@ def test_no_hour_sees_a_later_one(small: TemporalFusionTransformer, hour: int) -
 
 @pytest.mark.parametrize("place", [S_CONT, K_CAT, O_CAT, O_CONT])
 def test_a_placeholder_is_absent_whatever_it_holds(small: TemporalFusionTransformer, place: int) -> None:
-    """An input with one number instead of 192 hours is not looked at."""
+    """The content of an input with one number instead of 192 hours has no effect."""
     inputs, changed = rows(2), rows(2)
     changed[place] = changed[place] * 17 - 3
     assert torch.equal(forecast(small, inputs), forecast(small, changed))
 
 
 def test_weights_are_those_of_a_file(tmp_path: Path) -> None:
-    """Whatever the seed would draw; weights of another size are refused."""
+    """A file's weights replace those of the seed; weights of another size are refused."""
     other, file = build_model("electricity", size="small", seed=5), tmp_path / "weights.pt"
     torch.save(other.state_dict(), file)
     own = build_model("electricity", size="small", weights=file)
@@ -102,7 +102,7 @@ def test_weights_are_those_of_a_file(tmp_path: Path) -> None:
 
 
 def test_onnx_is_reloaded_equal(tmp_path: Path, small: TemporalFusionTransformer) -> None:
-    """ONNX that was written and read answers as the network, for any batch size; where the packages are there."""
+    """ONNX that was written and read answers like the network for any batch size, if its packages are there."""
     pytest.importorskip("onnx")
     runtime = pytest.importorskip("onnxruntime")
     file = tmp_path / "model.onnx"
@@ -122,7 +122,7 @@ GOOD = {"a": {"content": [1, 2], "shape": [2, 1]}, "b": {"content": [0.5], "shap
 
 @given(st.integers(1, 4), st.integers(0, 2**31), st.booleans())
 def test_what_is_written_is_read(count: int, seed: int, noise: bool) -> None:  # noqa: FBT001 -- drawn
-    """One or many examples, of hours or of noise, come back to the bit."""
+    """One or many examples, of hours or of noise, are read back to the bit."""
     found = (random_examples if noise else synthetic)("electricity", count, seed=seed).inputs
     path = Path(f"/dev/shm/gpuserve-test-{np.random.default_rng().integers(2**62)}.json")
     try:
@@ -137,7 +137,7 @@ def test_what_is_written_is_read(count: int, seed: int, noise: bool) -> None:  #
 
 
 def read(tmp_path: Path, data: object) -> dict[str, NDArray[np.generic]]:
-    """Read what a file with this JSON holds."""
+    """Read a file with this JSON."""
     path = tmp_path / "data.json"
     path.write_text(data if isinstance(data, str) else json.dumps(data))
     return read_data(path, SPECS)
@@ -153,7 +153,7 @@ def read(tmp_path: Path, data: object) -> dict[str, NDArray[np.generic]]:
     ],
 )
 def test_every_form_of_perf_analyzer_is_read(tmp_path: Path, entry: object) -> None:
-    """With and without a shape, flat and nested, as numbers and as Base64."""
+    """Data may have a shape or none, and be flat, nested or Base64."""
     found = read(tmp_path, {"data": [entry, GOOD]})
     assert found["a"].tolist() == [[[1], [2]], [[1], [2]]]
     assert found["b"].tolist() == [[0.5], [0.5]]
@@ -175,7 +175,7 @@ def test_every_form_of_perf_analyzer_is_read(tmp_path: Path, entry: object) -> N
     ],
 )
 def test_a_bad_file_says_what_is_wrong_where(tmp_path: Path, data: object, message: str) -> None:
-    """In one line, with the file."""
+    """The error is one line that begins with the file."""
     with pytest.raises(BadData, match=message) as raised:
         read(tmp_path, data)
     assert str(raised.value).startswith(str(tmp_path))
@@ -192,7 +192,7 @@ def test_a_bad_file_says_what_is_wrong_where(tmp_path: Path, data: object, messa
     ],
 )
 def test_a_wrong_option_is_refused(environment: dict[str, str], message: str) -> None:
-    """A misspelt one would serve another model than the one asked for; half precision on a CPU another speed."""
+    """A misspelt option or an unknown data set is refused, and so is half precision on a CPU."""
     with pytest.raises(ValueError, match=message):
         read_options("electricity", environment)
     with pytest.raises(ValueError, match="none of electricity, traffic"):
