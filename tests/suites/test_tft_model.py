@@ -1,29 +1,24 @@
-"""The TFT suite's network and its exports, its ``data.json``, and its options, without a server."""
+"""The TFT suite's network, its exports, its data for perf_analyzer, and its options, without a server."""
 
 from __future__ import annotations
 
-import base64
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from torch.nn.utils import parameters_to_vector
 from torch.utils.flop_counter import FlopCounterMode
 
 from suites.tft.apps.tft import export, export_network, prepare_input_data
-from suites.tft.apps.tft.contract import ENCODER_LENGTH, EXAMPLE_LENGTH, INPUTS, TensorSpec
+from suites.tft.apps.tft.contract import ENCODER_LENGTH, EXAMPLE_LENGTH, INPUTS
 from suites.tft.apps.tft.data import random_examples, synthetic
-from suites.tft.apps.tft.data_json import BadData, read_data, write_data
 from suites.tft.apps.tft.model import TemporalFusionTransformer, build_model, shape_of
 from suites.tft.apps.tft.serving import Forecaster, Options, read_options
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from pathlib import Path
 
 NAMES = [spec.name for spec in INPUTS]
 S_CAT, S_CONT, K_CAT, K_CONT, O_CAT, O_CONT, TARGET, ID = range(8)
@@ -116,72 +111,6 @@ def test_onnx_is_reloaded_equal(tmp_path: Path, small: TemporalFusionTransformer
         torch.testing.assert_close(torch.from_numpy(found), forecast(small, inputs), rtol=1e-4, atol=1e-4)
 
 
-SPECS = (TensorSpec("a", "INT64", (2, 1)), TensorSpec("b", "FP32", (1,)))
-GOOD = {"a": {"content": [1, 2], "shape": [2, 1]}, "b": {"content": [0.5], "shape": [1]}}
-
-
-@given(st.integers(1, 4), st.integers(0, 2**31), st.booleans())
-def test_what_is_written_is_read(count: int, seed: int, noise: bool) -> None:  # noqa: FBT001 -- drawn
-    """One or many examples, of hours or of noise, are read back to the bit."""
-    found = (random_examples if noise else synthetic)("electricity", count, seed=seed).inputs
-    path = Path(f"/dev/shm/gpuserve-test-{np.random.default_rng().integers(2**62)}.json")
-    try:
-        write_data(path, found)
-        read = read_data(path)
-    finally:
-        path.unlink(missing_ok=True)
-    assert list(read) == [spec.name for spec in INPUTS]
-    for name, values in read.items():
-        assert values.dtype == found[name].dtype
-        assert np.array_equal(values, found[name])
-
-
-def read(tmp_path: Path, data: object) -> dict[str, NDArray[np.generic]]:
-    """Read a file with this JSON."""
-    path = tmp_path / "data.json"
-    path.write_text(data if isinstance(data, str) else json.dumps(data))
-    return read_data(path, SPECS)
-
-
-@pytest.mark.parametrize(
-    "entry",
-    [
-        GOOD,
-        {"a": [1, 2], "b": [0.5]},
-        {"a": {"content": [[1], [2]]}, "b": {"content": [0.5], "dtype": "float32"}},
-        {"a": {"b64": base64.b64encode(np.array([1, 2], "<i8").tobytes()).decode()}, "b": [0.5]},
-    ],
-)
-def test_every_form_of_perf_analyzer_is_read(tmp_path: Path, entry: object) -> None:
-    """Data may have a shape or none, and be flat, nested or Base64."""
-    found = read(tmp_path, {"data": [entry, GOOD]})
-    assert found["a"].tolist() == [[[1], [2]], [[1], [2]]]
-    assert found["b"].tolist() == [[0.5], [0.5]]
-
-
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        ("\x00", "no JSON"),
-        ({"data": []}, 'list "data" with at least one example is missing'),
-        ({"data": [GOOD, 3]}, r"data\[1\] is not an object"),
-        ({"data": [{"a": [1, 2]}]}, "has no b"),
-        ({"data": [{**GOOD, "c": [1]}]}, "has 'c', which the model does not take"),
-        ({"data": [{**GOOD, "a": {"content": [1, 2], "shape": [1, 2]}}]}, r"shape \[1, 2\], the model's is \[2, 1\]"),
-        ({"data": [{**GOOD, "a": [1, 2, 3]}]}, "has 3 numbers"),
-        ({"data": [{**GOOD, "a": [1, 2.5]}]}, "2.5 among whole numbers"),
-        ('{"data": [{"a": [1, 2], "b": [1e999]}]}', "not finite"),
-        ({"data": [{**GOOD, "b": {"b64": "AAA"}}]}, "no Base64"),
-    ],
-)
-def test_a_bad_file_says_what_is_wrong_where(tmp_path: Path, data: object, message: str) -> None:
-    """The error is one line that begins with the file."""
-    with pytest.raises(BadData, match=message) as raised:
-        read(tmp_path, data)
-    assert str(raised.value).startswith(str(tmp_path))
-    assert "\n" not in str(raised.value)
-
-
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
@@ -201,14 +130,20 @@ def test_a_wrong_option_is_refused(environment: dict[str, str], message: str) ->
         Forecaster(Options("electricity", precision="fp16"), device="cpu")
 
 
-def test_data_is_prepared_by_a_command(tmp_path: Path) -> None:
-    """``python -m tft.prepare_input_data`` writes what `read_data` reads: one example, or several, or noise."""
+@pytest.mark.parametrize(("more", "count"), [([], 1), (["--examples=3"], 3), (["--random", "--seed=4"], 1)])
+def test_data_for_perf_analyzer_is_written_by_a_command(tmp_path: Path, more: list[str], count: int) -> None:
+    """Each example of hours or of noise is written to the bit with its shape; a misspelt option ends the command."""
     file = tmp_path / "data.json"
-    for more, count in (([], 1), (["--examples=3"], 3), (["--random", "--seed=4"], 1)):
-        prepare_input_data.main(["--dataset=traffic", f"--output={file}", *more])
-        assert len(read_data(file)["target__6"]) == count
+    arguments = ["--dataset=traffic", f"--output={file}", *more]
+    prepare_input_data.main(arguments)
+    made = random_examples("traffic", 1, seed=4) if "--random" in more else synthetic("traffic", count)
+    entries = json.loads(file.read_text())["data"]
+    assert [list(entry) for entry in entries] == [NAMES] * count
+    for name, values in made.inputs.items():
+        found = [np.array(entry[name]["content"], values.dtype).reshape(entry[name]["shape"]) for entry in entries]
+        assert np.array_equal(np.stack(found), values)
     with pytest.raises(SystemExit):
-        prepare_input_data.main(["--dataset=traffic", f"--output={file}", "--exmples=3"])
+        prepare_input_data.main([*arguments, "--exmples=3"])
 
 
 def test_a_trace_is_exported_by_a_command_and_served(tmp_path: Path) -> None:

@@ -1,18 +1,20 @@
 """Writes ``data.json`` for perf_analyzer: ``python -m tft.prepare_input_data --dataset traffic --output data.json``.
 
-The published generator wrote one example, so every request of a load was the same; ``--examples 16`` writes several.
+``{"data": [{"NAME": {"content": [...], "shape": [...]}, ...}, ...]}`` has one entry for each example, without the batch
+(source: "Input Data" in the documentation of Triton's perf_analyzer); ``dtype`` was written by the published generator
+too. That generator wrote one example, so every request of a load was the same; ``--examples 16`` writes several.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .contract import DATASETS
 from .data import random_examples, synthetic
-from .data_json import write_data
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +35,19 @@ def main(arguments: Sequence[str]) -> None:
     parser.add_argument("--random", action="store_true", help="noise instead of hours that could have been")
     options = parser.parse_args(arguments)
     make = random_examples if options.random else synthetic
-    write_data(options.output, make(options.dataset, options.examples, seed=options.seed).inputs)
+    inputs = make(options.dataset, options.examples, seed=options.seed).inputs
+    entries = [
+        {
+            name: {
+                "content": values[row].reshape(-1).tolist(),
+                "shape": list(values[row].shape),
+                "dtype": values.dtype.name,
+            }
+            for name, values in inputs.items()
+        }
+        for row in range(options.examples)
+    ]
+    options.output.write_text(json.dumps({"data": entries}, allow_nan=False), encoding="utf-8")
 
 
 if __name__ == "__main__":
