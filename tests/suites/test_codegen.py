@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +12,7 @@ import torch
 
 from pytest_gpuserve.load.kserve import HEADER_LENGTH, Inference, http_request, tensors_of
 from pytest_gpuserve.measure.counters import Counters, StageTime
-from pytest_gpuserve.measure.window import COMPUTE, QUEUE
+from pytest_gpuserve.measure.window import QUEUE
 from pytest_gpuserve.servers.triton_config import Repository
 from suites.codegen.analysis import (
     INFER,
@@ -30,15 +29,16 @@ from suites.codegen.apps.gptj import SIZES, build_model
 from suites.codegen.reference import RightAnswer, expected, right_answer
 from suites.codegen.repository import ENSEMBLE, FOLDER, GENERATION, POSTPROCESSING, PREPROCESSING, STEPS
 from suites.codegen.request import BINARY_BYTES, JSON_BYTES, request_tensors
+from suites.published import records_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_gpuserve.servers.triton_config import ModelConfig
     from suites.codegen.apps.generation import Prompt
     from suites.codegen.apps.gptj import GptJ
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-PUBLISHED = Path(__file__).parents[2] / "baselines" / "A100-SXM4-80GB" / "published" / "codegen.json"
 
 PRINTED = {
     8: ("2.73", "0.83", 19.1677),
@@ -51,9 +51,8 @@ PRINTED = {
 
 def published_parts(output_len: int) -> dict[str, Counters]:
     """The counters that were printed for an output length."""
-    entries: list[dict[str, Any]] = json.loads(PUBLISHED.read_text(encoding="utf-8"))["entries"]
     parts = {}
-    for entry in entries:
+    for entry in records_of("codegen")["A100-SXM4-80GB"]:
         keys, counted = entry["keys"], entry["counters"]
         if keys["record_kind"] == "triton_metrics" and keys["output_len"] == output_len:
             requests = counted["nv_inference_count"]
@@ -88,32 +87,15 @@ def test_published_counters_give_the_published_shares(output_len: int) -> None:
     assert unexplained_seconds(parts) == pytest.approx(1.0e-6, rel=0.02)
 
 
-def counted(requests: int, batches: int, *, request_seconds: float, seconds: float, queue_seconds: float) -> Counters:
-    """Counters of a model."""
-    timed = {INFER: (request_seconds, requests), COMPUTE: (seconds, batches), QUEUE: (queue_seconds, requests)}
-    return Counters(
-        requests, batches, stages={name: StageTime(*each) for name, each in timed.items()}, requests=requests
-    )
-
-
-def parts_of_ten() -> dict[str, Counters]:
-    """Ten requests in two batches of five that took 0.1 s each, with 0.01 s of preprocessing for each request.
-
-    Computing time has what carries tensors there and back, too: a fifth more of pre- and postprocessing.
-    """
-    parts = {
-        PREPROCESSING: counted(10, 10, request_seconds=0.1, seconds=0.12, queue_seconds=0.0),
-        GENERATION: counted(10, 2, request_seconds=1.0, seconds=0.2, queue_seconds=0.44),
-        POSTPROCESSING: counted(10, 10, request_seconds=0.05, seconds=0.06, queue_seconds=0.0),
-    }
-    return {**parts, ENSEMBLE: counted(10, 10, request_seconds=1.15, seconds=1.15, queue_seconds=0.0)}
-
-
 def test_queue_time_is_the_autoscalers_formula() -> None:
     """The mean over the four models of 440 000 us / (1 + 10) and three zeros; without any request it is finite."""
-    assert mean_queue_us(parts_of_ten()) == pytest.approx(440_000 / 11 / 4)
-    idle = counted(0, 0, request_seconds=0.0, seconds=0.0, queue_seconds=0.002)
-    assert mean_queue_us({"m": idle}) == pytest.approx(2000)
+    queues = {PREPROCESSING: (10, 0.0), GENERATION: (10, 0.44), POSTPROCESSING: (10, 0.0), ENSEMBLE: (10, 0.0)}
+    for parts, microseconds in ((queues, 440_000 / 11 / 4), ({"m": (0, 0.002)}, 2000)):
+        counted = {
+            name: Counters(count, count, stages={QUEUE: StageTime(seconds, count)}, requests=count)
+            for name, (count, seconds) in parts.items()
+        }
+        assert mean_queue_us(counted) == pytest.approx(microseconds)
 
 
 @pytest.mark.parametrize(

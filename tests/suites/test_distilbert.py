@@ -19,6 +19,7 @@ from suites.distilbert.apps.distilbert_model import MAX_TOKENS, PAD_ID, SIZES, C
 from suites.distilbert.modes import Mode, expected_modes, modes_of, without_tail
 from suites.distilbert.printed import as_printed, save_printed
 from suites.distilbert.settings import AS_PUBLISHED, EQUALISED, MOSEC, PYTRITON
+from suites.published import records_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,25 +203,16 @@ def test_a_run_is_printed_as_hey_prints_it(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "new" / "run.json").read_text())["status_codes"] == {"200": 1}
 
 
-PUBLISHED = Path(__file__).parents[2] / "baselines" / "T4" / "published" / "distilbert.json"
-
-
-def published(system: str, concurrency: int, workers: int) -> tuple[list[tuple[float, int]], dict[str, float]]:
-    """The printed histogram and values of one measurement."""
-    wanted = {"system": system, "concurrency": concurrency, "workers": workers}
-    entries = json.loads(PUBLISHED.read_text())["entries"]
-    (entry,) = [entry for entry in entries if wanted.items() <= entry["keys"].items()]
-    return [(edge, count) for edge, count in entry["histogram"]], entry["values"]
-
-
 @pytest.mark.parametrize("concurrency", [50, 80])
 def test_published_latencies_of_one_process_are_two_modes_as_arithmetic_has_it(concurrency: int) -> None:
     """With 50 users in batches of 32, 14 of 32 wait one batch and 18 two; with 80 half wait two and half three.
 
     Alternating batches of 32 and 18 would give one mode, so a histogram shows how large batches were.
     """
-    histogram, values = published("mosec", concurrency, 1)
-    first, second = modes_of(histogram)
+    wanted = {"system": "mosec", "concurrency": concurrency, "workers": 1}
+    (record,) = [record for record in records_of("distilbert")["T4"] if wanted.items() <= record["keys"].items()]
+    values = record["values"]
+    first, second = modes_of(record["histogram"])
     (batches, share), (more, other_share) = expected_modes(concurrency, 32).items()
     assert first.share == pytest.approx(share, abs=0.02)
     assert second.share == pytest.approx(other_share, abs=0.02)
@@ -228,13 +220,6 @@ def test_published_latencies_of_one_process_are_two_modes_as_arithmetic_has_it(c
     assert values["latency.p25"] / values["latency.p75"] == pytest.approx(batches / more, abs=0.03)
     assert values["latency.p25"] / batches * values["throughput"] == pytest.approx(32, rel=0.02)
     assert len(expected_modes(50, 25)) == 1
-
-
-def test_published_latencies_of_the_others_are_one_mode() -> None:
-    """A long shoulder, or two full bins side by side, are one mode."""
-    for system, concurrency, workers in (("pytriton", 50, 1), ("mosec", 80, 2)):
-        histogram, _ = published(system, concurrency, workers)
-        assert [mode.share for mode in modes_of(histogram)] == [1.0]
 
 
 @pytest.mark.parametrize(
