@@ -20,7 +20,7 @@ from tests.fakes.scripted_starts import SCRIPT_NAME, STARTS_NAME, Script
 from tests.support.forked_pytest import ForkedPytest, Run
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from pytest_gpuserve.verdict.reason import Reason
 
@@ -126,6 +126,13 @@ class Project:
     def speed(self, speed: float, app: str = "app.py") -> None:
         """Write how fast the build in the checkout is, for scripted loads; one of the speed 0 does not start."""
         (self.app_file.parent / app).write_text(f"{APP.read_text()}\nSPEED = {speed}\n")
+
+    def with_gpus(self, library: Path, *fakes: gpus.FakeGpu, errors: tuple[gpus.Error, ...] = ()) -> None:
+        """Let the machine have these GPUs from the next run on; ``library`` is the folder of NVML's fake."""
+        environment = gpus.write(gpus.Script(fakes, errors), self.path, library=library)
+        for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT"):
+            self.environment[name] = environment[name]
+        self.environment["CUDA_VISIBLE_DEVICES"] = None
 
     def store(self, recorded: Path) -> None:
         """Let the project have a baseline file that was recorded elsewhere."""
@@ -302,36 +309,3 @@ def recorded(tmp_path_factory: pytest.TempPathFactory, forked_pytest: ForkedPyte
     result = project.run("--baseline-update")
     assert result.ret == pytest.ExitCode.OK, text_of(result)
     return project.baseline
-
-
-class Machine:
-    """A project on a machine whose GPUs are scripted.
-
-    Args:
-        project: The project.
-        library: Where the fake library is.
-        folder: For scripts and locks.
-    """
-
-    def __init__(self, project: Project, library: Path, folder: Path) -> None:
-        self.project = project
-        self.locks = folder / "locks"
-        self.locks.mkdir()
-        self._library, self._folder = library, folder
-        project.environment[LOCKS_VARIABLE] = str(self.locks)
-        project.baseline = project.path / "baselines" / "T4" / "perf" / "test_perf.json"
-
-    def script(self, *fakes: gpus.FakeGpu, errors: Sequence[gpus.Error] = (), driver: str = "570.133.20") -> None:
-        """Let the machine have these GPUs from the next run on."""
-        environment = gpus.write(gpus.Script(fakes, tuple(errors), driver), self._folder, library=self._library)
-        for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT"):
-            self.project.environment[name] = environment[name]
-        self.project.environment["CUDA_VISIBLE_DEVICES"] = None
-
-
-@pytest.fixture
-def machine(project: Project, library: Path, tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    """A machine with one T4."""
-    made = Machine(project, library, tmp_path_factory.mktemp("machine"))
-    made.script(gpus.T4)
-    return made

@@ -24,23 +24,6 @@ def verdicts_of(project: Project) -> dict[str, str]:
     return {verdict["metric"]: verdict["verdict"] for verdict in project.result()["verdicts"]}
 
 
-def test_missing_fails_with_the_command_that_records_it(project: Project) -> None:
-    """Without a baseline a test fails as MISSING, shows what it measured, and names the command that records it."""
-    result = project.run()
-    result.assert_outcomes(failed=1)
-    assert result.ret == 1
-    result.stdout.fnmatch_lines(
-        [
-            "*MISSING: throughput is */s*",
-            "*baselines/cpu/perf/test_perf.json has no entry 'test_it'*",
-            "*to record it: pytest suites/perf/test_perf.py::test_it --gpu=cpu --baseline-update-new",
-            "*throughput*MISSING*",
-        ]
-    )
-    assert says_no_traceback(result)
-    assert not project.baseline.exists()
-
-
 def test_recorded_then_gated_then_slowed(project: Project) -> None:
     """A recorded build gated again passes in every metric; made slower, it fails, with the size of the change."""
     project.write(ALL)

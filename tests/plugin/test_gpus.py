@@ -1,55 +1,70 @@
-"""Whole runs on scripted GPUs: recorded and gated on one, refused on another, and one of several taken."""
+"""Whole runs on scripted GPUs: the device that ``--gpu`` must be, and a baseline that is recorded and gated on one."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.fakes.nvml import gpus
-from tests.fakes.nvml.gpus import second
-from tests.plugin.conftest import Machine, says_no_traceback, text_of
+from tests.fakes.nvml.gpus import Error, second
+from tests.plugin.conftest import says_no_traceback, text_of
 
-SECOND_T4 = second(gpus.T4)
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.plugin.conftest import Project
+
+DEVICE_TEST = """
+def test_device(device, gpuserve_servers):
+    print("DEVICE", device.name, device.is_gpu, device.environment(), gpuserve_servers.torch_device)
+"""
 
 
-@pytest.fixture
-def recorded_on_t4(machine: Machine) -> Machine:
-    """The same, with a baseline."""
-    assert machine.project.run("--gpu=T4", "--baseline-update").ret == 0
-    return machine
-
-
-def test_a_gpu_is_recorded_and_gated(recorded_on_t4: Machine) -> None:
+def test_a_gpu_is_recorded_and_gated(project: Project, library: Path) -> None:
     """`--gpu=T4` records what the GPU is, without its UUID, and a later run on another T4 is judged by it."""
-    project = recorded_on_t4.project
+    project.with_gpus(library, gpus.T4)
+    project.baseline = project.path / "baselines" / "T4" / "perf" / "test_perf.json"
+    assert project.run("--gpu=T4", "--baseline-update").ret == 0
     device = project.entry()["device"]
     known = {"name": "T4", "product": "Tesla T4", "power_limit_watts": 70.0, "ecc": True, "compute_capability": "7.5"}
     assert {field: device[field] for field in known} == known
     assert gpus.T4.uuid.removeprefix("GPU-") not in project.baseline.read_text()
-    recorded_on_t4.script(SECOND_T4)
+    project.with_gpus(library, second(gpus.T4))
     result = project.run("--gpu=T4")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["gpuserve: T4 (Tesla T4)*gating against*baselines/T4*", "*throughput*PASS*"])
     assert "the baseline's is" not in text_of(result)
 
 
-# -- instances of a divided GPU
+def test_absent_gpu_is_exit_4(project: Project, library: Path) -> None:
+    """The error lists the present devices, for option and ini setting; a broken driver has no fallback."""
+    assert project.run("--gpu=T4", "--collect-only", "-q").ret == 0
+
+    def told(*arguments: str) -> str:
+        result = project.run(*arguments)
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert says_no_traceback(result)
+        return text_of(result)
+
+    old = project.path / "out.json"
+    old.write_text('{"schema": 1, "tests": []}')
+    assert "--gpu=cpu" in told("--gpu=T4", "--gpuserve-json=out.json")
+    assert not old.exists(), "an old result is never taken for a new one"
+    project.with_gpus(library, gpus.H200)
+    project.ini(gpu="T4")
+    assert "--gpu=H200" in told()
+    project.ini()
+    project.with_gpus(library, gpus.H200, errors=(Error("nvmlInitWithFlags", 18),))
+    assert "mismatch" in told()
 
 
-def test_an_instance_has_baselines_of_its_own(machine: Machine) -> None:
-    """A divided GPU is not the whole one: its instances are offered, go to servers by UUID, and have a folder each."""
-    project = machine.project
-    machine.script(gpus.DIVIDED_A100)
-    whole = project.run("--gpu=A100-SXM4-80GB")
-    assert whole.ret == pytest.ExitCode.USAGE_ERROR
-    assert says_no_traceback(whole)
-    assert "--gpu=A100-SXM4-80GB-MIG-1g.10gb" in text_of(whole)
-    assert "--gpu=A100-SXM4-80GB-MIG-3g.40gb" in text_of(whole)
-    project.test_file.write_text(
-        project.test_file.read_text()
-        + "\ndef test_device(device):\n    print('SEES', device.environment()['CUDA_VISIBLE_DEVICES'])\n"
-    )
-    result = project.run("--gpu=A100-SXM4-80GB-MIG-3g.40gb", "--baseline-update", "-s")
-    assert result.ret == 0
-    result.stdout.fnmatch_lines(["*SEES MIG-33333333-*"])
-    path = project.path / "baselines" / "A100-SXM4-80GB-MIG-3g.40gb" / "perf" / "test_perf.json"
-    assert '"mig_profile": "3g.40gb"' in path.read_text()
+def test_servers_get_the_device(project: Project, library: Path) -> None:
+    """The GPU that is named among several, by its index; or the CPU, where servers see no GPU."""
+    project.with_gpus(library, gpus.H200, second(gpus.T4))
+    project.test_file.write_text(DEVICE_TEST)
+    for gpu, line in (
+        ("T4", "*DEVICE T4 True*'CUDA_VISIBLE_DEVICES': '1'* cuda"),
+        ("cpu", "*DEVICE cpu False*'CUDA_VISIBLE_DEVICES': ''* cpu"),
+    ):
+        project.run("-s", f"--gpu={gpu}").stdout.fnmatch_lines([line])

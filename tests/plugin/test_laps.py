@@ -222,39 +222,27 @@ def test_trouble_at_the_servers_end_lets_nobody_pass(sweep: Project, checkout: C
     assert checkout.left_behind() == []
 
 
-def test_a_session_that_ends_well_while_tests_wait_fails(sweep: Project) -> None:
-    """``pytest.exit(..., returncode=0)`` too: what is not decided has not passed."""
-    write(sweep, f"if users == 3: pytest.exit('enough', returncode=0)\n    {ASSERTION}")
-    result = sweep.run("--against=HEAD", JSON)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert "not decided when the run ended" in text_of(result)
-
-
-def test_one_that_fails_ends_the_run_and_those_that_wait_are_told(sweep: Project, checkout: Checkout) -> None:
-    """With ``-x`` no server stays, no test passes undecided, and the next run continues with their rounds."""
-    write(sweep, f"assert users != 3\n    {ASSERTION}")
-    result = sweep.run("--against=HEAD", JSON, "-x")
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
+@pytest.mark.parametrize(
+    ("last", "options", "status"),
+    [
+        ("assert users != 3", ("-x",), pytest.ExitCode.TESTS_FAILED),
+        ("if users == 3: raise KeyboardInterrupt", (), pytest.ExitCode.INTERRUPTED),
+        # What is not decided has not passed.
+        ("if users == 3: pytest.exit('enough', returncode=0)", (), pytest.ExitCode.TESTS_FAILED),
+    ],
+    ids=["-x", "Ctrl-C", "pytest.exit"],
+)
+def test_when_the_run_ends_those_that_wait_are_told(
+    sweep: Project, checkout: Checkout, last: str, options: tuple[str, ...], status: pytest.ExitCode
+) -> None:
+    """However it ends no server stays, and no test passes undecided."""
+    write(sweep, f"{last}\n    {ASSERTION}")
+    result = sweep.run("--against=HEAD", JSON, *options)
+    assert result.ret == status
     assert bodies(sweep)[:3] == [1, 2, 3]
-    found = results(sweep)
     assert checkout.left_behind() == []
-    waited = [users for users, test in found.items() if test["outcome"] == "interrupted"]
+    waited = [users for users, test in results(sweep).items() if test["outcome"] == "interrupted"]
     assert waited
     for users in waited:
-        assert f"test_it[{users}]: not decided when the run ended" in text_of(result)
-
-
-def test_ctrl_c_tells_those_that_wait(sweep: Project, checkout: Checkout) -> None:
-    """Ctrl-C while others wait: they are named, and no server is left."""
-    write(sweep, f"if users == 3: raise KeyboardInterrupt\n    {ASSERTION}")
-    result = sweep.run("--against=HEAD", JSON)
-    assert result.ret == pytest.ExitCode.INTERRUPTED
+        assert f"test_it[{users}]: " in text_of(result)
     assert "not decided when the run ended" in text_of(result)
-    assert checkout.left_behind() == []
-
-
-def test_the_budget_counts_all_laps(sweep: Project) -> None:
-    """A test whose time is spent ends undecided, though each of its runs was shorter."""
-    result = sweep.run("--against=HEAD", JSON, "--gpuserve-budget=0.000001")
-    result.assert_outcomes(failed=3)
-    assert "would exceed the test's budget" in text_of(result)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING
 
 from tests.fakes.scripted_starts import Script
@@ -13,25 +12,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.plugin.conftest import Project
-
-
-def test_recorded_file_is_reviewable(recorded: Path) -> None:
-    """A recorded file has its summary on top, one metric a line, sorted keys, and all that a comparison needs."""
-    text = recorded.read_text()
-    lines = text.splitlines()
-    assert lines[1:3] == [' "schema": 5,', ' "summary": {']
-    assert any(re.fullmatch(r'   "throughput": [\d.]+,?', line) for line in lines[:12])
-    entry = json.loads(text)["entries"]["test_it"]
-    assert (entry["workload"]["concurrency"], entry["workload"]["app"]) == ("8", "suites/perf/app.py")
-    assert len(entry["workload"]["body_sha256"]) == 64
-    assert "app_sha256" in entry["information"]
-    assert list(entry) == sorted(entry)
-    assert len(entry["sessions"]) == 2
-    assert (entry["device"]["name"], entry["host"]["id"]) == ("cpu", "test-host")
-    assert entry["software"]["mosec"]
-    starts = [start for session in entry["sessions"] for start in session["starts"]]
-    assert all(start["items"] >= start["batches"] > 0 for start in starts)
-    assert all(len(line) < 1000 for line in lines)
 
 
 def test_update_new_leaves_what_is_there(project: Project, recorded: Path) -> None:

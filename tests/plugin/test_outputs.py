@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -131,6 +132,32 @@ def test_a_run_writes_what_is_asked_and_clears_what_was(project: Project, record
     assert not (project.path / "out.json").exists()
     assert not (project.path / "out.md").exists()
     assert summary.read_text() == written
+
+
+SECRET = "hunter22-hunter22"
+SAYS_IT = "assert run.throughput >= baseline.throughput, 'with ' + __import__('os').environ['MODEL_TOKEN']"
+
+
+def test_files_have_whole_explanations_without_secrets(project: Project, recorded: Path) -> None:
+    """pytest shows a terminal as much of an explanation as it likes; the value of a secret variable is in no file."""
+    project.store(recorded)
+    project.ini(truncation_limit_lines=2)
+    project.environment["MODEL_TOKEN"] = SECRET
+    project.write(SAYS_IT)
+    project.speed(0.5)
+    options = [f"--gpuserve-{name}" for name in ("markdown=out.md", "json=out.json", "report=out.html")]
+    result = project.run("--stored-only", *options, "--junitxml=out.xml")
+    assert "Full output truncated" in text_of(result)
+    result.stdout.fnmatch_lines(["report: *out.html"])
+    junit = {each.get("name"): each.get("value", "") for each in ET.parse(project.path / "out.xml").iter("property")}
+    page, comment = ((project.path / f"out.{kind}").read_text() for kind in ("html", "md"))
+    for text in (project.result()["problem"], junit["gpuserve.problem"], page, comment):
+        assert "Full output truncated" not in text
+        assert "metrics that moved with it: latency.p50" in text
+        assert "to accept the new number: pytest suites/perf" in text
+        assert SECRET not in text
+    assert "with &lt;MODEL_TOKEN&gt;" in page
+    assert page.count("<svg") == 1
 
 
 def test_a_file_that_cannot_be_written_is_exit_4(project: Project, recorded: Path) -> None:

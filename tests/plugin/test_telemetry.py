@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.fakes.nvml import gpus
-from tests.fakes.nvml.gpus import HW_THERMAL, Course, Moment, Script, Step
+from tests.fakes.nvml.gpus import HW_THERMAL, Course, Moment, Step
 from tests.plugin.conftest import MODEL_SERVER, busy_machine
 
 if TYPE_CHECKING:
@@ -29,16 +29,6 @@ def test_it(fox, load):
 """
 
 
-def on_gpu(project: Project, library: Path, folder: Path, gpu: gpus.FakeGpu) -> None:
-    """Let the project load a server on a machine with this GPU."""
-    folder.mkdir()
-    environment = gpus.write(Script((gpu,)), folder, library=library)
-    for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT"):
-        project.environment[name] = environment[name]
-    project.environment["CUDA_VISIBLE_DEVICES"] = None
-    project.test_file.write_text(LOADS)
-
-
 def pulses(value: int, *, every_ms: int, length_ms: int) -> Course:
     """A fact that has another value again and again, for minutes."""
     begins = range(every_ms, 300_000, every_ms)
@@ -50,7 +40,7 @@ def pulses(value: int, *, every_ms: int, length_ms: int) -> Course:
     return Course(0, tuple(steps))
 
 
-def test_hot_windows_are_measured_again(real_project: Project, library: Path, tmp_path: Path) -> None:
+def test_hot_windows_are_measured_again(real_project: Project, library: Path) -> None:
     """A GPU that is hot for a moment every few seconds costs windows, visibly, and the run gets its verdict."""
     gpu = replace(
         gpus.T4,
@@ -60,7 +50,8 @@ def test_hot_windows_are_measured_again(real_project: Project, library: Path, tm
         memory_used_bytes=None,
         power_watts=50,
     )
-    on_gpu(real_project, library, tmp_path / "machine", gpu)
+    real_project.with_gpus(library, gpu)
+    real_project.test_file.write_text(LOADS)
     result = real_project.run("--gpu=T4", "--gpuserve-json=out.json")
     run = real_project.result()["run"]
     # A busy host may have held the client up in others.
