@@ -162,29 +162,6 @@ def test_a_file_that_cannot_be_read_is_left_alone(folder: Path, content: bytes) 
         assert place.path.read_bytes() == content
 
 
-def test_a_recording_that_fails_changes_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without sessions, or on a full disk, the old baseline is what this run and the next one find."""
-    record(folder, 1)
-    path = folder / "x" / "test_y.json"
-    before = path.read_bytes()
-    with pytest.raises(BaselineUnusable, match="not written"):
-        record(folder, commit=OTHER_COMMIT)
-    baseline_store = BaselineStore(folder, here())
-    place = baseline_store.key_of(NODEID, "")
-
-    def full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(BaselineUnusable, match="No space left"):
-        baseline_store.record(place, WORKLOAD, [session(), session()], None)
-    found = baseline_store.find(place)
-    assert found is not None
-    assert len(found.sessions) == 1
-    assert days(folder) == [1]
-    assert path.read_bytes() == before
-
-
 def test_differences_name_both_sides() -> None:
     """Only differences are listed, and an absent value differs from the word for it."""
     assert differences({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "4", "d": "nothing"}) == [

@@ -19,7 +19,7 @@ from tests.fakes.scripted_pairing import Build, ScriptedPairing, a_comparison
 if TYPE_CHECKING:
     from pytest_gpuserve.compare.side_by_side import SideBySide
 
-THROUGHPUT, P50, P99 = METRICS["throughput"], METRICS["latency.p50"], METRICS["latency.p99"]
+THROUGHPUT, P50 = METRICS["throughput"], METRICS["latency.p50"]
 
 SHAKY = 0.02
 """Standard deviation between starts, as the prior believes."""
@@ -103,18 +103,6 @@ def test_a_limit_is_of_the_values_themselves(metric: Metric, change: float, limi
     assert judged.interval is not None
     assert judged.interval[0] < judged.change < judged.interval[1]
     assert [(1 + bound >= limit) is metric.higher_is_better for bound in judged.interval] == [verdict.passes] * 2
-
-
-def test_a_p99_waits_for_a_full_round() -> None:
-    """A duel's p99 has a ratio before a full round, but no verdict."""
-    paired = a_comparison(ScriptedPairing(Build(-0.5)))
-    assert paired.judge_limit(P99, 1.0).value is None
-    paired.more()
-    first = paired.judge_limit(P99, 1.0)
-    assert first.verdict is Verdict.INCONCLUSIVE
-    assert first.value == pytest.approx(math.exp(-0.5), rel=0.03)
-    paired.more()
-    assert paired.judge_limit(P99, 1.0).verdict is Verdict.PASS
 
 
 def test_either_claim_keeps_its_level() -> None:

@@ -174,25 +174,6 @@ def test_a_first_round_that_a_metric_wants_whole_is_whole() -> None:
     assert places == [(1, 6)] * 3
 
 
-@pytest.mark.parametrize(
-    ("change", "verdict"), [(0.3, Verdict.REGRESSED), (-0.3, Verdict.IMPROVED), (0.0, Verdict.PASS)]
-)
-def test_a_verdict_tells_its_numbers(change: float, verdict: Verdict) -> None:
-    """The judgement has both values, the change with its interval, and the windows."""
-    paired = a_comparison(ScriptedPairing(Build(change)))
-    judgement = run_on(paired)
-    assert (judgement.verdict, judgement.reference_kind) == (verdict, "against")
-    assert judgement.value is not None
-    assert judgement.reference is not None
-    assert judgement.change is not None
-    assert judgement.interval is not None
-    assert judgement.value / judgement.reference == pytest.approx(1 + judgement.change)
-    assert judgement.change == pytest.approx(math.expm1(-change), abs=0.03)
-    assert judgement.interval[0] < judgement.change < judgement.interval[1]
-    assert judgement.windows == 4 * sum(len(measured.blocks) for measured in paired.rounds)
-    assert judgement.detectable is None
-
-
 # -- what is decided stays
 
 

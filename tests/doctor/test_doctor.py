@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -32,18 +32,6 @@ def doctor(*options: str, **environ: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def report(script: Script, folder: Path, library: Path, **environ: str) -> dict[str, Any]:
-    """The JSON report of a machine with scripted GPUs."""
-    _, text = doctor("--json", **gpus.write(script, folder, library=library), **environ)
-    told: dict[str, Any] = json.loads(text)
-    return told
-
-
-def levels(told: dict[str, Any], uuid: str) -> dict[str, str]:
-    """The level of each check of a GPU."""
-    return {each["what"]: each["level"] for each in told["checks"] if each["subject"] == uuid}
-
-
 def test_this_machine_is_read() -> None:
     """The JSON names each server that is installed, and the exit status says whether anything can be measured."""
     status, text = doctor("--json")
@@ -66,23 +54,6 @@ def test_an_interpreter_without_servers_can_measure_commands(tmp_path: Path, mon
     status, text = doctor(f"--python={tmp_path}/nothing")
     assert status == 2
     assert "the file does not exist" in text
-
-
-def test_a_gpu_in_trouble_is_no_device(tmp_path: Path, library: Path) -> None:
-    """A GPU with a foreign process, a slowdown and half its power is told so, and the other GPU is left."""
-    troubled = replace(
-        gpus.T4,
-        processes=(Process(os.getpid(), 600 * gpus.MIB),),
-        clock_reasons=gpus.HW_THERMAL | gpus.HW_SLOWDOWN | gpus.GPU_IDLE,
-        power_limit_watts=35,
-        persistence=0,
-        ecc_uncorrected=3,
-    )
-    told = report(Script((troubled, second(gpus.T4))), tmp_path, library)
-    warned = dict.fromkeys(("throttling", "clocks", "power limit", "persistence mode", "ECC errors"), "warning")
-    assert levels(told, gpus.T4.uuid) == {"lock": "ok", "processes": "prevents", **warned}
-    assert levels(told, second(gpus.T4).uuid)["processes"] in {"ok", "unknown"}
-    assert "T4" in told["devices"]
 
 
 @pytest.mark.parametrize(("name", "status"), [("H200", 0), ("T4", 1), ("A100", 1)])

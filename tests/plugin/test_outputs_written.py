@@ -58,20 +58,6 @@ def test_a_failure_takes_no_other_file_with_it(tmp_path: Path, monkeypatch: pyte
     assert (tmp_path / "e").read_bytes() == rb"a\udcffb"
 
 
-def test_a_reader_sees_all_of_it_or_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A failed write leaves no partial file, and no other file beside it."""
-    path = tmp_path / "out.json"
-
-    def full(self: object, data: bytes) -> int:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(type(path), "write_bytes", full)
-    written = write_outputs([Output("--gpuserve-json=out.json", Form.JSON, path)], RESULT)
-    assert written.failed
-    assert "No space left" in written.lines[0]
-    assert names_in(tmp_path) == []
-
-
 def test_a_summary_is_appended(tmp_path: Path) -> None:
     """Earlier text of the step stays; a summary that cannot be written, or is too large, does not fail the run."""
     path = tmp_path / "summary"

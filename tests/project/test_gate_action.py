@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-from tests.project.test_workflows import TEXTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,12 +118,3 @@ def test_what_was_measured_is_kept_whatever_came_of_it() -> None:
     assert save["if"] == upload["if"] == "always()"
     prefix = restore["with"]["restore-keys"].splitlines()[0]
     assert restore["with"]["key"] == prefix + "${{ github.run_id }}-${{ github.run_attempt }}"
-
-
-def test_every_action_is_the_commit_that_the_workflows_name() -> None:
-    """One version of each for all."""
-    pinned = re.compile(r"uses: (actions/\S+@[0-9a-f]{40} # \S+)")
-    workflows = "".join(TEXTS.values())
-    used = pinned.findall((FOLDER / "action.yml").read_text(encoding="utf-8"))
-    assert len(used) == sum("uses" in step for step in STEPS)
-    assert set(used) <= set(pinned.findall(workflows))

@@ -18,9 +18,9 @@ from pytest_benchmark.stats import Stats
 
 from pytest_gpuserve.measure.summary import Summary, summary_of
 from pytest_gpuserve.report.benchmark_json import LONGEST_NAME_BYTES, document, statistics_of
-from pytest_gpuserve.report.results import RunResult, SessionResult, TestResult
+from pytest_gpuserve.report.results import RunResult, TestResult
 from pytest_gpuserve.verdict.verdict import Judgement, Verdict
-from tests.support.builders import COMMIT, judgement, session, start, window
+from tests.support.builders import judgement, run_of, session, start, window
 from tests.support.markdown_results import HOSTILE
 
 if TYPE_CHECKING:
@@ -35,46 +35,18 @@ NODEID = "suites/perf/test_perf.py::test_it[8]"
 NAMES = st.lists(st.sampled_from([*filter(None, HOSTILE), "ü" * 1000]) | st.text(min_size=1), min_size=1, max_size=4)
 """Names of tests; two of them may be the same."""
 
-GPU = {"name": "T4", "product": "Tesla T4", "driver": "550.54", "cuda": None, "ecc": True}
-HOST = {"id": "host-a", "cpu": "A CPU", "cores": 2, "memory_gib": 4.0, "system": "Debian 12", "kernel": "6.1"}
+LOAD = {"load": "closed loop", "concurrency": "8"}
+SOUND = (session(),)
 
 
-def load_of(
-    *judgements: Judgement, label: str = "", sessions: Sequence[Session] | None = None, users: int | None = 8
-) -> RunResult:
-    """A closed loop, or an open one without users, of sound sessions; two starts without any."""
-    load = {"load": "open loop, constant"} if users is None else {"load": "closed loop", "concurrency": str(users)}
-    measured = (session(),) if sessions is None else tuple(sessions)
-    return RunResult(label, measured, judgements, load, {"server": "mosec"})
+def load_of(*judgements: Judgement, label: str = "", sessions: Sequence[Session] = SOUND) -> RunResult:
+    """A closed loop of these sessions; of a sound one without any."""
+    return RunResult(label, tuple(sessions), judgements, LOAD, {"server": "mosec"})
 
 
-def stored_and_paired() -> tuple[Judgement, Judgement]:
-    """A stored verdict of a throughput, and one side by side."""
-    paired = replace(judgement(Verdict.PASS, kind="against", reasons=("that counts",)), change=-0.01, interval=None)
-    return judgement(Verdict.REGRESSED), paired
-
-
-def result_of(*tests: TestResult, commit: str | None = COMMIT) -> SessionResult:
-    """A session of these tests on a GPU."""
-    return SessionResult(
-        gpu=GPU,
-        host=HOST,
-        tests=tests,
-        at="2025-01-02T03:00:00+00:00",
-        commit=commit,
-        clean=True,
-        software={"python": "3.11.9", "mosec": "0.9.6"},
-    )
-
-
-def one_test(*loads: RunResult, nodeid: str = NODEID, outcome: str = "passed") -> SessionResult:
-    """A session of one test."""
-    return result_of(TestResult(nodeid, outcome, list(loads)))
-
-
-def named(*nodeids: str) -> SessionResult:
-    """A session of tests of these names, each of one load."""
-    return result_of(*(TestResult(nodeid, "passed", [load_of()]) for nodeid in nodeids))
+def one_test(*loads: RunResult, nodeid: str = NODEID, outcome: str = "passed") -> TestResult:
+    """A test of these loads."""
+    return TestResult(nodeid, outcome, list(loads))
 
 
 UntypedStats: Any = Stats
@@ -126,8 +98,9 @@ def test_statistics_are_those_of_pytest_benchmark() -> None:
 
 def test_a_load_is_a_benchmark() -> None:
     """It has the test's name, its parameters, and beside its latencies what pytest-benchmark has no place for."""
-    run = load_of(*stored_and_paired(), judgement(Verdict.MISSING, "batching_ratio"))
-    (benchmark,) = read(document(one_test(run, outcome="failed")))["benchmarks"]
+    paired = replace(judgement(Verdict.PASS, kind="against", reasons=("that counts",)), change=-0.01, interval=None)
+    run = load_of(judgement(), paired, judgement(Verdict.MISSING, "batching_ratio"))
+    (benchmark,) = read(document(run_of(one_test(run, outcome="failed"))))["benchmarks"]
     assert (benchmark["fullname"], benchmark["name"], benchmark["param"]) == (NODEID, "test_it[8]", "8")
     assert set(benchmark["stats"]) == STATISTICS
     assert benchmark["stats"]["rounds"] == 80
@@ -140,7 +113,7 @@ def test_a_load_is_a_benchmark() -> None:
     assert last["verdict"] == "PASS"
     assert (missing["metric"], missing["verdict"]) == ("batching_ratio", "MISSING")
     assert "value" not in missing
-    assert (info["load"], info["server"]) == ({"load": "closed loop", "concurrency": "8"}, {"server": "mosec"})
+    assert (info["load"], info["server"]) == (LOAD, {"server": "mosec"})
 
 
 UNSOUND = session(problems=("3 requests failed",))
@@ -162,17 +135,14 @@ SILENT = session(start(window((), items=None, batches=None)))
 def test_what_is_not_sound_is_no_benchmark(judgements: tuple[Judgement, ...], sessions: tuple[Session, ...]) -> None:
     """A load with problems or without answers is left out; another load of the test stays."""
     bad, fine = load_of(*judgements, sessions=sessions), load_of(judgement(Verdict.PASS), label="load 2")
-    (benchmark,) = read(document(one_test(bad, fine)))["benchmarks"]
+    (benchmark,) = read(document(run_of(one_test(bad, fine))))["benchmarks"]
     assert benchmark["fullname"] == f"{NODEID} load 2"
 
 
 def test_names_that_masking_makes_alike_are_told_apart() -> None:
     """Two tests, or two loads, whose names differed in a secret alone do not become one."""
-    result = result_of(
-        TestResult("t::a[<X>]", "passed", [load_of(label="<X>"), load_of(label="<X>")]),
-        TestResult("t::a[<X>]", "passed", [load_of()]),
-        TestResult("t::a[<X>]", "passed", [load_of()]),
-    )
+    loads = [load_of(label="<X>"), load_of(label="<X>")], [load_of()], [load_of()]
+    result = run_of(*(one_test(*each, nodeid="t::a[<X>]") for each in loads))
     names = [benchmark["fullname"] for benchmark in read(document(result))["benchmarks"]]
     assert names == ["t::a[<X>] <X>", "t::a[<X>] <X> #2", "t::a[<X>]", "t::a[<X>] #2"]
 
@@ -180,7 +150,7 @@ def test_names_that_masking_makes_alike_are_told_apart() -> None:
 @given(NAMES)
 def test_no_name_breaks_the_file(nodeids: list[str]) -> None:
     """Each load is a benchmark of its own in ASCII, with one printable line as a name that Bencher takes."""
-    text = document(named(*nodeids))
+    text = document(run_of(*(one_test(load_of(), nodeid=nodeid) for nodeid in nodeids)))
     assert text.isascii()
     names = {benchmark["fullname"] for benchmark in read(text)["benchmarks"]}
     assert len(names) == len(nodeids)
@@ -192,7 +162,7 @@ def test_pytest_benchmark_compares_two_files(tmp_path: Path) -> None:
     nodeids = (NODEID, 'suites/perf/test_perf.py::test_it["{b}\n, =c"]')
     for name, latencies in (("before", (0.010,) * 40), ("after", (0.020,) * 20)):
         load = load_of(sessions=[session(start(window(latencies)))])
-        result = result_of(*(test for nodeid in nodeids for test in one_test(load, nodeid=nodeid).tests))
+        result = run_of(*(one_test(load, nodeid=nodeid) for nodeid in nodeids))
         (tmp_path / f"{name}.json").write_text(document(result), encoding="utf-8")
     command = [sys.executable, "-m", "pytest_benchmark", "compare", "before.json", "after.json", "--csv=out.csv"]
     # Where it knows of pytest-xdist, pytest-benchmark leaves the table to a controller.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from enum import Enum
-from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -17,15 +15,11 @@ from pytest_gpuserve.report.next_step import next_step
 from pytest_gpuserve.report.plots import plots_of
 from pytest_gpuserve.report.remarks import totals_line
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
-from pytest_gpuserve.verdict.metric import Metric
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.report.html_results import session_result
 from tests.support.builders import judgement, result_of, session, start, window
 from tests.support.html_page import Page
-from tests.support.markdown_results import HOSTILE
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tests.support.markdown_results import HOSTILE, hostile_result
 
 SECRET = "hunter2secret"
 
@@ -33,37 +27,6 @@ SECRET = "hunter2secret"
 def page_of(*tests: TestResult) -> Page:
     """The page of these tests."""
     return Page(document(SessionResult({"name": "cpu"}, {"id": "host-a"}, tests)))
-
-
-def with_each_text(value: Any, change: Callable[[str], str]) -> Any:  # noqa: ANN401 -- whatever a result has
-    """A copy of a result with every text replaced; our own names stay."""
-    if isinstance(value, (Enum, Metric)):
-        return value
-    if isinstance(value, str):
-        # An empty text stands for none.
-        return change(value) if value else value
-    if isinstance(value, (tuple, list)):
-        return type(value)(with_each_text(each, change) for each in value)
-    if isinstance(value, dict):
-        return {
-            change(name) if isinstance(name, str) and name not in OURS else name: with_each_text(each, change)
-            for name, each in value.items()
-        }
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        changed = {
-            each.name: with_each_text(getattr(value, each.name), change)
-            for each in dataclasses.fields(value)
-            if each.init and each.name not in FIXED
-        }
-        return dataclasses.replace(value, **changed)
-    return value
-
-
-OURS = frozenset({"load", "name"})
-"""Keys that the report looks for."""
-
-FIXED = frozenset({"reference_kind", "source", "stages"})
-"""Fields of which the values are ours."""
 
 
 # -- it stands alone
@@ -103,33 +66,23 @@ def test_a_page_of_many_tests_is_small() -> None:
 # -- what a run can put into it
 
 
-def small_result(text: str) -> SessionResult:
-    """A result of one failed test without plots, with a text behind each of its own."""
-    runs = [RunResult("label", (), (judgement(Verdict.PASS, reasons=("slower",)),), {}, {}, base="HEAD")]
-    test = TestResult("a.py::test_with_a_long_name", "failed", runs, "problem", (LogTail("server", "a line"),))
-    plain = SessionResult({"name": "cpu"}, {"id": "host"}, (test,), notes=("note",), header="header", at="now")
-    result = with_each_text(plain, lambda known: f"{known} {text}")
-    assert isinstance(result, SessionResult)
-    return dataclasses.replace(result, tests=(dataclasses.replace(result.tests[0], outcome="failed"),))
-
-
 def skeleton(text: str) -> list[tuple[str, tuple[str, ...]]]:
     """The elements of a page, with the names of their attributes."""
-    return [(tag, tuple(attributes)) for tag, attributes in Page(document(small_result(text))).elements]
+    return [(tag, tuple(attributes)) for tag, attributes in Page(document(hostile_result(f"a{text}"))).elements]
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
 def test_a_hostile_text_is_a_text(text: str) -> None:
     """For any test id, label, log, fact or reason the page has the same elements, and no hidden characters."""
     assert skeleton(text) == skeleton("harmless")
-    source = document(small_result(text))
+    source = document(hostile_result(text))
     source.encode()
     assert all(sign.isprintable() or sign in "\n\t" for sign in source)
 
 
 def test_no_text_escapes_the_mask() -> None:
     """`with_texts` finds every text of a run that a report shows, also one that is coloured in the middle."""
-    result = small_result(SECRET)
+    result = hostile_result(SECRET)
     assert document(result).count(SECRET) > 10
     assert SECRET not in document(with_texts(result, lambda text: text.replace(SECRET, "<masked>")))
     coloured = f"{SECRET[:2]}\x1b[1m{SECRET[2:]}"
@@ -211,4 +164,4 @@ def test_without_matplotlib_it_says_what_to_install(monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(UsageProblem, match=r"pip install 'pytest-gpuserve\[report\]'"):
         document(session_result(1))
-    assert document(small_result("x"))
+    assert document(hostile_result("x"))

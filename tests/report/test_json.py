@@ -13,12 +13,8 @@ from pytest_gpuserve.measure.telemetry import GpuTelemetry, Telemetry
 from pytest_gpuserve.measure.window import Session
 from pytest_gpuserve.report.result_json import document
 from pytest_gpuserve.report.results import SessionResult, TestResult
-from tests.support.builders import judgement, result_of, session, start, streamed, window
+from tests.support.builders import result_of, session, start, streamed, window
 from tests.support.reasons import because
-
-RUN_FIELDS = (
-    "requests errors seconds throughput latency batching_ratio batch_sizes breakdown send_lag_p99 telemetry load server"
-)
 
 
 def refuse(constant: str) -> None:
@@ -32,25 +28,18 @@ def read(*tests: TestResult) -> Any:  # noqa: ANN401 -- plain JSON
     return json.loads(document(result), parse_constant=refuse)
 
 
-def test_the_document_is_schema_2() -> None:
-    """The top level and a test's fields are the promised ones; unknown code has null facts."""
-    plain = read(result_of("suites/x/test_y.py::test_z", judgement()))
-    assert (plain["schema"], plain["gpu"], plain["host"]) == (2, {"name": "cpu", "product": None}, {"id": "host-a"})
-    (test,) = plain["tests"]
-    assert (test["nodeid"], test["outcome"]) == ("suites/x/test_y.py::test_z", "failed")
-    assert {"nodeid", "outcome", "verdicts", "run"} <= set(test)
-    for clean in (True, False):
-        plain = json.loads(document(SessionResult({}, {}, (), clean=clean)))
-        assert (plain["at"], plain["commit"], plain["clean"]) == (None, None, None)
-        assert (plain["software"], plain["notes"]) == ({}, [])
+@pytest.mark.parametrize("clean", [True, False])
+def test_unknown_code_has_null_facts(clean: bool) -> None:  # noqa: FBT001 -- a parameter
+    """Without a commit nothing is said of changes since."""
+    plain = json.loads(document(SessionResult({}, {}, (), clean=clean)))
+    assert (plain["at"], plain["commit"], plain["clean"]) == (None, None, None)
 
 
-def test_a_run_has_every_promised_field() -> None:
+def test_a_run_has_the_totals_of_its_sessions() -> None:
     """Totals over all windows of all sessions; latencies in seconds."""
     one = session(start(window((0.01,) * 90)), start(window((0.02,) * 10, items=None, batches=None)))
     other = session(start(window((0.04,) * 100, errors={"timeout": 2})), start(window((), errors={"timeout": 1})))
     plain = read(result_of("t", sessions=(one, other)))["tests"][0]["run"]
-    assert set(RUN_FIELDS.split()) <= set(plain)
     assert (plain["requests"], plain["errors"], plain["seconds"]) == (200, {"timeout": 3}, 2.0)
     assert plain["throughput"] == pytest.approx(100.0)
     latency = {"p50": 0.02, "p90": 0.04, "p95": 0.04, "p99": 0.04}
@@ -60,7 +49,6 @@ def test_a_run_has_every_promised_field() -> None:
     assert plain["latency"] == pytest.approx(latency, rel=0.0006)
     assert plain["batching_ratio"] is None
     assert plain["batch_sizes"] == {"4": 160}
-    assert (plain["load"], plain["server"]) == ({"load": "closed loop"}, {"server": "mosec"})
     assert (plain["sessions"], plain["starts"], plain["cold_start_seconds"]) == (2, 4, [1.5] * 4)
     assert (plain["answers"], plain["answers_checked"]) == (160, 160)
 

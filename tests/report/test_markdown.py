@@ -7,71 +7,26 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given
 
 from pytest_gpuserve.report.html import document as page
-from pytest_gpuserve.report.markdown import (
-    COMMENT_BYTES,
-    CommentPart,
-    block,
-    comment,
-    fitted,
-    headline,
-    step_summary,
-)
-from pytest_gpuserve.report.next_step import next_step
-from pytest_gpuserve.report.remarks import totals_line
+from pytest_gpuserve.report.markdown import COMMENT_BYTES, block, comment, headline, step_summary
 from pytest_gpuserve.report.results import LogTail, TestResult
-from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.verdict import Verdict
-from tests.support.builders import COMMIT, OCCASION, judgement, result_of
+from tests.support.builders import judgement, result_of, run_of
 from tests.support.markdown_results import (
     GITHUB_COMMENT,
     GITHUB_STEP_SUMMARY,
     HOSTILE,
-    TEXTS,
-    UNHURRIED,
     Tree,
-    a_test,
     gfm,
     hostile_result,
     many,
     only_text,
-    result_of_tests,
     rows_in,
 )
 
 if TYPE_CHECKING:
     from pytest_gpuserve.verdict.verdict import Judgement
-
-
-def test_a_row_says_everything_of_a_metric() -> None:
-    """The test, the metric, both values, the change with its interval, what would have been seen, the verdict."""
-    text = comment(result_of_tests(a_test("suites/x/test_y.py::test_z[50]", "failed", judgement())))
-    values = ["1432/s", "2047/s", "-30.1 %", "-34.1 %", "5 %"]
-    assert rows_in(text)[0] == ["test_z[50]", "throughput", *values, "REGRESSED"]
-    assert "<h3>❌ 1 of 1 test did not pass on <code>T4</code></h3>" in text
-    assert f"commit <code>{COMMIT}</code>, <code>{OCCASION}</code>" in text
-    text = comment(result_of_tests(a_test("t.py::test_z", "failed", judgement(Verdict.MISSING))))
-    assert rows_in(text)[0] == ["test_z", "throughput", *["-"] * 5, "MISSING"]
-
-
-def test_what_passed_is_folded_away() -> None:
-    """Rows that fail their test stand above, what passed below, of one test too."""
-    tests = (
-        a_test("t.py::test_pass", "passed", judgement(Verdict.PASS)),
-        a_test("t.py::test_skipped", "skipped", judgement(Verdict.INCONCLUSIVE)),
-        a_test("t.py::test_much", "failed", judgement(Verdict.PASS, "latency.p50"), judgement()),
-    )
-    above, below = comment(result_of_tests(*tests)).split("<details><summary>Other rows</summary>")
-    assert [(row[0], row[-1]) for row in rows_in(above)] == [
-        ("test_much", "REGRESSED"),
-        ("test_skipped", "INCONCLUSIVE"),
-    ]
-    assert {(row[0], row[-1]) for row in rows_in(below) if len(row) == 8} == {
-        ("test_pass", "PASS"),
-        ("test_much", "PASS"),
-    }
 
 
 HEADLINES = {
@@ -92,18 +47,6 @@ def test_the_headline() -> None:
         assert headline([TestResult(f"t{i}", outcome) for i, outcome in enumerate(outcomes.split())]) == said
 
 
-def test_reasons_are_said_once_and_what_to_do_next_in_whole() -> None:
-    """A missing file is missing for every metric; the totals and the command are those of the terminal."""
-    missing = [judgement(Verdict.MISSING, metric, reasons=("no file",)) for metric in METRICS]
-    nodeid = f"t.py::test_{'z' * 500}"
-    result = result_of_tests(a_test(nodeid, "failed", *missing))
-    text = comment(result)
-    assert text.count("<li>MISSING: <code>no file</code></li>") == 1
-    assert f"<code>{totals_line(result)}</code>" in text
-    assert f"<code>{next_step(result)}</code>" in text
-    assert nodeid in next_step(result)
-
-
 @pytest.mark.parametrize("outcome", ["passed", "failed"])
 def test_why_a_baseline_was_loosened_is_told_where_it_passes(outcome: str) -> None:
     """A reviewer sees the earlier acceptance once, folded, and not as a reason of a failure."""
@@ -111,10 +54,10 @@ def test_why_a_baseline_was_loosened_is_told_where_it_passes(outcome: str) -> No
     loosened = judgement(Verdict.PASS, reasons=(reason,))
     slow = judgement(metric="latency.p99", reasons=("slow",))
     tests = (
-        a_test("t.py::test_y", outcome, loosened, *([slow] if outcome == "failed" else [])),
-        a_test("t.py::test_z", "passed", loosened),
+        result_of("t.py::test_y", loosened, *([slow] if outcome == "failed" else []), outcome=outcome),
+        result_of("t.py::test_z", loosened, outcome="passed"),
     )
-    result = result_of_tests(*tests, places=("a place",))
+    result = replace(run_of(*tests), notes=("a note",), places=("a place",))
     assert reason in page(result)
     above, below = comment(result).split("<summary>Notes</summary>")
     assert reason not in above
@@ -126,17 +69,17 @@ def test_a_test_without_a_verdict_is_there_with_its_problem_and_log() -> None:
     """A server that did not start has no row, but its problem and log; a passed test adds nothing."""
     failed = TestResult("t.py::test_z", "error", [], "ServerFailed: no", (LogTail("001-mosec", "a\nTraceback"),))
     passed = TestResult("t.py::test_y", "passed", [], "", (LogTail("002-mosec", "fine"),))
-    text = comment(result_of_tests(failed, passed))
+    text = comment(run_of(failed, passed))
     assert "<code>t.py::test_z</code>: <code>error</code></summary><pre>ServerFailed: no</pre>" in text
     assert "<pre>a&#10;Traceback</pre>" in text
     assert "fine" not in text
-    unknown = comment(result_of_tests(TestResult("t.py::test_z", "error")))
+    unknown = comment(run_of(TestResult("t.py::test_z", "error")))
     assert "The reason is unknown." in unknown
 
 
 def test_the_marker_is_that_of_the_job_and_not_of_the_run() -> None:
     """Two runs of one job find each other's comment, those of other devices or other comparisons do not."""
-    failed = result_of_tests(a_test("t.py::test_z", "failed", judgement()))
+    failed = run_of(result_of("t.py::test_z", judgement()))
     again = replace(failed, tests=(), commit=None, at="later", notes=(), host={}, software={}, header="")
     others = (replace(failed, gpu={"name": "A100"}), replace(failed, stored=False), replace(failed, gpu={}))
     first, *markers = (comment(each).partition("\n")[0] for each in (failed, again, *others))
@@ -157,7 +100,7 @@ def test_the_marker_is_that_of_the_job_and_not_of_the_run() -> None:
 )
 def test_a_reference_is_told_by_its_kind(one: Judgement, told: str) -> None:
     """A latency's limit is "at most"; an unknown reference has no number."""
-    assert rows_in(comment(result_of_tests(result_of("t::test_z", one))))[0][3] == told
+    assert rows_in(comment(run_of(result_of("t::test_z", one))))[0][3] == told
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -172,13 +115,6 @@ def test_a_hostile_text_is_shown_and_nothing_else(text: str) -> None:
     assert re.fullmatch(r"<!-- pytest-gpuserve [A-Za-z0-9.-]{1,64} stored -->", first)
     assert all(line.startswith("<") for line in lines)
     assert all(re.search(r"[\r\x0b\x0c\x1c-\x1f\x85\u2028\u2029]", line) is None for line in lines)
-
-
-@UNHURRIED
-@given(text=TEXTS)
-def test_no_text_gets_out_of_its_place(text: str) -> None:
-    """The same holds for random texts."""
-    only_text(gfm(comment(hostile_result(text))))
 
 
 @pytest.mark.parametrize("count", [1, 20, 60, 150, 400, 1000])
@@ -213,13 +149,3 @@ def test_what_is_cut_off_is_said_and_never_the_worst() -> None:
     assert [row[-1] for row in rows_in(few)].count("REGRESSED") == 20
     assert re.search(r"Left out for length: \d+ of 20 ", few) is None
     assert "Left out" not in step_summary(many(100))
-
-
-def test_a_piece_that_fits_is_whole() -> None:
-    """A single byte decides."""
-    part = CommentPart("<a>", ["1" * 50, "2" * 50], "</a>", "things")
-    whole = "\n".join(("<a>", "1" * 50, "2" * 50, "</a>"))
-    assert fitted([part], len(whole) + 1) == whole
-    assert "1 of 2 things" in fitted([part], len(whole) + 80) or fitted([part], len(whole) + 80) == whole
-    assert "2 of 2 things" in fitted([part], len(whole))
-    assert fitted([CommentPart("<a>", [], "</a>", "things")], 100) == ""

@@ -32,19 +32,14 @@ SETTLED = judgement(Verdict.REGRESSED, kind="against", reasons=("that counts",))
 """A regression that was settled side by side with the baseline's commit."""
 
 
-def spent(seconds: float) -> Reason:
-    """The reason of what was not decided within a budget."""
-    return Reason(ReasonKind.BUDGET_SPENT, "not decided, the budget is spent", seconds=seconds)
-
-
-SPENT = spent(300)
+SPENT = Reason(ReasonKind.BUDGET_SPENT, "not decided, the budget is spent", seconds=300)
 
 
 def named(name: str, *judgements: Judgement, outcome: str = "failed", base: tuple[str, ...] = ()) -> TestResult:
     """A test with one load."""
-    test = result_of(f"{FILE}::{name}", *judgements)
+    test = result_of(f"{FILE}::{name}", *judgements, outcome=outcome)
     test.runs[0] = replace(test.runs[0], base_options=base)
-    return replace(test, outcome=outcome)
+    return test
 
 
 def words(line: str) -> list[str]:
@@ -167,7 +162,7 @@ def test_what_can_be_fixed_has_its_advice(kind: ReasonKind) -> None:
 
 def test_a_spent_budget_is_raised() -> None:
     """To four times the largest that was not enough."""
-    reasons = {"test_a": SPENT, "test_b": spent(500)}
+    reasons = {"test_a": SPENT, "test_b": replace(SPENT, seconds=500)}
     tests = [named(name, because(reason, verdict=Verdict.INCONCLUSIVE)) for name, reason in reasons.items()]
     ids = [f"{FILE}::{name}" for name in reasons]
     assert words(next_step(run_of(*tests))) == ["pytest", *ids, "--gpu=T4", "--gpuserve-budget=2000"]
@@ -288,5 +283,5 @@ def test_an_id_that_cannot_be_typed_makes_no_command() -> None:
 def test_no_command_where_none_helps() -> None:
     """An invalid measurement must not be recorded, a pass needs no command, and the last look cannot be extended."""
     for verdict in (Verdict.PASS, Verdict.IMPROVED, Verdict.INVALID):
-        assert command_for(judgement(verdict, reasons=(spent(300),)), "t", "cpu", stored=True) == ""
+        assert command_for(judgement(verdict, reasons=(SPENT,)), "t", "cpu", stored=True) == ""
     assert command_for(LAST_LOOK, "t", "cpu", stored=True) == ""

@@ -21,11 +21,6 @@ def changed(change: float | None, verdict: Verdict = Verdict.REGRESSED, metric: 
     return replace(made, change=change, interval=None, tolerance=METRICS[metric].default_tolerance)
 
 
-def named(nodeid: str, *judgements: Judgement, outcome: str = "failed") -> TestResult:
-    """A test with one load."""
-    return replace(result_of(nodeid, *judgements), outcome=outcome)
-
-
 def order(*tests: TestResult) -> list[str]:
     """The tests in the order of their rows."""
     return list(dict.fromkeys(row.test.nodeid for row in run_of(*tests).rows))
@@ -37,13 +32,13 @@ def test_by_outcome_then_by_verdict() -> None:
     An outcome that nobody has heard of is not taken for a pass.
     """
     in_order = [
-        named("regressed", judgement(), outcome="a new one"),
-        named("invalid", judgement(Verdict.INVALID), outcome="error"),
-        named("missing", judgement(Verdict.MISSING)),
-        named("inconclusive", judgement(Verdict.INCONCLUSIVE)),
-        named("fine", judgement(Verdict.PASS), outcome="failed"),
-        named("skipped", judgement(Verdict.INVALID), outcome="skipped"),
-        named("passed", judgement(), outcome="passed"),
+        result_of("regressed", judgement(), outcome="a new one"),
+        result_of("invalid", judgement(Verdict.INVALID), outcome="error"),
+        result_of("missing", judgement(Verdict.MISSING)),
+        result_of("inconclusive", judgement(Verdict.INCONCLUSIVE)),
+        result_of("fine", judgement(Verdict.PASS), outcome="failed"),
+        result_of("skipped", judgement(Verdict.INVALID), outcome="skipped"),
+        result_of("passed", judgement(), outcome="passed"),
     ]
     assert order(*in_order[::-1]) == [test.nodeid for test in in_order]
 
@@ -56,7 +51,7 @@ def test_by_the_change_as_a_multiple_of_the_tolerance() -> None:
         changed(-0.10),
         changed(0.12, metric="latency.p50"),
     ]
-    found = [row.judgement.change for row in run_of(named("t", *rows)).rows]
+    found = [row.judgement.change for row in run_of(result_of("t", *rows)).rows]
     assert found == [0.12, -0.10, 0.30, None]
 
 

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 def named(nodeid: str, *judgements: Judgement, outcome: str = "failed", problem: str = "") -> TestResult:
-    """A test with one load."""
-    return replace(result_of(f"t.py::{nodeid}", *judgements), outcome=outcome, problem=problem)
+    """A test of the file ``t.py``."""
+    return result_of(f"t.py::{nodeid}", *judgements, outcome=outcome, problem=problem)
 
 
 def test_a_reason_of_many_tests_is_said_once() -> None:

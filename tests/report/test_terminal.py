@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from pytest_gpuserve.report.results import HEADINGS, RunResult, TestResult
+from pytest_gpuserve.report.results import RunResult, TestResult
 from pytest_gpuserve.report.terminal import LEFT_OUT_FIRST, NARROWEST, table
 from pytest_gpuserve.verdict.metric import METRICS
 from pytest_gpuserve.verdict.verdict import Verdict
@@ -28,19 +28,6 @@ def all_verdicts(nodeid: str = "suites/x/test_y.py::test_z[50]") -> TestResult:
 def draw(*tests: TestResult, width: int = 160) -> list[str]:
     """The table without colours, as lines."""
     return table(run_of(*tests).rows, width=width, color=False).splitlines()
-
-
-def test_a_line_says_everything_of_a_metric() -> None:
-    """The test, the metric, both values in their unit, the change with its interval, and the verdict."""
-    head, _, line = draw(result_of("suites/x/test_y.py::test_z[50]", judgement()))
-    assert re.split(r" {2,}", head.strip()) == list(HEADINGS)
-    values = ["1432/s", "2047/s", "-30.1 %", "-34.1 %", "5 %"]
-    assert re.split(r" {2,}", line.strip()) == ["test_z[50]", "throughput", *values, "REGRESSED"]
-    *_, line = draw(result_of("t::test_z", judgement(Verdict.MISSING)))
-    assert line.split() == ["test_z", "throughput", *["-"] * 5, "MISSING"]
-    assert r"test_z[\x1b[31mred]" in draw(result_of("test_y.py::test_z[\x1b[31mred]", judgement()))[2]
-    assert draw(all_verdicts(), width=80)[0].split() == ["test", "metric", "now", "reference", "change", "verdict"]
-    assert len(draw()) <= 2
 
 
 @settings(max_examples=60)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -19,7 +18,6 @@ from pytest_gpuserve.verdict.metric import METRICS
 from tests.support.builders import OTHER_COMMIT, entry, session, small_entries, start, window
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
     from pytest_gpuserve.store.schema import Entry
@@ -29,24 +27,6 @@ TEXT = render(SMALL)
 
 SUMMARISED = {name for name, metric in METRICS.items() if not metric.on_request} | {"cold_start"}
 """What is known of a load without a GPU."""
-
-
-def forked(work: Callable[[], object]) -> int:
-    """Let a copy of this process do some work, and end; its id."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        finally:
-            os._exit(status)
-    return pid
-
-
-def ended(pid: int) -> int:
-    """Wait for a copy's end: its exit status, or the negative number of what killed it."""
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def entries_of(path: Path) -> dict[str, Entry]:
@@ -99,19 +79,6 @@ def test_what_the_gpus_did_is_in_the_summary(path: Path) -> None:
     assert "gpu_utilisation" not in text
     assert '"gpus": {"joules": 4.0, "memory_bytes": 1128000000000.0}' in text
     assert set(summary["b"]) == SUMMARISED - {"batching_ratio"}
-
-
-def test_a_killed_process_leaves_the_old_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is killed while it writes cannot harm what was there."""
-    write(path, {"old": entry()})
-    before = path.read_bytes()
-
-    def write_until_killed() -> None:
-        monkeypatch.setattr(os, "fsync", lambda _: os.kill(os.getpid(), signal.SIGKILL))
-        write(path, {"new": entry()})
-
-    assert ended(forked(write_until_killed)) == -signal.SIGKILL
-    assert path.read_bytes() == before
 
 
 @pytest.mark.parametrize(

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-NO_FILES_OF_OURS = [b"", b"\n", b"{", b"not json", b"[]", b"null", b"3", b'"text"', b"\xff\xfe", b"{}", b"[" * 500_000]
-"""Contents that no file of ours has; the last one exhausts a reader that follows it."""
+DEEP = b"[" * 500_000
+"""It exhausts a reader that follows it."""
 
 
 def put(path: Path, content: bytes | str) -> Path:
@@ -41,13 +41,6 @@ def refusal(path: Path, content: bytes | str) -> str:
     return str(caught.value)
 
 
-def edited(text: str, change: Callable[[Any], object]) -> str:
-    """A file with a change in its plain data."""
-    plain = json.loads(text)
-    change(plain)
-    return json.dumps(plain)
-
-
 # The file is written anew for every example.
 DAMAGE = settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture])
 SMALL = small_entries()
@@ -59,7 +52,9 @@ FIRST = "entries['test_a[1]'].sessions[0]"
 
 def changed(change: Callable[[Any], object]) -> str:
     """The small file with a change in its plain data."""
-    return edited(TEXT, change)
+    plain = json.loads(TEXT)
+    change(plain)
+    return json.dumps(plain)
 
 
 def sample(plain: Any) -> Any:  # noqa: ANN401 -- plain JSON
@@ -77,8 +72,8 @@ def test_a_folder_in_the_place_of_a_file_is_named(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [*NO_FILES_OF_OURS, b'{"schema": 1, "summary": {}, "entries": {"a": ' + NO_FILES_OF_OURS[-1]],
-    ids=range(len(NO_FILES_OF_OURS) + 1),
+    [b"", b"{", b"not json", b"[]", b"null", b"\xff\xfe", b"{}", DEEP, b'{"schema": 1, "entries": {"a": ' + DEEP],
+    ids=range(9),
 )
 def test_what_is_no_baseline_at_all_is_refused(path: Path, content: bytes) -> None:
     """Any other content is refused in words."""
@@ -96,21 +91,14 @@ def test_a_merge_conflict_is_found_by_its_line(path: Path) -> None:
     ("change", "named"),
     [
         (lambda plain: plain.pop("schema"), "schema"),
-        (lambda plain: plain.update(schema="1"), "at schema"),
-        (lambda plain: plain.pop("entries"), "entries"),
         (lambda plain: plain.update(extra=1), "extra"),
         (lambda plain: plain.update(entries=[]), "at entries"),
         (lambda plain: plain["summary"]["test_a[1]"].update(throughput=-13), "at summary['test_a[1]'].throughput"),
-        (lambda plain: plain["entries"]["test_a[1]"].update(content="yes"), "at entries['test_a[1]'].content"),
         (lambda plain: plain["entries"]["test_a[1]"].update(commit="0123456\n"), "at entries['test_a[1]'].commit"),
         (lambda plain: plain["entries"]["test_a[1]"].update(sessions=[]), "at entries['test_a[1]'].sessions"),
         (lambda plain: plain["entries"]["test_a[1]"].pop("workload"), "`workload` - at"),
-        (lambda plain: plain["entries"]["test_a[1]"]["workload"].update(x=1), "at entries['test_a[1]'].workload"),
         (lambda plain: sample(plain).update(at="2025-01-02T03:04:05+02:00"), f"at {FIRST}.at"),
-        (lambda plain: sample(plain).update(occasion=""), f"at {FIRST}.occasion"),
-        (lambda plain: plain["entries"]["test_a[1]"].pop("host"), "`host`"),
         (lambda plain: plain["entries"]["test_a[1]"]["host"].update(hostname="secret"), "`hostname`"),
-        (lambda plain: plain["entries"]["test_a[1]"]["host"].update(id=""), "at entries['test_a[1]'].host.id"),
         (lambda plain: sample(plain)["starts"].pop(), f"at {FIRST}.starts"),
     ],
 )

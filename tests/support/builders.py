@@ -158,14 +158,17 @@ def judgement(
     )
 
 
-def result_of(nodeid: str, *judgements: Judgement, sessions: tuple[Session, ...] | None = None) -> TestResult:
-    """A failed test of one load."""
+def result_of(
+    nodeid: str,
+    *judgements: Judgement,
+    sessions: tuple[Session, ...] | None = None,
+    outcome: str = "failed",
+    problem: str = "",
+) -> TestResult:
+    """The result of a test of one load."""
     measured = (session(),) if sessions is None else sessions
-    return TestResult(
-        nodeid,
-        "failed",
-        [RunResult("", measured, judgements, {"load": "closed loop"}, {"server": "mosec"})],
-    )
+    run = RunResult("", measured, judgements, {"load": "closed loop"}, {"server": "mosec"})
+    return TestResult(nodeid, outcome, [run], problem)
 
 
 def run_of(*tests: TestResult, stored: bool = True, update: str = "") -> SessionResult:

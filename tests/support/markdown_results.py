@@ -8,15 +8,11 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from importlib.util import find_spec
 
-from hypothesis import settings
-from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from pytest_gpuserve.report.results import LogTail, RunResult, SessionResult, TestResult
-from pytest_gpuserve.verdict.verdict import Judgement, Verdict
-from tests.support.builders import COMMIT, OCCASION, judgement
-
-UNHURRIED = settings(deadline=None, max_examples=60)  # a busy machine may stall any example
+from pytest_gpuserve.verdict.verdict import Verdict
+from tests.support.builders import judgement, result_of, run_of
 
 GITHUB_COMMENT = 65_536
 GITHUB_STEP_SUMMARY = 2**20
@@ -46,14 +42,6 @@ HOSTILE = [
     " ",
     "",
 ]
-
-PIECES = st.one_of(
-    st.sampled_from(HOSTILE),
-    st.sampled_from(["\n", "\r", "\n\n", " ", "\t", "|", "\\", "`", "<", ">", "&", "@", "#1", "]", "](", "![", "--"]),
-    st.text(max_size=6),
-)
-TEXTS = st.lists(PIECES, min_size=1, max_size=6).map("".join)
-"""Texts as somebody would write them who wants to be more than text."""
 
 
 class Tree(HTMLParser):
@@ -128,27 +116,6 @@ def only_text(page: str) -> Tree:
     return tree
 
 
-def result_of_tests(*tests: TestResult, **changes: object) -> SessionResult:
-    """A session with these tests on a T4."""
-    plain = SessionResult(
-        {"name": "T4", "product": "Tesla T4", "ecc": True, "driver": None, "unknown": {"power": "not supported"}},
-        {"id": "host-a", "cores": 8},
-        tests,
-        notes=("a note",),
-        header="T4 (Tesla T4), gating against baselines/T4",
-        at=OCCASION,
-        commit=COMMIT,
-        clean=True,
-        software={"torch": "2.9.0"},
-    )
-    return replace(plain, **changes)  # type: ignore[arg-type]
-
-
-def a_test(nodeid: str, outcome: str, *judgements: Judgement, problem: str = "", label: str = "") -> TestResult:
-    """A test of one load."""
-    return TestResult(nodeid, outcome, [RunResult(label, (), judgements, {}, {})], problem)
-
-
 def rows_in(text: str) -> list[list[str]]:
     """The rows of all tables, as a reader sees them."""
     rows = re.findall("<tr>(<td>.*)</tr>", text)
@@ -156,19 +123,12 @@ def rows_in(text: str) -> list[list[str]]:
 
 
 def many(count: int) -> SessionResult:
-    """A session of so many tests, in each of which a metric got worse, by more in the later ones, and one did not."""
-    return result_of_tests(
-        *(
-            replace(
-                a_test(
-                    f"suites/x/test_y.py::test_{'long_' * 20}[{i}]",
-                    "failed",
-                    replace(judgement(reasons=(f"reason {i}",)), change=-0.1 - 0.8 * i / count),
-                    judgement(Verdict.PASS, "latency.p50"),
-                    problem=f"problem {i} " * 50,
-                ),
-                logs=(LogTail("a log", "line\n" * 40),),
-            )
-            for i in range(count)
-        )
-    )
+    """A run of so many tests, in each of which a metric got worse, by more in the later ones, and one did not."""
+    tests = []
+    for i in range(count):
+        worse = replace(judgement(reasons=(f"reason {i}",)), change=-0.1 - 0.8 * i / count)
+        passed = judgement(Verdict.PASS, "latency.p50")
+        name = f"suites/x/test_y.py::test_{'long_' * 20}[{i}]"
+        test = result_of(name, worse, passed, sessions=(), problem=f"problem {i} " * 50)
+        tests.append(replace(test, logs=(LogTail("a log", "line\n" * 40),)))
+    return run_of(*tests)
