@@ -81,9 +81,6 @@ def test_every_start_has_a_log_and_its_secrets_are_known(
     assert logged == [("", {}), ("001-mosec.log", given), ("", {}), ("002-my-server-2.log", given)]
 
 
-# -- its end
-
-
 def test_what_was_opened_is_all_given_back_the_device_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After any failure the device is released last, so that its next user finds no worktree of ours in use.
 
