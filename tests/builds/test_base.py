@@ -11,18 +11,12 @@ import pytest
 from pytest_gpuserve.builds.base import HistoryCut, NotCommitted, NotInGit, find_base
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.store.files import same_recording
-from tests.support.plain_git import git, only_below, run
+from tests.support.plain_git import git, run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 FILE = "baselines/cpu/test_a.json"
-
-
-@pytest.fixture(autouse=True)
-def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No configuration of the machine, and no repository around the temporary folder."""
-    only_below(tmp_path, monkeypatch)
 
 
 @dataclass
@@ -101,23 +95,15 @@ def test_the_commit_that_brought_the_entry_is_the_base(project: Project) -> None
 
 
 def test_entries_of_a_file_have_bases_of_their_own(project: Project) -> None:
-    """An entry that is recorded, or a file that is written anew, moves no base of what it leaves as it is."""
+    """Neither another entry, nor a file that is written anew or for another schema, moves the base of an entry."""
     first = project.head
     project.record(b=1)
     second = project.commit()
-    project.path.write_text(json.dumps(json.loads(project.path.read_text()), indent=4, sort_keys=True))
-    project.commit()
-    assert (project.base("a"), project.base("b")) == (first, second)
-
-
-def test_what_an_entry_says_beside_its_samples_moves_no_base(project: Project) -> None:
-    """A file that was rewritten for another schema has the same recordings."""
-    first = project.head
     file = json.loads(project.path.read_text())
     file["schema"], file["entries"]["a"]["reason"] = 3, "worth it"
-    project.path.write_text(json.dumps(file))
+    project.path.write_text(json.dumps(file, indent=4, sort_keys=True))
     project.commit()
-    assert project.base() == first
+    assert (project.base("a"), project.base("b")) == (first, second)
 
 
 def test_an_entry_that_came_back_counts_from_its_return(project: Project) -> None:
@@ -221,13 +207,12 @@ def test_a_version_that_git_has_lost_is_an_error(project: Project) -> None:
         project.base("a")
 
 
-@pytest.mark.parametrize("exists", [True, False])
-def test_what_is_not_committed_has_no_base(project: Project, exists: bool) -> None:  # noqa: FBT001 -- a parameter
-    """The command that the message names commits it, staged or new, and then there is a base."""
-    if not exists:
-        project.name = "baselines/cpu/sub/it's new.json"
+@pytest.mark.parametrize("name", [FILE, "baselines/cpu/sub/it's new.json"], ids=["staged", "new"])
+def test_what_is_not_committed_has_no_base(project: Project, name: str) -> None:
+    """The command that the message names commits it, and then there is a base."""
+    project.name = name
     project.record(a=2)
-    if exists:
+    if name == FILE:
         git(project.root, "add", "--all")
     with pytest.raises(NotCommitted) as caught:
         project.base()
@@ -236,7 +221,7 @@ def test_what_is_not_committed_has_no_base(project: Project, exists: bool) -> No
     assert project.base() == project.head
 
 
-def test_files_that_are_not_gits_are_told_apart(project: Project, tmp_path: Path) -> None:
+def test_files_that_are_not_gits_are_told_apart(project: Project) -> None:
     """An ignored file, and one outside of the checkout, will never be committed with the code."""
     for name in ("ignored/test_a.json", "../elsewhere/test_a.json"):
         project.name = name

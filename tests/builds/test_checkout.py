@@ -10,17 +10,11 @@ import pytest
 
 from pytest_gpuserve.builds import checkout as environment
 from pytest_gpuserve.builds.checkout import Revision, read_revision
-from tests.support.plain_git import git, only_below
+from tests.support.plain_git import git
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
-
-
-@pytest.fixture(autouse=True)
-def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No configuration of the machine, and no repository around the temporary folder."""
-    only_below(tmp_path, monkeypatch)
 
 
 @pytest.fixture

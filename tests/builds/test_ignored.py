@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,20 +12,12 @@ import pytest
 from pytest_gpuserve.builds.ignored import MOST_LOOKED_AT
 from pytest_gpuserve.builds.worktree import ReferenceBuilds
 from pytest_gpuserve.errors import NotInRevision
-from tests.support.plain_git import git, only_below
+from tests.support.plain_git import git
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 IGNORED = ".env\n*.bin\n*.so\n/weights/\n.venv/\nbuild/\n*.log\n"
-
-
-@pytest.fixture(autouse=True)
-def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No configuration of the machine, and a folder for temporary files of its own."""
-    only_below(tmp_path, monkeypatch)
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import venv
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,11 +16,10 @@ from pytest_gpuserve.builds.interpreter import find_python, import_roots
 from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.builds.worktree import worktree_of
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
-from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.mosec import Mosec
-from tests.support.plain_git import git, only_below
+from tests.support.plain_git import git
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -44,13 +42,10 @@ class Finder:
 
 
 @pytest.fixture(autouse=True)
-def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No configuration of the machine, no repository around, no variables of this test's own interpreter."""
-    only_below(tmp_path, monkeypatch)
+def no_python_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """None of this test's own interpreter."""
     for name in [name for name in os.environ if name.startswith("PYTHON")]:
         monkeypatch.delenv(name)
-    (tmp_path / "tmp").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
 
 
 FIRST = {
@@ -98,27 +93,21 @@ def moved(relocation: Relocation, inside: str) -> Path:
     return relocation.worktree / inside
 
 
-def test_what_git_tracks_moves(root: Path, other: Relocation) -> None:
-    """Also what nobody has yet, and what the other revision lacks: it must not be found on this side instead."""
+def test_what_git_tracks_moves_and_the_rest_stays(root: Path, other: Relocation, tmp_path: Path) -> None:
+    """A tracked or missing file is not found on this side instead; data and paths outside are the same for both.
+
+    By whichever name the checkout is called, it is the checkout.
+    """
     for inside in ("apps/app.py", "apps", "", "models/a", "no/such", "added", "added/module.py"):
         assert other.path(root / inside) == moved(other, inside)
-
-
-def test_data_and_what_is_elsewhere_stay(root: Path, other: Relocation) -> None:
-    """What git does not track is the same for both sides; a path outside, one that begins alike, the worktree's own."""
     for inside in ("weights", "weights/deep/w.bin", "untracked", "untracked/u.bin", "apps/../weights"):
         assert other.path(root / inside) == root / inside
     elsewhere = (root / ".." / "no-such", root.with_name("checkout-old") / "apps", moved(other, "apps"))
     for path in (Path("/usr/bin/env"), *elsewhere):
         assert other.path(path) == path
-
-
-def test_a_checkout_known_by_a_link(root: Path, other: Relocation, tmp_path: Path) -> None:
-    """By whichever name the checkout is called, it is the checkout."""
     link = tmp_path / "link"
     link.symlink_to(root)
     assert other.path(link / "apps") == moved(other, "apps")
-    assert other.worktree is not None
     by_link = Relocation(link, other.worktree)
     assert by_link.path(root / "apps") == by_link.path(link / "apps") == moved(other, "apps")
     assert by_link.text(f"{root}/apps:{link}/apps") == f"{moved(other, 'apps')}:{moved(other, 'apps')}"
@@ -316,12 +305,6 @@ def test_a_mosec_server_moves(root: Path, other: Relocation, monkeypatch: pytest
     assert "MOSEC_MODELS" not in launch.environment
     assert there.workload() == kind.workload()
     assert (there.app.shown, there.stage, there.name) == (kind.app.shown, kind.stage, kind.name)
-    # The requests of a test go to it unchanged.
-    handle = ServerHandle(kind, lambda *_: pytest.fail("nothing is started"))
-    target = handle.post("/inference", body=b"fox", expect=b"FOX")
-    moved_target = target.relocated(other)
-    assert moved_target.server == handle.relocated(other) != handle
-    assert (moved_target.requests, moved_target.fingerprint()) == (target.requests, target.fingerprint())
 
 
 def test_the_app_is_that_of_the_revision(root: Path, other: Relocation) -> None:

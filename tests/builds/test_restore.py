@@ -12,18 +12,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.builds.checkout import said_at_start, ways_to_restore
-from tests.support.plain_git import git, only_below, run
+from tests.support.plain_git import git, run
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 NAME = "it's a [test].json"
-
-
-@pytest.fixture(autouse=True)
-def only_this_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No configuration of the machine, and no repository around the temporary folder."""
-    only_below(tmp_path, monkeypatch)
 
 
 @pytest.fixture
