@@ -6,8 +6,9 @@ A request's cost to a client is beyond what it takes to start: the start is take
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
+
+from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -15,27 +16,6 @@ if TYPE_CHECKING:
     from tests.benchmarks.tools import Outcome
 
 Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class Ratio:
-    """What ours is to the peer's.
-
-    Args:
-        ours: Median of our values.
-        peer: Median of the peer's values.
-        median: Of the pairs' ratios.
-        low: The smallest of them.
-        high: The largest.
-        pairs: How many there were.
-    """
-
-    ours: float
-    peer: float
-    median: float
-    low: float
-    high: float
-    pairs: int
 
 
 def in_turn(ours: Callable[[], Result], peer: Callable[[], Result], *, pairs: int) -> list[tuple[Result, Result]]:
@@ -51,11 +31,32 @@ def in_turn(ours: Callable[[], Result], peer: Callable[[], Result], *, pairs: in
     return results
 
 
-def ratio(values: Sequence[tuple[float, float]]) -> Ratio:
-    """Compare pairs of values."""
+def is_kept(
+    what: str,
+    peer: str,
+    values: Sequence[tuple[float, float]],
+    write: Callable[[float], str] = format_seconds,
+    *,
+    least: float = 0.0,
+    most: float = float("inf"),
+) -> bool:
+    """Print a row of the page's table, and tell whether the median of the pairs' ratios is within the bounds.
+
+    Args:
+        what: The fact.
+        peer: Whom ours is compared with.
+        values: Pairs of our value and the peer's.
+        write: Makes text of a value.
+        least: Smallest ratio that keeps the promise.
+        most: Largest one.
+    """
     ratios = [mine / theirs for mine, theirs in values]
-    ours, peer = (statistics.median(side) for side in zip(*values, strict=True))
-    return Ratio(ours, peer, statistics.median(ratios), min(ratios), max(ratios), len(ratios))
+    ours, theirs = (write(statistics.median(side)) for side in zip(*values, strict=True))
+    median, spread = statistics.median(ratios), f"{min(ratios):.3f} to {max(ratios):.3f}, {len(ratios)} pairs"
+    kept = least <= median <= most
+    promise = f"promised {least:g} to {most:g}{'' if kept else ', **not kept**'}"
+    print(f"| {what} | {ours} | {peer}: {theirs} | {median:.3f} | {spread} | {promise} |")  # noqa: T201 -- shown by -rP
+    return kept
 
 
 def cost_of_start(smallest: Callable[[], Outcome]) -> tuple[float, int]:

@@ -5,12 +5,13 @@ Simulated builds on the three machines of ``tests/fakes/noise_model.py``, throug
 
 from __future__ import annotations
 
+import argparse
 from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.verdict.verdict import Verdict
-from tests.benchmarks.rows import parser_of, rich_table, show
+from tests.benchmarks.verdicts import markdown
 from tests.fakes.noise_model import NOISES
 from tests.fakes.simulated import by_default, comparisons, outcome, with_history
 
@@ -45,29 +46,16 @@ def row(noise: Noise, prior: str, count: int) -> tuple[str, ...]:
     return tuple(cells)
 
 
+COLUMNS: Final = ("machine", "prior", "identical", "windows", "+3 %", "+5 %", "windows", "passes", "+10 %", "+15 %")
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print the table."""
-    parser = parser_of(__doc__)
+    """Print the table: how many are REGRESSED, pass at +5 %, and how many windows it takes (median; a start is 20)."""
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--comparisons", type=int, default=1_500, help="of each row (default 1500)")
     count = parser.parse_args(argv).comparisons
-    header = [
-        "machine",
-        "prior",
-        "identical",
-        "windows",
-        "+3 %",
-        "+5 %",
-        "windows",
-        "passes",
-        "+10 %",
-        "+15 %",
-        "windows",
-    ]
     cells = [row(noise, prior, count) for prior in PRIORS for noise in NOISES]
-    show(
-        rich_table(header, cells, words=("machine", "prior"), title=f"{count} comparisons a row, claims at .025"),
-        "How many are REGRESSED, pass at +5 %, and how many windows it takes (median; a start is 20).",
-    )
+    print(markdown((*COLUMNS, "windows"), cells))  # noqa: T201 -- a program
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ mean of its windows' p99, since the files hold no histograms.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 from collections import defaultdict
@@ -35,7 +36,6 @@ from pytest_gpuserve.verdict.metric import Growth, Metric, log_cost, metric_by_o
 from pytest_gpuserve.verdict.paired import RoundPoint, default_prior, paired_evidence
 from pytest_gpuserve.verdict.sequential import BLOCKS, LEVELS, LOOKS, first_look
 from pytest_gpuserve.verdict.verdict import Verdict
-from tests.benchmarks.rows import parser_of, rich_table, show
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -290,9 +290,15 @@ def _share(flags: Iterable[bool]) -> float:
     return sum(counted) / len(counted)
 
 
+def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table to be pasted."""
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    """Print the table."""
-    parser = parser_of(__doc__)
+    """Print how often the candidate is called slower; what neither passes nor is called slower is INCONCLUSIVE."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE", help="recorded rounds, JSON lines")
     parser.add_argument("--metric", choices=COLUMNS, default="throughput")
     parser.add_argument("--repetitions", type=int, default=2_000, help="comparisons a number (default 2000)")
@@ -301,25 +307,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = bench.rows()
     put_in = [f"+{100 * slower:g} %" for slower in bench.slowdowns[1:]]
     really = [f"really +{100 * slower:g} %" for slower in bench.slowed]
-    header = ["rule", "servers run", "same build", *put_in, *really, "windows, same build"]
-    header.append(f"at +{100 * bench.growth:g} %")
+    windows = ["windows, same build", f"at +{100 * bench.growth:g} %"]
     cells = [
         (
-            row.rule,
-            row.servers,
+            *(row.rule, row.servers),
             *(f"{rate:.3f}" for rate in (*row.alarms.values(), *row.recorded_alarms.values())),
-            f"{row.windows[0.0]:g}",
-            f"{row.windows[bench.growth]:g}",
+            *(f"{row.windows[slower]:g}" for slower in (0.0, bench.growth)),
         )
         for row in rows
     ]
-    title = f"{bench.metric.name}, growth {100 * bench.growth:g} %: how often the candidate is called slower"
     passes = rows[0].passes
-    show(
-        rich_table(header, cells, words=("rule", "servers run"), title=title),
-        f"The paired verdict passes {passes[0.0]:.3f} of identical builds and {passes[bench.growth]:.3f} of those"
-        " that are slower by as much as is accepted; what neither passes nor is called slower is INCONCLUSIVE.",
-    )
+    print(f"{bench.metric.name}, growth {100 * bench.growth:g} %")  # noqa: T201 -- a program
+    print(markdown(["rule", "servers run", "same build", *put_in, *really, *windows], cells))  # noqa: T201 -- a program
+    print(f"paired, passes: {passes[0.0]:.3f} when identical, {passes[bench.growth]:.3f} at the edge")  # noqa: T201
 
 
 if __name__ == "__main__":
