@@ -52,6 +52,9 @@ BETWEEN = Build(0.0306, start_sd=0.002, window_sd=0.01)
 
 SHAPE = LoadShape(Closed(1))
 
+SECONDS = 10.0
+"""How long a session takes, or a look."""
+
 
 @dataclass(frozen=True)
 class FakeKind:
@@ -103,31 +106,23 @@ class World:
         folder: Of baselines and of what is remembered.
         alone: What a load that is measured alone is like now.
         paired: What it is like beside its base.
-        noise: Standard deviation of log cost between sessions.
-        start_noise: Between the starts of one.
+        start_noise: Standard deviation of log cost between the starts of a session.
         problems: Of rounds, by their number.
         failures: Of rounds, by their number.
-        session_seconds: How long a session takes.
-        look_seconds: How long a look takes.
         here: The circumstances.
         history: What is remembered; None for nothing.
         clock_mhz: Of the GPU, in every window; None for no GPU.
         clocks_wanted: The baseline's clock that each session was told.
         reading: How fast the host is; None where that cannot be measured.
-        recorded_metrics: What a recording compares.
         leak: Why nothing may be concluded from the last round, which shows at its servers' end; "" for nothing.
-        seed: Of the noise of rounds.
     """
 
     folder: Path
     alone: Build = SAME
     paired: Build = SAME
-    noise: float = 0.003
     start_noise: float = 0.015
     problems: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     failures: Mapping[int, Exception] = field(default_factory=dict)
-    session_seconds: float = 10.0
-    look_seconds: float = 10.0
     foreign_cores: float = 0.0
     here: RunEnvironment = field(
         default_factory=lambda: replace(
@@ -139,9 +134,7 @@ class World:
     clock_mhz: float | None = None
     clocks_wanted: list[float | None] = field(default_factory=list)
     reading: float | None = -3.5
-    recorded_metrics: tuple[Metric, ...] = (THROUGHPUT,)
     leak: str = ""
-    seed: int = 0
     now: float = 0.0
     sessions: int = 0
     looks: int = 0
@@ -181,12 +174,12 @@ class World:
         self, target: Target, shape: LoadShape, keep: Callable[[Session], None], progress: Progress
     ) -> None:
         """Replace `sampling.take_session`."""
-        self.now += self.session_seconds
+        self.now += SECONDS
         self.sessions += 1
         self.clocks_wanted.append(shape.baseline_clock_mhz)
         gpus = None if self.clock_mhz is None else GpuUse(sm_clock_mhz=self.clock_mhz)
         random = Random(f"alone {self.sessions}")
-        session = self.alone.change + random.gauss(0.0, self.noise)
+        session = self.alone.change + random.gauss(0.0, 0.003)
         costs = [session + random.gauss(0.0, self.start_noise) for _ in range(2)]
         starts = tuple(
             Start(
@@ -212,7 +205,7 @@ class World:
 
         class Timed(ScriptedPairing):
             def measure(self, blocks: int) -> None:
-                world.now += world.look_seconds
+                world.now += SECONDS
                 world.looks += 1
                 super().measure(blocks)
 
@@ -225,7 +218,6 @@ class World:
 
         made = Timed(
             self.paired,
-            seed=self.seed,
             rounds=list(rounds),
             problems=self.problems,
             failures=self.failures,
@@ -234,10 +226,10 @@ class World:
         self.pairings.append(made)
         return made
 
-    def judge(self, nodeid: str = "test_x.py::test_a", earlier: TestComparison | None = None) -> TestComparison:
+    def judge(self, earlier: TestComparison | None = None) -> TestComparison:
         """The judge of a test."""
         return TestComparison(
-            nodeid,
+            "test_x.py::test_a",
             baseline_store=BaselineStore(self.folder / "baselines", self.here),
             paired_runner=self.paired_runner,
             policy=self.policy,
@@ -257,25 +249,24 @@ class World:
         """Base of `--against=main`."""
         return self.paired_runner.reference_builds.find(revision="main", python=None)
 
-    def record(self, nodeid: str = "test_x.py::test_a", **changes: Any) -> list[str]:  # noqa: ANN401 -- fields of the policy
+    def record(self, **changes: Any) -> list[str]:  # noqa: ANN401 -- fields of the policy
         """Record what is measured now, in a run of pytest of its own; what is said."""
         self.next_run(**{"record_all": True, "record_sessions": 4, "reason": None, **changes})
-        judge = self.judge(nodeid)
+        judge = self.judge()
         run = judge.measure(target(), SHAPE, None)
-        for metric in self.recorded_metrics:
-            ask(run, metric)
+        ask(run, THROUGHPUT)
         lines = judge.record()
         judge.close()
         return lines
 
-    def recorded(self, nodeid: str = "test_x.py::test_a", *, where: Mapping[str, Any] | None = None) -> None:
+    def recorded(self, *, where: Mapping[str, Any] | None = None) -> None:
         """Let there be a baseline of another build, of four runs of pytest here or elsewhere: with other fields."""
         now_here, now_alone, policy = self.here, self.alone, self.policy
         self.alone = SAME
         where = {"revision": replace(now_here.revision, content="d" * 64), **(where or {})}
         for run in range(4):
             self.here = replace(now_here, occasion=f"2025-01-0{1 + run}T03:00:00+00:00", **where)
-            assert self.record(nodeid, record_sessions=2)
+            assert self.record(record_sessions=2)
         self.here, self.alone = now_here, now_alone
         self.policy = policy
         self.next_run()
@@ -304,16 +295,10 @@ def ask(run: Run, metric: Metric) -> Comparison:
     return run.judge.against_baseline(run, metric)
 
 
-def loaded(
-    world: World,
-    metric: Metric = THROUGHPUT,
-    *,
-    nodeid: str = "test_x.py::test_a",
-    **options: Any,  # noqa: ANN401 -- of `target`
-) -> Judgement:
+def loaded(world: World, **options: Any) -> Judgement:  # noqa: ANN401 -- of `target`
     """Result of a test with one comparison."""
-    judge = world.judge(nodeid)
-    comparison = ask(judge.measure(target(**options), SHAPE, None), metric)
+    judge = world.judge()
+    comparison = ask(judge.measure(target(**options), SHAPE, None), THROUGHPUT)
     judge.close()
     assert comparison.holds is comparison.judgement.verdict.passes
     return comparison.judgement

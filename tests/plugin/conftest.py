@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 REPOSITORY = Path(__file__).parents[2]
 
+JSON = "--gpuserve-json=out.json"
+
 LEFT_OUT = frozenset({"CI", "PYTEST_ADDOPTS", STEP_SUMMARY})
 """Variables of the caller's environment that would change a user's run."""
 APP = REPOSITORY / "tests" / "fakes" / "mosec_app.py"
@@ -183,10 +185,14 @@ class Project:
         return entry
 
     def result(self) -> dict[str, Any]:
-        """Test of a run with ``--gpuserve-json=out.json``."""
+        """Test of a run with `JSON`."""
         (test,) = json.loads((self.path / "out.json").read_text())["tests"]
         result: dict[str, Any] = test
         return result
+
+    def verdicts(self) -> dict[str, str]:
+        """Verdicts of such a run, by metric."""
+        return {verdict["metric"]: verdict["verdict"] for verdict in self.result()["verdicts"]}
 
 
 IGNORED = (

@@ -11,12 +11,10 @@ import pytest
 from pytest_gpuserve.device import DeviceLock
 from tests.fakes.own_locks import LOCKS_VARIABLE
 from tests.fakes.scripted_starts import Script
-from tests.plugin.conftest import Checkout, says_no_traceback, text_of
+from tests.plugin.conftest import JSON, Checkout, says_no_traceback, text_of
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Project
-
-JSON = "--gpuserve-json=out.json"
 
 UNDECIDED = "--gpuserve-budget=0.000001"
 """Only the first look, which is always taken."""

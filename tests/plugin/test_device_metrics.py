@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from tests.plugin.conftest import text_of
+from tests.plugin.conftest import JSON, text_of
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Checkout, Project
-
-JSON = "--gpuserve-json=out.json"
 
 GATES = """held = [
         run.energy_per_inference <= baseline.energy_per_inference,
@@ -21,11 +19,6 @@ GATES = """held = [
     ]
     assert all(held)"""
 """Both are judged, also where the first does not hold."""
-
-
-def verdicts(project: Project) -> dict[str, str]:
-    """The verdict of each metric that the last run judged."""
-    return {each["metric"]: each["verdict"] for each in project.result()["verdicts"]}
 
 
 @pytest.fixture
@@ -44,11 +37,11 @@ def test_energy_and_cold_start_are_recorded_and_gated(on_gpu: Project) -> None:
     assert set(summary) >= {"energy_per_inference", "gpu_memory", "gpu_utilisation", "cold_start"}
     result = on_gpu.run(JSON)
     assert result.ret == pytest.ExitCode.OK, text_of(result)
-    assert verdicts(on_gpu) == {"energy_per_inference": "PASS", "cold_start": "PASS"}
+    assert on_gpu.verdicts() == {"energy_per_inference": "PASS", "cold_start": "PASS"}
     result.stdout.fnmatch_lines_random(["*cold_start * s * PASS", "*energy_per_inference * mJ * PASS"])
     on_gpu.app_file.write_text(f"{on_gpu.app_file.read_text()}\nCOLD_START = 1.5\nJOULES = 1.5\n")
     assert on_gpu.run(JSON).ret == pytest.ExitCode.TESTS_FAILED
-    assert verdicts(on_gpu) == {"energy_per_inference": "REGRESSED", "cold_start": "REGRESSED"}
+    assert on_gpu.verdicts() == {"energy_per_inference": "REGRESSED", "cold_start": "REGRESSED"}
 
 
 def test_memory_is_compared_with_one_server_at_a_time(on_gpu: Project, checkout: Checkout) -> None:
@@ -58,4 +51,4 @@ def test_memory_is_compared_with_one_server_at_a_time(on_gpu: Project, checkout:
         on_gpu.write(gate, marker=marker)
         checkout.commit("gates")
         on_gpu.run(JSON, "--against=HEAD")
-        assert verdicts(on_gpu) == {"gpu_memory": verdict}
+        assert on_gpu.verdicts() == {"gpu_memory": verdict}

@@ -8,12 +8,10 @@ import pytest
 
 from pytest_gpuserve.units import format_ratio
 from tests.fakes.scripted_starts import Script
-from tests.plugin.conftest import says_no_traceback, text_of
+from tests.plugin.conftest import JSON, says_no_traceback, text_of
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Checkout, Project
-
-JSON = "--gpuserve-json=out.json"
 
 TEST = """
 import pytest

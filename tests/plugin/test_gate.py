@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.fakes.scripted_starts import Script
-from tests.plugin.conftest import Checkout, busy_machine, says_no_traceback, text_of
+from tests.plugin.conftest import JSON, Checkout, busy_machine, says_no_traceback, text_of
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Project
@@ -19,11 +19,6 @@ ALL = """assert run.throughput >= baseline.throughput
     assert run.batching_ratio >= baseline.batching_ratio"""
 
 
-def verdicts_of(project: Project) -> dict[str, str]:
-    """The verdicts of a run with ``--gpuserve-json=out.json``, by metric."""
-    return {verdict["metric"]: verdict["verdict"] for verdict in project.result()["verdicts"]}
-
-
 def test_recorded_then_gated_then_slowed(project: Project) -> None:
     """A recorded build gated again passes in every metric; made slower, it fails, with the size of the change."""
     project.write(ALL)
@@ -32,11 +27,11 @@ def test_recorded_then_gated_then_slowed(project: Project) -> None:
     recorded.stdout.fnmatch_lines(["*test_it: recorded (2 sessions) in */baselines/cpu/perf/test_perf.json*"])
     before = project.baseline.read_bytes()
 
-    same = project.run("--gpuserve-json=out.json")
+    same = project.run(JSON)
     same.assert_outcomes(passed=1)
     assert same.ret == 0
     gated = ("throughput", "latency.p50", "latency.p99", "batching_ratio")
-    assert verdicts_of(project) == dict.fromkeys(gated, "PASS")
+    assert project.verdicts() == dict.fromkeys(gated, "PASS")
 
     project.script = Script(speed=0.7)
     slow = project.run()
@@ -64,10 +59,10 @@ def test_a_real_server_recorded_and_slowed(real_project: Project) -> None:
     real_project.ini(gpuserve_sessions=1)
     # What a stored number says of a machine whose speed moves is settled by the commit.
     checkout = Checkout(real_project, None)
-    result = real_project.run_anew("--baseline-update", "--gpuserve-json=out.json")
+    result = real_project.run_anew("--baseline-update", JSON)
     run = real_project.result()["run"]
     if busy_machine(run):
-        assert verdicts_of(real_project)["throughput"] == "INVALID"
+        assert real_project.verdicts()["throughput"] == "INVALID"
         assert not real_project.baseline.exists()
         pytest.skip(f"the machine is too busy for a baseline: {run['problems']}")
     result.assert_outcomes(passed=1)
@@ -83,10 +78,10 @@ def test_a_real_server_recorded_and_slowed(real_project: Project) -> None:
     # The workload has to stay the same for the baseline to be of it, so the app itself is changed.
     app = real_project.app_file
     app.write_text(app.read_text().replace("options().work_ms / 1000", "3 * options().work_ms / 1000"))
-    slow = real_project.run("--gpuserve-budget=1", "--gpuserve-json=out.json")
+    slow = real_project.run("--gpuserve-budget=1", JSON)
     slow.assert_outcomes(failed=1)
     if not busy_machine(real_project.result()["run"]):
-        assert verdicts_of(real_project)["throughput"] == "REGRESSED"
+        assert real_project.verdicts()["throughput"] == "REGRESSED"
         assert "REGRESSED: throughput is " in text_of(slow)
     assert real_project.baseline.read_bytes() == before
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.fakes.nvml import gpus
 from tests.fakes.nvml.gpus import Error, second
-from tests.plugin.conftest import says_no_traceback, text_of
+from tests.plugin.conftest import JSON, says_no_traceback, text_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,7 +49,7 @@ def test_absent_gpu_is_exit_4(project: Project, library: Path) -> None:
 
     old = project.path / "out.json"
     old.write_text('{"schema": 1, "tests": []}')
-    assert "--gpu=cpu" in told("--gpu=T4", "--gpuserve-json=out.json")
+    assert "--gpu=cpu" in told("--gpu=T4", JSON)
     assert not old.exists(), "an old result is never taken for a new one"
     project.with_gpus(library, gpus.H200)
     project.ini(gpu="T4")

@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from tests.fakes.scripted_starts import Script
-from tests.plugin.conftest import MODEL_SERVER, says_no_traceback
+from tests.plugin.conftest import JSON, MODEL_SERVER, says_no_traceback
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Project
@@ -41,7 +41,7 @@ def test_a_server_with_a_fault_is_told_and_not_recorded(real_project: Project) -
     A wrong path is told as that.
     """
     real_project.test_file.write_text(SUITE.format(faults=list(TOLD), server=MODEL_SERVER))
-    result = real_project.run("--baseline-update", "--gpuserve-json=out.json")
+    result = real_project.run("--baseline-update", JSON)
     result.assert_outcomes(failed=len(TOLD))
     tests = json.loads((real_project.path / "out.json").read_text())["tests"]
     problems = {re.sub(r".*\[(.*)\]", r"\1", test["nodeid"]): test["problem"] for test in tests}

@@ -7,6 +7,8 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
+from tests.plugin.conftest import JSON
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -27,7 +29,7 @@ def test_each_test_case_says_what_was_measured(project: Project, recorded: Path)
     project.store(recorded)
     project.speed(0.5)
     project.test_file.write_text(project.test_file.read_text() + LIMIT)
-    result = project.run("--stored-only", "--junitxml=junit.xml", "--gpuserve-json=out.json", "-k", "test_it")
+    result = project.run("--stored-only", "--junitxml=junit.xml", JSON, "-k", "test_it")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     (case,) = ET.parse(project.path / "junit.xml").iter("testcase")
     found = {each.attrib["name"]: each.attrib["value"] for each in case.iter("property")}

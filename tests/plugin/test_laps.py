@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.fakes.scripted_starts import Script
-from tests.plugin.conftest import text_of
+from tests.plugin.conftest import JSON, text_of
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Checkout, Project
-
-JSON = "--gpuserve-json=out.json"
 
 TESTS = """
 import pytest

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.fakes.children.toolkit import eventually
-from tests.plugin.conftest import MODEL_SERVER, busy_machine, says_no_traceback, text_of
+from tests.plugin.conftest import JSON, MODEL_SERVER, busy_machine, says_no_traceback, text_of
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Project
@@ -70,7 +70,7 @@ def test_arguments_of_a_load_reach_a_real_server(real_project: Project) -> None:
     Beside busy processes a client may be late and a server unsteady; then it has to say so, and only so.
     """
     real_project.test_file.write_text(SHAPES)
-    real_project.run("--gpuserve-json=out.json")
+    real_project.run(JSON)
     whole = json.loads((real_project.path / "out.json").read_text())["tests"]
     tests = {test["nodeid"].rpartition("::")[2]: test["run"] for test in whole}
     assert set(tests) == {"test_open", "test_burst", "test_stream", "test_until"}
@@ -134,7 +134,7 @@ def test_ctrl_c_tells_what_was_measured(real_project: Project) -> None:
     marks = real_project.path / "marks"
     body = f"load(fox, concurrency=4, until=lambda windows: open({str(marks)!r}, 'w').close())"
     one(real_project, body)
-    run = real_project.start("--gpuserve-json=out.json")
+    run = real_project.start(JSON)
     try:
         eventually(lambda: run.ended or marks.exists(), "a window has ended", seconds=90)
         run.interrupt()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.plugin.conftest import text_of
+from tests.plugin.conftest import JSON, text_of
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Project
@@ -40,7 +40,7 @@ def test_plain():
 def test_published_sizes_are_left_out(project: Project) -> None:
     """A marked test is deselected and does not measure; a line names the option, for what ``-k`` has selected."""
     project.test_file.write_text(TWO)
-    result = project.run("--baseline-update", "--gpuserve-json=out.json")
+    result = project.run("--baseline-update", JSON)
     result.assert_outcomes(passed=2, deselected=2)
     line = "gpuserve: {} of the published sizes left out: --gpuserve-full measures {}"
     assert text_of(result).count(line.format("2 tests", "them")) == 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.process.ports import free_port
-from tests.plugin.conftest import says_no_traceback, text_of
+from tests.plugin.conftest import JSON, says_no_traceback, text_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,11 +68,11 @@ def test_the_engine_is_named_in_header_and_result(project: Project, recorded: Pa
     """A run on Ray names it, with its workers; a local run does not; pytest itself never loads the library."""
     project.store(recorded)
     project.write("assert 'ray' not in __import__('sys').modules\n    assert run.throughput >= baseline.throughput")
-    result = project.run("--load-engine=ray", "--gpuserve-json=out.json")
+    result = project.run("--load-engine=ray", JSON)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["gpuserve: cpu *, loads made by Ray, a cluster of this run on this host, at most *"])
     run = project.result()["run"]
     assert (run["load"]["engine"], run["load"]["workers"]) == ("Ray, a cluster of this run on this host", "1")
-    local = project.run("--gpuserve-json=out.json")
+    local = project.run(JSON)
     assert "loads made by" not in text_of(local)
     assert "engine" not in project.result()["run"]["load"]

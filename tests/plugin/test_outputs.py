@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, Form, Output, read_outputs
-from tests.plugin.conftest import says_no_traceback, text_of
+from tests.plugin.conftest import JSON, says_no_traceback, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,7 +115,7 @@ def test_a_run_writes_what_is_asked_and_clears_what_was(project: Project, record
     summary = tmp_path / "summary"
     summary.write_text("before\n")
     project.environment[STEP_SUMMARY] = str(summary)
-    files = ("--gpuserve-json=out.json", "--gpuserve-markdown=out.md")
+    files = (JSON, "--gpuserve-markdown=out.md")
     result = project.run("--stored-only", *files)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(

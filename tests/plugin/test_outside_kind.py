@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.docs.test_pages import DOCS, fences_of
-from tests.plugin.conftest import busy_machine, text_of
+from tests.plugin.conftest import JSON, busy_machine, text_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,7 +125,7 @@ def test_a_package_brings_a_kind_of_server(real_project: Project, tmp_path_facto
     assert "name it relative to the file that calls" in text_of(result)
 
     recording = real_project.run(
-        "-p", "gpuserve_bento.plugin", "suites/perf", "--baseline-update", "--gpuserve-json=out.json"
+        "-p", "gpuserve_bento.plugin", "suites/perf", "--baseline-update", JSON
     )
     problems = busy_machine(real_project.result()["run"])
     if problems:

@@ -11,7 +11,7 @@ import pytest
 
 from pytest_gpuserve.device import DeviceLock
 from tests.fakes.own_locks import LOCKS_VARIABLE
-from tests.plugin.conftest import says_no_traceback, text_of
+from tests.plugin.conftest import JSON, says_no_traceback, text_of
 
 if TYPE_CHECKING:
     from tests.plugin.conftest import Project
@@ -51,7 +51,7 @@ def test_measuring_under_xdist_is_refused(real_project: Project) -> None:
         "@pytest.fixture\ndef device():\n    return 2\n\n"
         "def test_own(load, device):\n    assert load + device == 3\n"
     )
-    result = real_project.run_anew("-n2", "--baseline-update", "--gpuserve-json=out.json")
+    result = real_project.run_anew("-n2", "--baseline-update", JSON)
     result.assert_outcomes(passed=2, errors=1)
     assert text_of(result).count("run it with -n0, and one job on each GPU (CUDA_VISIBLE_DEVICES)") == 1
     assert not real_project.baseline.exists()

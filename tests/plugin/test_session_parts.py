@@ -12,7 +12,7 @@ from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.experiment.telemetry import TelemetrySource
 from pytest_gpuserve.plugin import opening
 from pytest_gpuserve.plugin.opening import Equipment, Opened
-from pytest_gpuserve.plugin.options import Settings, Update
+from pytest_gpuserve.plugin.options import Settings, read_settings
 from tests.support.builders import here
 
 if TYPE_CHECKING:
@@ -24,12 +24,10 @@ NEVER: Any = None
 """In the place of what the test does not need."""
 
 
-def asked(root: Path) -> Settings:
+@pytest.fixture
+def asked(pytester: pytest.Pytester) -> Settings:
     """The settings of a session on ``cpu`` that only gates."""
-    values: dict[str, Any] = {"gpu": "cpu", "update": Update.NOTHING, "baseline_dir": root / "baselines", "root": root}
-    values |= {"missing_fails": True, "inconclusive_fails": True, "budget_seconds": 300.0}
-    values |= {"outputs": (), "reason": None, "record_sessions": 3, "foreign_cores": 0.25, "lock_wait_seconds": 1.0}
-    return Settings(**values, ci=False)
+    return read_settings(pytester.parseconfig("--gpu=cpu"))
 
 
 class Part:
@@ -47,14 +45,14 @@ class Part:
     release = close
 
 
-def equipment(root: Path, **changes: Any) -> Equipment:  # noqa: ANN401 -- arguments of `Equipment`
+def equipment(asked: Settings, **changes: Any) -> Equipment:  # noqa: ANN401 -- arguments of `Equipment`
     """Equipment of a session on ``cpu``, without pytest's cache."""
     given = {"engine": None, "logged": NEVER, "note": pytest.fail, "make_room": NEVER, **changes}
-    return Equipment(asked(root), NEVER, here().device, **given)
+    return Equipment(asked, NEVER, here().device, **given)
 
 
 def test_every_start_has_a_log_and_its_secrets_are_known(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+    asked: Settings, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Logs are numbered and valid as files; all secrets of servers and requests are known.
 
@@ -68,7 +66,7 @@ def test_every_start_has_a_log_and_its_secrets_are_known(
 
     monkeypatch.setattr(opening, "started", started)
     made = equipment(
-        tmp_path,
+        asked,
         logged=lambda log, given: logged.append((log.name, given)),
         make_room=lambda: logged.append(("", {})),
     )
@@ -81,7 +79,7 @@ def test_every_start_has_a_log_and_its_secrets_are_known(
     assert logged == [("", {}), ("001-mosec.log", given), ("", {}), ("002-my-server-2.log", given)]
 
 
-def test_what_was_opened_is_all_given_back_the_device_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_opened_is_all_given_back_the_device_last(asked: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """After any failure the device is released last, so that its next user finds no worktree of ours in use.
 
     Who looks at the GPU is ended though engines cannot be.
@@ -89,13 +87,13 @@ def test_what_was_opened_is_all_given_back_the_device_last(tmp_path: Path, monke
     ended: list[str] = []
     parts: Any = [Part(name, ended, fails=name != "lock") for name in ("lock", "opponents")]
     lock, reference_builds = parts
-    opened = Opened(asked(tmp_path), here(), lock, NEVER, reference_builds, "", None, ())
+    opened = Opened(asked, here(), lock, NEVER, reference_builds, "", None, ())
     with pytest.raises(UsageProblem, match="opponents cannot be ended"):
         opened.close()
     assert ended == ["opponents", "lock"]
     monkeypatch.setattr(TelemetrySource, "close", Part("telemetry_source", ended).close)
     engine: Any = Part("engine", ended, fails=True)
-    made = equipment(tmp_path, engine=engine)
+    made = equipment(asked, engine=engine)
     with pytest.raises(UsageProblem, match="engine cannot be ended"):
         made.close()
     assert ended[2:] == ["engine", "telemetry_source"]

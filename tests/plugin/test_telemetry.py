@@ -9,7 +9,7 @@ import pytest
 
 from tests.fakes.nvml import gpus
 from tests.fakes.nvml.gpus import HW_THERMAL, Course, Moment, Step
-from tests.plugin.conftest import MODEL_SERVER, busy_machine
+from tests.plugin.conftest import JSON, MODEL_SERVER, busy_machine
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -52,7 +52,7 @@ def test_hot_windows_are_measured_again(real_project: Project, library: Path) ->
     )
     real_project.with_gpus(library, gpu)
     real_project.test_file.write_text(LOADS)
-    result = real_project.run("--gpu=T4", "--gpuserve-json=out.json")
+    result = real_project.run("--gpu=T4", JSON)
     run = real_project.result()["run"]
     # A busy host may have held the client up in others.
     again = [text for text in run["windows_measured_again"] if not text.startswith("client held up")]
