@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
-from contextlib import ExitStack
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,7 @@ from pytest_gpuserve.verdict.verdict import Verdict
 from tests.support.builders import judgement
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 SERVER = "import sys, time; kept = [open(name) for name in sys.argv[1:]]; print(flush=True); time.sleep(60)"
@@ -51,50 +53,41 @@ def test_what_was_left_out_is_named(tmp_path: Path) -> None:
     assert "the base does not have a, b, c and 1 more" in text_of(one_build(tmp_path, ("a", "b", "c", "d")))
 
 
-@pytest.mark.parametrize(
-    ("base", "candidate", "words"),
-    [
-        (([], {}), ([], {}), ["the difference could not be seen"]),
-        ((["base/both.txt"], {"X": "{base}/a"}), (["checkout/both.txt"], {"X": "{checkout}/a"}), ["could not be seen"]),
-        (([], {}), (["checkout/own.txt"], {}), ["only the candidate has", "checkout/own.txt open"]),
-        ((["base/own.txt"], {}), ([], {}), ["only the base has", "checkout/own.txt open"]),
-        (
-            ([], {"OMP_NUM_THREADS": "1"}),
-            ([], {"OMP_NUM_THREADS": "2"}),
-            ["a different OMP_NUM_THREADS in its environment"],
-        ),
-    ],
-)
-def test_what_differs_between_two_processes_is_named(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    base: tuple[list[str], dict[str, str]],
-    candidate: tuple[list[str], dict[str, str]],
-    words: list[str],
-) -> None:
+@contextmanager
+def server(tmp_path: Path, name: str, *files: str, **variables: str) -> Iterator[int]:
+    """A process of one of them in its folder, with files open and variables; its id."""
+    places = [tmp_path / name / file for file in files]
+    for place in places:
+        place.touch()
+    command = [sys.executable, "-c", SERVER, *map(str, places)]
+    environment = {**os.environ, "PLACE": str(tmp_path / name), **variables}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline()
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def test_what_differs_between_two_processes_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that one of them has open, and a variable by its name alone; not their folders."""
     monkeypatch.setattr("tempfile.tempdir", "/nowhere")
     build = one_build(tmp_path)
-    with ExitStack() as stack:
-        pids = []
-        for name, (files, variables) in (("base", base), ("candidate", candidate)):
-            places = [tmp_path / file for file in files]
-            for place in places:
-                place.touch()
-            folders = {each: str(tmp_path / each) for each in ("base", "checkout")}
-            process = stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", SERVER, *map(str, places), *([] if places else [os.devnull])],
-                    env={**os.environ, **{key: value.format(**folders) for key, value in variables.items()}},
-                    stdout=subprocess.PIPE,
-                )
-            )
-            stack.callback(process.kill)
-            assert process.stdout is not None
-            assert process.stdout.readline(), name
-            pids.append(process.pid)
-        build.look({"base": [pids[0]], "candidate": [pids[1]]})
-    assert all(word in text_of(build) for word in words)
+    with server(tmp_path, "base", "both.txt") as base, server(tmp_path, "checkout", "both.txt") as candidate:
+        build.look({"base": [base], "candidate": [candidate]})
+    assert "the difference could not be seen" in text_of(build)
+    build = one_build(tmp_path)
+    with (
+        server(tmp_path, "base", "both.txt", "old.txt", OMP_NUM_THREADS="1") as base,
+        server(tmp_path, "checkout", "both.txt", "new.txt", OMP_NUM_THREADS="2") as candidate,
+    ):
+        build.look({"base": [base], "candidate": [candidate]})
+    text = text_of(build)
+    assert re.search(r"only the base has \S*checkout/old.txt open", text)
+    assert re.search(r"only the candidate has \S*checkout/new.txt open", text)
+    assert "a different OMP_NUM_THREADS in its environment" in text
+    assert "PLACE" not in text
 
 
 def test_processes_that_are_gone_are_no_error(tmp_path: Path) -> None:

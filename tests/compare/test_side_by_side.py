@@ -146,14 +146,7 @@ def test_the_first_round_ends_early_where_another_start_tells_more(
 
 def test_trouble_at_the_end_of_a_round_that_ends_early_costs_no_other_round() -> None:
     """It is INVALID at once, and remembered so."""
-
-    class Spoiled(ScriptedPairing):
-        def close(self) -> None:
-            super().close()
-            self.rounds[-1] = replace(self.rounds[-1], problems=because("memory"))
-            self.on_late_trouble()
-
-    pairing = Spoiled(Build(0.03, start_sd=0.01), start_in_blocks=1.5)
+    pairing = Leaking(Build(0.03, start_sd=0.01), start_in_blocks=1.5)
     paired = a_comparison(pairing)
     assert look(paired).verdict is Verdict.INCONCLUSIVE
     assert paired.wants_start

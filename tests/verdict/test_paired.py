@@ -47,8 +47,6 @@ WORDS = {
     "undecided": {Verdict.INCONCLUSIVE},
 }
 
-DIFFERENCES = st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=12)
-ROUNDS = st.lists(DIFFERENCES, min_size=1, max_size=8)
 PRIORS = st.builds(Prior, variance=st.floats(1e-6, 1e-2), dof=st.floats(0.5, 20), learned=st.booleans())
 GROWTHS = st.floats(0.01, 0.5).map(Growth)
 
@@ -280,17 +278,12 @@ def test_a_wild_session_widens_the_prior() -> None:
     assert math.sqrt(learn_prior(THROUGHPUT, [[0.0, 0.3], *[[0.0, 0.001]] * 7], []).variance) > 0.1
 
 
-def test_no_history_counts_for_more_than_twenty_degrees_of_freedom() -> None:
-    """However long it is, the next round may differ from the last year."""
-    assert learn_prior(THROUGHPUT, [[0.0, 0.02, 0.01]] * 50, []).dof == MOST_DOF == 20
-
-
 @given(stored=SESSIONS, paired=COMPARISONS)
 def test_whatever_the_history_the_prior_is_usable(stored: list[list[float]], paired: list[list[RoundPoint]]) -> None:
     """Never below the floor, never with less weight than the default nor more than twenty."""
     prior = learn_prior(P99, stored, paired)
     assert prior.variance >= P99.sd_floor**2
-    assert 3 <= prior.dof <= 20
+    assert 3 <= prior.dof <= MOST_DOF == 20
 
 
 def test_the_default_prior_only_asks_for_more() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_gpuserve.verdict.student import f_upper_tail, t_quantile, t_upper_tail
 
@@ -41,12 +39,6 @@ def test_t_tails_agree_with_an_independent_implementation(t: float, df: float, t
 def test_f_tails_agree_with_an_independent_implementation(f: float, df1: float, df2: float, tail: float) -> None:
     """Tails of F have the reference values to eleven digits."""
     assert f_upper_tail(f, df1, df2) == pytest.approx(tail, rel=1e-11, abs=0)
-
-
-@given(f=st.floats(0.01, 100), df1=st.floats(0.5, 500), df2=st.floats(0.5, 500))
-def test_the_reciprocal_of_f_swaps_its_degrees_of_freedom(f: float, df1: float, df2: float) -> None:
-    """P(F(a, b) > f) and P(F(b, a) > 1/f) add up to one."""
-    assert f_upper_tail(f, df1, df2) + f_upper_tail(1 / f, df2, df1) == pytest.approx(1, abs=1e-11)
 
 
 @pytest.mark.parametrize("df", [0.5, 3.0, 1e5, 1e7, math.inf])
