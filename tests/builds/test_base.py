@@ -11,7 +11,7 @@ import pytest
 from pytest_gpuserve.builds.base import HistoryCut, NotCommitted, NotInGit, find_base
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.store.files import same_recording
-from tests.support.plain_git import git, run
+from tests.support.plain_git import commit, git, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,11 +50,9 @@ class Project:
         """Change the code."""
         (self.root / "app.py").write_text(text)
 
-    def commit(self, message: str = "change") -> str:
+    def commit(self) -> str:
         """Commit all that is there; the hash."""
-        git(self.root, "add", "--all")
-        git(self.root, "commit", "--quiet", "--allow-empty", f"--message={message}")
-        return self.head
+        return commit(self.root)
 
     @property
     def head(self) -> str:
@@ -124,7 +122,7 @@ def test_a_squashed_branch_is_one_commit(project: Project, tmp_path: Path) -> No
     project.commit()
     git(project.root, "checkout", "--quiet", "main")
     git(project.root, "merge", "--quiet", "--squash", "work")
-    squashed = project.commit("work (#1)")
+    squashed = project.commit()
     git(project.root, "branch", "--quiet", "-D", "work")
     clone = tmp_path / "clone"
     git(tmp_path, "clone", "--quiet", f"file://{project.root}", str(clone))
@@ -156,7 +154,7 @@ def test_a_merge_is_followed_to_the_side_that_recorded(project: Project) -> None
     on_main = project.commit()
     git(project.root, "merge", "--quiet", "--no-commit", "--no-ff", "--strategy=ours", "work")
     project.record(b=1)
-    merge = project.commit("merge")
+    merge = project.commit()
     assert merge not in {project.base(test) for test in "abc"}
     assert [project.base(test) for test in "abc"] == [first, on_work, on_main]
 
@@ -171,7 +169,7 @@ def test_a_conflict_that_was_solved_by_recording_counts_from_the_merge(project: 
     project.commit()
     git(project.root, "merge", "--quiet", "--no-commit", "--no-ff", "--strategy=ours", "work")
     project.record(a=4)
-    assert project.commit("merge") == project.base()
+    assert project.commit() == project.base()
 
 
 def test_a_moved_folder_is_followed(project: Project) -> None:

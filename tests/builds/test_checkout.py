@@ -10,7 +10,7 @@ import pytest
 
 from pytest_gpuserve.builds import checkout as environment
 from pytest_gpuserve.builds.checkout import Revision, read_revision
-from tests.support.plain_git import git
+from tests.support.plain_git import commit, git, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,19 +22,16 @@ def root(tmp_path: Path) -> Path:
     """A repository with one commit: code and a baseline."""
     root, made = tmp_path / "checkout", tmp_path.parent / "one commit"
     if not made.exists():  # once, for all tests
-        write(made / "baselines" / "cpu" / "test_y.json", "{}")
-        write(made / "suites" / "app.py", "1")
+        write(made, {"baselines/cpu/test_y.json": "{}", "suites/app.py": "1"})
         git(tmp_path, "init", "--quiet", str(made))
-        git(made, "add", ".")
-        git(made, "commit", "--quiet", "--message=first")
+        commit(made)
     shutil.copytree(made, root, symlinks=True)
     return root
 
 
-def write(file: Path, text: str = "changed") -> None:
-    """Change a file, or make it."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(text)
+def edit(root: Path, *names: str) -> None:
+    """Change files, or make them."""
+    write(root, dict.fromkeys(names, "changed"))
 
 
 def read(root: Path, baselines: str = "baselines") -> Revision:
@@ -51,13 +48,13 @@ def test_committing_baselines_leaves_the_code(root: Path) -> None:
     """The code's hash stays when only baselines are committed, and changes with any other file."""
     before = read(root)
     assert (before.commit, before.clean) == (git(root, "rev-parse", "HEAD"), True)
-    write(root / "baselines" / "cpu" / "test_y.json")
-    git(root, "commit", "--quiet", "--all", "--message=baselines")
+    edit(root, "baselines/cpu/test_y.json")
+    commit(root)
     after = read(root)
     assert before.commit != after.commit
     assert before.content == after.content is not None
-    write(root / "suites" / "app.py")
-    git(root, "commit", "--quiet", "--all", "--message=code")
+    edit(root, "suites/app.py")
+    commit(root)
     assert content(root) != before.content
 
 
@@ -80,7 +77,7 @@ def test_committing_baselines_leaves_the_code(root: Path) -> None:
 def test_any_change_but_of_baselines_is_dirty(root: Path, file: str, baselines: str, *, clean: bool) -> None:
     """A changed file and a new one; recording one test does not make the next one's code another."""
     git(root, "config", "core.quotePath", "false")
-    write(root / file)
+    edit(root, file)
     found = read(root, baselines)
     assert (found.commit, found.clean) == (git(root, "rev-parse", "HEAD"), clean)
 
@@ -170,16 +167,13 @@ def test_content_is_that_of_the_disk(root: Path) -> None:
 def test_content_stays_when_it_is_committed(root: Path) -> None:
     """The same files are the same candidate, before and after they are committed, modes, links and names included."""
     (root / "folder").write_text("not yet")
-    git(root, "add", ".")
-    git(root, "commit", "--quiet", "--message=a file")
+    commit(root)
     (root / "folder").unlink()
-    for name in ("folder/inner.py", "suites/app.py", "café.py", os.fsdecode(b"caf\xe9.py"), "new\nline"):
-        write(root / name)
+    edit(root, "folder/inner.py", "suites/app.py", "café.py", os.fsdecode(b"caf\xe9.py"), "new\nline")
     (root / "suites" / "app.py").chmod(0o755)
     (root / "link").symlink_to("suites")
     before = content(root)
-    git(root, "add", ".")
-    git(root, "commit", "--quiet", "--message=all")
+    commit(root)
     assert before == content(root) is not None
     assert read(root).clean
 
@@ -189,9 +183,8 @@ def test_what_is_not_the_code_leaves_content(root: Path) -> None:
     before = content(root)
     for setting in ("diff.external=false", "diff.noprefix=true", "color.ui=always"):
         git(root, "config", *setting.split("="))
-    write(root / ".git" / "info" / "exclude", "*.bin\n")
-    for name in ("baselines/cpu/test_y.json", "baselines/cpu/new.json", "suites/__pycache__/app.pyc", "weights.bin"):
-        write(root / name)
+    write(root, {".git/info/exclude": "*.bin\n"})
+    edit(root, "baselines/cpu/test_y.json", "baselines/cpu/new.json", "suites/__pycache__/app.pyc", "weights.bin")
     assert content(root) == before
     git(root, "add", "baselines")
     git(root, "commit", "--quiet", "--message=baselines")
@@ -204,7 +197,7 @@ def test_to_ask_for_the_content_writes_nothing(root: Path) -> None:
     os.utime(root / "suites" / "app.py", (1, 1))
     assert content(root) == before is not None
     os.utime(root / "suites" / "app.py", (2, 2))
-    write(root / "new.py")
+    edit(root, "new.py")
     files = {path: path.read_bytes() for path in (root / ".git").rglob("*") if path.is_file()}
     assert content(root) is not None
     assert {path: path.read_bytes() for path in (root / ".git").rglob("*") if path.is_file()} == files
@@ -238,7 +231,7 @@ def test_a_repository_within_counts(root: Path, tmp_path: Path) -> None:
     """A submodule counts by its commit and by what was changed in it; so does a clone that nobody added."""
     git(tmp_path, "clone", "--quiet", str(root), str(tmp_path / "part"))
     git(root, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(tmp_path / "part"), "part")
-    git(root, "commit", "--quiet", "--message=part")
+    commit(root)
     changes: tuple[Callable[[], object], ...] = (
         lambda: (root / "part" / "suites" / "app.py").write_text("2"),
         lambda: (root / "part" / "suites" / "app.py").write_text("3"),

@@ -12,7 +12,7 @@ import pytest
 from pytest_gpuserve.builds.ignored import MOST_LOOKED_AT
 from pytest_gpuserve.builds.worktree import ReferenceBuilds
 from pytest_gpuserve.errors import NotInRevision
-from tests.support.plain_git import git
+from tests.support.plain_git import commit, git, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,21 +26,18 @@ def root(tmp_path: Path) -> Path:
     root = tmp_path / "project"
     root.mkdir()
     (root / ".gitignore").write_text(IGNORED)
-    write(root, "app/server.py", "app/_fast.so", "models/ens/config.pbtxt", ".env", "app/weights.bin")
-    write(root, "weights/a.safetensors", "weights/deep/b", "data/only/w.bin", "build/lib/app.py", "build/lib/x.so")
-    write(root, ".venv/pyvenv.cfg", ".venv/bin/python", "app/__pycache__/server.pyc")
+    make(root, "app/server.py", "app/_fast.so", "models/ens/config.pbtxt", ".env", "app/weights.bin")
+    make(root, "weights/a.safetensors", "weights/deep/b", "data/only/w.bin", "build/lib/app.py", "build/lib/x.so")
+    make(root, ".venv/pyvenv.cfg", ".venv/bin/python", "app/__pycache__/server.pyc")
     (root / "models" / "ens" / "1").mkdir()
     git(root, "init", "--quiet", "--initial-branch=main")
-    git(root, "add", "--all")
-    git(root, "commit", "--quiet", "--message=first")
+    commit(root)
     return root
 
 
-def write(root: Path, *names: str) -> None:
+def make(root: Path, *names: str) -> None:
     """Write files, each with its name as its content."""
-    for name in names:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(name)
+    write(root, {name: name for name in names})
 
 
 class Base:
@@ -88,14 +85,13 @@ def test_what_an_app_reads_is_linked_and_what_is_built_is_not(root: Path) -> Non
 
 def test_what_is_untracked_is_the_candidates(root: Path) -> None:
     """What is new and not ignored belongs to the candidate alone, with all that is ignored or empty in its folder."""
-    write(root, "new.py", "models/new/config.pbtxt", "models/new/1/w.bin")
+    make(root, "new.py", "models/new/config.pbtxt", "models/new/1/w.bin")
     (root / "models" / "new" / "2").mkdir()
     base = Base(root)
     with closing(base.builds):
         assert not (base.place / "new.py").exists()
         assert not (base.place / "models" / "new").exists()
-    git(root, "add", "--all")
-    git(root, "commit", "--quiet", "--message=second")
+    commit(root)
     assert "models/new/1/w.bin" not in linked(root, revision="HEAD~1")
 
 
@@ -107,12 +103,11 @@ def test_what_the_base_has_stays_its_own(root: Path, tmp_path: Path) -> None:
     (root / "data" / "only" / "w.bin").unlink()
     (root / "data" / "only").rmdir()
     (root / "data" / "only").symlink_to(outside)
-    git(root, "add", "--all")
-    git(root, "commit", "--quiet", "--message=tracked")
+    commit(root)
     git(root, "rm", "--quiet", "--cached", "weights/a.safetensors", ".env", "data/only")
     (root / "data" / "only").unlink()
-    write(root, "data/only/w.bin")
-    git(root, "commit", "--quiet", "--message=ignored")
+    make(root, "data/only/w.bin")
+    commit(root)
     base = Base(root, revision="HEAD~1")
     with closing(base.builds):
         links = base.links()
@@ -162,7 +157,7 @@ def test_what_changed_meanwhile_is_told(root: Path) -> None:
     with closing(base.builds):
         told = base.builds.remarks()
         assert len(told) == 1, "only that something compiled was left out"
-        write(root, "weights/__pycache__/m.pyc")
+        make(root, "weights/__pycache__/m.pyc")
         assert base.builds.remarks() == told
         (base.place / "weights" / "cache").write_text("written by a server")
         (_, changed) = base.builds.remarks()
@@ -172,7 +167,7 @@ def test_what_changed_meanwhile_is_told(root: Path) -> None:
 
 def test_of_a_large_folder_nothing_is_said(root: Path) -> None:
     """To look at all files of a data set would take longer than the test."""
-    write(root, *[f"weights/{number}" for number in range(MOST_LOOKED_AT + 1)])
+    make(root, *[f"weights/{number}" for number in range(MOST_LOOKED_AT + 1)])
     base = Base(root, "!*.so")
     with closing(base.builds):
         (base.place / "weights" / "more").write_text("")

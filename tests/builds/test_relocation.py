@@ -19,7 +19,7 @@ from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.mosec import Mosec
-from tests.support.plain_git import git
+from tests.support.plain_git import commit, git, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -65,19 +65,11 @@ def root(tmp_path: Path) -> Path:
     root = tmp_path / "checkout"
     root.mkdir()
     git(root, "init", "--quiet")
-    for message, files in (("first", FIRST), ("second", {"apps/new.py": "", "added/module.py": ""})):
+    for files in (FIRST, {"apps/new.py": "", "added/module.py": ""}):
         write(root, files)
-        git(root, "add", ".")
-        git(root, "commit", "--quiet", f"--message={message}")
+        commit(root)
     write(root, dict.fromkeys(("weights/deep/w.bin", "untracked/u.bin", "models old/w.bin"), ""))
     return root
-
-
-def write(root: Path, files: Mapping[str, str]) -> None:
-    """Write them, with their folders."""
-    for name, text in files.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text(text)
 
 
 @pytest.fixture
@@ -118,7 +110,7 @@ def test_a_submodule_moves(root: Path, tmp_path: Path) -> None:
     part = tmp_path / "part"
     git(tmp_path, "clone", "--quiet", str(root), str(part))
     git(root, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(part), "part")
-    git(root, "commit", "--quiet", "--message=part")
+    commit(root)
     assert (root / "part" / "apps" / "app.py").exists()
     with worktree_of(root, git(root, "rev-parse", "HEAD")) as worktree:
         relocation = Relocation(root, worktree)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pytest_gpuserve.builds.checkout import said_at_start, ways_to_restore
-from tests.support.plain_git import git, run
+from tests.support.plain_git import commit, git, run
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,8 +29,7 @@ def root(tmp_path: Path) -> Path:
     for number, branch in enumerate(("first", "theirs", "ours")):
         git(root, "checkout", "--quiet", "-B", branch, *(["first"] if number else []))
         (root / "baselines" / NAME).write_text(branch)
-        git(root, "add", "--all")
-        git(root, "commit", "--quiet", f"--message={branch}")
+        commit(root)
     return root
 
 
@@ -70,7 +69,7 @@ def test_what_git_has_not_better_is_recorded_again(root: Path, committed: bool) 
     path = root / "baselines" / (NAME if committed else "new.json")
     path.write_text("<<<<<<<")
     if committed:
-        git(root, "commit", "--quiet", "--all", "--message=damaged")
+        commit(root)
     (line,) = ways_to_restore(path)
     assert "--baseline-update" in line
     run(commands([line])[0], root.parent)

@@ -17,7 +17,7 @@ from pytest_gpuserve.builds.checkout import checkout_of
 from pytest_gpuserve.builds.worktree import SHOWN_DIGITS, ReferenceBuilds, resolve_revision, worktree_of
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
 from tests.fakes.children.toolkit import ROOT, eventually, report
-from tests.support.plain_git import git
+from tests.support.plain_git import commit, git, write
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,15 +44,12 @@ def repository(root: Path) -> Path:
     """A repository of two commits on ``main``, with a staged, an unstaged and an untracked change on top."""
     made = root.parents[1] / "two commits"
     if not made.exists():  # once, for all tests
-        (made / "suites").mkdir(parents=True)
+        made.mkdir()
         git(made, "init", "--quiet", "--initial-branch=main")
-        for number in ("1", "2"):
-            (made / "suites" / "app.py").write_text(number)
-            (made / "staged").write_text(number)
-            git(made, "add", ".")
-            git(made, "commit", "--quiet", f"--message={number}")
-        (made / "suites" / "app.py").write_text("3")
-        (made / "staged").write_text("3")
+        for number in ("1", "2", "3"):
+            write(made, {"suites/app.py": number, "staged": number})
+            if number != "3":
+                commit(made)
         git(made, "add", "staged")
         (made / "new").write_text("3")
     shutil.copytree(made, root, symlinks=True)

@@ -189,37 +189,6 @@ def broken(users):
     assert checkout.left_behind() == []
 
 
-LATE = """
-import contextlib
-import pytest
-
-@pytest.hookimpl(trylast=True)
-def pytest_collection_finish(session):
-    from pytest_gpuserve.experiment.telemetry import TelemetrySource
-    from pytest_gpuserve.verdict.reason import Reason, ReasonKind
-    real = TelemetrySource.monitor
-
-    @contextlib.contextmanager
-    def monitor(self, **more):
-        with real(self, **more) as made:
-            yield made
-        made._problems.append(Reason(ReasonKind.MEMORY_NOT_GIVEN_BACK, "memory not given back"))
-
-    TelemetrySource.monitor = monitor
-"""
-
-
-def test_trouble_at_the_servers_end_lets_nobody_pass(sweep: Project, checkout: Checkout) -> None:
-    """A test that waits is INVALID when it runs again."""
-    (sweep.path / "conftest.py").write_text(LATE)
-    checkout.commit("late")
-    result = sweep.run("--against=HEAD", JSON)
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert "memory not given back" in text_of(result)
-    assert len(bodies(sweep)) <= 6
-    assert checkout.left_behind() == []
-
-
 @pytest.mark.parametrize(
     ("last", "options", "status"),
     [

@@ -7,6 +7,7 @@ import subprocess
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     import pytest
@@ -25,6 +26,20 @@ def git(root: Path, *arguments: str) -> str:
     """Run git as somebody; its output."""
     command = ["git", "-c", "user.name=A", "-c", "user.email=a@example.invalid", "-C", str(root), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
+
+
+def commit(root: Path, message: str = "change") -> str:
+    """Commit all that is there; the hash."""
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--allow-empty", f"--message={message}")
+    return git(root, "rev-parse", "HEAD")
+
+
+def write(root: Path, files: Mapping[str, str]) -> None:
+    """Write files, with their folders."""
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
 
 
 def run(command: str, cwd: Path) -> None:
