@@ -208,15 +208,16 @@ class Checkout:
     Args:
         project: The project.
         temporary: Its folder for temporary files, which nothing else uses; None for everybody's.
+        ignored: What git ignores beside the files of these tests.
     """
 
-    def __init__(self, project: Project, temporary: Path | None) -> None:
+    def __init__(self, project: Project, temporary: Path | None, *ignored: str) -> None:
         self.project = project
         self.temporary = temporary
         if temporary is not None:
             project.environment["TMPDIR"] = str(temporary)
         self.git("init", "--quiet", "--initial-branch=main")
-        (project.path / ".gitignore").write_text("\n".join(IGNORED))
+        (project.path / ".gitignore").write_text("\n".join((*IGNORED, *ignored, "")))
         self.commit("first")
 
     def git(self, *arguments: str) -> str:
