@@ -22,7 +22,7 @@ from pytest_gpuserve.servers.mosec import Mosec
 from tests.support.plain_git import commit, git, write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 SITE = Site(Path("/tmp/x"), {"http": 8000})
 
@@ -154,14 +154,6 @@ def test_a_relative_argument(root: Path, other: Relocation) -> None:
     assert Relocation(root, None, "/other/python").argument("data/w.bin", folder) == "data/w.bin"
 
 
-def output_of(command: list[str], environment: Mapping[str, str], cwd: Path | None) -> str:
-    """What a program prints that has these variables, too."""
-    everything = {**os.environ, **environment}
-    return subprocess.run(
-        command, env=everything, cwd=cwd, stdout=subprocess.PIPE, text=True, timeout=60, check=True
-    ).stdout.strip()
-
-
 class Interpreter:
     """A virtual environment without any package.
 
@@ -191,7 +183,8 @@ class Interpreter:
 
     def imports(self, module: str, environment: dict[str, str], cwd: Path) -> str:
         """Where a server of these variables imports a module from."""
-        return output_of([self.python, "-c", f"import {module}; print({module}.__file__)"], environment, cwd)
+        command = [self.python, "-c", f"import {module}; print({module}.__file__)"]
+        return subprocess.check_output(command, env={**os.environ, **environment}, cwd=cwd, text=True).strip()
 
 
 @pytest.fixture

@@ -1,14 +1,11 @@
 """The pictures of the concepts: ``python -m tests.docs.plots``, which takes a minute.
 
-One plot is made of every baseline that the history of this repository holds, the other of the simulation that
-``tests/verdict/test_power.py`` counts. The flow chart has the questions that lead to a verdict, in their order.
+The plot is made of the simulation that ``tests/verdict/test_power.py`` counts. The flow chart has the questions that
+lead to a verdict, in their order.
 """
 
 from __future__ import annotations
 
-import json
-import subprocess
-from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,7 +17,6 @@ from tests.fakes.noise_model import TYPICAL
 from tests.fakes.simulated import comparisons, outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
 
     from matplotlib.axes import Axes
 
@@ -29,35 +25,6 @@ PICTURES: Final = ROOT / "pytest_gpuserve/docs/pictures"
 COUNT: Final = 400
 SLOWDOWNS: Final = tuple(step / 200 for step in range(17))
 COLOURS: Final = {"passes": "#2e9d5c", "INCONCLUSIVE": "#cc7a00", "REGRESSED": "#d9483b"}
-
-
-def recorded() -> Mapping[str, Mapping[str, float]]:
-    """Throughput by test and day, of every recording on ``cpu`` that was committed."""
-    commits = _git("log", "--format=%H", "--", "baselines/cpu").split()
-    found: dict[str, dict[str, float]] = defaultdict(dict)
-    for commit in commits:
-        for file in _git("ls-tree", "-r", "--name-only", commit, "baselines/cpu").split():
-            document = json.loads(_git("show", f"{commit}:{file}"))
-            for test, entry in document.get("entries", {}).items():
-                at = entry["sessions"][-1]["at"]
-                found[f"{Path(file).parent.name} {test}"][at[:13]] = document["summary"][test]["throughput"]
-    return {test: dict(sorted(values.items())) for test, values in sorted(found.items()) if len(values) > 2}
-
-
-def draw_recorded(axes: Axes) -> None:
-    """Each test's throughput over the days, as a multiple of its lowest."""
-    tests = recorded()
-    days = sorted({hour for values in tests.values() for hour in values})
-    for values in tests.values():
-        least = min(values.values())
-        axes.plot([days.index(hour) for hour in values], [value / least for value in values.values()], marker="o")
-    axes.set_xticks(range(len(days)), labels=[f"{hour[5:10]}, {hour[11:13]} h" for hour in days])
-    axes.axhspan(1.0, 1.05, color="#808a94", alpha=0.4, label="a tolerance of 5 %")
-    axes.set_yscale("log")
-    axes.set_yticks([1, 2, 3, 4, 5], labels=["1", "2", "3", "4", "5"])
-    axes.set_ylabel("throughput, lowest recording = 1")
-    axes.set_xlabel("recorded at")
-    axes.legend(frameon=False)
 
 
 def draw_told(axes: Axes) -> None:
@@ -113,16 +80,11 @@ def draw_verdict(axes: Axes) -> None:
     axes.axis("off")
 
 
-def _git(*arguments: str) -> str:
-    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-
-
 def main() -> None:
-    """Write all three."""
+    """Write both."""
     # The same data make the same file, and letters stay letters.
     mpl.rcParams.update({"svg.hashsalt": "gpuserve", "svg.fonttype": "none", "font.size": 10})
-    pictures = (("verdict", draw_verdict, 6.4), ("recorded", draw_recorded, 3.6), ("told", draw_told, 3.6))
-    for name, draw, height in pictures:
+    for name, draw, height in (("verdict", draw_verdict, 6.4), ("told", draw_told, 3.6)):
         figure, axes = plt.subplots(figsize=(7.5, height), layout="constrained")
         draw(axes)
         figure.savefig(PICTURES / f"{name}.svg", metadata={"Date": None}, facecolor="white")

@@ -22,11 +22,6 @@ def summary(path: Path) -> Output:
     return Output(f"${STEP_SUMMARY}", Form.STEP_SUMMARY, path, ours=False)
 
 
-def names_in(folder: Path) -> list[str]:
-    """All that is in a folder."""
-    return sorted(path.name for path in folder.iterdir())
-
-
 def test_a_failure_takes_no_other_file_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A vanished folder, a missing package and our own fault are reported; the other files are written."""
 
@@ -54,7 +49,7 @@ def test_a_failure_takes_no_other_file_with_it(tmp_path: Path, monkeypatch: pyte
     assert report == "ERROR: --gpuserve-report=b: the report needs plotting\n  help: pip install it"
     assert fault.startswith("ERROR: --gpuserve-benchmark-json=c: a fault of pytest-gpuserve: ZeroDivisionError at ")
     assert results == f"results: {tmp_path / 'd'}"
-    assert names_in(tmp_path) == ["d", "e"]
+    assert {path.name for path in tmp_path.iterdir()} == {"d", "e"}
     assert (tmp_path / "e").read_bytes() == rb"a\udcffb"
 
 

@@ -25,11 +25,6 @@ def all_verdicts(nodeid: str = "suites/x/test_y.py::test_z[50]") -> TestResult:
     return result_of(nodeid, *[judgement(verdict, metrics[i]) for i, verdict in enumerate(Verdict)])
 
 
-def draw(*tests: TestResult, width: int = 160) -> list[str]:
-    """The table without colours, as lines."""
-    return table(run_of(*tests).rows, width=width, color=False).splitlines()
-
-
 @settings(max_examples=60)
 @given(
     width=st.integers(-5, 250) | st.sampled_from([0, NARROWEST, 80, 160]),
@@ -54,7 +49,7 @@ def test_metrics_and_verdicts_are_whole_at_any_width(width: int, name: str, labe
 @pytest.mark.parametrize("width", range(NARROWEST, 140, 3))
 def test_columns_are_left_out_whole_and_in_order(width: int) -> None:
     """A narrow terminal shows fewer columns rather than cut numbers, the least needed going first."""
-    lines = draw(all_verdicts(), width=width)
+    lines = table(run_of(all_verdicts()).rows, width=width, color=False).splitlines()
     head = re.split(r" {2,}", lines[0].strip())
     shown = [name for name in LEFT_OUT_FIRST if name in head]
     assert shown == list(LEFT_OUT_FIRST[len(LEFT_OUT_FIRST) - len(shown) :])
