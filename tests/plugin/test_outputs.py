@@ -7,7 +7,10 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, Form, Output, read_outputs
+from pytest_gpuserve.errors import UsageProblem
+from pytest_gpuserve.plugin import outputs
+from pytest_gpuserve.plugin.outputs import STEP_SUMMARY, STEP_SUMMARY_BYTES, Form, Output, read_outputs, write_outputs
+from pytest_gpuserve.report.results import SessionResult, TestResult
 from tests.plugin.conftest import JSON, says_no_traceback, text_of
 
 if TYPE_CHECKING:
@@ -172,3 +175,91 @@ def test_a_file_that_cannot_be_written_is_exit_4(project: Project, recorded: Pat
     assert "ERROR: --gpuserve-json=results/out.json: the file cannot be written: " in text_of(result)
     assert "1 of 1 test passed" in (project.path / "out.md").read_text()
     assert says_no_traceback(result)
+
+
+LIMIT = """
+
+def test_limit(server, load, record_property):
+    record_property("mine", 1)
+    run = load(server.post("/inference", body=b"fox"), concurrency=2, seconds=2, name="]]>\\b<a")
+    assert run.throughput >= 1.0
+"""
+"""The load's name is not valid XML, as a test's author may write it."""
+
+
+def test_each_test_case_says_what_was_measured(project: Project, recorded: Path) -> None:
+    """pytest's outcome, the user's own properties, and the numbers of the JSON result, of any name of a load."""
+    project.store(recorded)
+    project.speed(0.5)
+    project.test_file.write_text(project.test_file.read_text() + LIMIT)
+    result = project.run("--stored-only", "--junitxml=junit.xml", JSON, "-k", "test_it")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    (case,) = ET.parse(project.path / "junit.xml").iter("testcase")
+    found = {each.attrib["name"]: each.attrib["value"] for each in case.iter("property")}
+    (verdict,) = project.result()["verdicts"]
+    assert case.find("failure") is not None
+    assert found["gpuserve.throughput.verdict"] == verdict["verdict"] == "REGRESSED"
+    assert float(found["gpuserve.throughput.value"]) == verdict["value"]
+    project.run("--junitxml=junit.xml", "-k", "test_limit").assert_outcomes(passed=1, deselected=1)
+    (case,) = ET.parse(project.path / "junit.xml").iter("testcase")
+    found = {each.attrib["name"]: each.attrib["value"] for each in case.iter("property")}
+    assert found.items() >= {"mine": "1", r"gpuserve.]]>\x08<a.throughput.verdict": "PASS"}.items()
+
+
+RESULT = SessionResult({"name": "cpu"}, {}, (TestResult("test_a.py::test_it", "passed"),))
+
+
+def summary(path: Path) -> Output:
+    """The summary of a runner's step, which no option requests."""
+    return Output(f"${STEP_SUMMARY}", Form.STEP_SUMMARY, path, ours=False)
+
+
+def test_a_failure_takes_no_other_file_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vanished folder, a missing package and our own fault are reported; the other files are written."""
+
+    def faulty(result: SessionResult) -> str:
+        raise ZeroDivisionError("by 0")
+
+    def lacking(result: SessionResult) -> str:
+        raise UsageProblem("the report needs plotting", remedies=["pip install it"])
+
+    # Half of a character, as a file's name may hold it.
+    made = {Form.HTML: lacking, Form.BENCHMARK: faulty, Form.STEP_SUMMARY: lambda result: "a\udcffb"}
+    renderer = outputs._renderer
+    monkeypatch.setattr(outputs, "_renderer", lambda form: made.get(form) or renderer(form))
+    files = [
+        Output("--gpuserve-markdown=gone/a", Form.MARKDOWN, tmp_path / "gone" / "a"),
+        Output("--gpuserve-report=b", Form.HTML, tmp_path / "b"),
+        Output("--gpuserve-benchmark-json=c", Form.BENCHMARK, tmp_path / "c"),
+        Output("--gpuserve-json=d", Form.JSON, tmp_path / "d"),
+        Output("--odd=e", Form.STEP_SUMMARY, tmp_path / "e"),
+    ]
+    written = write_outputs(files, RESULT)
+    assert written.failed
+    gone, report, fault, results, _ = written.lines
+    assert gone.startswith("ERROR: --gpuserve-markdown=gone/a: the file cannot be written: ")
+    assert report == "ERROR: --gpuserve-report=b: the report needs plotting\n  help: pip install it"
+    assert fault.startswith("ERROR: --gpuserve-benchmark-json=c: a fault of pytest-gpuserve: ZeroDivisionError at ")
+    assert results == f"results: {tmp_path / 'd'}"
+    assert {path.name for path in tmp_path.iterdir()} == {"d", "e"}
+    assert (tmp_path / "e").read_bytes() == rb"a\udcffb"
+
+
+def test_a_summary_is_appended(tmp_path: Path) -> None:
+    """Earlier text of the step stays; a summary that cannot be written, or is too large, does not fail the run."""
+    path = tmp_path / "summary"
+    path.write_text("before\n")
+    for _ in range(2):
+        assert write_outputs([summary(path)], RESULT).lines == (f"${STEP_SUMMARY}: {path}",)
+    text = path.read_text()
+    assert text.startswith("before\n")
+    assert text.count("<h3>") == 2
+    absent = write_outputs([summary(tmp_path / "gone" / "summary")], RESULT)
+    assert not absent.failed
+    assert absent.lines[0].startswith(f"not written: ${STEP_SUMMARY}: the file cannot be written: ")
+    # Of a larger file the runner would show nothing at all.
+    path.write_bytes(b"x" * (STEP_SUMMARY_BYTES - 100))
+    large = write_outputs([summary(path)], RESULT)
+    assert not large.failed
+    assert "run pytest in a step of its own" in large.lines[0]
+    assert path.stat().st_size == STEP_SUMMARY_BYTES - 100

@@ -21,6 +21,7 @@ from tests.support.builders import judgement
 if TYPE_CHECKING:
     from tests.plugin.conftest import Project
 
+
 EAGER = """
 from pytest_gpuserve.plugin import progress
 
@@ -146,3 +147,15 @@ def test_what_comes_next_works(project: Project) -> None:
     assert "comparisons: 1 passed, 1 regressed\nnext: " in section
     verbose = project.run("--stored-only", "-v")
     verbose.stdout.fnmatch_lines(["test_slow *, REGRESSED: interval * from 1 session", "test_fine *, PASS: interval *"])
+
+
+def test_the_header_knows_how_long_the_last_run_took(project: Project) -> None:
+    """The time is a guess at first, and then that of the last run of this kind on this device."""
+    project.run("--baseline-update")
+    first, second = text_of(project.run()), text_of(project.run())
+    assert "gpuserve: comparisons of 1 test, about 30 s (a guess, without an earlier run on this device)\n" in first
+    told = re.search(r"gpuserve: comparisons of 1 test, about (\d+) s\n", second)
+    assert told is not None
+    # It measures no real server.
+    assert int(told[1]) < 30
+    assert "comparisons of" not in text_of(project.run("-q"))

@@ -6,6 +6,7 @@ The order is said once, in ``LAYERS``; a new module has to be placed there on pu
 from __future__ import annotations
 
 import ast
+import re
 from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,7 @@ import pytest_gpuserve
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
 
 PACKAGE = "pytest_gpuserve"
 ROOT = Path(pytest_gpuserve.__file__).parent
@@ -168,3 +170,10 @@ def test_imports_make_no_circle() -> None:
 def test_a_wrong_import_is_found(file: str, source: str) -> None:
     """Each rule catches a module that breaks it, and only once."""
     assert len(broken_rules(file, source)) == 1
+
+
+def test_a_reference_to_an_own_extra_has_no_marker() -> None:
+    """The build backend drops such a marker: pip then compiled numpy 1 on Python 3.13."""
+    references = re.findall(r'"(pytest-gpuserve\[[^"]*)"', (ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    assert references
+    assert [each for each in references if ";" in each] == []

@@ -11,8 +11,7 @@ from statistics import fmean, variance
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from pytest_gpuserve.verdict.metric import METRICS, Growth
 from pytest_gpuserve.verdict.paired import (
@@ -26,12 +25,13 @@ from pytest_gpuserve.verdict.paired import (
     paired_evidence,
     paired_limit,
 )
-from pytest_gpuserve.verdict.sequential import LEVELS, Levels
+from pytest_gpuserve.verdict.sequential import BLOCKS, LEVELS, LOOKS, Levels, first_look, look_index
 from pytest_gpuserve.verdict.verdict import Verdict
 from tests.support.reasons import said
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
 
 THROUGHPUT = METRICS["throughput"]
 LEVEL = LEVELS[1]
@@ -318,3 +318,25 @@ def test_past_comparisons_teach_the_right_variance_on_average(change: float) -> 
         history = [rounds(chance, count=3, start_sd=0.012, block_sd=0.015, change=change) for _ in range(6)]
         learned.append(learn_prior(THROUGHPUT, [], history).variance)
     assert 0.97 < fmean(learned) / (2 * 0.012**2) < 1.1
+
+
+def test_a_p99_is_not_looked_at_after_half_a_round() -> None:
+    """Nor a cold start before its second round; every other metric is."""
+    late = {name: first_look(metric) for name, metric in METRICS.items() if first_look(metric)}
+    second = LOOKS.index((2, BLOCKS))
+    tails = {metric.name: 1 for metric in METRICS.values() if metric.quantile == 0.99}
+    assert late == {**tails, "cold_start": second}
+
+
+def test_the_planned_looks_have_the_published_levels() -> None:
+    """The levels are fixed numbers, .05 for a PASS and .025 for a claim, independent of data and other comparisons."""
+    per_thousand = [[1000 * level for level in levels] for levels in zip(*LEVELS, strict=True)]
+    assert per_thousand[0] == pytest.approx([12.89, 10.73, 11.14, 10.91, 11.18, 11.11, 12.17, 12.19, 12.49])
+    assert per_thousand[1] == pytest.approx([6.33, 4.75, 5.06, 5.04, 4.96, 5.31, 5.74, 5.31, 6.05])
+    assert len(LEVELS) == len(LOOKS)
+
+
+def test_a_look_is_due_at_its_place_alone() -> None:
+    """After half a first round, and after whole ones."""
+    assert [look_index(rounds, blocks) for rounds, blocks in LOOKS] == list(range(9))
+    assert [look_index(1, 4), look_index(2, 3), look_index(9, 6)] == [None, None, None]
