@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
-import urllib.request
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +16,7 @@ from pytest_gpuserve.process.ready import HttpRequest, Patience, all_of, http_pr
 from tests.benchmarks.tools import debian
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
 UP_SECONDS = 30.0
 
@@ -73,29 +71,23 @@ class Timed:
     pid: int
     service_seconds: float
 
-    def told(self) -> Mapping[str, float]:
-        """Ask what it knows of itself since it was last asked; see `timed_server`."""
-        with urllib.request.urlopen(f"{self.url}told", timeout=10) as answer:
-            told: dict[str, float] = json.load(answer)
-        return told
-
 
 @contextmanager
-def timed(folder: Path, mode: str, service_seconds: float) -> Iterator[Timed]:
-    """Run a server of known service time: ``parallel`` or ``queue``."""
+def timed(folder: Path, service_seconds: float) -> Iterator[Timed]:
+    """Run a server of known service time."""
     port = free_port()
     program = Path(__file__).with_name("timed_server.py")
-    argv = (sys.executable, str(program), str(port), mode, repr(service_seconds))
-    with up(argv, folder / "timed.log", port, "the timed server", path="/told") as process:
+    argv = (sys.executable, str(program), str(port), repr(service_seconds))
+    with up(argv, folder / "timed.log", port, "the timed server") as process:
         yield Timed(f"http://127.0.0.1:{port}/", process.pid, service_seconds)
 
 
 @contextmanager
-def up(argv: tuple[str, ...], log: Path, port: int, what: str, *, path: str = "/") -> Iterator[Process]:
+def up(argv: tuple[str, ...], log: Path, port: int, what: str) -> Iterator[Process]:
     """Run a server for the block, from when it answers on its port."""
     command = Command(argv, dict(os.environ), log.parent, log)
     with Process.start(command) as process:
         deadline = Deadline.after(UP_SECONDS)
-        answers = http_probe("127.0.0.1", port, HttpRequest(path), patience=Patience(deadline))
+        answers = http_probe("127.0.0.1", port, HttpRequest("/"), patience=Patience(deadline))
         wait(all_of(owned_port_probe(process, port), answers), process, deadline, what=what)
         yield process

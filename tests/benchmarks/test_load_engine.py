@@ -1,4 +1,4 @@
-"""The load engine against real tools, a queue's mathematics and a server of known times; prints the rows of a page's table."""
+"""The load engine against real tools and a server of known times; prints the rows of a page's table."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import statistics
 import subprocess
 import time
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING
 
 import pytest
 
-from pytest_gpuserve.load.schedule import NANOSECONDS, Poisson
 from pytest_gpuserve.units import format_rate, format_seconds
 from tests.benchmarks.pairs import cost, cost_of_start, in_turn, is_kept
-from tests.benchmarks.servers import Timed, nginx, timed
+from tests.benchmarks.servers import nginx, timed
 from tests.benchmarks.tools import ENDS_WITH_US, Outcome, hey, our_command, our_report, ours, wrk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
 pytestmark = [pytest.mark.slow, pytest.mark.alone]
@@ -91,7 +89,7 @@ def valid_load(url: str, **options: object) -> Outcome:
 @pytest.mark.parametrize("connections", SERVICE_SECONDS)
 def test_percentiles_beside_wrk(tmp_path: Path, connections: int) -> None:
     """On a server of fixed service time, p50 and p99 are within 5 % of wrk's."""
-    with timed(tmp_path, "parallel", SERVICE_SECONDS[connections]) as server:
+    with timed(tmp_path, SERVICE_SECONDS[connections]) as server:
         results = in_turn(
             partial(valid_load, server.url, concurrency=connections, duration=SECONDS),
             partial(wrk, server.url, connections=connections, seconds=SECONDS),
@@ -103,58 +101,6 @@ def test_percentiles_beside_wrk(tmp_path: Path, connections: int) -> None:
     median_agrees = is_kept(f"p50, {where}", "wrk", medians, least=0.95, most=1.05)
     assert is_kept(f"p99, {where}", "wrk", tails, least=0.95, most=1.05)
     assert median_agrees
-
-
-# -- an open loop beside a queue's mathematics
-
-QUEUE_SECONDS = 0.004
-LOAD_SECONDS = 8
-"""Of a load. The mean wait of so short a load scatters widely about theory's. But which waits this very schedule must
-find is known, so the chance in it can be taken off exactly; what is left is the engine's own error."""
-
-
-def mean_wait_md1(load: float, service_seconds: float) -> float:
-    """Mean wait of Poisson arrivals for a server of constant service time, in seconds (Pollaczek, Khinchine)."""
-    return load * service_seconds / (2 * (1 - load))
-
-
-def mean_wait(arrivals_seconds: Iterable[float], service_seconds: float) -> float:
-    """Mean wait that these very arrivals find at a server of constant service time, by Lindley's recursion."""
-    free_seconds, waits = 0.0, []
-    for at_seconds in arrivals_seconds:
-        begin_seconds = max(at_seconds, free_seconds)
-        waits.append(begin_seconds - at_seconds)
-        free_seconds = begin_seconds + service_seconds
-    return statistics.fmean(waits)
-
-
-def mean_latency(queue: Timed, **load: object) -> float:
-    """The mean latency of a load, in seconds, less what the server's answers were late by its own account."""
-    queue.told()
-    report, _ = ours(queue.url, **load)
-    assert report["valid"], report["reasons"]
-    told = queue.told()
-    assert report["requests"] == told["answered"]
-    mean: float = report["latency"]["mean"]
-    return mean - told["mean_late_seconds"]
-
-
-def test_mean_wait(tmp_path: Path) -> None:
-    """The mean wait of Poisson arrivals is theory's within 5 %, the chance in the schedule taken off."""
-    kept = []
-    with timed(tmp_path, "queue", QUEUE_SECONDS) as queue:
-        # At gaps of two services no request waits: this is the service and the way there and back.
-        unqueued = mean_latency(queue, rate=0.5 / QUEUE_SECONDS, arrivals="constant", duration=LOAD_SECONDS)
-        for load in (0.5, 0.7, 0.85):
-            theory, rate = mean_wait_md1(load, QUEUE_SECONDS), load / QUEUE_SECONDS
-            requests, waits = round(LOAD_SECONDS * rate), []
-            for seed in range(5):
-                waited = mean_latency(queue, rate=rate, arrivals="poisson", seed=seed, requests=requests) - unqueued
-                due = (arrival.at_ns / NANOSECONDS for arrival in islice(Poisson(rate).arrivals(seed), requests))
-                waits.append((waited - mean_wait(due, QUEUE_SECONDS) + theory, theory))
-            what = f"mean wait, {load:.0%} load, the schedule's chance taken off"
-            kept.append(is_kept(what, "M/D/1", waits, least=0.95, most=1.05))
-    assert all(kept)
 
 
 # -- an open loop's send times
@@ -193,7 +139,7 @@ def arithmetic(stop_seconds: float, service_seconds: float) -> Sequence[float]:
 
 def test_a_stop(tmp_path: Path) -> None:
     """p95, p99 and maximum of an open loop are what arithmetic says, from when a request was due and from its send."""
-    with timed(tmp_path, "parallel", 0.001) as server:
+    with timed(tmp_path, 0.001) as server:
         command = our_command(server.url, rate=STOP_RATE, arrivals="constant", requests=STOP_REQUESTS)
         with subprocess.Popen([*ENDS_WITH_US, *command], stdout=subprocess.PIPE, text=True) as client:
             time.sleep(STOP_AFTER_SECONDS)
