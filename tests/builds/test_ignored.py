@@ -73,10 +73,7 @@ def linked(root: Path, *patterns: str, revision: str = "HEAD") -> set[str]:
 
 
 def test_what_an_app_reads_is_linked_and_what_is_built_is_not(root: Path) -> None:
-    """Settings, weights and data; a folder that is ignored as a whole is one link; environments and caches are not.
-
-    Git holds no empty folders, and an ensemble of Triton has one for its version.
-    """
+    """Ignored settings, weights, data and empty folders are in the base; environments and caches are not."""
     assert linked(root) == {".env", "app/weights.bin", "weights", "data/only/w.bin"}
     base = Base(root)
     with closing(base.builds):

@@ -86,10 +86,7 @@ def moved(relocation: Relocation, inside: str) -> Path:
 
 
 def test_what_git_tracks_moves_and_the_rest_stays(root: Path, other: Relocation, tmp_path: Path) -> None:
-    """A tracked or missing file is not found on this side instead; data and paths outside are the same for both.
-
-    By whichever name the checkout is called, it is the checkout.
-    """
+    """Tracked and missing files move, data and outside paths stay, by either name of the checkout."""
     for inside in ("apps/app.py", "apps", "", "models/a", "no/such", "added", "added/module.py"):
         assert other.path(root / inside) == moved(other, inside)
     for inside in ("weights", "weights/deep/w.bin", "untracked", "untracked/u.bin", "apps/../weights"):

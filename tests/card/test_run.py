@@ -39,10 +39,7 @@ def empty_pack(folder: Path) -> Path:
 
 
 def test_a_cut_run_loses_nothing_and_is_gone_on_with(tmp_path: Path) -> None:
-    """After SIGKILL in step b all of a and what b has left and printed is there; a second run begins with b.
-
-    That holds on a machine that has a package named tests of its own. What nvidia-smi tells beside is kept.
-    """
+    """After SIGKILL in step b its log and files are there, and a second run begins with b."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "__init__.py").touch()
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho asked for $1\n")
@@ -83,10 +80,7 @@ def test_steps_fit_into_nine_minutes() -> None:
     ],
 )
 def test_a_step_passes_by_what_it_says(tmp_path: Path, code: str, seconds: float, told: str, outcome: str) -> None:
-    """What is slower passes by that verdict alone, and tests not by being skipped; nothing that is ended is left.
-
-    What takes too long says first what it has found.
-    """
+    """A step passes by its status and words, not by skips; one that overran says what it found, and leaves nothing."""
     step = Step("gate", 30, ("{python}", "-c", code), status=1, told=told)
     records = Records(tmp_path / "out", tmp_path / "kept")
     assert run_step(step, {"python": sys.executable}, tmp_path, seconds, records).outcome == outcome

@@ -21,10 +21,7 @@ BASELINE = Baseline()
 @ALL
 @pytest.mark.parametrize("verdict", Verdict)
 def test_a_comparison_is_the_judges(metric: Metric, verdict: Verdict) -> None:
-    """Every metric reaches the judge under its own name, from either side, and is as true as the verdict passes.
-
-    A plain number is a limit, and is passed on as it is, in the metric's unit.
-    """
+    """Each metric reaches the judge by its name from either side, a plain number as a limit in the metric's unit."""
     judge = Listener(verdict)
     found = good(metric)(side(a_run(judge), metric), side(BASELINE, metric))
     assert isinstance(found, Comparison)
@@ -91,10 +88,7 @@ def test_what_cannot_be_compared_for_equality() -> None:
 
 
 def test_numbers_are_there_to_be_read() -> None:
-    """``float(run.throughput)`` and ``.value`` are the pooled value in the metric's unit; problems are of all sessions.
-
-    A server without counters has no batching ratio, not one of zero; shown is a metric by its name.
-    """
+    """A run's values are pooled in the metric's unit, its problems are of all sessions, and an unknown one raises."""
     run = a_run()
     assert float(run.throughput) == run.throughput.value == pytest.approx(20.0)
     assert float(run.batching_ratio) == 4.0

@@ -56,10 +56,7 @@ def test_a_ratio_is_the_judges(metric: Metric, verdict: Verdict) -> None:
 
 @ALL
 def test_what_gates_nothing_is_refused(metric: Metric) -> None:
-    """The wrong direction, strict and exact comparisons and plain truth are errors that say what to write.
-
-    A ratio compares with a number above 0: a baseline belongs to a load, and another ratio has no number of its own.
-    """
+    """A duel's ratio compares with a number above 0 in the good direction; anything else says what to write."""
     judge = Listener()
     wrong: tuple[Any, ...] = (0, -1.05, math.nan, math.inf, True, None, "1.05", Baseline(), ratio(metric))
     for compare in set(COMPARISONS) - {good(metric)}:
@@ -106,10 +103,7 @@ def test_a_limit_is_of_the_values_themselves(metric: Metric, change: float, limi
 
 
 def test_either_claim_keeps_its_level() -> None:
-    """Of 100 pairs that lie exactly at the limit 5 % are said to hold it and 2.5 % to miss it, looks included.
-
-    Standard deviations are 2 and 1.6. Of 40 equal pairs most are said not to be 5 % better.
-    """
+    """At the limit 5 % of 100 pairs hold and 2.5 % miss (sd 2 and 1.6); most of 40 equal pairs are not 5 % better."""
 
     def counted(build: Build, count: int) -> Counter[Verdict]:
         return Counter(

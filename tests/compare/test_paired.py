@@ -27,10 +27,7 @@ if TYPE_CHECKING:
 
 
 def test_the_first_look_is_always_taken_and_further_ones_within_the_budget(world: World) -> None:
-    """However small the budget is there is one look; and as many more as it has room for, which is said.
-
-    The budget is the test's: what its first load took is gone for the second.
-    """
+    """One look is always taken, and more within the budget, which the loads of a test share."""
     world.paired = BETWEEN
     for budget, looks in ((1.0, 1), (35.0, 2), (45.0, 4)):
         world.next_run(world.against, budget_seconds=budget)

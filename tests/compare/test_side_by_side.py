@@ -101,10 +101,7 @@ def says(judgement: Judgement, words: str) -> bool:
 
 
 def test_looks_come_in_the_planned_order() -> None:
-    """Three blocks, then the round is filled with the same servers, then whole rounds; after eight it is exhausted.
-
-    Servers that do not fit into memory together are looked at after each round of one block, from the second look on.
-    """
+    """Looks come after half a round, then whole rounds, up to eight; one at a time, after each block."""
     pairing = ScriptedPairing(MIDDLE)
     paired, alone = a_comparison(pairing), a_comparison(ScriptedPairing(MIDDLE, one_at_a_time=True))
     judgement = paired.judge(THROUGHPUT, TOLERANCE)

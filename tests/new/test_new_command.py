@@ -127,10 +127,7 @@ def test_a_written_suite_measures_its_app(project: Path, capfd: pytest.CaptureFi
 def test_a_request_that_the_app_does_not_tell_is_said_to_be_a_guess(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Where the app cannot be imported as it is by its server: on the terminal with the reason, and in the suite.
-
-    An answer whose values change is checked for its fields.
-    """
+    """If the app cannot be imported, the terminal and the suite say that the request is a guess."""
     pytest.importorskip("fastapi")
     (project / "src").mkdir()
     (project / "src" / "main.py").write_text(CLOCK)

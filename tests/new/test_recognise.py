@@ -14,10 +14,7 @@ FAKES = Path(__file__).parents[1] / "fakes" / "doubling"
 
 
 def test_an_app_is_recognised_by_its_imports(tmp_path: Path) -> None:
-    """An app of each library, with a module of its own beside it that could not be imported from here.
-
-    The model of pytriton's is known where it is bound by a literal; a computed name is not guessed.
-    """
+    """The library is known by its import, and pytriton's model if a literal names it."""
     for kind in ("mosec", "litserve", "pytriton"):
         assert recognise(FAKES / f"{kind}_app.py").kind == kind
     app = tmp_path / "app.py"

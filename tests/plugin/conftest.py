@@ -253,11 +253,7 @@ class Checkout:
 
 
 def busy_machine(run: Mapping[str, Any]) -> list[str]:
-    """Of a run of a JSON result, the problems that stem from a busy machine; there may be no other.
-
-    A real load of a sound server is sound only while the machine lets it be. Where it did not, the load has to say so,
-    which is right, and no verdict on it may be asserted.
-    """
+    """Problems of a run that a busy machine causes; there may be no other, and then no verdict may be asserted."""
     problems: list[str] = run["problems"]
     assert all(map(is_busy, problems)), problems
     return problems

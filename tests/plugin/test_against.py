@@ -62,10 +62,7 @@ def test_a_slower_build_fails_and_names_its_base(project: Project, checkout: Che
 
 
 def test_the_same_build_passes_without_a_baseline(project: Project, checkout: Checkout) -> None:
-    """The base runs from a folder of its own, and no baseline is stored.
-
-    That a commit is compared with itself is said: whoever commits first compares nothing.
-    """
+    """The base runs from its own folder, no baseline is stored, and a note names the comparison with itself."""
     result = project.run("--against=HEAD", JSON)
     assert result.ret == pytest.ExitCode.OK
     assert "--against=HEAD: this checkout is that commit, unchanged" in text_of(result)

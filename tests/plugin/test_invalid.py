@@ -36,10 +36,7 @@ TOLD = {
 
 
 def test_a_server_with_a_fault_is_told_and_not_recorded(real_project: Project) -> None:
-    """A wrong or dying server is INVALID; a failed start is reported with its end and its log.
-
-    A wrong path is told as that.
-    """
+    """Wrong answers, a death, a failed start and a wrong path fail the test with their reason and are not recorded."""
     real_project.test_file.write_text(SUITE.format(faults=list(TOLD), server=MODEL_SERVER))
     result = real_project.run("--baseline-update", JSON)
     result.assert_outcomes(failed=len(TOLD))

@@ -77,10 +77,7 @@ def starts(checkout: Checkout) -> int:
 
 
 def test_the_starts_of_a_module_are_those_of_its_slowest_decision(sweep: Project, checkout: Checkout) -> None:
-    """Not the sum over its tests, which run in the opposite order on each next start; each is reported once.
-
-    What its module has set up lasts to its end.
-    """
+    """Tests share starts, alternate their order, keep the module's fixtures to its end, and are reported once."""
     result = sweep.run("--against=HEAD", JSON, "-v", "-s", "--junitxml=junit.xml")
     result.assert_outcomes(passed=3)
     counts, ran, text = rounds(sweep), bodies(sweep), text_of(result)

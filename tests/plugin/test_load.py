@@ -65,10 +65,7 @@ def one(project: Project, body: str) -> None:
 
 
 def test_arguments_of_a_load_reach_a_real_server(real_project: Project) -> None:
-    """Schedules, stop rules and objectives measure a real server validly, and the JSON tells what was sent and how late.
-
-    Beside busy processes a client may be late and a server unsteady; then it has to say so, and only so.
-    """
+    """Schedules, stop rules and objectives measure a real server validly, unless the load names a busy machine."""
     real_project.test_file.write_text(SHAPES)
     real_project.run(JSON)
     whole = json.loads((real_project.path / "out.json").read_text())["tests"]

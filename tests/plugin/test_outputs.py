@@ -109,10 +109,7 @@ def test_what_cannot_be_written_is_said_beforehand(
 
 
 def test_a_run_writes_what_is_asked_and_clears_what_was(project: Project, recorded: Path, tmp_path: Path) -> None:
-    """A red run has its JSON, its comment and its step's summary; a run without measurements removes old results.
-
-    ``--collect-only`` runs nothing, so it removes nothing.
-    """
+    """A red run writes its files; a run without measurements removes old ones, and ``--collect-only`` does not."""
     project.store(recorded)
     project.speed(0.5)
     summary = tmp_path / "summary"

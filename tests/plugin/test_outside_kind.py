@@ -106,11 +106,7 @@ def install(folder: Path) -> None:
 
 
 def test_a_package_brings_a_kind_of_server(real_project: Project, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """As on the page: its fixture measures, files are found beside the user's test, and its own test checks it.
-
-    What its model did not execute is no item. A load is recorded,
-    with the version of its server.
-    """
+    """The page's package adds a fixture that starts, checks and records its kind of server."""
     site = tmp_path_factory.mktemp("site")
     install(site)
     real_project.environment["PYTHONPATH"] = os.pathsep.join([str(site), str(real_project.environment["PYTHONPATH"])])

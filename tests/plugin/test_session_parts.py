@@ -54,10 +54,7 @@ def equipment(asked: Settings, **changes: Any) -> Equipment:  # noqa: ANN401 -- 
 def test_every_start_has_a_log_and_its_secrets_are_known(
     asked: Settings, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Logs are numbered and valid as files; all secrets of servers and requests are known.
-
-    Before each start other servers make room.
-    """
+    """Each start gets a numbered log and its secrets are known; before it, other servers make room."""
     logged: list[tuple[str, Mapping[str, str]]] = []
 
     def started(*_: object, log: Path, launched: Any, **__: object) -> AbstractContextManager[None]:  # noqa: ANN401 -- a callback
@@ -80,10 +77,7 @@ def test_every_start_has_a_log_and_its_secrets_are_known(
 
 
 def test_what_was_opened_is_all_given_back_the_device_last(asked: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After any failure the device is released last, so that its next user finds no worktree of ours in use.
-
-    Who looks at the GPU is ended though engines cannot be.
-    """
+    """After any failure all parts end, the device's lock last and the sampler also if the engines fail."""
     ended: list[str] = []
     parts: Any = [Part(name, ended, fails=name != "lock") for name in ("lock", "opponents")]
     lock, reference_builds = parts

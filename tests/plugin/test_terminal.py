@@ -105,11 +105,7 @@ def test_what_is_not_known_is_told_as_that() -> None:
 
 
 def test_what_comes_next_works(project: Project) -> None:
-    """The command of a missing baseline records it, with the requested sessions, without a budget.
-
-    Then the worst is on top, and the command that comes next below; quiet, there is nothing of what passed, and
-    verbose, all that verdicts rest on. Of quick tests there is no progress.
-    """
+    """Each run ends with the command that comes next, the worst row first; ``-q`` shows less and ``-v`` more."""
     missing = eager(project, TWO).run()
     missing.assert_outcomes(failed=2)
     missing.stdout.fnmatch_lines(["MISSING: * has no entry '...' (2 tests: test_fine, test_slow)"])

@@ -107,10 +107,7 @@ def test_what_measures_nothing_is_an_error_that_no_setting_hides(
 
 
 def test_what_was_measured_is_kept_whatever_came_of_it() -> None:
-    """What is restored before the gate is saved after it under the same key, and the results become an artifact.
-
-    Inputs reach the shell as variables, and what they say is not run.
-    """
+    """The cache is saved after any gate under the key of its restore, and inputs reach the shell as variables."""
     assert not any("${{" in step.get("run", "") for step in STEPS)
     restore, gate_step, save, upload = STEPS
     assert "id" in gate_step

@@ -169,10 +169,7 @@ def test_a_spent_budget_is_raised() -> None:
 
 
 def test_the_worst_is_spoken_of() -> None:
-    """REGRESSED before INVALID before MISSING before INCONCLUSIVE before what got better, and of no other test.
-
-    Where nothing helps the worst, the next one is spoken of.
-    """
+    """The step is for the worst verdict that a command helps, in the order REGRESSED to INCONCLUSIVE."""
     tests = {
         verdict: named(f"test_{verdict}", because(SPENT, verdict=verdict), outcome="failed")
         for verdict in (Verdict.INCONCLUSIVE, Verdict.MISSING, Verdict.INVALID, Verdict.REGRESSED)

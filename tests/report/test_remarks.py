@@ -200,10 +200,7 @@ def order(*tests: TestResult) -> list[str]:
 
 
 def test_by_outcome_then_by_verdict() -> None:
-    """What failed, what was skipped, what passed; then REGRESSED, INVALID, MISSING, INCONCLUSIVE, and all that passes.
-
-    An outcome that nobody has heard of is not taken for a pass.
-    """
+    """Rows come by outcome, then by verdict; an unknown outcome ranks with failures."""
     in_order = [
         result_of("regressed", judgement(), outcome="a new one"),
         result_of("invalid", judgement(Verdict.INVALID), outcome="error"),

@@ -33,10 +33,7 @@ def all_verdicts(nodeid: str = "suites/x/test_y.py::test_z[50]") -> TestResult:
     label=st.text(max_size=10),
 )
 def test_metrics_and_verdicts_are_whole_at_any_width(width: int, name: str, label: str, *, color: bool) -> None:
-    """Whatever is left out for want of space, it is neither the metric nor what was concluded, and no line is wider.
-
-    Nor does it matter what a test is called: markup, escape sequences, wide signs and long names break nothing.
-    """
+    """At any width and for any name, metric and verdict are whole and no line is wider."""
     test = all_verdicts(f"test_y.py::{name}")
     test.runs[0] = RunResult(label, (), test.runs[0].judgements, {}, {})
     text = ESCAPE.sub("", table(run_of(test).rows, width=width, color=color))
