@@ -129,9 +129,9 @@ class Project:
         """Write how fast the build in the checkout is, for scripted loads; one of the speed 0 does not start."""
         (self.app_file.parent / app).write_text(f"{APP.read_text()}\nSPEED = {speed}\n")
 
-    def with_gpus(self, library: Path, *fakes: gpus.FakeGpu, errors: tuple[gpus.Error, ...] = ()) -> None:
+    def with_gpus(self, library: Path, *fakes: gpus.FakeGpu) -> None:
         """Let the machine have these GPUs from the next run on; ``library`` is the folder of NVML's fake."""
-        environment = gpus.write(gpus.Script(fakes, errors), self.path, library=library)
+        environment = gpus.write(gpus.Script(fakes), self.path, library=library)
         for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCRIPT"):
             self.environment[name] = environment[name]
         self.environment["CUDA_VISIBLE_DEVICES"] = None

@@ -191,13 +191,6 @@ def test_a_gate_on_a_gpu_compares_with_the_base_until_there_are_baselines(tmp_pa
     assert "--against" not in _shell(script, environment, tmp_path)
 
 
-def test_an_action_has_one_version() -> None:
-    """What is pinned in one workflow is pinned alike in all, and so are the parts of one action."""
-    used = {step["uses"] for name in NAMES for step in steps(name) if "uses" in step}
-    pins = {re.sub("(?<=/)([a-z-]+)/[a-z/-]+", r"\1", each) for each in used}
-    assert len(pins) == len({pin.partition("@")[0] for pin in pins})
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("gate", "baseline"))])
 def test_the_options_exist(name: str) -> None:
     """A workflow types no option that the plugin does not have."""
