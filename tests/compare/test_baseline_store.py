@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,6 +18,8 @@ from tests.compare.world import SHAPE, THROUGHPUT, World, ask, target
 from tests.support.builders import COMMIT, OTHER_COMMIT, here, session
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_gpuserve.store.baseline import Stored
 
 WORKLOAD = Workload({"server": "mosec", "concurrency": "50"}, {"app_sha256": "ab"})

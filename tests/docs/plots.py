@@ -17,7 +17,6 @@ from tests.fakes.noise_model import TYPICAL
 from tests.fakes.simulated import comparisons, outcome
 
 if TYPE_CHECKING:
-
     from matplotlib.axes import Axes
 
 ROOT: Final = Path(__file__).resolve().parents[2]

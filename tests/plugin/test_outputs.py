@@ -139,7 +139,7 @@ SAYS_IT = "assert run.throughput >= baseline.throughput, 'with ' + __import__('o
 
 
 def test_files_have_whole_explanations_without_secrets(project: Project, recorded: Path) -> None:
-    """pytest shows a terminal as much of an explanation as it likes; the value of a secret variable is in no file."""
+    """Pytest shows a terminal as much of an explanation as it likes; the value of a secret variable is in no file."""
     project.store(recorded)
     project.ini(truncation_limit_lines=2)
     project.environment["MODEL_TOKEN"] = SECRET
@@ -185,7 +185,7 @@ def test_limit(server, load, record_property):
 
 
 def test_each_test_case_says_what_was_measured(project: Project, recorded: Path) -> None:
-    """pytest's outcome, the user's own properties, and the numbers of the JSON result, of any name of a load."""
+    """Pytest's outcome, the user's own properties, and the numbers of the JSON result, of any name of a load."""
     project.store(recorded)
     project.speed(0.5)
     project.test_file.write_text(project.test_file.read_text() + LIMIT)

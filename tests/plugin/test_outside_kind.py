@@ -120,9 +120,7 @@ def test_a_package_brings_a_kind_of_server(real_project: Project, tmp_path_facto
     assert "test_kind.py:17: bento_server: the app file" in text_of(result)
     assert "name it relative to the file that calls" in text_of(result)
 
-    recording = real_project.run(
-        "-p", "gpuserve_bento.plugin", "suites/perf", "--baseline-update", JSON
-    )
+    recording = real_project.run("-p", "gpuserve_bento.plugin", "suites/perf", "--baseline-update", JSON)
     problems = busy_machine(real_project.result()["run"])
     if problems:
         pytest.skip(f"the machine is too busy for a baseline: {problems}")

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import yaml
 
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 

@@ -11,7 +11,8 @@ from statistics import fmean, variance
 from typing import TYPE_CHECKING, Any, TypedDict
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pytest_gpuserve.verdict.metric import METRICS, Growth
 from pytest_gpuserve.verdict.paired import (
