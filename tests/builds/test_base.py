@@ -93,7 +93,7 @@ def test_the_commit_that_brought_the_entry_is_the_base(project: Project) -> None
 
 
 def test_entries_of_a_file_have_bases_of_their_own(project: Project) -> None:
-    """Neither another entry, nor a file that is written anew or for another schema, moves the base of an entry."""
+    """An entry keeps its base if another entry is recorded, or the file is rewritten, also for another schema."""
     first = project.head
     project.record(b=1)
     second = project.commit()
@@ -130,7 +130,7 @@ def test_a_squashed_branch_is_one_commit(project: Project, tmp_path: Path) -> No
 
 
 def test_a_rebased_branch_counts_from_its_new_commit(project: Project) -> None:
-    """What main has got meanwhile is part of the base, for it is part of the commit."""
+    """The base of a rebased recording is the new commit, with what main got meanwhile."""
     git(project.root, "checkout", "--quiet", "-b", "work")
     project.record(a=2)
     project.commit()
@@ -160,7 +160,7 @@ def test_a_merge_is_followed_to_the_side_that_recorded(project: Project) -> None
 
 
 def test_a_conflict_that_was_solved_by_recording_counts_from_the_merge(project: Project) -> None:
-    """Neither side has the entry as it is now."""
+    """The merge is the base of an entry that neither side has."""
     git(project.root, "checkout", "--quiet", "-b", "work")
     project.record(a=2)
     project.commit()
@@ -173,7 +173,7 @@ def test_a_conflict_that_was_solved_by_recording_counts_from_the_merge(project: 
 
 
 def test_a_moved_folder_is_followed(project: Project) -> None:
-    """Neither another name of the folder nor one of the file brings a recording; twice is no matter."""
+    """A renamed folder or file, also twice, does not move the base."""
     first = project.head
     for name in ("perf/baselines/cpu/test_a.json", "perf/baselines/cpu/test_b.json"):
         (project.root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -230,7 +230,7 @@ def test_files_that_are_not_gits_are_told_apart(project: Project) -> None:
 
 
 def test_a_shallow_clone_knows_what_it_has(project: Project, tmp_path: Path) -> None:
-    """A base within its depth is found; at its end nobody knows which commit brought the entry, until it is fetched."""
+    """A shallow clone finds a base within its depth; beyond it, the named command fetches the history."""
     first = project.head
     project.record(b=1)
     second = project.commit()

@@ -40,7 +40,7 @@ def read(root: Path, baselines: str = "baselines") -> Revision:
 
 
 def content(root: Path) -> str | None:
-    """What would run from a checkout."""
+    """The content hash of a checkout."""
     return read(root).content
 
 
@@ -83,7 +83,7 @@ def test_any_change_but_of_baselines_is_dirty(root: Path, file: str, baselines: 
 
 
 def test_staged_hidden_and_unknown_changes_are_dirty(root: Path) -> None:
-    """What the next commit would change is not this commit, nor new files that a user's configuration hides."""
+    """Staged changes, new files that the configuration hides, and a damaged index make a checkout dirty."""
     git(root, "config", "status.showUntrackedFiles", "no")
     (root / "new.py").write_text("2")
     assert not read(root).clean
@@ -99,7 +99,7 @@ def test_staged_hidden_and_unknown_changes_are_dirty(root: Path) -> None:
 
 
 def test_the_checkout_is_found_from_anywhere(root: Path, tmp_path: Path) -> None:
-    """From a folder in it, where changes beside that are changes, and by a link; baselines outside do not matter."""
+    """A checkout is the same from a folder in it and by a link; changed baselines do not make it dirty."""
     (tmp_path / "link").symlink_to(root)
     assert read_revision(root, tmp_path / "elsewhere").clean
     (root / "baselines" / "cpu" / "test_y.json").write_text("changed")
@@ -216,7 +216,7 @@ def test_a_huge_file_is_known_by_size_and_time(root: Path, monkeypatch: pytest.M
 
 
 def test_a_file_that_cannot_be_read_makes_it_unknown(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is not known is never the same."""
+    """An unreadable file makes the content unknown."""
 
     def refuse(path: Path) -> bytes:
         raise PermissionError(path)
@@ -228,7 +228,7 @@ def test_a_file_that_cannot_be_read_makes_it_unknown(root: Path, monkeypatch: py
 
 
 def test_a_repository_within_counts(root: Path, tmp_path: Path) -> None:
-    """A submodule counts by its commit and by what was changed in it; so does a clone that nobody added."""
+    """A submodule, or a clone that is not added, counts by its commit and its changes."""
     git(tmp_path, "clone", "--quiet", str(root), str(tmp_path / "part"))
     git(root, "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(tmp_path / "part"), "part")
     commit(root)

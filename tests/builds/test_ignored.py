@@ -81,7 +81,7 @@ def test_what_an_app_reads_is_linked_and_what_is_built_is_not(root: Path) -> Non
 
 
 def test_what_is_untracked_is_the_candidates(root: Path) -> None:
-    """What is new and not ignored belongs to the candidate alone, with all that is ignored or empty in its folder."""
+    """New files, and ignored or empty folders beside them, belong to the candidate alone."""
     make(root, "new.py", "models/new/config.pbtxt", "models/new/1/w.bin")
     (root / "models" / "new" / "2").mkdir()
     base = Base(root)
@@ -163,7 +163,7 @@ def test_what_changed_meanwhile_is_told(root: Path) -> None:
 
 
 def test_of_a_large_folder_nothing_is_said(root: Path) -> None:
-    """To look at all files of a data set would take longer than the test."""
+    """Changes in a folder of very many files are not looked for, because that takes too long."""
     make(root, *[f"weights/{number}" for number in range(MOST_LOOKED_AT + 1)])
     base = Base(root, "!*.so")
     with closing(base.builds):

@@ -74,7 +74,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def other(root: Path) -> Iterator[Relocation]:
-    """From the second commit to the first."""
+    """A relocation from the second commit to the first."""
     with worktree_of(root, git(root, "rev-parse", "HEAD~1")) as worktree:
         yield Relocation(root, worktree, revision="origin/main")
 
@@ -115,7 +115,7 @@ def test_a_submodule_moves(root: Path, tmp_path: Path) -> None:
 
 
 def test_paths_in_a_text(root: Path, other: Relocation) -> None:
-    """Every path into the checkout that stands in a text moves as `path` says, and nothing else."""
+    """Each path into the checkout that a text contains moves as `path` says; nothing else changes."""
     texts = {
         "{0}": "{1}",
         "--repository={0}/models/": "--repository={1}/models/",
@@ -135,7 +135,7 @@ def test_paths_in_a_text(root: Path, other: Relocation) -> None:
 
 
 def test_a_relative_argument(root: Path, other: Relocation) -> None:
-    """What is tracked moves with the working folder, what is not becomes absolute, and a word is a word."""
+    """A tracked path stays relative, an untracked one becomes absolute, and a word stays a word."""
     folder = root / "apps"
     (folder / "small").mkdir()
     write(folder, {"data/w.bin": ""})
@@ -179,7 +179,7 @@ class Interpreter:
             self.pth("import project_hook")
 
     def imports(self, module: str, environment: dict[str, str], cwd: Path) -> str:
-        """Where a server of these variables imports a module from."""
+        """The file from which a server with these variables imports a module."""
         command = [self.python, "-c", f"import {module}; print({module}.__file__)"]
         return subprocess.check_output(command, env={**os.environ, **environment}, cwd=cwd, text=True).strip()
 
@@ -210,7 +210,7 @@ def test_pythonpath_is_of_the_other_side(root: Path, other: Relocation, interpre
 def test_an_editable_install_is_of_the_other_side(
     root: Path, other: Relocation, interpreter: Interpreter, installed: str
 ) -> None:
-    """What the interpreter adds comes from the worktree, with its code in ``src`` or beside it."""
+    """An editable install is imported from the worktree, with its code in ``src`` or beside it."""
     if installed == "by a path file":
         interpreter.pth(str(root / "src"))
     else:
@@ -223,7 +223,7 @@ def test_an_editable_install_is_of_the_other_side(
 
 
 def test_a_hook_before_the_path_is_found_out(root: Path, other: Relocation, interpreter: Interpreter) -> None:
-    """Where this side's code would be imported all the same, nothing is compared, and what helps is said."""
+    """An import hook that precedes the path would import this checkout's code: an error says what helps."""
     interpreter.editable(root, hooked="sys.meta_path.insert(0, Finder)")
     with pytest.raises(NotInRevision, match=r"would import package from this checkout[\s\S]*without --editable"):
         relocate(other, interpreter)
@@ -251,7 +251,7 @@ def test_a_venv_in_the_checkout_is_data(root: Path, other: Relocation) -> None:
 
 
 def test_an_interpreter_that_talks_or_fails(interpreter: Interpreter, root: Path, other: Relocation) -> None:
-    """What it prints at its start does not hide its answer; one that cannot answer is told with its own words."""
+    """An interpreter may print at its start; one that cannot answer is reported with its own words."""
     # What lies beside the app is not imported by the question.
     (root / "apps" / "json.py").write_text("raise SystemExit(3)")
     assert relocate(other, interpreter) == {}
@@ -326,7 +326,7 @@ def test_an_app_outside_of_the_checkout(
 
 
 def test_an_interpreter_is_found(interpreter: Interpreter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By its path, by one relative to where it is written, and along the PATH; a link to it is not followed."""
+    """An interpreter is found by its path, a relative path or the PATH, and its link is not followed."""
     python = Path(interpreter.python)
     assert python.is_symlink()
     monkeypatch.setenv("PATH", str(python.parent))
@@ -347,7 +347,7 @@ def test_an_interpreter_is_found(interpreter: Interpreter, tmp_path: Path, monke
     ],
 )
 def test_what_is_no_python(tmp_path: Path, name: str, text: str | None, mode: int, found: str) -> None:
-    """What cannot be run as a Python is told by what it did."""
+    """A file that is not a usable Python is refused with what it did."""
     if text is not None:
         (tmp_path / "file").write_text(text)
         (tmp_path / "file").chmod(mode)

@@ -56,7 +56,7 @@ def test_either_side_of_a_conflict_can_be_taken(root: Path, side: str) -> None:
 
 
 def test_a_changed_file_is_taken_back(root: Path) -> None:
-    """What was edited by hand is as it was committed."""
+    """The named command restores a file that was edited by hand."""
     path = root / "baselines" / NAME
     path.write_text("{")
     run(commands(ways_to_restore(path))[0], root.parent)
@@ -77,7 +77,7 @@ def test_what_git_has_not_better_is_recorded_again(root: Path, committed: bool) 
 
 
 def said(root: Path, *, gates: bool = True) -> list[str]:
-    """What is said before anything is measured."""
+    """The warnings before anything is measured."""
     return list(said_at_start(root, gates=gates))
 
 

@@ -125,7 +125,7 @@ def test_a_worktree_is_the_commit_and_leaves_nothing(kept: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_end_of_the_owner_leaves_nothing(kept: Path, tmp_path: Path, number: signal.Signals) -> None:
-    """After kill -9 of its owner, and after Ctrl-C, neither the folder is left nor git's note of it."""
+    """Kill -9 of the owner, SIGTERM and Ctrl-C leave neither the folder nor git's note of it."""
     with owner(kept, tmp_path / "told") as running:
         path = Path(report(tmp_path / "told"))
         assert (path / "suites" / "app.py").read_text() == "1"
@@ -161,7 +161,7 @@ def test_kill_while_git_is_at_work_leaves_nothing(kept: Path, tmp_path: Path) ->
 
 
 def test_a_linked_worktree_is_a_checkout(root: Path, tmp_path: Path) -> None:
-    """Where the user's own checkout is a worktree of another, that stays and ours comes and goes."""
+    """A user's checkout may itself be a linked worktree, which stays when ours is removed."""
     linked = tmp_path / "linked"
     git(root, "worktree", "add", "--quiet", "-b", "side", str(linked))
     before = state(linked), state(root)
@@ -174,7 +174,7 @@ def test_a_linked_worktree_is_a_checkout(root: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("revision", ["HEAD~1", "HEAD^", "HEAD"])
 def test_a_relative_revision_is_proposed_again_by_its_hash(kept: Path, revision: str) -> None:
-    """``HEAD~1`` is the slow commit as soon as its mend is committed; a name stays a name."""
+    """``HEAD~1`` is proposed by its hash, because the next commit moves it; a name stays a name."""
     with closing(ReferenceBuilds(kept)) as builds:
         found = builds.find(revision=revision, python=None)
     named = revision if revision == "HEAD" else git(kept, "rev-parse", "HEAD~1")[:SHOWN_DIGITS]
@@ -196,7 +196,7 @@ def test_any_folder_name_will_do(tmp_path: Path, name: str) -> None:
 def test_variables_of_a_hook_name_no_other_repository(
     kept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a hook git names its repository and index to every git below it: neither is used, least of all changed."""
+    """The variables that git sets for a hook lead to no other repository, which stays unchanged."""
     other = repository(tmp_path / "other")
     before, first = state(other), git(kept, "rev-parse", "HEAD~1")
     index = (other / ".git" / "index").read_bytes()
@@ -243,7 +243,7 @@ def test_what_cannot_be_made_is_told(kept: Path) -> None:
 
 @pytest.mark.parametrize("name", ["nowhere", "HEAD~7", "-x", "--all", "^HEAD", "HEAD:staged", "main..main~1", ""])
 def test_an_unknown_revision_is_a_usage_problem(root: Path, name: str) -> None:
-    """What is no commit here is named, and never taken for an option of git's."""
+    """The error names an unknown revision, which git never takes for an option."""
     with pytest.raises(UsageProblem) as told:
         resolve_revision(root, name)
     assert repr(name) in str(told.value)

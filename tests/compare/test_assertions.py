@@ -34,7 +34,7 @@ def test_a_comparison_is_the_judges(metric: Metric, verdict: Verdict) -> None:
 
 @ALL
 def test_a_comparison_that_gates_nothing_is_an_error(metric: Metric) -> None:
-    """Only the direction that is good, with equality, of the same metric, gates; others say what to write instead."""
+    """A comparison in the wrong direction, or with another metric, is an error that says what to write."""
     judge = Listener()
     sign = ">=" if metric.higher_is_better else "<="
     for compare in set(COMPARISONS) - {good(metric)}:
@@ -54,7 +54,7 @@ def test_a_comparison_that_gates_nothing_is_an_error(metric: Metric) -> None:
 
 @pytest.mark.parametrize("other", [None, "50", True, [50], math.nan, math.inf, -math.inf, object, a_run().throughput])
 def test_anything_else_is_an_error(other: object) -> None:
-    """Neither a baseline nor a finite number, as another run: refused and shown; NaN would make all of them false."""
+    """A comparison with anything but a baseline or a finite number is refused, and the value is shown."""
     judge = Listener()
     with pytest.raises(UsageProblem, match="with a finite number") as caught:
         _ = a_run(judge).throughput >= other

@@ -124,7 +124,7 @@ def test_different_code_replaces(folder: Path, first: dict[str, object], then: d
 
 
 def test_only_the_newest_sessions_are_kept(folder: Path) -> None:
-    """Beyond a bound the oldest go."""
+    """An entry keeps a bounded number of sessions, the newest ones."""
     record(folder, *range(1, 12))
     assert record(folder, *range(12, 20)) == f"added to ({MOST_SESSIONS} sessions)"
     assert days(folder) == list(range(20 - MOST_SESSIONS, 20))
@@ -147,7 +147,7 @@ def test_removing_entries_leaves_the_others(folder: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"{}", b"<<<<<<< HEAD\n", b'{"schema": 2}'])
 def test_a_file_that_cannot_be_read_is_left_alone(folder: Path, content: bytes) -> None:
-    """Neither finding, recording nor removing touches it; each says which file it is."""
+    """An unreadable file is named and left as it is, whatever is asked of it."""
     baseline_store = BaselineStore(folder, here())
     place = baseline_store.key_of(NODEID, "")
     place.path.parent.mkdir(parents=True)
@@ -164,7 +164,7 @@ def test_a_file_that_cannot_be_read_is_left_alone(folder: Path, content: bytes) 
 
 
 def test_differences_name_both_sides() -> None:
-    """Only differences are listed, and an absent value differs from the word for it."""
+    """Differences name both values, and an absent value differs from the word for it."""
     assert differences({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "4", "d": "nothing"}) == [
         "b: baseline has '2', this run has '4'",
         "c: baseline has '3', this run has nothing",

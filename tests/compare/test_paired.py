@@ -108,7 +108,7 @@ def duel_of(judge: TestComparison, name: str | None = None) -> Duel:
 
 @pytest.mark.parametrize("skips", [False, True])
 def test_an_undecided_duel_is_no_pass(world: World, *, skips: bool) -> None:
-    """Where the user lets it skip, the rest of the test still runs; no load is measured alone, no baseline is read."""
+    """An undecided duel fails, or skips on request; no load is measured alone, and no baseline is read."""
     world.paired = BETWEEN
     world.next_run(budget_seconds=25.0, skip_inconclusive=skips)
     judge = world.judge()

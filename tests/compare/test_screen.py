@@ -307,7 +307,7 @@ def test_a_recording_that_is_worse_needs_a_reason(world: World) -> None:
 
 
 def test_what_was_measured_alone_stays_the_run(world: World) -> None:
-    """After a confirmation, or one that failed, the run has its own sessions, and the next metric is judged by them."""
+    """A run keeps its own sessions after a confirmation, also a failed one, and for the next metric."""
     world.recorded()
     world.alone = WORSE
     for world.failures in ({}, {0: BaseFailed("it did not start")}):

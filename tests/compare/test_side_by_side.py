@@ -348,10 +348,7 @@ class Talkative(ScriptedPairing):
     ("silent", "kind"), [(set(), ReasonKind.UNLIKE_WORK), *(({arm}, ReasonKind.WORK_UNKNOWN) for arm in ARMS)]
 )
 def test_longer_answers_are_another_work(silent: set[str], kind: ReasonKind) -> None:
-    """Also where one side alone hides it: neither its speed nor a limit is judged, and a re-run measures again.
-
-    How long a start takes is judged.
-    """
+    """Longer answers, or lengths that one side hides, make all metrics but the cold start INVALID."""
     history = KeptInMemory()
     for _ in range(2):
         pairing = Talkative()

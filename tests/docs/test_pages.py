@@ -68,7 +68,7 @@ def anchors_of(file: Path) -> set[str]:
 
 
 def links_of(file: Path) -> list[str]:
-    """Where its links and pictures lead."""
+    """The targets of its links and pictures."""
     inline = [child for token in tokens_of(file) for child in token.children or ()]
     return [
         str(child.attrGet("href") or child.attrGet("src")) for child in inline if child.type in {"link_open", "image"}
@@ -94,7 +94,7 @@ def test_every_link_leads_to_a_file_or_a_heading(file: Path) -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=named)
 def test_every_python_snippet_compiles(file: Path) -> None:
-    """As it stands there."""
+    """Each Python snippet compiles as it is."""
     for source in fences_of(file, "python"):
         compile(source, named(file), "exec")
 
@@ -111,7 +111,7 @@ for sys.argv in [[name, "--help"] for name in sys.argv[1:]]:
 
 
 def test_every_option_that_a_snippet_names_is_there() -> None:
-    """Of pytest with the plugin, or of one of the package's own programs."""
+    """Each option in a snippet is one of pytest with the plugin, or of the package's own programs."""
     own = (f"pytest_gpuserve.{name}" for name in ("doctor", "load", "new"))
     argv = [sys.executable, "-Wignore", "-c", HELPS, "pytest", *own, "tests.benchmarks.power"]
     said = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=True).stdout
@@ -128,7 +128,7 @@ def test_the_readme_is_read_in_one_go() -> None:
 
 
 def test_every_page_is_listed() -> None:
-    """In the index and in ``llms.txt``."""
+    """The index and ``llms.txt`` list each page."""
     wanted = {page for page in PAGES if page.name != "index.md"}
     listed = {(DOCS / link).resolve() for link in links_of(DOCS / "index.md") if link.endswith(".md")}
     assert wanted <= listed
@@ -137,7 +137,7 @@ def test_every_page_is_listed() -> None:
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
-    """By Sphinx, with the configuration that lies beside the pages."""
+    """Sphinx builds the site without a warning."""
     argv = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-b", "dirhtml", str(DOCS), str(tmp_path)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

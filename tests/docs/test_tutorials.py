@@ -29,7 +29,7 @@ def masked(line: str) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
 def test_every_command_of_a_tutorial_does_what_it_shows(page: Path, tmp_path: Path) -> None:
-    """In order; a file is what its snippet's first line names, and each shown line is among those that were printed."""
+    """The commands of a tutorial run in order, with its files, and print each shown line."""
     environment = {**os.environ, **GIT, "COLUMNS": "120", "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     environment = {name: value for name, value in environment.items() if not name.startswith("PYTEST_")}
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)

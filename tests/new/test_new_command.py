@@ -142,7 +142,7 @@ def test_a_request_that_the_app_does_not_tell_is_said_to_be_a_guess(
 
 
 def test_a_second_command_leaves_all_files_as_they_are(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Also those that were edited since; it names those that are there."""
+    """A second command leaves all files as they are, also edited ones, and names them."""
     assert main(COMMAND) == 0
     (project / "suites/web/conftest.py").write_text("# mine\n")
     before = contents(project)
@@ -181,7 +181,7 @@ def test_a_command_with_a_long_answer(project: Path) -> None:
 def test_a_gpu_runner_gets_the_workflows_of_a_gate_a_comment_and_baselines(
     project: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Also for a suite that is there already; each has the runner's labels, its GPU and the suite's packages."""
+    """A GPU runner gets three workflows with its labels, GPU and packages, also beside an existing suite."""
     assert main(COMMAND) == 0
     assert main(["--gpu-runner=self-hosted,gpu", "--gpu=T4", *COMMAND]) == 0
     told = capfd.readouterr().out
@@ -194,7 +194,7 @@ def test_a_gpu_runner_gets_the_workflows_of_a_gate_a_comment_and_baselines(
 
 
 def test_an_answer_that_changes_is_not_expected(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Nor does a secret header go into a file: the test takes it from a variable that the command names."""
+    """A changing answer is not expected, and a secret header is read from a variable that the command names."""
     assert main(["--path=/count", "--header=Authorization: Bearer tokenized", *COMMAND]) == 0
     written = (project / "suites/web/test_web.py").read_text()
     assert "expect" not in written
@@ -255,7 +255,7 @@ def test_a_mistake_is_told_and_leaves_nothing(
 
 
 def test_a_model_repository_is_asked_in_its_own_shapes(project: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Of a real Triton, whose model says what it takes; no request is given."""
+    """The request to a real Triton model has the shapes that the model reports."""
     pytest.importorskip("pytriton")
     model = project / "models" / "echo"
     (model / "1").mkdir(parents=True)

@@ -137,7 +137,7 @@ def test_an_app_without_a_schema_tells_its_routes_or_why_not(tmp_path: Path, sou
 
 
 def test_an_import_without_an_end_is_ended_with_all_that_it_started(tmp_path: Path) -> None:
-    """After the time limit."""
+    """An import that does not end is killed with its children after the time limit."""
     source = "import subprocess\nopen('pid', 'w').write(str(subprocess.Popen(['sleep', '60']).pid))\nwhile True: pass\n"
     assert "could not be imported in 1.00 s" in told(tmp_path, source, timeout=1.0)
     assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))

@@ -87,7 +87,7 @@ def test_uncommitted_changes_are_the_candidate(project: Project, checkout: Check
 
 
 def test_a_run_that_breaks_off_leaves_nothing_behind(project: Project, checkout: Checkout) -> None:
-    """After Ctrl-C in a block the run reports its state and decides nothing; after a crash of pytest, all ends too."""
+    """Ctrl-C in a block, or a crash of pytest, ends all servers; an interrupted test is not decided."""
     project.script = Script(interrupted_start=2)
     result = project.run("--against=HEAD", JSON)
     assert result.ret == pytest.ExitCode.INTERRUPTED
@@ -142,7 +142,7 @@ def test_an_unknown_revision_is_exit_4(project: Project) -> None:
 
 
 def test_another_interpreter_is_the_base(project: Project, checkout: Checkout, tmp_path: Path) -> None:
-    """By its packages alone, of this checkout's code; with a revision its code and packages make up for each other."""
+    """Another interpreter's packages are the base, alone or together with a revision."""
     other_python = tmp_path / "python-of-before"
     other_python.symlink_to(sys.executable)
     python = f"--against-python={other_python}"

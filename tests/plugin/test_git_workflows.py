@@ -85,7 +85,7 @@ def gated(project: Project) -> str:
 
 
 def verdict_of(project: Project) -> str:
-    """Of the throughput, by whoever decided."""
+    """The last verdict of the throughput."""
     return project.verdicts()["throughput"]
 
 
@@ -200,7 +200,7 @@ def test_what_git_ignores_is_on_both_sides(project: Project) -> None:
 
 
 def test_one_build_is_neither_worse_nor_better(project: Project) -> None:
-    """Where the base lacks the settings, one build differs from itself: INVALID, and what the base lacks is named."""
+    """One build that differs from itself, because the base lacks its settings, is INVALID and the file is named."""
     # Ten times as slow as without them, which a busy machine does not hide.
     (project.app_file.parent / ".env").write_text("PAUSE_SECONDS=0.02")
     project.ini(gpuserve_sessions="1", gpuserve_base_files="!.env")

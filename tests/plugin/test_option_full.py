@@ -65,7 +65,7 @@ def test_its_baselines_are_not_unused(project: Project) -> None:
 
 
 def test_artifacts_lie_where_they_are_wanted(project: Project) -> None:
-    """In pytest's cache, or relative to where the command is typed; a file in the folder's place is a usage error."""
+    """Artifacts are in pytest's cache or the named folder; a file of that name is a usage error."""
     project.test_file.write_text(FILE)
     project.run("--gpuserve-artifacts=made/here")
     assert (project.path / "made" / "here" / "table.csv").read_text() == "a,b"

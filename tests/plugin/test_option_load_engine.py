@@ -40,7 +40,7 @@ def refused(project: Project, *arguments: str) -> str:
 
 
 def test_what_is_no_engine_is_refused(project: Project) -> None:
-    """With the value and all that could have been meant; of an ini setting by its name."""
+    """A wrong engine is refused with its value, its option or setting, and the possible ones."""
     told = refused(project, "--load-engine=gpu")
     assert "--load-engine" in told
     assert "'gpu'" in told
@@ -52,7 +52,7 @@ def test_what_is_no_engine_is_refused(project: Project) -> None:
 
 
 def test_a_cluster_that_is_not_there_is_refused(project: Project) -> None:
-    """With the address that was tried, the reason and what helps, of the ini file too; or with the missing extra."""
+    """An absent cluster is refused with its address and the reason, a missing package with its extra."""
     address = f"127.0.0.1:{free_port()}"
     told = refused(project, f"--load-engine={address}")
     assert f"the Ray cluster at {address} could not be joined" in told

@@ -71,7 +71,7 @@ def gate(tmp_path: Path) -> Callable[..., Gate]:
 
 
 def test_a_green_gate_leaves_its_results_outside_of_the_checkout(gate: Callable[..., Gate], tmp_path: Path) -> None:
-    """What pytest wrote lies in the folder that becomes the artifact; pip got each word."""
+    """Results are in the folder that becomes the artifact, not in the checkout; pip gets each word."""
     status, said, outputs = gate("def test_it(): pass", install="pytest-gpuserve[mosec,report] -r requirements.txt")
     assert (status, outputs["outcome"]) == (0, "passed"), said
     assert Path(outputs["folder"]) == tmp_path / "temp" / "gpuserve"

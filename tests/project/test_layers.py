@@ -96,7 +96,7 @@ def imported(source: str) -> Iterator[str]:
 
 
 def broken_rules(file: str, source: str) -> list[str]:
-    """What is wrong with the imports of a module, in words."""
+    """The rules that a module's imports break, in words."""
     room = room_of(file)
     own = depth(room)
     if own is None:

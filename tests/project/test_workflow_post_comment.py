@@ -62,7 +62,7 @@ node = pytest.mark.skipif(shutil.which("node") is None, reason="needs node")
 
 
 def called_for(folder: Path, *cases: dict[str, Any]) -> list[dict[str, Any]]:
-    """What the script calls, by name, in each case: an artifact with a comment, and what GitHub answers."""
+    """The calls of the script by name, for each case: an artifact with a comment, and GitHub's answers."""
     (step,) = steps("post-comment.yml", "actions/github-script")
     made = []
     for number, case in enumerate(cases):

@@ -53,7 +53,7 @@ def workflow(name: str) -> dict[str, Any]:
 
 
 def events(name: str) -> set[str]:
-    """What starts a workflow."""
+    """The events that start a workflow."""
     return set(workflow(name)["on"])
 
 
@@ -208,7 +208,7 @@ def test_the_options_exist(name: str) -> None:
 
 
 def test_recording_is_told_why() -> None:
-    """What was typed as the reason reaches pytest as one argument, whatever is in it, and none where none was."""
+    """The typed reason reaches pytest as one argument, and an empty one as none."""
     (step,) = [step for step in steps("baseline-update.yml") if step.get("name") == "Record"]
     assert step["env"] == {"TESTS": "${{ inputs.tests }}", "REASON": "${{ inputs.reason }}"}
     script = step["run"].replace('"$RUNNER_TEMP/venv/bin/pytest"', "printf '%s\\0'")
@@ -234,7 +234,7 @@ def _shell(script: str, environment: dict[str, str], folder: Path = ROOT) -> str
 
 
 def _found(program: str) -> str | None:
-    """Where a program is: beside the interpreter, in an environment that need not be on the PATH, or on that."""
+    """The place of a program: beside the interpreter, or on the PATH."""
     return shutil.which(program, path=str(Path(sys.executable).parent)) or shutil.which(program)
 
 

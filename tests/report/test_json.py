@@ -25,7 +25,7 @@ def read(*tests: TestResult) -> Any:  # noqa: ANN401 -- plain JSON
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_unknown_code_has_null_facts(clean: bool) -> None:  # noqa: FBT001 -- a parameter
-    """Without a commit nothing is said of changes since."""
+    """An unknown commit has null facts, whether the checkout is clean or not."""
     plain = json.loads(document(SessionResult({}, {}, (), clean=clean)))
     assert (plain["at"], plain["commit"], plain["clean"]) == (None, None, None)
 

@@ -42,7 +42,7 @@ HEADLINES = {
 
 
 def test_the_headline() -> None:
-    """Only where all have passed it is green, and what is not known is not."""
+    """The headline is green only if all tests passed; an unknown outcome is not."""
     for outcomes, said in HEADLINES.items():
         assert headline([TestResult(f"t{i}", outcome) for i, outcome in enumerate(outcomes.split())]) == said
 

@@ -161,7 +161,7 @@ def test_what_can_be_fixed_has_its_advice(kind: ReasonKind) -> None:
 
 
 def test_a_spent_budget_is_raised() -> None:
-    """To four times the largest that was not enough."""
+    """The proposed budget is four times the largest one that was not enough."""
     reasons = {"test_a": SPENT, "test_b": replace(SPENT, seconds=500)}
     tests = [named(name, because(reason, verdict=Verdict.INCONCLUSIVE)) for name, reason in reasons.items()]
     ids = [f"{FILE}::{name}" for name in reasons]
@@ -201,7 +201,7 @@ RECORDING = [
 
 @pytest.mark.parametrize(("judged", "outcome", "update"), RECORDING)
 def test_no_other_test_is_recorded_by_the_way(judged: Judgement, outcome: str, update: str) -> None:
-    """For any number of recorded tests, the command names each."""
+    """A command that records names each of its tests."""
     tests = [named(f"test_{n}", judged, outcome=outcome) for n in range(5)]
     line = next_step(run_of(*tests, update=update))
     assert any(word.startswith(UPDATE) for word in words(line))

@@ -35,7 +35,7 @@ def named(nodeid: str, *judgements: Judgement, outcome: str = "failed", problem:
 
 
 def test_a_reason_of_many_tests_is_said_once() -> None:
-    """With their number and the first few of them; also where it differs by the name of the test alone."""
+    """A reason of several tests has one line, also if only the test's name in it differs."""
     tests = [named(f"test_{name}", judgement(Verdict.MISSING, reasons=("there is no folder",))) for name in "abcde"]
     assert reason_lines(run_of(*tests).rows) == [
         "MISSING: there is no folder (5 tests: test_a, test_b, test_c and 2 others)"
@@ -144,7 +144,7 @@ def test_windows_that_were_measured_again_are_told() -> None:
 
 
 def test_a_green_run_is_short() -> None:
-    """For passed tests only the first reasons are shown, with the number of the others."""
+    """A green run shows the first reasons, and the number of the others."""
     tests = [named(f"test_{n}", judgement(Verdict.PASS, reasons=(f"reason {n}",)), outcome="passed") for n in range(9)]
     assert len(reason_lines(run_of(*tests).rows)) == 9
     assert reason_lines(run_of(*tests).rows, verbose=False)[2:] == [

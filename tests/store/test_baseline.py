@@ -107,7 +107,7 @@ def test_what_could_not_be_read_again_is_not_written(path: Path, odd: dict[str, 
 def test_a_failed_write_leaves_the_old_file(
     path: Path, monkeypatch: pytest.MonkeyPatch, step: str, failure: BaseException
 ) -> None:
-    """After any failure the file is unchanged, without a leftover beside it."""
+    """A failed write leaves the file unchanged, without a leftover beside it."""
     write(path, {"old": entry()})
     before = path.read_bytes()
 
@@ -130,7 +130,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_entries_are_counted_and_the_newest_is_known(tmp_path: Path) -> None:
-    """Over all files below the folder; the newest by its newest session, with the commit of its entry."""
+    """The entries below a folder are counted, and the newest has its time and commit."""
     write(tmp_path / "a.json", {"test_a": entry(), "test_b": entry()})
     old, new = session(at="2024-05-06T00:00:00+00:00"), session(at="2025-05-06T00:00:00+00:00")
     (tmp_path / "x").mkdir()

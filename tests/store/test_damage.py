@@ -63,7 +63,7 @@ def sample(plain: Any) -> Any:  # noqa: ANN401 -- plain JSON
 
 
 def test_a_folder_in_the_place_of_a_file_is_named(path: Path) -> None:
-    """For any error of the system the baseline is unusable, not absent."""
+    """An error of the system makes the baseline unusable, not absent."""
     path.mkdir(parents=True)
     with pytest.raises(BaselineUnusable, match="cannot be read") as caught:
         read(path)
@@ -172,7 +172,7 @@ def test_a_summary_edited_by_hand_is_found(path: Path, metric: str) -> None:
     ],
 )
 def test_summary_and_entries_belong_together(path: Path, change: Callable[[Any], object]) -> None:
-    """Neither can be left out, renamed or added to alone."""
+    """A summary or an entry that is left out, renamed or added alone is refused."""
     assert "summary" in refusal(path, changed(change))
 
 

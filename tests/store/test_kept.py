@@ -134,7 +134,7 @@ def test_only_sound_and_consistent_rounds_are_kept() -> None:
 
 
 def test_the_past_is_that_of_other_pairs_of_the_subject(folder: KeptFolder, tmp_path: Path) -> None:
-    """Never of the pair itself or of another test; a damaged file costs only its own."""
+    """The past of a pair is that of other pairs of its test; a damaged file costs only its own."""
     elsewhere = replace(PAIR, subject=replace(SUBJECT, nodeid="another"))
     for pair in (PAIR, elsewhere, replace(PAIR, candidate="d"), replace(PAIR, candidate="e")):
         folder.save(pair, [small_round()], METRICS)
@@ -144,7 +144,7 @@ def test_the_past_is_that_of_other_pairs_of_the_subject(folder: KeptFolder, tmp_
 
 
 def test_old_files_are_not_used_and_the_next_save_removes_them(tmp_path: Path) -> None:
-    """After `DAYS` neither as rounds nor as a past; what a killed run left half written goes too, other files stay."""
+    """Files older than `DAYS`, and half-written ones, are not used and removed; other files stay."""
     now = time.time()
     folder = KeptFolder(tmp_path / "kept", pytest.fail)
     later = KeptFolder(tmp_path / "kept", pytest.fail, now=lambda: now + 86_400 * DAYS + 60)

@@ -48,7 +48,7 @@ def test_a_start_has_the_numbers_that_it_was_measured_with(windows: tuple[Window
 
 
 def test_how_a_server_was_set_up_is_read_back() -> None:
-    """With each start."""
+    """Each start has the settings of its server."""
     (read,) = sessions_of(msgspec.structs.replace(entry(), settings={"max_batch": "8"}))
     assert [start.settings for start in read.starts] == [{"max_batch": ServerSetting("8")}] * 2
 

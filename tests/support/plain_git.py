@@ -23,7 +23,7 @@ def only_below(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def git(root: Path, *arguments: str) -> str:
-    """Run git as somebody; its output."""
+    """Run git with a name and an address; its output."""
     command = ["git", "-c", "user.name=A", "-c", "user.email=a@example.invalid", "-C", str(root), *arguments]
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.strip()
 

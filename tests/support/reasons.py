@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def said(reasons: Iterable[Reason]) -> tuple[str, ...]:
-    """What people read of them."""
+    """The texts of reasons."""
     return tuple(map(str, reasons))
 
 

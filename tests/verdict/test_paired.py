@@ -117,7 +117,7 @@ def test_the_evidence_agrees_with_an_independent_implementation(vector: dict[str
 def test_a_round_is_a_trimmed_mean_with_yuens_error(
     differences: tuple[float, ...], x: float, u: float, dof: int
 ) -> None:
-    """From five on a fifth is cut off at either end, at least one; the error is that of the winsorised values."""
+    """From five blocks on a fifth is trimmed at either end; the error is that of the winsorised values."""
     point = RoundPoint(differences)
     assert (point.x, point.u) == pytest.approx((x, u))
     assert point.dof == dof
@@ -281,7 +281,7 @@ def test_a_wild_session_widens_the_prior() -> None:
 
 @given(stored=SESSIONS, paired=COMPARISONS)
 def test_whatever_the_history_the_prior_is_usable(stored: list[list[float]], paired: list[list[RoundPoint]]) -> None:
-    """Never below the floor, never with less weight than the default nor more than twenty."""
+    """A prior is never below the floor, nor below the default's weight, nor above twenty."""
     prior = learn_prior(P99, stored, paired)
     assert prior.variance >= P99.sd_floor**2
     assert 3 <= prior.dof <= MOST_DOF == 20
@@ -322,7 +322,7 @@ def test_past_comparisons_teach_the_right_variance_on_average(change: float) -> 
 
 
 def test_a_p99_is_not_looked_at_after_half_a_round() -> None:
-    """Nor a cold start before its second round; every other metric is."""
+    """A p99 is first looked at after a whole round, and a cold start after the second one."""
     late = {name: first_look(metric) for name, metric in METRICS.items() if first_look(metric)}
     second = LOOKS.index((2, BLOCKS))
     tails = {metric.name: 1 for metric in METRICS.values() if metric.quantile == 0.99}
@@ -338,6 +338,6 @@ def test_the_planned_looks_have_the_published_levels() -> None:
 
 
 def test_a_look_is_due_at_its_place_alone() -> None:
-    """After half a first round, and after whole ones."""
+    """Looks are due after half a first round, and after whole rounds."""
     assert [look_index(rounds, blocks) for rounds, blocks in LOOKS] == list(range(9))
     assert [look_index(1, 4), look_index(2, 3), look_index(9, 6)] == [None, None, None]

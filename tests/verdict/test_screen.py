@@ -44,7 +44,7 @@ def test_one_session_of_one_occasion_knows_its_priors_alone() -> None:
 
 @pytest.mark.parametrize(("recorded", "now"), [({}, 0.0), ({"a": []}, 0.0), ({"a": [0.0]}, math.nan)])
 def test_nothing_and_no_number_are_errors(recorded: dict[str, list[float]], now: float) -> None:
-    """Neither is ever a comparison that happens to be false."""
+    """An empty history or a NaN is an error, not a comparison that is false."""
     with pytest.raises((ValueError, ZeroDivisionError)):
         screened(recorded, now)
 
