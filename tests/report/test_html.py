@@ -21,7 +21,7 @@ from tests.support.builders import judgement, result_of, session, start, window
 from tests.support.html_page import Page
 from tests.support.markdown_results import HOSTILE, hostile_result
 
-SECRET = "hunter2secret"
+SECRET = "Hunter2Secret"
 
 
 def page_of(*tests: TestResult) -> Page:
