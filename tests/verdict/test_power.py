@@ -11,14 +11,16 @@ be exact is more careful (exact-null rate .045, .043 and .035).
 from __future__ import annotations
 
 import logging
+import math
+from random import Random
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Final
 
 import pytest
 
-from pytest_gpuserve.verdict.metric import Growth
-from pytest_gpuserve.verdict.paired import paired_evidence
-from pytest_gpuserve.verdict.sequential import BLOCKS
+from pytest_gpuserve.verdict.metric import METRICS, Growth
+from pytest_gpuserve.verdict.paired import RoundPoint, default_prior, paired_evidence
+from pytest_gpuserve.verdict.sequential import BLOCKS, LEVELS, LOOKS, first_look
 from pytest_gpuserve.verdict.verdict import INDIFFERENT_SHARE, Verdict
 from tests.fakes.noise_model import NOISES, NOISY, QUIET, TYPICAL, Noise
 from tests.fakes.simulated import (
@@ -215,3 +217,34 @@ def test_a_fixed_level_finds_what_is_slower_and_nothing_else(
     assert regressed[2] == 1.0
     assert median(end.windows for end in found) <= median_windows
     assert median(end.windows for end in quick) == WINDOWS_OF_A_ROUND_START + 3 * WINDOWS_OF_A_BLOCK
+
+
+COLD_START: Final = METRICS["cold_start"]
+START_SD: Final = 0.05
+"""Spread of log seconds between the starts of one build."""
+
+
+def of_cold_starts(change: float, seed: int) -> Verdict:
+    """Verdict on a candidate whose cold start takes longer by a fraction; one number a round, the first left out."""
+    random = Random(f"cold {change} {seed}")
+    prior, growth = default_prior(COLD_START), COLD_START.growth(COLD_START.default_tolerance)
+    points: list[RoundPoint] = []
+    for look in range(first_look(COLD_START), len(LOOKS)):
+        points.append(RoundPoint((random.gauss(math.log1p(change), math.sqrt(2) * START_SD),)))
+        verdict = paired_evidence(COLD_START, points, prior, most_growth=growth, levels=LEVELS[look]).verdict
+        if verdict is not Verdict.INCONCLUSIVE:
+            break
+    return verdict
+
+
+@short_and_long(60, 300)
+def test_cold_starts_are_hardly_ever_judged_wrong(count: int) -> None:
+    """Identical builds pass and are not called changed, 50 % slower ones are found, and few pass at the edge."""
+    same, worse, edge = (
+        [of_cold_starts(change, seed) for seed in range(count)] for change in (0.0, 0.5, COLD_START.default_tolerance)
+    )
+    assert share([verdict.is_claim for verdict in same]) <= 0.05
+    assert share([verdict is Verdict.PASS for verdict in same]) >= 0.9
+    assert share([verdict.passes for verdict in worse]) == 0
+    assert share([verdict is Verdict.REGRESSED for verdict in worse]) >= 0.99
+    assert share([verdict.passes for verdict in edge]) <= 0.07
