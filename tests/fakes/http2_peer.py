@@ -1,30 +1,30 @@
-"""The other side of the gRPC transport, without a network: a server's frames, a connection, an issuer."""
+"""The other side of the gRPC transport, without a network: a server's frames, and a user of one slot."""
 
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, cast
-from unittest import mock
+from typing import TYPE_CHECKING, Any
 
 import hpack
 
-from pytest_gpuserve.load.engine import http2
 from pytest_gpuserve.load.engine import http2_codec as codec
+from pytest_gpuserve.load.engine.http1 import RECEIVE_BYTES
 from pytest_gpuserve.load.engine.http2 import Http2
 from pytest_gpuserve.load.engine.http2_codec import DATA, END_HEADERS, END_STREAM, HEADERS, frame
-from pytest_gpuserve.load.engine.reactor import READABLE
-from pytest_gpuserve.load.engine.transport import Repeat, text_of
+from pytest_gpuserve.load.engine.transport import text_of
 from pytest_gpuserve.load.wire import Endpoint
-from tests.fakes.no_network import PAYLOAD, FakeOpening, FakeReactor, FakeSocket, NoStreams
+from tests.fakes.http_connection import User
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pytest_gpuserve.load.engine.opening import Connected
     from pytest_gpuserve.load.engine.transport import Sample, Slot
+    from tests.fakes.http_connection import Event
 
-SECOND_NS = 1_000_000_000
-ENDPOINT = Endpoint("grpc", "127.0.0.1", 1, rpc="/fake.Fake/Echo")
+ENDPOINT = Endpoint("grpc", "127.0.0.1", 1, rpc="/fake.Fake/Echo", authority="models.example")
+
+
+def transport(_endpoint: Endpoint, *given: Any, **_: object) -> Http2:  # noqa: ANN401 -- as the transport takes it
+    """Make a transport of gRPC for a `User`."""
+    return Http2(ENDPOINT, *given)
 
 
 def block(*fields: tuple[str, str]) -> bytes:
@@ -63,129 +63,28 @@ def number(value: int) -> bytes:
     return struct.pack(">I", value)
 
 
-class Recorder(NoStreams):
-    """An issuer that notes everything, and checks that nothing ends twice or at the wrong time.
+class Caller(User):
+    """A user of one slot of gRPC, who has made a first call.
 
     Args:
-        again: How many requests it sends from within ``answered`` and ``refused``.
+        settings: Those that the server begins with.
+        more: As for `User`.
     """
 
-    def __init__(self, again: int = 0) -> None:
-        self.again = again
-        self.repeat = Repeat(lambda _: None, lambda _: None)
-        self.slots: list[Slot] = []
-        self.busy: set[Slot] = set()
-        self.gone: set[Slot] = set()
-        self.sent = 0
-        self.answers: list[tuple[int, bytes, bool]] = []
-        self.failures: list[tuple[int, str, str, bool]] = []
-        self.lost_idle: list[tuple[int, str]] = []
-        self.then: Callable[[Slot], None] = lambda slot: None
+    def __init__(self, *settings: tuple[int, int], **more: Any) -> None:  # noqa: ANN401 -- as a user takes it
+        super().__init__(transport=transport, **more)
+        self.receive(codec.settings(*settings))
 
-    @property
-    def kinds(self) -> list[str]:
-        """Of all failures."""
-        return [kind for _, kind, _, _ in self.failures]
-
-    def send(self, slot: Slot, payload: bytes = PAYLOAD) -> None:
-        """Send a request."""
-        assert slot not in self.busy | self.gone
-        self.busy.add(slot)
-        self.sent += 1
-        slot.send(payload)
-
-    def ready(self, slot: Slot) -> None:
-        """Note a slot."""
-        assert slot not in self.slots
-        self.slots.append(slot)
-
-    def answered(self, slot: Slot, now_ns: int, body: bytes, keep: bool) -> None:  # noqa: FBT001 -- see ``Issuer``
-        """Note an answer."""
-        assert type(body) is bytes
-        self.answers.append((slot.place, body, keep))
-        self._ended(slot, keep=keep)
+    def receive(self, *pieces: bytes, end: bool | OSError = False) -> list[Event]:
+        """Deliver the pieces, as large as they are read at once."""
+        parts = (piece[at : at + RECEIVE_BYTES] for piece in pieces for at in range(0, len(piece), RECEIVE_BYTES))
+        return super().receive(*parts, end=end)
 
     def refused(self, slot: Slot, now_ns: int, kind: str, sample: Sample, *, keep: bool) -> None:
-        """Note a failure."""
-        self.failures.append((slot.place, kind, text_of(sample), keep))
-        self._ended(slot, keep=keep)
-
-    def lost(self, slot: Slot, kind: str, sample: str) -> None:
-        """Note a lost slot."""
-        assert slot not in self.gone
-        self.gone.add(slot)
-        if slot in self.busy:
-            self.busy.remove(slot)
-            assert kind
-            self.failures.append((slot.place, kind, sample, False))
-        else:
-            self.lost_idle.append((slot.place, kind))
-        self.then(slot)
-
-    def _ended(self, slot: Slot, *, keep: bool) -> None:
-        assert slot not in self.gone
-        self.busy.remove(slot)
-        if not keep:
-            self.gone.add(slot)
-        self.then(slot)
-        if keep and self.again and slot not in self.gone:
-            self.again -= 1
-            self.send(slot)
-
-
-class Bench:
-    """A transport with one fake connection at a time.
-
-    Args:
-        slots: How many to open.
-        again: See ``Recorder``.
-        settings: That the server begins with; None leaves out its begin.
-        endpoint: Of the transport.
-    """
-
-    def __init__(
-        self,
-        slots: int = 1,
-        again: int = 0,
-        settings: tuple[tuple[int, int], ...] | None = (),
-        endpoint: Endpoint = ENDPOINT,
-    ) -> None:
-        self.reactor = FakeReactor()
-        self.issuer = Recorder(again)
-        self.socket = FakeSocket()
-        self.transport = Http2(endpoint, self.reactor, self.issuer, SECOND_NS)
-        self.openings: list[FakeOpening] = []
-        self.slots = [self.open(place) for place in range(slots)]
-        self.connect()
-        if settings is not None:
-            self.receive(codec.settings(*settings))
-
-    def open(self, place: int) -> Slot:
-        """Open a slot, of which nothing is told at once."""
-        before = len(self.issuer.slots), len(self.issuer.gone)
-        with mock.patch.object(http2, "Opening", self._opening):
-            slot = self.transport.open(place)
-        assert (len(self.issuer.slots), len(self.issuer.gone)) == before
-        return slot
-
-    def _opening(self, *args: object) -> FakeOpening:
-        self.openings.append(FakeOpening(*args))
-        return self.openings[-1]
-
-    def connect(self) -> None:
-        """Let the last connection attempt succeed."""
-        self.openings[-1].opened(cast("Connected", self.socket))
-
-    def receive(self, *pieces: bytes | OSError) -> None:
-        """Deliver pieces; an empty one is the end."""
-        self.socket.arriving += pieces
-        while self.socket.arriving and not self.reactor.closed:
-            self.reactor.handler(READABLE)
-
-    def send(self, *places: int, payload: bytes = PAYLOAD) -> None:
-        """Send a request on these slots, or on all."""
-        for place in places or range(len(self.slots)):
-            self.issuer.send(self.slots[place], payload)
+        """Note it, and go on."""
+        text = text_of(sample)
+        self.samples.append(text)
+        super().refused(slot, now_ns, kind, lambda: text, keep=keep)
 
     def sent_frames(self) -> list[tuple[int, int, int, bytes]]:
         """All frames that went out, each as type, flags, stream and content; forgets them."""

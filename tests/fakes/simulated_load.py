@@ -184,9 +184,6 @@ class Simulation:
         self.at(self.now_ns + after_ns, lambda: slot.open(kind))
         return slot
 
-    def close(self) -> None:
-        """Nothing is shared by the slots."""
-
     # -- what there was
 
     def busy(self, after_ns: int) -> int:

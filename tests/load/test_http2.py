@@ -1,13 +1,17 @@
-"""Answers of gRPC servers: for any pieces every request ends exactly once, with its own outcome."""
+"""Calls of gRPC on one connection, without a network: for any pieces every request ends exactly once."""
 
 from __future__ import annotations
 
 import struct
+from typing import TYPE_CHECKING
+from unittest import mock
 
+import hpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_gpuserve.load.engine import http1, http2
 from pytest_gpuserve.load.engine import http2_codec as codec
 from pytest_gpuserve.load.engine.http2_codec import (
     ACK,
@@ -26,16 +30,24 @@ from pytest_gpuserve.load.engine.http2_codec import (
     WINDOW_UPDATE,
     frame,
 )
-from tests.fakes.http2_peer import HEAD, OK, Bench, Recorder, block, end, head, message, number, right
+from pytest_gpuserve.load.engine.reactor import WRITABLE
+from tests.fakes.http2_peer import HEAD, OK, Caller, block, end, head, message, number, right
+from tests.fakes.no_network import PAYLOAD, FakeOpening, room_for
 from tests.fakes.pieces import cut
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 BIG = b"0123456789abcdef" * 2_500
-CONNECTION_KINDS = {"protocol", "incomplete answer", "connection closed", "connection reset"}
+KINDS = {"protocol", "incomplete answer", "connection closed", "connection reset"}
 
 
-def outcome(issuer: Recorder) -> tuple[object, ...]:
-    """Outcome that must not depend on the pieces."""
-    return issuer.answers, [(place, kind, keep) for place, kind, _, keep in issuer.failures], issuer.lost_idle
+@pytest.fixture(autouse=True, scope="module")
+def no_network() -> Iterator[None]:
+    """Let slots be opened by the test instead of a network."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(http1, "Opening", FakeOpening)
+        yield
 
 
 FAILED = {
@@ -58,13 +70,6 @@ WRONG = {
     "only trailers": end(1, block((":status", "200"), ("grpc-status", "0"))),
     "no head": frame(DATA, 0, 1, message(b"x")) + end(1),
     "status 200 failing": head(1, block((":status", "500"))) + frame(DATA, 0, 1, message(b"x")) + end(1),
-}
-
-BROKEN = {
-    "HTTP/1.1": b"HTTP/1.1 400 Bad Request\r\n\r\n",
-    "no SETTINGS first": frame(PING, 0, 0, bytes(8)),
-    "SETTINGS ACK first": frame(SETTINGS, ACK, 0),
-    "answer first": right(1),
 }
 
 BREAKING = {
@@ -110,50 +115,34 @@ def frames(draw: st.DrawFn) -> bytes:
 
 @given(
     parts=st.lists(st.one_of(st.binary(max_size=60), frames()), max_size=12),
-    begun=st.booleans(),
     cuts=CUTS,
-    ending=st.sampled_from([b"", ConnectionResetError("reset")]),
+    reset=st.booleans(),
 )
-def test_nothing_that_arrives_can_raise(
-    parts: list[bytes],
-    begun: bool,  # noqa: FBT001 -- hypothesis
-    cuts: list[int],
-    ending: bytes | OSError,
-) -> None:
-    """Arbitrary bytes, frames in any order, and an end make every request end once, and every slot be gone."""
-    bench = Bench(3, again=5, settings=() if begun else None)
-    if begun:
-        bench.send(0, 1)
-    bench.receive(*cut(b"".join(parts), cuts), ending)
-    assert not bench.issuer.busy
-    assert set(bench.issuer.gone) == set(bench.slots)
-    assert len(bench.issuer.answers) + len(bench.issuer.failures) == bench.issuer.sent
-    for kind in bench.issuer.kinds + [kind for _, kind in bench.issuer.lost_idle if kind]:
-        assert kind in CONNECTION_KINDS or kind.startswith(("grpc status ", "status ", "stream reset"))
+def test_nothing_that_arrives_can_raise(parts: list[bytes], cuts: list[int], reset: bool) -> None:  # noqa: FBT001 -- hypothesis
+    """Arbitrary bytes, frames in any order, and an end make every request end once, and close the connection."""
+    caller = Caller()
+    events = caller.receive(*cut(b"".join(parts), cuts), end=ConnectionResetError() if reset else True)
+    if ("resent",) in events:
+        caller.reopen()
+        caller.receive(end=True)
+    assert caller.ended - events.count(("lost", "")) == caller.requests
+    for kind in [str(event[1]) for event in events if event[0] in {"lost", "refused"}]:
+        assert kind in {"", *KINDS} or kind.startswith(("grpc status ", "status ", "stream reset"))
+    assert caller.socket.closed
 
 
-@given(
-    cuts=CUTS,
-    last=st.sampled_from([b"right", BIG]),
-    damage=st.lists(st.tuples(st.integers(0, 100_000), st.binary(max_size=3)), max_size=3),
-)
-def test_pieces_do_not_matter(cuts: list[int], last: bytes, damage: list[tuple[int, bytes]]) -> None:
-    """Answers, real or damaged, give the same outcome in one piece and in any others, and each only once."""
-    data = right(3) + FAILED["grpc status NOT_FOUND"] + frame(PING, 0, 0, bytes(8)) + right(5, last)
-    for place, inserted in damage:
-        position = place % (len(data) + 1)
-        data = data[:position] + inserted + data[position + 1 :]
-    outcomes = []
-    for pieces in ([data], cut(data, cuts)):
-        bench = Bench(3)
-        bench.send()
-        bench.receive(*pieces, b"")
-        assert not bench.issuer.busy
-        outcomes.append(outcome(bench.issuer))
-    assert outcomes[0] == outcomes[1]
-    if not damage:
-        assert [body for _, body, _ in bench.issuer.answers] == [b"right", last]
-        assert bench.issuer.kinds == ["grpc status NOT_FOUND"]
+@given(cuts=CUTS, last=st.sampled_from([b"right", BIG]))
+def test_pieces_do_not_matter(cuts: list[int], last: bytes) -> None:
+    """Answers give the same outcome in one piece each and in any others."""
+    failed = head(3) + end(3, block(("grpc-status", "5")))
+    answers = [right(1), failed, right(5, last)]
+    for pieces in (answers, [piece for answer in answers for piece in cut(answer, cuts)]):
+        told = Caller().receive(frame(PING, 0, 0, bytes(8)), *pieces, end=True)
+        assert [event[:2] for event in told[:3]] == [
+            ("answered", b"right"),
+            ("refused", "grpc status NOT_FOUND"),
+            ("answered", last),
+        ]
 
 
 @pytest.mark.parametrize(
@@ -181,89 +170,195 @@ def test_pieces_do_not_matter(cuts: list[int], last: bytes, damage: list[tuple[i
 )
 def test_unusual_forms_are_understood(opening: bytes, ending: bytes) -> None:
     """Padding, CONTINUATION, interim answers and unknown frames do not change an answer."""
-    bench = Bench()
-    bench.send()
-    bench.receive(opening + frame(DATA, PADDED, 1, b"\x03" + message(b"right") + bytes(3)) + ending)
-    assert bench.issuer.answers == [(0, b"right", True)]
+    data = opening + frame(DATA, PADDED, 1, b"\x03" + message(b"right") + bytes(3)) + ending
+    assert Caller().receive(data) == [("answered", b"right", True)]
 
 
 @pytest.mark.parametrize("kind", FAILED)
 def test_failures_are_named_and_keep_the_slot(kind: str) -> None:
     """A status of gRPC or HTTP and a reset stream fail the request with its words; the slot sends on."""
-    bench = Bench(again=1)
-    bench.send()
-    bench.receive(FAILED[kind])
-    [(place, told, sample, keep)] = bench.issuer.failures
-    assert (place, told, keep) == (0, kind, True)
-    assert "no model" in sample or "REFUSED_STREAM" in sample
-    bench.receive(right(3))
-    assert bench.issuer.answers == [(0, b"right", True)]
+    caller = Caller()
+    [(_, told, sample, keep)] = caller.receive(FAILED[kind])
+    assert (told, keep) == (kind, True)
+    assert "no model" in str(sample) or "REFUSED_STREAM" in str(sample)
+    assert caller.receive(right(3))[1:] == [("answered", b"right", True)]
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_wrong_answers_are_no_answers(name: str) -> None:
+def test_wrong_answers_are_not_answers(name: str) -> None:
     """An answer that is not one plain message with status OK fails as a protocol error of that request alone."""
-    bench = Bench(2)
-    bench.send()
-    bench.receive(WRONG[name], right(3))
-    [(_, kind, sample, keep)] = bench.issuer.failures
-    assert (kind, keep, "compressed" in sample) == ("protocol", True, name == "compressed")
-    assert bench.issuer.answers == [(1, b"right", True)]
+    caller = Caller()
+    [(_, kind, sample, keep), last] = caller.receive(WRONG[name], right(3))
+    assert (kind, keep, "compressed" in str(sample)) == ("protocol", True, name == "compressed")
+    assert last == ("answered", b"right", True)
 
 
 @pytest.mark.parametrize("name", BREAKING)
-def test_a_broken_connection_loses_all(name: str) -> None:
-    """A violation of HTTP/2 ends the connection, and with it all slots, busy or not."""
-    bench = Bench(2)
-    bench.send(0)
-    bench.receive(BREAKING[name])
-    assert (bench.issuer.kinds, bench.issuer.lost_idle) == (["protocol"], [(1, "protocol")])
-    assert bench.reactor.closed == 1
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_another_protocol_is_recognised(name: str) -> None:
-    """A server that does not begin with SETTINGS is refused, and no slot on it becomes ready."""
-    bench = Bench(settings=None)
-    bench.receive(BROKEN[name])
-    assert bench.issuer.lost_idle == [(0, "protocol")]
-    assert bench.issuer.slots == []
+def test_a_broken_rule_of_http2_loses_the_connection(name: str) -> None:
+    """Its request fails as a protocol error."""
+    caller = Caller()
+    assert caller.receive(BREAKING[name]) == [("lost", "protocol")]
+    assert caller.socket.closed
 
 
 @pytest.mark.parametrize(
-    ("arrived", "ending", "kind"),
+    ("arrived", "end", "kind"),
     [
-        (b"", b"", "connection closed"),
+        (b"", True, "connection closed"),
         (b"", ConnectionResetError("reset"), "connection reset"),
-        (head(1)[:4], b"", "incomplete answer"),
-        (head(1), b"", "incomplete answer"),
-        (head(1)[:-1], ConnectionResetError("reset"), "connection reset"),
-        (frame(HEADERS, 0, 1, HEAD), b"", "incomplete answer"),
-        (frame(DATA, 0, 1, b"x"), b"", "incomplete answer"),
-        (frame(GOAWAY, 0, 0, number(0) + number(11) + b"too_many_pings"), b"", "connection closed"),
+        (head(1)[:4], True, "incomplete answer"),
+        (head(1), True, "incomplete answer"),
+        (frame(HEADERS, 0, 1, HEAD), True, "incomplete answer"),
+        (frame(DATA, 0, 1, b"x"), True, "incomplete answer"),
+        (frame(GOAWAY, 0, 0, number(0) + number(11) + b"too_many_pings"), False, "connection reset"),
+        (frame(GOAWAY, 0, 0, number(0) + number(0)), False, "connection closed"),
     ],
 )
-def test_the_end_of_a_connection_is_named(arrived: bytes, ending: bytes | OSError, kind: str) -> None:
-    """A request learns whether its connection ended before it, in order or abruptly; an idle slot loses nothing."""
-    bench = Bench(2)
-    bench.send(0)
-    bench.receive(*filter(None, [arrived]), ending)
-    assert bench.issuer.kinds == [kind]
-    [(_, told)] = bench.issuer.lost_idle
-    assert told == ("" if kind == "connection closed" or (arrived == head(1) and not ending) else told)
+def test_the_end_of_a_connection_is_named(arrived: bytes, end: bool | OSError, kind: str) -> None:  # noqa: FBT001 -- a table
+    """A request learns whether its connection ended before it, in order or abruptly."""
+    caller = Caller()
+    assert caller.receive(*filter(None, [arrived]), end=end) == [("lost", kind)]
     if b"too_many" in arrived:
-        assert bench.issuer.failures[0][2] == "GOAWAY ENHANCE_YOUR_CALM too_many_pings"
+        assert caller.samples == ["GOAWAY ENHANCE_YOUR_CALM too_many_pings"]
 
 
-def test_a_slot_that_never_opened_is_lost_with_a_reason() -> None:
-    """After a refusal, silence or an early end each slot gets the reason; an open one has no time-out."""
-    refused, silent, hung_up = (Bench(2, settings=None) for _ in range(3))
-    opened = Bench()
-    refused.openings[0].failed("connection refused", "no")
-    silent.reactor.pass_time(far=True)
-    hung_up.receive(b"")
-    opened.reactor.pass_time(far=True)
-    for bench, kind in ((refused, "connection refused"), (silent, "connect timeout"), (hung_up, "connection closed")):
-        assert bench.issuer.lost_idle == [(0, kind), (1, kind)]
-        assert bench.reactor.closed == 1
-    assert opened.issuer.lost_idle == []
+def test_a_server_that_goes_away_in_order_answers_the_call_that_it_began() -> None:
+    """It is the connection's last one; a call that the server did not begin is made again on a new connection."""
+    goodbye = frame(GOAWAY, 0, 0, number(1) + number(0))
+    begun, idle, next_one = Caller(), Caller(goes_on=False), Caller()
+    assert begun.receive(goodbye, right(1)) == [("answered", b"right", False)]
+    assert Caller().receive(right(1) + goodbye) == [("answered", b"right", False)]
+    assert idle.receive(right(1), goodbye) == [("answered", b"right", True), ("lost", "")]
+    assert next_one.receive(right(1), goodbye) == [("answered", b"right", True), ("resent",)]
+    next_one.reopen()
+    assert next_one.receive(right(1))[2:] == [("answered", b"right", True)]
+
+
+def test_streams_never_run_out() -> None:
+    """A connection whose stream numbers are used up is not kept."""
+    with mock.patch.object(http2, "LAST_STREAM", 3):
+        caller = Caller()
+        assert [event[2] for event in caller.receive(right(1), right(3))] == [True, False]
+
+
+# -- what is sent
+
+
+def test_requests_are_what_grpc_says() -> None:
+    """A request is one HEADERS and one DATA frame in one send, which do not change the server's header table."""
+    caller, decoder = Caller(), hpack.Decoder()
+    caller.socket.sends.pop(0)
+    for stream in (1, 3):
+        sent = [entry for entry in caller.sent_frames() if entry[0] != SETTINGS]
+        (kind, flags, found, fields), data = sent
+        assert (kind, flags, found) == (HEADERS, END_HEADERS, stream)
+        assert data == (DATA, END_STREAM, stream, message(PAYLOAD))
+        assert {str(name): str(value) for name, value in decoder.decode(fields)} == {
+            ":method": "POST",
+            ":scheme": "http",
+            ":path": "/fake.Fake/Echo",
+            ":authority": "models.example",
+            "te": "trailers",
+            "content-type": "application/grpc",
+            "user-agent": "pytest-gpuserve",
+        }
+        assert not decoder.header_table.dynamic_entries
+        caller.receive(right(stream))
+    assert len(caller.socket.sends) == 1
+
+
+def test_settings_are_acknowledged_and_windows_seldom_filled() -> None:
+    """SETTINGS and PING get an ACK, ACKs get none; the server's window is filled up in bulk by what was received."""
+    caller = Caller()
+    with mock.patch.object(http2, "REFILL_BYTES", 25):
+        for stream in range(1, 10, 2):
+            caller.receive(right(stream) + frame(SETTINGS, ACK, 0) + frame(PING, ACK, 0, bytes(8)))
+    caller.receive(frame(PING, 0, 0, b"are here"))
+    rest = [entry for entry in caller.sent_frames() if entry[0] not in {HEADERS, DATA}]
+    assert rest == [(SETTINGS, ACK, 0, b""), (WINDOW_UPDATE, 0, 0, number(30)), (PING, ACK, 0, b"are here")]
+
+
+class WindowedServer:
+    """Reads requests as RFC 9113 says, and fails where a window or a frame is overdrawn."""
+
+    def __init__(self, first_window: int, largest: int) -> None:
+        self.first_window = first_window
+        self.largest = largest
+        self.window = codec.FIRST_WINDOW
+        self.stream = 0
+        self.stream_window = 0
+        self.body = b""
+
+    def read(self, frames: list[tuple[int, int, int, bytes]]) -> bytes:
+        """Take what was sent, answer what is complete, and widen the windows of the rest."""
+        for kind, flags, stream, content in frames:
+            assert len(content) <= self.largest
+            if kind == HEADERS:
+                assert stream > self.stream
+                self.stream, self.stream_window, self.body = stream, self.first_window, b""
+            elif kind == DATA:
+                self.stream_window -= len(content)
+                self.window -= len(content)
+                assert self.stream_window >= 0
+                assert self.window >= 0
+                self.body += content
+                if flags & END_STREAM:
+                    return right(stream, self.body[5:])
+        self.stream_window += 20_000
+        self.window += 50_000
+        return frame(WINDOW_UPDATE, 0, 0, number(50_000)) + frame(WINDOW_UPDATE, 0, self.stream, number(20_000))
+
+
+@given(
+    size=st.sampled_from([0, 7, 16_379, 16_380, 30_000, 100_000, 300_000]),
+    first_window=st.sampled_from([0, 10, 20_000, 65_535, 1 << 20]),
+    largest=st.sampled_from([16_384, 70_000]),
+    room=st.sampled_from([None, 1_000, 40_000]),
+)
+def test_windows_and_the_kernel_are_respected(size: int, first_window: int, largest: int, room: int | None) -> None:
+    """For any room of the server and the kernel, bodies arrive whole, and no window is overdrawn."""
+    body = b"." * size
+    caller = Caller((codec.INITIAL_WINDOW_SIZE, first_window), (codec.MAX_FRAME_SIZE, largest), payload=b"begin")
+    caller.sent_frames()
+    server = WindowedServer(first_window, largest)
+    server.window -= len(message(b"begin"))
+    caller._payload = body
+    caller.socket.room = room_for(room)
+    caller.receive(right(1))
+    for _ in range(1_000):
+        while caller.reactor.events & WRITABLE:
+            caller.socket.room = room_for(room)
+            caller.event(WRITABLE)
+        caller.socket.room = room_for(room)
+        caller.receive(server.read(caller.sent_frames()))
+        if len(caller.events) > 1:
+            break
+    assert caller.events[1] == ("answered", body, True)
+
+
+def test_a_larger_first_window_applies_to_the_call_in_progress() -> None:
+    """SETTINGS in mid-call release the rest of the message."""
+    caller = Caller(payload=bytes(65_535))
+    caller.sent_frames()
+    caller.receive(frame(WINDOW_UPDATE, 0, 0, number(5)))
+    assert caller.sent_frames() == []
+    caller.receive(codec.settings((codec.INITIAL_WINDOW_SIZE, 65_540)))
+    assert caller.sent_frames() == [(SETTINGS, ACK, 0, b""), (DATA, END_STREAM, 1, bytes(5))]
+
+
+def test_an_answer_before_the_request_is_sent_ends_both() -> None:
+    """A server that refuses a large request early is not sent the rest of it."""
+    caller = Caller(payload=bytes(100_000))
+    refusal = end(1, block((":status", "200"), ("grpc-status", "8")))
+    [(_, kind, _, keep)] = caller.receive(refusal)
+    assert (kind, keep, caller.socket.closed) == ("grpc status RESOURCE_EXHAUSTED", False, True)
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    """Header blocks that are all different do not fill the memory, and are right all the same."""
+    blocks = codec.HeaderBlocks()
+    for count in range(10_000):
+        assert blocks.read(block(("grpc-message", str(count)))).message == b"%d" % count
+    assert len(blocks.known) <= codec.KNOWN_BLOCKS
+    blocks.read(block(("grpc-message", "x" * 2 * codec.KNOWN_BLOCK_BYTES)))
+    assert max(map(len, blocks.known)) <= codec.KNOWN_BLOCK_BYTES

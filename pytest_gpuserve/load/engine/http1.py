@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
 
 import httptools
 
@@ -40,17 +40,39 @@ Fault: TypeAlias = tuple[str, Sample]
 
 
 class Parsed(NamedTuple):
-    """A complete answer, and the target of its redirect."""
+    """A complete answer, the target of its redirect, and its fault by another protocol than HTTP."""
 
     status: int
     body: bytes
     reusable: bool
-    content_type: bytes
-    location: bytes
+    content_type: bytes = b""
+    location: bytes = b""
+    fault: Fault | None = None
+
+
+class AnswerReader(Protocol):
+    """Reads the answers of one connection, split into any pieces."""
+
+    @property
+    def resting(self) -> bool:
+        """Whether no byte of an answer has come."""
+
+    @property
+    def status(self) -> int:
+        """Status of the current answer; 0 while unknown."""
+
+    def feed(self, data: bytes) -> Parsed | None:
+        """Read received data; return the answer if it is complete now. Raises MalformedResponse."""
+
+    def end(self) -> Parsed | None:
+        """Handle the end of the connection; return the answer if the end completes it."""
+
+    def release(self) -> None:
+        """Drop references to itself."""
 
 
 class ResponseParser:
-    """Reads the answers of one connection, split into any pieces.
+    """Reads answers of HTTP/1.1; see `AnswerReader`.
 
     Args:
         head: Whether answers have no body although they announce one.
@@ -267,7 +289,7 @@ class HttpConnection(Slot):
         self._known = transport.known
         self._answered = transport.issuer.answered
         self._repeat = transport.issuer.repeat
-        self._parser = self._new_parser()
+        self._parser: AnswerReader = self._new_parser()
         self._opening: Opening | None = self._begin_opening(self._opened, self._not_opened)
 
     def _begin_opening(self, on_open: Callable[[Connected], None], on_failure: Callable[[str, str], None]) -> Opening:
@@ -275,7 +297,7 @@ class HttpConnection(Slot):
         self._connect_ns = -time.perf_counter_ns()
         return Opening(transport.address, transport.reactor, transport.connect_timeout_ns, on_open, on_failure)
 
-    def _new_parser(self) -> ResponseParser:
+    def _new_parser(self) -> AnswerReader:
         return ResponseParser(head=self._transport.head)
 
     def _opened(self, connected: Connected) -> None:
@@ -539,6 +561,7 @@ class Http1:
         head: Whether answers have no body although they announce one.
         asks_to_close: Whether requests ask the server to close the connection. Each then gets its own connection, even
             if the server does not close it.
+        protocols: Protocols that TLS offers.
 
     Raises:
         OSError: The host is unknown.
@@ -553,11 +576,12 @@ class Http1:
         *,
         head: bool = False,
         asks_to_close: bool = False,
+        protocols: tuple[str, ...] = (),
     ) -> None:
         self.reactor = reactor
         self.issuer = issuer
         self.connect_timeout_ns = connect_timeout_ns
-        self.address: ResolvedAddress = resolve(endpoint)
+        self.address: ResolvedAddress = resolve(endpoint, protocols)
         self.known = KnownAnswers()
         self.head = head
         self.is_for_one = asks_to_close
@@ -579,9 +603,6 @@ class Http1:
         """Return the slots' transfer times since the last call."""
         transfer, self.transfer = self.transfer, Transfer()
         return transfer
-
-    def close(self) -> None:
-        """Do nothing, because the slots share nothing."""
 
     def other_type(self, index: int, parsed: Parsed) -> Fault | None:
         """Fault of an answer whose content type differs from the first one to its payload; else None."""

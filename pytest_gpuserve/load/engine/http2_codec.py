@@ -11,12 +11,13 @@ from urllib.parse import unquote_to_bytes
 
 import hpack
 
+from pytest_gpuserve.load.engine.http1 import MalformedResponse
 from pytest_gpuserve.load.engine.transport import FaultKind
 from pytest_gpuserve.load.url import authority_of
 from pytest_gpuserve.process.logs import begin_of
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.engine.transport import Sample
+    from pytest_gpuserve.load.engine.http1 import Fault
     from pytest_gpuserve.load.wire import Endpoint
 
 DATA: Final = 0
@@ -37,12 +38,8 @@ PRIORITY: Final = 0x20
 
 HEADER_TABLE_SIZE: Final = 1
 ENABLE_PUSH: Final = 2
-MAX_CONCURRENT_STREAMS: Final = 3
 INITIAL_WINDOW_SIZE: Final = 4
 MAX_FRAME_SIZE: Final = 5
-
-NO_ERROR: Final = 0
-CANCEL: Final = 8
 
 FRAME_BYTES: Final = 1 << 14
 """Longest frame without a negotiated length; we do not negotiate a longer one."""
@@ -61,9 +58,6 @@ PREFIX: Final = struct.Struct(">BI")
 STREAM: Final = struct.Struct(">I")
 _SETTING: Final = struct.Struct(">HI")
 
-KNOWN_REQUESTS: Final = 4096
-"""Largest number of prepared requests."""
-
 KNOWN_BLOCKS: Final = 256
 KNOWN_BLOCK_BYTES: Final = 1 << 10
 """Largest number and length of header blocks that are recognised byte for byte instead of being decoded again."""
@@ -72,25 +66,10 @@ _LENGTHS: Final = {RST_STREAM: 4, PING: 8, WINDOW_UPDATE: 4}
 _OF_CONNECTION: Final = frozenset({SETTINGS, PING, GOAWAY})
 
 _ERRORS: Final = (
-    "NO_ERROR",
-    "PROTOCOL_ERROR",
-    "INTERNAL_ERROR",
-    "FLOW_CONTROL_ERROR",
-    "SETTINGS_TIMEOUT",
-    "STREAM_CLOSED",
-    "FRAME_SIZE_ERROR",
-    "REFUSED_STREAM",
-    "CANCEL",
-    "COMPRESSION_ERROR",
-    "CONNECT_ERROR",
-    "ENHANCE_YOUR_CALM",
-    "INADEQUATE_SECURITY",
-    "HTTP_1_1_REQUIRED",
-)
-
-
-class Http2ConnectionError(Exception):
-    """The peer broke a rule of HTTP/2, so that the connection cannot be used (RFC 9113, 5.4.1)."""
+    "NO_ERROR PROTOCOL_ERROR INTERNAL_ERROR FLOW_CONTROL_ERROR SETTINGS_TIMEOUT STREAM_CLOSED"
+    " FRAME_SIZE_ERROR REFUSED_STREAM CANCEL COMPRESSION_ERROR CONNECT_ERROR ENHANCE_YOUR_CALM"
+    " INADEQUATE_SECURITY HTTP_1_1_REQUIRED"
+).split()
 
 
 class Fields(NamedTuple):
@@ -127,13 +106,13 @@ def check_control(kind: int, stream: int, content: bytes) -> None:
     """Check a frame that is not part of an answer; unknown types are always allowed.
 
     Raises:
-        Http2ConnectionError: The frame has a wrong length or stream, or a server must not send it.
+        MalformedResponse: The frame has a wrong length or stream, or a server must not send it.
     """
     wrong_length = len(content) < 8 if kind == GOAWAY else len(content) != _LENGTHS.get(kind, len(content))
     if wrong_length or (kind in _OF_CONNECTION and stream) or (kind == RST_STREAM and not stream):
-        raise Http2ConnectionError(f"a frame of type {kind} with {len(content)} bytes on stream {stream}")
+        raise MalformedResponse(f"a frame of type {kind} with {len(content)} bytes on stream {stream}")
     if kind == PUSH_PROMISE:
-        raise Http2ConnectionError("a pushed answer, although push is disabled")
+        raise MalformedResponse("a pushed answer, although push is disabled")
 
 
 def settings(*pairs: tuple[int, int]) -> bytes:
@@ -142,20 +121,20 @@ def settings(*pairs: tuple[int, int]) -> bytes:
 
 
 def read_settings(content: bytes) -> list[tuple[int, int]]:
-    """Read the content of a SETTINGS frame; unknown settings are ignored.
+    """Read the content of a SETTINGS frame: names and values.
 
     Raises:
-        Http2ConnectionError: The frame has half a setting, or a number out of range.
+        MalformedResponse: The frame has half a setting, or a number out of range.
     """
     if len(content) % _SETTING.size:
-        raise Http2ConnectionError("a SETTINGS frame with half a setting")
+        raise MalformedResponse("a SETTINGS frame with half a setting")
     pairs = list(_SETTING.iter_unpack(content))
     for name, value in pairs:
         if name == INITIAL_WINDOW_SIZE and value > MAX_WINDOW:
-            raise Http2ConnectionError(f"an initial window of {value} bytes")
+            raise MalformedResponse(f"an initial window of {value} bytes")
         if name == MAX_FRAME_SIZE and not FRAME_BYTES <= value < 1 << 24:
-            raise Http2ConnectionError(f"a greatest frame of {value} bytes")
-    return [pair for pair in pairs if pair[0] in {MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE}]
+            raise MalformedResponse(f"a greatest frame of {value} bytes")
+    return pairs
 
 
 PREFACE: Final = b"".join(
@@ -173,7 +152,7 @@ def unpadded(kind: int, flags: int, content: bytes) -> bytes:
     """Remove padding, and the old priority of HEADERS, from the content of a DATA or HEADERS frame.
 
     Raises:
-        Http2ConnectionError: The padding is longer than the content.
+        MalformedResponse: The padding is longer than the content.
     """
     begin, end = 0, len(content)
     if flags & PADDED:
@@ -182,7 +161,7 @@ def unpadded(kind: int, flags: int, content: bytes) -> bytes:
     if kind == HEADERS and flags & PRIORITY:
         begin += 5
     if begin > end:
-        raise Http2ConnectionError("a frame with more padding than content")
+        raise MalformedResponse("a frame with more padding than content")
     return content[begin:end]
 
 
@@ -202,7 +181,11 @@ def request_block(endpoint: Endpoint) -> bytes:
 
 
 class Requests:
-    """Prepares requests, and keeps those that fit into one frame: only the stream's number changes in them."""
+    """Requests as bytes, with the same header block; only the stream's number changes in them.
+
+    Attributes:
+        known: Prepared requests that fit into one frame.
+    """
 
     def __init__(self, block: bytes) -> None:
         self.known: dict[bytes, Framed] = {}
@@ -215,14 +198,11 @@ class Requests:
 
     def prepare(self, payload: bytes) -> Framed | None:
         """Prepare a request; None if its message does not fit into one frame of any server."""
-        prepared = self.known.get(payload)
         size = len(payload) + PREFIX_BYTES
-        if prepared is None and size <= FRAME_BYTES:
-            begin_of_data = HEADER.pack(size << 8 | DATA, END_STREAM, 0)[:PREFIX_BYTES]
-            prepared = Framed(self._block + begin_of_data, PREFIX.pack(0, len(payload)) + payload, size)
-            if len(self.known) >= KNOWN_REQUESTS:
-                self.known.clear()
-            self.known[payload] = prepared
+        if size > FRAME_BYTES:
+            return None
+        begin_of_data = HEADER.pack(size << 8 | DATA, END_STREAM, 0)[:PREFIX_BYTES]
+        self.known[payload] = prepared = Framed(self._block + begin_of_data, PREFIX.pack(0, len(payload)) + payload, size)
         return prepared
 
 
@@ -240,12 +220,12 @@ class HeaderBlocks:
         """Decode a new block.
 
         Raises:
-            Http2ConnectionError: The data is not a header block, or needs a table although we have none.
+            MalformedResponse: The data is not a header block, or needs a table although we have none.
         """
         try:
             pairs = self._decoder.decode(block, raw=True)
         except hpack.HPACKError as problem:
-            raise Http2ConnectionError(f"a header block that cannot be decoded ({problem})") from problem
+            raise MalformedResponse(f"a header block that cannot be decoded ({problem})") from problem
         values = dict(pairs)
         fields = Fields(values.get(b":status", b""), values.get(b"grpc-status", b""), values.get(b"grpc-message", b""))
         if len(block) <= KNOWN_BLOCK_BYTES:
@@ -261,28 +241,14 @@ def error_name(code: int) -> str:
 
 
 _STATUSES: Final = (
-    "OK",
-    "CANCELLED",
-    "UNKNOWN",
-    "INVALID_ARGUMENT",
-    "DEADLINE_EXCEEDED",
-    "NOT_FOUND",
-    "ALREADY_EXISTS",
-    "PERMISSION_DENIED",
-    "RESOURCE_EXHAUSTED",
-    "FAILED_PRECONDITION",
-    "ABORTED",
-    "OUT_OF_RANGE",
-    "UNIMPLEMENTED",
-    "INTERNAL",
-    "UNAVAILABLE",
-    "DATA_LOSS",
-    "UNAUTHENTICATED",
-)
+    "OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED"
+    " RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE"
+    " DATA_LOSS UNAUTHENTICATED"
+).split()
 
 
-def what_failed(head: Fields, trailers: Fields, body: bytes | bytearray) -> tuple[str, Sample]:
-    """Return the error kind and the uncut sample of a complete answer that is not status OK with one message."""
+def what_failed(head: Fields, trailers: Fields, body: bytes | bytearray) -> Fault:
+    """Return the fault of a complete answer that is not status OK with one message."""
     code = trailers.grpc_status
     if not code and head.status != b"200" and head.status.isdigit():
         return f"status {head.status[:3].decode()}", lambda: f"not from a gRPC server: {begin_of(body)!r}"

@@ -164,9 +164,7 @@ class Loop:
         limit_ns = self._plan.timeout_ns
         late = [slot for slot in self._under_way if now_ns - slot.sent_ns > limit_ns]
         for slot in sorted(late, key=lambda slot: slot.sent_ns):
-            # The handler of one may have closed others.
-            if slot in self._under_way:
-                slot.expire(limit_ns / NANOSECONDS)
+            slot.expire(limit_ns / NANOSECONDS)
 
     def close(self) -> None:
         """Abandon all requests in flight."""
@@ -174,7 +172,6 @@ class Loop:
         for slot in self._slots:
             slot.close()
         self._slots.clear()
-        self.transport.close()
 
     # -- Issuer
 

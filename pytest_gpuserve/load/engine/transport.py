@@ -52,7 +52,7 @@ class FaultKind(str, Enum):
 
 
 class Slot:
-    """Carries one request at a time: a connection of HTTP/1.1, or one of the slots on a shared connection.
+    """Carries one request at a time: a connection.
 
     The issuer writes ``number``, ``index``, ``intended_ns`` and ``sent_ns`` and then calls ``send``. A slot is busy
     from then until it calls its issuer's ``answered``, ``refused`` or ``lost``.
@@ -226,6 +226,3 @@ class Transport(Protocol):
 
     def open(self, place: int) -> Slot:
         """Begin to open a slot; its issuer gets ``ready`` or ``lost``, never before this has returned."""
-
-    def close(self) -> None:
-        """Close all slots and their connections."""
