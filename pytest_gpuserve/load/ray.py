@@ -30,7 +30,7 @@ import msgspec
 import pytest_gpuserve
 from pytest_gpuserve.errors import GpuserveError, LoadFailed, UsageProblem
 from pytest_gpuserve.load.engine.pipes import read_order, read_plan
-from pytest_gpuserve.load.ray_worker import RayWorker, WorkerAnswer, files_of_this_host, in_one_line
+from pytest_gpuserve.load.ray_worker import RayWorker, network_of
 from pytest_gpuserve.load.source import EngineLaunch
 from pytest_gpuserve.load.tick import together
 from pytest_gpuserve.load.validity import one_line
@@ -365,11 +365,11 @@ class Coordinator:
         actor = self._ray.remote(num_cpus=1, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD")(
             RayWorker
         )
-        plan, files = msgspec.msgpack.encode(self._plan), files_of_this_host(self._plan)
-        given = {f"worker-{part}": (plan, part, files, pytest_gpuserve.__version__) for part in range(self._plan.parts)}
+        plan, network, version = msgspec.msgpack.encode(self._plan), network_of(self._plan), pytest_gpuserve.__version__
+        given = {f"worker-{part}": (plan, part, network, version) for part in range(self._plan.parts)}
         self._workers = {name: actor.remote() for name in given}
-        answers = self._ask("start", given, _PLACE_SECONDS)
-        self._workers = {f"{answers[name].node}/{name}": worker for name, worker in self._workers.items()}
+        nodes = self._ask("start", given, _PLACE_SECONDS)
+        self._workers = {f"{nodes[name]}/{name}": worker for name, worker in self._workers.items()}
         for name in self._workers:
             self._set_clock(name)
 
@@ -381,8 +381,8 @@ class Coordinator:
         self._ask("begin", begins, _CALL_SECONDS)
         under_way = set(self._workers)
         while under_way and self._orders.empty():
-            answers = self._ask("tick", dict.fromkeys(under_way, ()), _SILENCE_SECONDS)
-            ticks = {name: self._in_our_time(name, answer.tick) for name, answer in answers.items() if answer.tick}
+            told = self._ask("tick", dict.fromkeys(under_way, ()), _SILENCE_SECONDS)
+            ticks = {name: self._in_our_time(name, tick) for name, tick in told.items()}
             # A worker whose load is shorter no longer takes part.
             under_way = {name for name, tick in ticks.items() if not tick.last}
             self._write(together(ticks))
@@ -401,7 +401,7 @@ class Coordinator:
         shortest_ns = None
         for number in range(_MOST_CLOCK_CALLS):
             sent_ns = time.perf_counter_ns()
-            there_ns = self._ask("clock", {name: ()}, _CALL_SECONDS)[name].clock_ns
+            there_ns = self._ask("clock", {name: ()}, _CALL_SECONDS)[name]
             heard_ns = time.perf_counter_ns()
             if shortest_ns is None or heard_ns - sent_ns < shortest_ns:
                 shortest_ns = heard_ns - sent_ns
@@ -414,7 +414,7 @@ class Coordinator:
             " network, is overloaded"
         )
 
-    def _ask(self, method: str, given: Mapping[str, tuple[object, ...]], seconds: float) -> dict[str, WorkerAnswer]:
+    def _ask(self, method: str, given: Mapping[str, tuple[object, ...]], seconds: float) -> dict[str, Any]:
         """Call a method of all workers at the same time, each with its own argument, and wait for all answers.
 
         Raises:
@@ -432,12 +432,21 @@ class Coordinator:
         found = {}
         for name, reference in asked.items():
             try:
-                found[name] = answer = msgspec.msgpack.decode(self._ray.get(reference), type=WorkerAnswer)
+                found[name] = self._ray.get(reference)
             except Exception as problem:
+                # Ray passes on an exception of the worker as the cause of its own.
+                cause = getattr(problem, "cause", problem)
+                if isinstance(cause, GpuserveError):
+                    raise LoadFailed(f"{name}: {in_one_line(cause)}") from problem
                 raise LoadFailed(f"{name} was lost: {plain(problem)}") from problem
-            if answer.problem:
-                raise LoadFailed(f"{name}: {answer.problem}")
         return found
+
+
+def in_one_line(problem: GpuserveError) -> str:
+    """An error in one line, with the last line of its log, which has the reason of a process' end."""
+    told = f"{problem.summary} ({problem.found})" if problem.found else problem.summary
+    last = problem.log_tail.strip().rpartition("\n")[2]
+    return one_line("; ".join([f"{told}: {last}" if last else told, *problem.remedies]))
 
 
 def plain(problem: BaseException) -> str:

@@ -19,10 +19,10 @@ from pytest_gpuserve.load import ray as on_ray
 from pytest_gpuserve.load import ray_worker
 from pytest_gpuserve.load.driver import EngineProcess
 from pytest_gpuserve.load.ray import Coordinator, RayEngine, check_engine
-from pytest_gpuserve.load.ray_worker import WorkerAnswer, files_of_this_host
+from pytest_gpuserve.load.ray_worker import network_of, own_network
 from pytest_gpuserve.load.schedule import Constant, Poisson
 from pytest_gpuserve.load.tick import Tick, shares
-from pytest_gpuserve.load.wire import Again, Begin, Endpoint, Outputs, Ready, Tls
+from pytest_gpuserve.load.wire import Again, Begin, Endpoint, Ready
 from tests.fakes.http_server import plan, serving
 
 if TYPE_CHECKING:
@@ -62,13 +62,17 @@ class Nodes:
 
         return lambda kind: SimpleNamespace(remote=lambda: made(kind))
 
-    def wait(self, calls: Sequence[Future[bytes]], *, num_returns: int, timeout: float) -> tuple[object, list[Any]]:
+    def wait(self, calls: Sequence[Future[object]], *, num_returns: int, timeout: float) -> tuple[object, list[Any]]:
         """Wait for calls."""
         futures.wait(calls[:num_returns], timeout)
         return [], [call for call in calls if not call.done()]
 
-    def get(self, call: Future[bytes]) -> bytes:
-        """Result of a call."""
+    def get(self, call: Future[object]) -> object:
+        """Result of a call; an exception is the cause of another one."""
+        if call.exception() is not None:
+            problem = RuntimeError("of Ray")
+            problem.cause = call.exception()  # type: ignore[attr-defined]  # as Ray's
+            raise problem
         return call.result()
 
     def cluster_resources(self) -> dict[str, float]:
@@ -78,7 +82,7 @@ class Nodes:
     def close(self) -> None:
         """End the engines, as a node does with its actors."""
         for handle in self.handles:
-            if handle.worker._engine is not None:
+            if hasattr(handle.worker, "_engine"):
                 handle.worker._engine.close()
 
 
@@ -172,7 +176,7 @@ def test_an_engine_that_dies_ends_the_load_by_name(nodes: Nodes, monkeypatch: py
         patch.setattr(ray_worker, "__version__", "0.0.9")
         assert "worker-0: its node 10.0.0.1 has pytest-gpuserve 0.0.9, here" in failure(nodes, server.port)
     with serving() as server, monkeypatch.context() as patch:
-        patch.setattr(on_ray, "files_of_this_host", lambda _: {"/proc/self/ns/net": "another host's"})
+        patch.setattr(on_ray, "network_of", lambda _: "another host's")
         assert "worker-0: 10.0.0.1 is another host" in failure(nodes, server.port)
 
 
@@ -198,21 +202,14 @@ def test_a_clock_that_is_not_known_is_refused(nodes: Nodes, monkeypatch: pytest.
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1", "0.0.0.0", "localhost"])
 def test_a_loopback_server_is_reached_from_its_own_host_alone(host: str) -> None:
     """A worker elsewhere would load a server on its own loopback."""
-    endpoint = Endpoint("http", host, 8000)
-    assert list(files_of_this_host(msgspec.structs.replace(plan(1), endpoint=endpoint))) == ["/proc/self/ns/net"]
+    assert network_of(msgspec.structs.replace(plan(1), endpoint=Endpoint("http", host, 8000))) == own_network()
 
 
-def test_what_binds_a_worker_to_this_host() -> None:
-    """Shared memory, a queue and certificates bind it by their file; a reachable server does not."""
-    far = Endpoint("http", "10.0.0.1", 8000)
-    load = msgspec.structs.replace(plan(1), endpoint=far)
-    assert files_of_this_host(load) == {}
-    assert list(files_of_this_host(msgspec.structs.replace(load, outputs=Outputs("/x", 8)))) == ["/x"]
-    queued = msgspec.structs.replace(load, endpoint=Endpoint("http", "/tmp/queue"))
-    assert list(files_of_this_host(queued)) == ["/tmp/queue"]
-    secured = msgspec.structs.replace(load, endpoint=msgspec.structs.replace(far, tls=Tls("h", ca_file="/ca.pem")))
-    assert list(files_of_this_host(secured)) == ["/ca.pem"]
-    assert files_of_this_host(secured)["/ca.pem"] == ""
+def test_a_queue_binds_a_worker_to_this_host_and_a_reachable_server_does_not() -> None:
+    """A Unix socket is a file of this host."""
+    queued, far = Endpoint("http", "/tmp/queue"), Endpoint("http", "10.0.0.1", 8000)
+    assert network_of(msgspec.structs.replace(plan(1), endpoint=queued)) == own_network()
+    assert network_of(msgspec.structs.replace(plan(1), endpoint=far)) == ""
 
 
 # -- what makes the loads
@@ -244,9 +241,3 @@ def test_an_old_ray_has_no_cluster_of_ours(monkeypatch: pytest.MonkeyPatch) -> N
                 RayEngine("ray", OPTION).check()
         else:
             RayEngine("ray", OPTION).check()
-
-
-def test_an_answer_travels_whole() -> None:
-    """All fields of a worker's answer arrive."""
-    answer = WorkerAnswer("", "10.0.0.1", 7, Tick(0, 1, 2, requests=3))
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(answer), type=WorkerAnswer) == answer
