@@ -82,7 +82,6 @@ class Tick(msgspec.Struct, tag=True):
             work explain. Their share is the share of the time when the engine was paused.
         late_beats_ns: Sum of their delays; an answer at a random time waits as long as the average delay.
         users: Users of a closed loop at its end.
-        host_cores: Cores that the engine may use, with all others on its host; 0 if unknown.
         last: Whether the load has ended with it.
         course: ``under_way`` of every ``course_every``-th tick of a sum with due requests; ``course_every`` doubles as
             the sum gets long.
@@ -127,7 +126,6 @@ class Tick(msgspec.Struct, tag=True):
     late_beats: int = 0
     late_beats_ns: int = 0
     users: int = 0
-    host_cores: int = 0
     last: bool = False
     course: tuple[int, ...] = ()
     course_every: int = 1
@@ -196,7 +194,7 @@ _SUMS: Final = tuple(
     name
     for name, kind in Tick.__annotations__.items()
     if kind == "int"
-    and name not in ("number", "begin_ns", "end_ns", "gaps_ns", "host_cores", "course_every", *_AT_THE_END)
+    and name not in ("number", "begin_ns", "end_ns", "gaps_ns", "course_every", *_AT_THE_END)
 )
 
 _NOTHING: Final = Tick()
@@ -314,7 +312,6 @@ def _added(parts: Sequence[Tick]) -> dict[str, Any]:
         **{name: _sum_if_known([getattr(part, name) for part in parts]) for name in ("sending_ns", "receiving_ns")},
         "errors": errors,
         "error_samples": samples,
-        "host_cores": max(part.host_cores for part in parts),
     }
 
 

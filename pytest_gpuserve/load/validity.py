@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.load.schedule import Schedule
     from pytest_gpuserve.load.tick import Tick
-    from pytest_gpuserve.measure.histogram import Histogram
 
 SATURATED_SHARE: Final = 0.9
 """Share of a core for each process above which the client measures itself."""
@@ -83,9 +82,6 @@ OF_A_WORKER: Final = frozenset(
 )
 """Reasons that show in a worker's share; the others are checked on the whole load."""
 
-_WORKER: Final = "/worker-"
-"""Separates a worker's node from its part; see ``load.ray``."""
-
 _ANY: Final = 1 - 1e-9
 """Errors are judged on the whole load."""
 
@@ -108,16 +104,17 @@ def reasons(
         cores: Cores that they may use together; None for one each.
         allowed_errors: Share of the requests that may fail.
         late_share: Share that the client may add.
-
-    Raises:
-        ValueError: An argument is out of range.
     """
-    if processes < 1:
-        raise ValueError(f"a load needs at least one engine, not {processes}")
-    if not 0 <= allowed_errors < 1:
-        raise ValueError(f"the allowed share of errors must be in [0, 1), not {allowed_errors}")
     at_once = processes if cores is None else min(processes, cores)
-    return tuple(_reasons(totals, schedule, processes, at_once=at_once, allowed=allowed_errors, late_share=late_share))
+    failed = list(_errors(totals, allowed_errors))
+    if totals.requests == 0 or totals.nanoseconds <= 0:
+        text = f"nothing measured: {totals.requests} requests were answered well in {format_seconds(totals.seconds)}"
+        return (*failed, Reason(ReasonKind.NOTHING_MEASURED, text))
+    late = list(_late(totals, schedule, processes, totals, late_share))
+    found = [*failed, *_saturated(totals, at_once), *late]
+    if is_open(schedule):
+        found += [*_lag_unknown(totals), *([] if late else _late_tail(totals, late_share)), *_rate(totals)]
+    return (*found, *_in_flight(totals, schedule), *_growing(totals, schedule), *_without_connection(totals, schedule))
 
 
 def disturbances(
@@ -150,36 +147,6 @@ def disturbances(
     return tuple(reason for reason in found if reason.kind in DISTURBANCES)
 
 
-def _reasons(
-    totals: Tick,
-    schedule: Schedule,
-    processes: int,
-    *,
-    at_once: int,
-    allowed: float,
-    late_share: float,
-) -> Iterator[Reason]:
-    yield from _errors(totals, allowed)
-    if totals.requests == 0 or totals.nanoseconds <= 0:
-        yield Reason(
-            ReasonKind.NOTHING_MEASURED,
-            f"nothing measured: {totals.requests} requests were answered well in {format_seconds(totals.seconds)}",
-        )
-        return
-    service = totals.service if is_open(schedule) else totals.latency
-    yield from _unknown(totals, service)
-    yield from _saturated(totals, at_once)
-    late = list(_late(totals, schedule, processes, totals, late_share))
-    yield from late
-    if is_open(schedule):
-        yield from _lag_unknown(totals)
-        yield from () if late else _late_tail(totals, late_share)
-        yield from _rate(totals)
-    yield from _in_flight(totals, service)
-    yield from _growing(totals, schedule)
-    yield from _without_connection(totals, schedule)
-
-
 def _errors(totals: Tick, allowed: float) -> Iterator[Reason]:
     failed = totals.error_count
     if failed <= allowed * (totals.requests + failed):
@@ -195,16 +162,6 @@ def _errors(totals: Tick, allowed: float) -> Iterator[Reason]:
         f"request errors: {failed} of {totals.requests + failed} ({format_fraction(share)}) failed,"
         f" {format_fraction(allowed)} may: {kinds}",
     )
-
-
-def _unknown(totals: Tick, service: Histogram) -> Iterator[Reason]:
-    for name, durations in (("latency", totals.latency), ("service time", service)):
-        if durations.total != totals.requests:
-            yield Reason(
-                ReasonKind.NOT_COUNTED,
-                f"{name} unknown: {durations.total} values of {totals.requests} answered requests",
-            )
-            return
 
 
 def _saturated(totals: Tick, processes: int) -> Iterator[Reason]:
@@ -308,11 +265,12 @@ def _rate(totals: Tick) -> Iterator[Reason]:
     )
 
 
-def _in_flight(totals: Tick, service: Histogram) -> Iterator[Reason]:
+def _in_flight(totals: Tick, schedule: Schedule) -> Iterator[Reason]:
     """Little's law: requests in flight are the rate times the mean time of each.
 
     J. D. C. Little, "A proof for the queuing formula L = lambda W", Operations Research 9 (1961).
     """
+    service = totals.service if is_open(schedule) else totals.latency
     throughput, mean, in_flight = totals.throughput, service.mean, totals.in_flight
     if throughput is None or mean is None or in_flight is None:
         return
@@ -375,8 +333,7 @@ def share_reasons(
 ) -> tuple[Reason, ...]:
     """Return reasons why workers, by name, make a load prove nothing: saturated, late, behind, or never answered.
 
-    For workers named ``NODE/worker-P``, this includes whether those of one node together used up its cores, even if
-    each used little.
+    Ray places only as many workers on a node as it has cores.
 
     Args:
         found: Sum of each worker.
@@ -396,33 +353,7 @@ def share_reasons(
             for reason in reasons(totals, schedule=schedule, processes=1, allowed_errors=_ANY, late_share=late_share)
             if reason.kind in kinds
         ]
-    return (*found_reasons, *_saturated_nodes(found, among))
-
-
-def _saturated_nodes(found: Mapping[str, Tick], among: int | None) -> Iterator[Reason]:
-    nodes: dict[str, list[Tick]] = {}
-    for name, totals in found.items():
-        node, of_a_node, _ = name.rpartition(_WORKER)
-        if of_a_node:
-            nodes.setdefault(node, []).append(totals)
-    for node, workers in nodes.items():
-        cores = max(totals.host_cores for totals in workers)
-        # Workers with a core each show it by themselves, and those that share all of this host show it in the whole.
-        if len(workers) <= max(1, cores) or (among is not None and among <= cores):
-            continue
-        if not cores:
-            yield Reason(ReasonKind.NOT_COUNTED, f"cores of {node} unknown: {len(workers)} workers do not report them")
-            continue
-        used = sum(totals.cpu_seconds for totals in workers)
-        offered = cores * max(totals.seconds for totals in workers)
-        if used > SATURATED_SHARE * offered > 0:
-            plural = "" if cores == 1 else "s"
-            yield Reason(
-                ReasonKind.CLIENT_SATURATED,
-                f"{node}: client saturated: its {len(workers)} workers together used {format_fraction(used / offered)}"
-                f" of their {cores} core{plural}, over {format_fraction(SATURATED_SHARE)}, so they measured"
-                " themselves; spread the load over more nodes",
-            )
+    return tuple(found_reasons)
 
 
 def one_line(text: str) -> str:

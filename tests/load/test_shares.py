@@ -70,30 +70,8 @@ def test_one_worker_that_does_not_do_its_share_is_named(one: Tick, kinds: list[R
     assert all(reason.text.startswith("b:") for reason in told)
 
 
-def on_nodes(cpu_share: float, host_cores: int, *nodes: str) -> list[Tick]:
-    """A tick of so many workers on each of these nodes, as their names have it."""
-    each = replace(tick(cpu_share=cpu_share), host_cores=host_cores)
-    return [together({f"{node}/worker-{part}": each for part, node in enumerate(nodes)})]
-
-
-def test_workers_that_use_up_their_nodes_cores_are_told_with_its_name() -> None:
-    """Sixteen workers at 12 % of a core fill their own two cores; at 11 % they leave a tenth of them."""
-    nodes = ["10.0.0.1"] * 16 + ["fd00::2"] * 2
-    (told,) = share_reasons(shares(on_nodes(0.12, 2, *nodes)), Closed(18))
-    assert told.kind is ReasonKind.CLIENT_SATURATED
-    assert told.text.startswith("10.0.0.1: client saturated: its 16 workers together used 96 % of their 2 cores")
-    assert share_reasons(shares(on_nodes(0.11, 2, *nodes)), Closed(18)) == ()
-    assert share_reasons(shares(on_nodes(0.12, 4, *nodes)), Closed(18)) == ()
-    # One worker on a node whose cores are not known has a core at least; two may have to share it, which is no pass.
-    (told,) = share_reasons(shares(on_nodes(0.1, 0, "a", "b", "b")), Closed(8))
-    assert (told.kind, told.text.partition(":")[0]) == (ReasonKind.NOT_COUNTED, "cores of b unknown")
-
-
 def test_workers_that_share_this_host_are_judged_as_a_whole_and_not_twice() -> None:
-    """A node with fewer cores than ours is judged by itself, but a short time with a core to itself does not count."""
-    ticks = on_nodes(0.12, 2, *["127.0.0.1"] * 16)
-    assert share_reasons(shares(ticks), Closed(16), among=2) == ()
-    assert share_reasons(shares(ticks), Closed(16), among=8)
+    """A short time with a core to itself does not count."""
     ticks = [together({name: tick(cpu_share=0.95 if name == "a" else 0.1) for name in "abcd"})]
     assert share_reasons(shares(ticks), Closed(8), among=2) == ()
     assert share_reasons(shares(ticks), Closed(8), among=4)

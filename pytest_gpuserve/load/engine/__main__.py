@@ -83,7 +83,6 @@ class LoadEngine:
         self._collected_ns = 0
         self._ended = False
         self._again: Order | None = None
-        self._host_cores = len(os.sched_getaffinity(0))
 
     def run(self, begin_ns: int) -> Order | None:
         """Load the server from this time on; the engine must be closed afterwards.
@@ -154,7 +153,7 @@ class LoadEngine:
         # The newest tick whose end is past is this one; several are overdue only after a pause of the engine.
         overdue = max(0, (now_ns - self._next_tick_ns) // self._plan.tick_ns)
         ends_ns = [self._next_tick_ns + number * self._plan.tick_ns for number in range(overdue)]
-        whole = msgspec.structs.replace(tick, number=self._number, host_cores=self._host_cores)
+        whole = msgspec.structs.replace(tick, number=self._number)
         for part in spread(whole, ends_ns, *self._before, self._beats.take()):
             self._reports.put(frame(part))
             self._number += 1
