@@ -139,7 +139,7 @@ def _schedule(arguments: argparse.Namespace) -> Schedule:
     if arguments.concurrency:
         raise UsageProblem("--concurrency and --rate contradict each other", remedies=["give one of them"])
     kind = Poisson if arguments.arrivals == "poisson" else Constant
-    return kind(arguments.rate, arguments.max_in_flight)
+    return kind(arguments.rate, max_in_flight=arguments.max_in_flight)
 
 
 def headers_of(texts: Sequence[str]) -> dict[str, str]:

@@ -45,51 +45,68 @@ class Arrival(NamedTuple):
     index: int | None = None  # type: ignore[assignment]  # nobody searches an arrival as a tuple
 
 
-class Closed(msgspec.Struct, frozen=True, tag="closed"):
-    """Users, each of whom sends the next request when the last one is answered.
-
-    Args:
-        users: Constant number of users.
-        think_seconds: Pause of a user between an answer and the next request.
+class _Checked(msgspec.Struct, frozen=True):
+    """A schedule whose numbers are checked.
 
     Raises:
-        UsageProblem: A number is out of range.
+        UsageProblem: A number is out of range, a list is empty, or times go back.
     """
 
-    users: int
-    think_seconds: float = 0.0
-
     def __post_init__(self) -> None:
-        _whole("Closed(users=...)", self.users, 1)
-        _number("Closed(think_seconds=...)", self.think_seconds, zero=True)
+        for each in msgspec.structs.fields(self):
+            what, value = f"{type(self).__name__}({each.name}=...)", getattr(self, each.name)
+            if each.type is float:
+                _number(what, value, zero=each.default == 0)
+            elif each.type is int or (each.type == int | None and value is not None):
+                _whole(what, value, 1)
 
     def workload(self) -> dict[str, str]:
         """Facts that a baseline must have in common with it."""
-        return {"load": "closed loop", "concurrency": str(self.users), **_thinking(self.think_seconds)}
+        raise NotImplementedError
 
 
-class Steps(msgspec.Struct, frozen=True, tag="steps"):
+class ClosedSchedule(_Checked, frozen=True, kw_only=True):
+    """Users, each of whom sends the next request when the last one is answered.
+
+    Args:
+        think_seconds: Pause of a user between an answer and the next request.
+    """
+
+    think_seconds: float = 0.0
+
+    def _thinking(self) -> dict[str, str]:
+        return {"think_seconds": f"{self.think_seconds:g}"} if self.think_seconds else {}
+
+
+class Closed(ClosedSchedule, frozen=True, tag="closed"):
+    """A constant number of users.
+
+    Args:
+        users: Their number.
+    """
+
+    users: int
+
+    def workload(self) -> dict[str, str]:
+        """Facts that a baseline must have in common with it."""
+        return {"load": "closed loop", "concurrency": str(self.users), **self._thinking()}
+
+
+class Steps(ClosedSchedule, frozen=True, tag="steps"):
     """Users whose number changes in steps; the last step's end is the load's end.
 
     Args:
         steps: Number of users and seconds of each step. A user who is taken away leaves after the current answer.
-        think_seconds: Pause of a user between an answer and the next request.
-
-    Raises:
-        UsageProblem: A number is out of range, or the list is empty.
     """
 
     steps: tuple[tuple[int, float], ...]
-    think_seconds: float = 0.0
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         msgspec.structs.force_setattr(self, "steps", _pairs("Steps([...])", "(users, seconds)", self.steps))
-        if not self.steps:
-            raise UsageProblem("Steps([...]) needs at least one (users, seconds)")
         for users, seconds in self.steps:
             _whole("the users of a step", users, 1)
             _number("the seconds of a step", seconds)
-        _number("Steps(think_seconds=...)", self.think_seconds, zero=True)
 
     @property
     def seconds(self) -> float:
@@ -99,124 +116,99 @@ class Steps(msgspec.Struct, frozen=True, tag="steps"):
     def workload(self) -> dict[str, str]:
         """Facts that a baseline must have in common with it."""
         steps = ", ".join(f"{users} for {seconds:g} s" for users, seconds in self.steps)
-        return {"load": "stepped users", "steps": steps, **_thinking(self.think_seconds)}
+        return {"load": "stepped users", "steps": steps, **self._thinking()}
 
 
-class Constant(msgspec.Struct, frozen=True, tag="constant"):
-    """An open loop with equal gaps.
+class OpenSchedule(_Checked, frozen=True, kw_only=True):
+    """An open loop: requests are due at times that do not depend on answers.
+
+    Args:
+        max_in_flight: Ceiling on requests in flight. Due requests beyond it wait in the client, and their latency
+            counts.
+    """
+
+    max_in_flight: int | None = None
+
+    def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
+        """Return a part's share of the schedule; only random ones depend on the seed."""
+        raise NotImplementedError
+
+    def _held(self) -> dict[str, str]:
+        return {} if self.max_in_flight is None else {"max_in_flight": str(self.max_in_flight)}
+
+
+class Constant(OpenSchedule, frozen=True, tag="constant"):
+    """Endless arrivals with equal gaps.
 
     Args:
         rate: Requests a second.
-        max_in_flight: Ceiling on requests in flight. Due requests beyond it wait in the client, and their latency
-            counts.
-
-    Raises:
-        UsageProblem: A number is out of range.
     """
 
     rate: float
-    max_in_flight: int | None = None
-
-    def __post_init__(self) -> None:
-        _number("Constant(rate=...)", self.rate)
-        _ceiling(self.max_in_flight)
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """Return a part's share of the endless schedule; the seed has no effect."""
+        """See `OpenSchedule`."""
         del seed
         return (Arrival(round(number * NANOSECONDS / self.rate), number) for number in count(part, parts))
 
     def workload(self) -> dict[str, str]:
         """Facts that a baseline must have in common with it."""
-        return {"load": "open loop, constant", "rate": f"{self.rate:g}", **_held(self.max_in_flight)}
+        return {"load": "open loop, constant", "rate": f"{self.rate:g}", **self._held()}
 
 
-class Poisson(msgspec.Struct, frozen=True, tag="poisson"):
-    """An open loop of independent arrivals, like those of many independent users.
+class Poisson(OpenSchedule, frozen=True, tag="poisson"):
+    """Endless independent arrivals, like those of many independent users.
 
     Args:
         rate: Requests a second, on average.
-        max_in_flight: Ceiling on requests in flight. Due requests beyond it wait in the client, and their latency
-            counts.
-
-    Raises:
-        UsageProblem: A number is out of range.
     """
 
     rate: float
-    max_in_flight: int | None = None
-
-    def __post_init__(self) -> None:
-        _number("Poisson(rate=...)", self.rate)
-        _ceiling(self.max_in_flight)
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """Return a part's share of the endless schedule of this seed."""
+        """See `OpenSchedule`."""
         return _accumulated(_exponential(seed, self.rate), part, parts)
 
     def workload(self) -> dict[str, str]:
         """Facts that a baseline must have in common with it."""
-        return {"load": "open loop, Poisson", "rate": f"{self.rate:g}", **_held(self.max_in_flight)}
+        return {"load": "open loop, Poisson", "rate": f"{self.rate:g}", **self._held()}
 
 
-class Gamma(msgspec.Struct, frozen=True, tag="gamma"):
-    """An open loop with gamma-distributed gaps: smoother than Poisson (shape above 1) or burstier (below).
+class Gamma(OpenSchedule, frozen=True, tag="gamma"):
+    """Endless arrivals with gamma-distributed gaps: smoother than Poisson (shape above 1) or burstier (below).
 
     Args:
         rate: Requests a second, on average.
         shape: Shape of the gaps' distribution, whose squared coefficient of variation is ``1 / shape``; 1 is Poisson.
-        max_in_flight: Ceiling on requests in flight. Due requests beyond it wait in the client, and their latency
-            counts.
-
-    Raises:
-        UsageProblem: A number is out of range.
     """
 
     rate: float
     shape: float
-    max_in_flight: int | None = None
-
-    def __post_init__(self) -> None:
-        _number("Gamma(rate=...)", self.rate)
-        _number("Gamma(shape=...)", self.shape)
-        _ceiling(self.max_in_flight)
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """Return a part's share of the endless schedule of this seed."""
+        """See `OpenSchedule`."""
         draw = random.Random(seed)  # noqa: S311 -- reproducible, not secret
         scale = 1 / (self.rate * self.shape)
         return _accumulated(starmap(draw.gammavariate, repeat((self.shape, scale))), part, parts)
 
     def workload(self) -> dict[str, str]:
         """Facts that a baseline must have in common with it."""
-        return {
-            "load": "open loop, gamma",
-            "rate": f"{self.rate:g}",
-            "shape": f"{self.shape:g}",
-            **_held(self.max_in_flight),
-        }
+        return {"load": "open loop, gamma", "rate": f"{self.rate:g}", "shape": f"{self.shape:g}", **self._held()}
 
 
-class Trace(msgspec.Struct, frozen=True, tag="trace"):
+class Trace(OpenSchedule, frozen=True, tag="trace"):
     """A recorded load, replayed once.
 
     Args:
         requests: Due time in seconds from the begin, and index of the payload, for each request.
-        max_in_flight: Ceiling on requests in flight. Due requests beyond it wait in the client, and their latency
-            counts.
-
-    Raises:
-        UsageProblem: A number is out of range, times go back, or the list is empty.
     """
 
     requests: tuple[tuple[float, int], ...]
-    max_in_flight: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         pairs = _pairs("Trace([...])", "(seconds, payload)", self.requests)
         msgspec.structs.force_setattr(self, "requests", pairs)
-        if not self.requests:
-            raise UsageProblem("Trace([...]) needs at least one (seconds, payload)")
         before = 0.0
         for number, (seconds, index) in enumerate(self.requests):
             _number(f"the time of request {number} of a Trace", seconds, zero=True)
@@ -227,10 +219,9 @@ class Trace(msgspec.Struct, frozen=True, tag="trace"):
                     f" after one at {before:g} s"
                 )
             before = seconds
-        _ceiling(self.max_in_flight)
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """Return a part's share of the schedule; the seed has no effect."""
+        """See `OpenSchedule`."""
         del seed
         return (
             Arrival(round(seconds * NANOSECONDS), number, index)
@@ -240,51 +231,34 @@ class Trace(msgspec.Struct, frozen=True, tag="trace"):
     def workload(self) -> dict[str, str]:
         """Facts that a baseline must have in common with it."""
         text = ";".join(f"{float(seconds)!r},{index}" for seconds, index in self.requests)
-        return {
-            "load": "trace",
-            "requests": str(len(self.requests)),
-            "trace": digest(text),
-            **_held(self.max_in_flight),
-        }
+        return {"load": "trace", "requests": str(len(self.requests)), "trace": digest(text), **self._held()}
 
 
-class Burst(msgspec.Struct, frozen=True, tag="burst"):
+class Burst(OpenSchedule, frozen=True, tag="burst"):
     """All requests due at once, as a queue that was filled while the server was away.
 
     Args:
         requests: Number of requests.
-        max_in_flight: Ceiling on requests in flight. Due requests beyond it wait in the client, and their latency
-            counts.
-
-    Raises:
-        UsageProblem: A number is out of range.
     """
 
     requests: int
-    max_in_flight: int | None = None
-
-    def __post_init__(self) -> None:
-        _whole("Burst(requests=...)", self.requests, 1)
-        _ceiling(self.max_in_flight)
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """Return a part's share of the schedule; the seed has no effect."""
+        """See `OpenSchedule`."""
         del seed
         return (Arrival(0, number) for number in range(part, self.requests, parts))
 
     def workload(self) -> dict[str, str]:
         """Facts that a baseline must have in common with it."""
-        return {"load": "burst", "requests": str(self.requests), **_held(self.max_in_flight)}
+        return {"load": "burst", "requests": str(self.requests), **self._held()}
 
 
-ClosedSchedule = Closed | Steps
-OpenSchedule = Constant | Poisson | Gamma | Trace | Burst
 Schedule = Closed | Steps | Constant | Poisson | Gamma | Trace | Burst
 
 
 def is_open(schedule: Schedule) -> bool:
     """Whether requests are sent without regard to answers."""
-    return not isinstance(schedule, (Closed, Steps))
+    return isinstance(schedule, OpenSchedule)
 
 
 def is_finite(schedule: Schedule) -> bool:
@@ -310,19 +284,6 @@ def _accumulated(gaps: Iterator[float], part: int, parts: int) -> Iterator[Arriv
     return (Arrival(round(seconds * NANOSECONDS), part + place * parts) for place, seconds in enumerate(own))
 
 
-def _thinking(seconds: float) -> dict[str, str]:
-    return {"think_seconds": f"{seconds:g}"} if seconds else {}
-
-
-def _held(max_in_flight: int | None) -> dict[str, str]:
-    return {} if max_in_flight is None else {"max_in_flight": str(max_in_flight)}
-
-
-def _ceiling(max_in_flight: int | None) -> None:
-    if max_in_flight is not None:
-        _whole("max_in_flight", max_in_flight, 1)
-
-
 def _whole(what: str, value: object, least: int) -> None:
     if type(value) is not int or value < least:
         raise UsageProblem(f"{what} must be a whole number of at least {least}, not {value!r}")
@@ -341,6 +302,6 @@ def _pairs(what: str, pair: str, value: Iterable[Iterable[Any]]) -> tuple[tuple[
         pairs = tuple(tuple(each) for each in value)
     except TypeError:
         pairs = ((),)
-    if any(len(each) != 2 for each in pairs):
-        raise UsageProblem(f"{what} takes a list of {pair}")
+    if not pairs or any(len(each) != 2 for each in pairs):
+        raise UsageProblem(f"{what} takes a list of at least one {pair}")
     return pairs

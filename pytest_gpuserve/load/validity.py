@@ -71,15 +71,7 @@ DISTURBANCES: Final = frozenset(
 """Reasons that another measurement may be free of; the others are final."""
 
 
-OF_A_WORKER: Final = frozenset(
-    {
-        ReasonKind.CLIENT_SATURATED,
-        ReasonKind.CLIENT_LATE,
-        ReasonKind.CLIENT_HELD_UP,
-        ReasonKind.RATE_NOT_REACHED,
-        ReasonKind.NOTHING_MEASURED,
-    }
-)
+OF_A_WORKER: Final = DISTURBANCES | {ReasonKind.RATE_NOT_REACHED, ReasonKind.NOTHING_MEASURED}
 """Reasons that show in a worker's share; the others are checked on the whole load."""
 
 _ANY: Final = 1 - 1e-9

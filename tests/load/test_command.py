@@ -117,7 +117,7 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[Tick]:
         ("", Closed(16), (None, 10 * 10**9)),
         ("--concurrency 4 --requests 9", Closed(4), (9, None)),
         ("--rate 50 --duration 3", Constant(50.0), (None, 3 * 10**9)),
-        ("--rate 50 --arrivals poisson --max-in-flight 7 --requests 9", Poisson(50.0, 7), (9, None)),
+        ("--rate 50 --arrivals poisson --max-in-flight 7 --requests 9", Poisson(50.0, max_in_flight=7), (9, None)),
     ],
 )
 def test_options_say_when_requests_are_sent(

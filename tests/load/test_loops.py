@@ -367,7 +367,7 @@ def test_lag_is_what_the_engine_takes_from_due_or_free_to_the_send() -> None:
 @pytest.mark.parametrize("ceiling", [1, 10, None])
 def test_an_engine_that_stood_still_owns_up_to_it(ceiling: int | None) -> None:
     """Each of the 500 due meanwhile is late by the rest of it in lag and latency, with a free slot or without."""
-    schedule = Constant(1000.0, ceiling)
+    schedule = Constant(1000.0, max_in_flight=ceiling)
     simulation = Simulation(
         plan(schedule, ms=1000), lambda _: Reply(1000), begin_ns=1000 * MS, stopped=(1200 * MS, 1700 * MS)
     ).run()
@@ -439,8 +439,8 @@ def shared_loads(draw: st.DrawFn) -> tuple[Plan, list[Plan]]:
     """A load that ends by number, or by time in an open loop, and its parts."""
     processes = draw(st.integers(1, 4))
     users, rate = draw(st.integers(processes, 12)), draw(st.sampled_from([0, 50.0, 300.0, 2000.0]))
-    closed = Closed(users, draw(st.sampled_from([0.0, 0.02])))
-    schedule = Poisson(rate, draw(st.none() | st.integers(processes, 6))) if rate else closed
+    closed = Closed(users, think_seconds=draw(st.sampled_from([0.0, 0.02])))
+    schedule = Poisson(rate, max_in_flight=draw(st.none() | st.integers(processes, 6))) if rate else closed
     requests = None if rate else draw(st.integers(1, 60))
     whole = plan(schedule, requests=requests, ms=150 if rate else None, timeout_ms=80, tick_ns=20 * MS)
     return whole, share(whole, processes)

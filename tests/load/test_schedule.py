@@ -114,9 +114,9 @@ def test_a_trace_and_a_burst_have_their_requests_and_no_more() -> None:
 @pytest.mark.parametrize(
     ("schedule", "workload"),
     [
-        (Closed(2, 0.2), {"load": "closed loop", "concurrency": "2", "think_seconds": "0.2"}),
+        (Closed(2, think_seconds=0.2), {"load": "closed loop", "concurrency": "2", "think_seconds": "0.2"}),
         (Steps(((1, 0.5), (3, 60.0))), {"load": "stepped users", "steps": "1 for 0.5 s, 3 for 60 s"}),
-        (Constant(5.0, 2), {"load": "open loop, constant", "rate": "5", "max_in_flight": "2"}),
+        (Constant(5.0, max_in_flight=2), {"load": "open loop, constant", "rate": "5", "max_in_flight": "2"}),
         (Poisson(0.5), {"load": "open loop, Poisson", "rate": "0.5"}),
         (Burst(12), {"load": "burst", "requests": "12"}),
         (Gamma(5.0, 0.5), {"load": "open loop, gamma", "rate": "5", "shape": "0.5"}),
@@ -141,8 +141,8 @@ NO_COUNTS: tuple[Any, ...] = (0, -1, 1.0, True, "5", math.nan)
         (lambda value: Gamma(value, 1.0), NO_RATES),
         (lambda value: Gamma(1.0, value), NO_RATES),
         (lambda value: Steps(((1, value),)), NO_RATES),
-        (lambda value: Closed(1, value), NO_PAUSES),
-        (lambda value: Steps(((1, 1.0),), value), NO_PAUSES),
+        (lambda value: Closed(1, think_seconds=value), NO_PAUSES),
+        (lambda value: Steps(((1, 1.0),), think_seconds=value), NO_PAUSES),
         (lambda value: Trace(((value, 0),)), NO_PAUSES),
         (lambda value: Trace(((0.0, value),)), NO_COUNTS[1:]),
         (Closed, (*NO_COUNTS, None)),

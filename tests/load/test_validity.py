@@ -137,8 +137,8 @@ CASES: dict[str, tuple[Tick, Schedule, list[ReasonKind]]] = {
     # Each cycle is 4 ms of latency and what the user thinks; a think time ends by a timer, an answer does not.
     "idle under a hundredth": (closed(lag=alike(125, 39_000)), CLOSED, []),
     "idle over a hundredth": (closed(lag=alike(125, 41_000)), CLOSED, [LATE]),
-    "thinking under a hundredth": (closed(lag=alike(125, 309_000)), Closed(USERS, 0.002), []),
-    "thinking over a hundredth": (closed(lag=alike(125, 311_000)), Closed(USERS, 0.002), [LATE]),
+    "thinking under a hundredth": (closed(lag=alike(125, 309_000)), Closed(USERS, think_seconds=0.002), []),
+    "thinking over a hundredth": (closed(lag=alike(125, 311_000)), Closed(USERS, think_seconds=0.002), [LATE]),
     # Of a second with answers after 4 ms a standstill of 9 ms is less than a hundredth; a longer one, or many, more.
     "one short standstill": (closed(**beats(9.0)), CLOSED, []),
     "one long standstill": (closed(**beats(12.0)), CLOSED, [HELD_UP]),
@@ -152,17 +152,17 @@ CASES: dict[str, tuple[Tick, Schedule, list[ReasonKind]]] = {
     "a moment for a connection": (closed(opening=3, oldest_opening_ns=900_000_000), CLOSED, []),
     "lag of no request known": (opened(lag=Histogram()), OPEN, [UNKNOWN]),
     "lag of one request not known": (opened(lag=alike(999, 1000)), OPEN, [UNKNOWN]),
-    "no lag where the load wished to wait": (opened(lag=alike(10, 1000), held=990), Poisson(1000.0, 10), []),
+    "no lag where the load wished to wait": (opened(lag=alike(10, 1000), held=990), Poisson(1000.0, max_in_flight=10), []),
     # Due with the end of the stretch and sent just after it; two are more than the edge.
     "one request at the edge": (opened(**FEW, sent=9, lag=alike(9, 1000)), OPEN, []),
     "two requests at the edge": (opened(**FEW, sent=8, lag=alike(8, 1000)), OPEN, [RATE]),
     "a closed loop has no rate": (closed(due=2000), CLOSED, []),
     # What waits in the client is not under way, though its latency counts.
     "little's law of service times": (opened(latency=alike(1000, 400_000_000)), OPEN, []),
-    "nothing counted under way": (closed(in_flight_ns=0), Closed(USERS, 0.1), [IN_FLIGHT]),
+    "nothing counted under way": (closed(in_flight_ns=0), Closed(USERS, think_seconds=0.1), [IN_FLIGHT]),
     "nothing under way, no latency": (
         closed(in_flight_ns=0, latency=Histogram(alike(1000, 1).counts, 0, 1)),
-        Closed(USERS, 0.1),
+        Closed(USERS, think_seconds=0.1),
         [IN_FLIGHT],
     ),
     "all reasons at once": (
@@ -239,7 +239,7 @@ WORDS: dict[str, tuple[Tick, Schedule]] = {
     ),
     "client late: it sends requests 2.00 ms late on average, and so adds 35 % to the time of users": (
         closed(lag=alike(1000, 2_000_000)),
-        Closed(USERS, 0.001),
+        Closed(USERS, think_seconds=0.001),
     ),
     "client held up: the load engine was paused for 10 % of the time when it had work, and so adds 10 % to the"
     " time of users, over 1 %": (closed(**beats(100.0)), CLOSED),
@@ -261,7 +261,7 @@ WORDS: dict[str, tuple[Tick, Schedule]] = {
     "rate not reached: 900 of 1000 due requests were sent (90 %); 50 had to wait for max_in_flight,"
     " so the server is slower than the load: raise max_in_flight or lower the rate": (
         opened(sent=900, held=50),
-        Poisson(1000.0, 10),
+        Poisson(1000.0, max_in_flight=10),
     ),
     "were sent (90 %); the client did not keep up: more processes=..., or a lower rate": (opened(sent=900), OPEN),
 }
