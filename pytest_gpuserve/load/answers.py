@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from pytest_gpuserve.load.request import Expect, check_answer, is_right
+from pytest_gpuserve.load.request import Expect, check_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -123,7 +123,7 @@ class AnswerCheck:
         for index, first in enumerate(self._first_alike):
             # Each different expectation once; payloads without one are not recognised.
             expect = self._expects[index] if index == first != alike else None
-            if expect is not None and is_right(expect, body):
+            if expect is not None and check_answer(expect, body) is None:
                 return index
         return None
 

@@ -214,13 +214,11 @@ class Engines:
 
     Raises:
         LoadFailed: A process could not be started, or the host is unknown.
-        UsageProblem: More users than the limit on open files or the slots in shared memory allow, or fewer than
-            processes.
+        UsageProblem: More users than the limit on open files allows, or fewer than processes.
     """
 
     def __init__(self, plan: Plan, processes: int = 1, source: EngineSource = LOCAL) -> None:
         check_users(plan.schedule, processes)
-        _check_slots(plan)
         self._stack = ExitStack()
         self._source = source
         launches = source.launches(processes)
@@ -325,23 +323,3 @@ def most_under_way(schedule: Schedule) -> int | None:
     if isinstance(schedule, Steps):
         return max(users for users, _ in schedule.steps)
     return schedule.max_in_flight
-
-
-def _check_slots(plan: Plan) -> None:
-    """Check before a start that requests in flight do not overwrite each other's answers in shared memory."""
-    most = most_under_way(plan.schedule)
-    slots = min((len(forms) for forms in plan.payloads if plan.outputs is not None or len(forms) > 1), default=None)
-    if slots is None:
-        return
-    if most is None:
-        raise UsageProblem(
-            "an open loop through shared memory needs a ceiling: each request in flight takes a slot",
-            found=f"slots={slots}, and no max_in_flight",
-            remedies=[f"max_in_flight={slots}"],
-        )
-    if most > slots:
-        raise UsageProblem(
-            f"{most} requests in flight at the same time need as many slots in shared memory",
-            found=f"slots={slots}",
-            remedies=[f"share(..., slots={most})", f"a load with at most {slots} requests in flight"],
-        )

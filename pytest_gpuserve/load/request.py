@@ -23,8 +23,6 @@ any other result: a forgotten ``return`` and a search without a match give ``Non
 outside the timed path.
 """
 
-"""Whether answers must be the same, or a function of the base's and the candidate's answers with a true result."""
-
 NUMBER_PLACE: Final = b"0" * 10
 """Place in a body for a number of this many digits, which is unique to each send."""
 
@@ -167,16 +165,6 @@ def check_answer(expect: Expect | None, body: bytes) -> str | None:
         text = str(problem).splitlines()
         return f"{type(problem).__name__}{': ' + text[0] if text else ''} for answer {_short(body)}"
     return None if right else f"{getattr(expect, '__name__', expect)} returned {verdict!r} for {_short(body)}"
-
-
-def is_right(expect: Expect, body: bytes) -> bool:
-    """Whether an answer is right; `check_answer` tells its fault."""
-    if isinstance(expect, bytes):
-        return body == expect
-    try:
-        return bool(expect(body))
-    except Exception:  # noqa: BLE001 -- as above
-        return False
 
 
 def _short(body: bytes) -> str:

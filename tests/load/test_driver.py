@@ -20,7 +20,7 @@ from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.schedule import Burst, Closed, Poisson, Steps
 from pytest_gpuserve.load.source import LocalEngines
 from pytest_gpuserve.load.tick import Tick
-from pytest_gpuserve.load.wire import Outputs, Ready, frame
+from pytest_gpuserve.load.wire import Ready, frame
 from tests.fakes.http_server import Serving, Totals, plan
 
 if TYPE_CHECKING:
@@ -246,22 +246,3 @@ def test_fewer_users_than_processes_are_refused(schedule: Schedule) -> None:
     assert caught.value.remedies == ("processes=2 at most",)
     not_refused(plan(1, schedule=schedule), 2)
     not_refused(plan(1, schedule=Poisson(1.0)), 7)
-
-
-def with_slots(slots: int, schedule: Schedule, *, outputs: bool) -> Plan:
-    """Plan a load with a form of the payload for each slot."""
-    memory = Outputs("/dev/shm/x", 64) if outputs else None
-    return msgspec.structs.replace(plan(1, schedule=schedule), payloads=((b"x",) * slots,), outputs=memory)
-
-
-@pytest.mark.usefixtures("no_engine")
-@pytest.mark.parametrize("schedule", [Closed(4), Steps(((1, 1.0), (4, 1.0))), Burst(50, max_in_flight=4)])
-@pytest.mark.parametrize(("slots", "outputs"), [(3, True), (3, False), (1, True)])
-def test_fewer_slots_than_requests_under_way_are_refused(schedule: Schedule, slots: int, *, outputs: bool) -> None:
-    """Two requests with one place in shared memory would overwrite each other's answers; as many slots are enough."""
-    for processes in (1, 4):
-        with pytest.raises(UsageProblem, match="4 requests in flight at the same time need as many slots") as caught:
-            Engines(with_slots(slots, schedule, outputs=outputs), processes)
-        assert caught.value.found == f"slots={slots}"
-        assert caught.value.remedies[0] == "share(..., slots=4)"
-    not_refused(with_slots(4, schedule, outputs=outputs), 4)
