@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pytest_gpuserve.experiment.loaded import LoadedStart
-from pytest_gpuserve.load.answers import AnswerCheck
-from pytest_gpuserve.load.run import answer_reasons
+from pytest_gpuserve.load.answers import AnswerCheck, answer_reasons
 from pytest_gpuserve.measure.window import Session
 from pytest_gpuserve.measure.work import unsteady_cache
 from pytest_gpuserve.units import utc_now

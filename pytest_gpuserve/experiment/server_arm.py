@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.experiment.shape import TICK_SECONDS, TICKS_A_WINDOW, WINDOW_SECONDS
 from pytest_gpuserve.experiment.watch import Watch, client_of
-from pytest_gpuserve.load.answers import AnswerCheck
+from pytest_gpuserve.load.answers import AnswerCheck, answer_reasons
 from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.run import answer_reasons
 from pytest_gpuserve.load.schedule import is_open
 from pytest_gpuserve.load.tick import Tick, total
 from pytest_gpuserve.measure.counters import added

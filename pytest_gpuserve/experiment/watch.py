@@ -13,7 +13,8 @@ import psutil
 from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.errors import LoadFailed, ServerFailed
 from pytest_gpuserve.experiment.shape import TICK_SECONDS, WINDOW_SECONDS
-from pytest_gpuserve.load.run import answer_reasons, lost_in_mid_load
+from pytest_gpuserve.load.answers import answer_reasons
+from pytest_gpuserve.load.run import lost_in_mid_load
 from pytest_gpuserve.load.tick import Tick, shares, total
 from pytest_gpuserve.load.validity import DISTURBANCES, SATURATED_SHARE, disturbances, one_line, reasons, share_reasons
 from pytest_gpuserve.load.wire import Plan

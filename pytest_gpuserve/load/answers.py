@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuserve.load.request import Expect, check_answer
+from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -126,6 +127,28 @@ class AnswerCheck:
             if expect is not None and check_answer(expect, body) is None:
                 return index
         return None
+
+
+def answer_reasons(check: AnswerCheck, complaints: Sequence[Complaint]) -> list[Reason]:
+    """Return reasons why a load's answers make it invalid."""
+    if check.wrong:
+        mixed_up = f", {check.mixed_up} of them right for another request" if check.mixed_up else ""
+        return [
+            Reason(
+                ReasonKind.WRONG_ANSWERS,
+                f"wrong answers: {check.wrong} of {check.checked} checked{mixed_up}; the first: {complaints[0]}",
+            )
+        ]
+    missed = check.unchecked if check.wants_all else check.answers if not check.checked else 0
+    if check.expects_something and missed:
+        return [
+            Reason(
+                ReasonKind.ANSWERS_UNCHECKED,
+                f"{missed} of {check.answers} answers could not be checked: they exceed the size or number that the"
+                " engine passes on",
+            )
+        ]
+    return []
 
 
 def _first_alike(expects: Sequence[Expect | None]) -> tuple[int, ...]:

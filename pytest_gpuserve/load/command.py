@@ -14,7 +14,6 @@ import msgspec
 
 from pytest_gpuserve.device.host import read_host
 from pytest_gpuserve.errors import GpuserveError, UsageProblem
-from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.run import run_load
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson, is_open
@@ -63,7 +62,6 @@ def make_parser() -> argparse.ArgumentParser:
     add("--body-file", type=Path, metavar="FILE", action="append", default=[], help="several rotate")
     add("--header", metavar="'NAME: VALUE'", action="append", default=[])
     add("--stream", action="store_true", help="answers are server-sent events: time their tokens")
-    add("--expect-file", type=Path, metavar="FILE", help="expected answer to every body")
     add("--allowed-errors", type=_share, default=0.0, metavar="SHARE", help="default: 0")
     add("--timeout", type=_above_zero, default=10.0, metavar="SECONDS", help="of a request (default: 10)")
     add("--json", action="store_true", help="print JSON instead of the summary")
@@ -127,7 +125,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         timeout_ns=round(arguments.timeout * 1e9),
         requests=arguments.requests,
         nanoseconds=None if seconds is None else round(seconds * 1e9),
-        keep_answers="some" if arguments.expect_file else "none",
+        keep_answers="none",
     )
 
 
@@ -166,14 +164,10 @@ def main(argv: Sequence[str]) -> int:
     try:
         arguments = make_parser().parse_args(argv)
         plan = plan_of(arguments)
-        check = None
-        if arguments.expect_file:
-            check = AnswerCheck([read_bytes(arguments.expect_file, "--expect-file")] * len(plan.payloads))
         outcome = run_load(
             plan,
             processes=arguments.processes,
             warmup_ns=round(arguments.warmup * 1e9),
-            check=check,
             allowed_errors=arguments.allowed_errors,
             cores=read_host().cores,
         )
@@ -204,7 +198,6 @@ def values_of(outcome: LoadOutcome, schedule: Schedule) -> dict[str, object]:
         "requests": totals.requests,
         "errors": totals.error_count,
         "error_kinds": dict(sorted(totals.errors.items())),
-        "answers_checked": outcome.checked,
         "seconds": totals.seconds,
         "throughput": totals.throughput,
         "latency": _times(totals.latency),

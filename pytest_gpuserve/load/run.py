@@ -14,7 +14,6 @@ from pytest_gpuserve.load.validity import one_line, reasons, share_reasons
 from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 
 if TYPE_CHECKING:
-    from pytest_gpuserve.load.answers import AnswerCheck, Complaint
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.wire import Plan
 
@@ -45,14 +44,15 @@ class LoadOutcome:
     Args:
         totals: Sum of all ticks.
         reasons: Reasons why the load proves nothing; empty if it is valid.
-        interrupted: Whether Ctrl-C ended it.
-        checked: Number of good answers that were compared with the expected ones; None without expectations.
     """
 
     totals: Tick
     reasons: tuple[Reason, ...]
-    interrupted: bool = False
-    checked: int | None = None
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended it."""
+        return any(reason.kind is ReasonKind.INTERRUPTED for reason in self.reasons)
 
 
 def run_load(
@@ -61,7 +61,6 @@ def run_load(
     processes: int = 1,
     cores: int | None = None,
     warmup_ns: int = 0,
-    check: AnswerCheck | None = None,
     allowed_errors: float = 0.0,
     source: EngineSource = LOCAL,
 ) -> LoadOutcome:
@@ -71,8 +70,7 @@ def run_load(
         plan: The load; without an end of its own it needs Ctrl-C.
         processes: Engines that share it.
         cores: Cores that they may use together; None for one each.
-        warmup_ns: Ticks that begin within this time are thrown away, except for their errors and wrong answers.
-        check: Check of the answers.
+        warmup_ns: Ticks that begin within this time are thrown away, except for their errors.
         allowed_errors: Share of the requests that may fail.
         source: Source of the engines.
 
@@ -82,67 +80,28 @@ def run_load(
     """
     totals = Tick()
     of_each: dict[str, Tick] = {}
-    complaints: list[Complaint] = []
-    interrupted = False
-    lost: LoadFailed | None = None
+    found: list[Reason] = []
     begin_ns: int | None = None
     try:
         with Engines(plan, processes, source) as engines:
             while True:
                 tick = engines.next_tick()
                 begin_ns = tick.begin_ns if begin_ns is None else begin_ns
-                if check is not None:
-                    complaints.extend(check.check(tick)[: 1 if not complaints else 0])
-                warm = tick.begin_ns - begin_ns >= warmup_ns
-                totals += tick if warm else _errors_alone(tick)
-                if warm:
+                if tick.begin_ns - begin_ns >= warmup_ns:
+                    totals += tick
                     of_each = shares([tick], of_each)
+                else:
+                    end_ns, errors, samples = tick.end_ns, tick.errors, tick.error_samples
+                    totals += Tick(begin_ns=end_ns, end_ns=end_ns, errors=errors, error_samples=samples)
                 if tick.last:
                     break
     except KeyboardInterrupt:
-        interrupted = True
+        found.append(Reason(ReasonKind.INTERRUPTED, "interrupted by Ctrl-C: not decided"))
     except LoadFailed as problem:
         if begin_ns is None:
             # The load never began, so an error loses no measurement.
             raise
-        lost = problem
-    found = _cut_short(lost, interrupted=interrupted)
+        found.append(lost_in_mid_load(problem))
     found += reasons(totals, schedule=plan.schedule, processes=processes, cores=cores, allowed_errors=allowed_errors)
     found += share_reasons(of_each, plan.schedule, among=cores)
-    found += [] if check is None else answer_reasons(check, complaints)
-    checked = check.checked if check is not None and check.expects_something else None
-    return LoadOutcome(totals, tuple(found), interrupted, checked)
-
-
-def _errors_alone(tick: Tick) -> Tick:
-    """Return the part of a warm-up tick that counts."""
-    return Tick(tick.number, tick.end_ns, tick.end_ns, errors=tick.errors, error_samples=tick.error_samples)
-
-
-def _cut_short(lost: LoadFailed | None, *, interrupted: bool) -> list[Reason]:
-    """Return the reason why a load ended early."""
-    if interrupted:
-        return [Reason(ReasonKind.INTERRUPTED, "interrupted by Ctrl-C: not decided")]
-    return [] if lost is None else [lost_in_mid_load(lost)]
-
-
-def answer_reasons(check: AnswerCheck, complaints: list[Complaint]) -> list[Reason]:
-    """Return reasons why a load's answers make it invalid."""
-    if check.wrong:
-        mixed_up = f", {check.mixed_up} of them right for another request" if check.mixed_up else ""
-        return [
-            Reason(
-                ReasonKind.WRONG_ANSWERS,
-                f"wrong answers: {check.wrong} of {check.checked} checked{mixed_up}; the first: {complaints[0]}",
-            )
-        ]
-    missed = check.unchecked if check.wants_all else check.answers if not check.checked else 0
-    if check.expects_something and missed:
-        return [
-            Reason(
-                ReasonKind.ANSWERS_UNCHECKED,
-                f"{missed} of {check.answers} answers could not be checked: they exceed the size or number that the"
-                " engine passes on",
-            )
-        ]
-    return []
+    return LoadOutcome(totals, tuple(found))

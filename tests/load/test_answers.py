@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from pytest_gpuserve.load.answers import AnswerCheck, Complaint
-from pytest_gpuserve.load.run import answer_reasons
+import pytest
+
+from pytest_gpuserve.load.answers import AnswerCheck, Complaint, answer_reasons
 from pytest_gpuserve.load.tick import AnswerCount, Tick
+from pytest_gpuserve.verdict.reason import ReasonKind
 
 
 def tick(*answers: AnswerCount, requests: int | None = None) -> Tick:
@@ -87,3 +89,25 @@ def test_a_repeated_answer_is_checked_once_for_each_expectation() -> None:
     assert (check.answers, check.wrong) == (9, 3)
     (complaint,) = check.check(tick(AnswerCount(4, b"right", 1, 3)))
     assert complaint.mixed_up, "what is right for one expectation is not so for another"
+
+
+@pytest.mark.parametrize(
+    ("expected", "checked", "wants_all", "found"),
+    [
+        ([b"A", b"B"], 0, False, [ReasonKind.ANSWERS_UNCHECKED]),
+        ([b"A", b"B"], 9, False, []),
+        ([b"A", b"B"], 9, True, [ReasonKind.ANSWERS_UNCHECKED]),
+        ([None, None], 0, False, []),
+    ],
+)
+def test_answers_that_could_not_be_checked_are_not_a_pass(
+    expected: list[bytes | None], checked: int, found: list[ReasonKind], *, wants_all: bool
+) -> None:
+    """With an expectation and no comparison the load fails; some comparisons are enough unless all were requested."""
+    check = AnswerCheck(expected, wants_all=wants_all)
+    answers = [AnswerCount(0, b"A", checked, 0)] if checked else []
+    check.check(Tick(0, 0, 1, requests=10, unchecked=10 - checked, answers=answers))
+    reasons = answer_reasons(check, [])
+    assert [reason.kind for reason in reasons] == found
+    if found:
+        assert f"{10 - checked} of 10 answers could not be checked" in reasons[0].text

@@ -19,7 +19,6 @@ from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load import command
 from pytest_gpuserve.load.command import main
 from pytest_gpuserve.load.schedule import Closed, Constant, Poisson, Schedule
-from pytest_gpuserve.load.tick import AnswerCount
 from tests.fakes.children.toolkit import ROOT, alive, eventually
 from tests.fakes.http_server import SAFETY_SECONDS, serving
 from tests.load.ticks import alike, reporting, tick_of
@@ -91,8 +90,8 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[Plan]:
 
 
 def good(number: int, *, last: bool = False, **more: Any) -> Tick:  # noqa: ANN401 -- of the tick
-    """A tick of four users whose answer, ``right``, takes 10 ms."""
-    return tick_of(number, 40, 10 * MS, answers=[AnswerCount(0, b"right", 40, 0)], last=last, **more)
+    """A tick of four users whose answers take 10 ms."""
+    return tick_of(number, 40, 10 * MS, last=last, **more)
 
 
 def failed(kind: str, sample: str) -> Tick:
@@ -162,7 +161,6 @@ def test_options_say_what_is_sent(run: Command, plans: list[Plan], tmp_path: Pat
         (f"{HTTP} --header X", "'NAME: VALUE'"),
         (f"{HTTP} --header X:y --header x:z", "each name once"),
         (f"{HTTP} --body-file /no/where", "cannot be read"),
-        (f"{HTTP} --expect-file /no/where", "cannot be read"),
         (f"{GRPC} --stream", "apply only to http"),
         (f"{GRPC} --header X:y", "apply only to http"),
         (f"{HTTP} --concurrency 10000000", "open files"),
@@ -201,15 +199,6 @@ def test_a_load_is_told_in_words(run: Command, reports: list[Tick]) -> None:
     reports[:] = [failed("status 503", "request 0: b'no'")]
     status, out, _ = run.text(HTTP, "--requests", 9)
     assert (status, "status 503: 9, the first: " in out, "INVALID: request errors" in out) == (1, True, True)
-
-
-def test_answers_are_held_against_a_file(run: Command, reports: list[Tick], tmp_path: Path) -> None:
-    """Another answer is wrong, and makes the load invalid."""
-    file = tmp_path / "right"
-    for body, valid in ((b"right", True), (b"another", False)):
-        file.write_bytes(body)
-        values = run.json(HTTP, "--concurrency", 4, "--requests", 400, "--expect-file", file)
-        assert (values["answers_checked"], values["valid"]) == (400, valid)
 
 
 def test_secrets_are_shown_by_their_names(run: Command, reports: list[Tick], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from pytest_gpuserve.errors import LoadFailed
-from pytest_gpuserve.load.answers import AnswerCheck
 from pytest_gpuserve.load.run import LoadOutcome, run_load
 from pytest_gpuserve.load.schedule import Closed
-from pytest_gpuserve.load.tick import AnswerCount, Tick
+from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.load.wire import Endpoint, Plan
 from pytest_gpuserve.verdict.reason import ReasonKind
 from tests.load.ticks import TICK_NS, reporting, tick_of
@@ -33,24 +32,21 @@ def lost() -> LoadFailed:
     return LoadFailed("it died", log_tail="noise\n\n10.0.0.1/worker-1 was lost in mid-load: its node has died\n")
 
 
-WRONG = AnswerCount(0, b"wrong", 3, 5)
-
-
 def kinds(outcome: LoadOutcome) -> list[ReasonKind]:
     """Kinds of the reasons."""
     return [reason.kind for reason in outcome.reasons]
 
 
-def test_of_the_warm_up_only_errors_and_wrong_answers_count(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_the_warm_up_only_errors_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither its requests nor its time: but a server that failed while it warmed up has failed."""
-    warmup = [tick(0, errors={"reset": 2}), tick(1, answers=[WRONG])]
+    warmup = [tick(0, errors={"reset": 2}), tick(1)]
     reporting(monkeypatch, [*warmup, tick(2), tick(3), tick(4, last=True)])
-    outcome = run_load(PLAN, warmup_ns=2 * TICK_NS, check=AnswerCheck([b"right", None]))
+    outcome = run_load(PLAN, warmup_ns=2 * TICK_NS)
     totals = outcome.totals
     assert (totals.requests, totals.latency.total, totals.nanoseconds) == (3 * REQUESTS, 3 * REQUESTS, 3 * TICK_NS)
     assert (totals.errors, totals.error_samples) == ({"reset": 2}, {"reset": "a sample"})
     assert totals.in_flight == USERS
-    assert kinds(outcome) == [ReasonKind.REQUEST_ERRORS, ReasonKind.WRONG_ANSWERS]
+    assert kinds(outcome) == [ReasonKind.REQUEST_ERRORS]
 
 
 @pytest.mark.parametrize(
@@ -62,12 +58,8 @@ def test_of_the_warm_up_only_errors_and_wrong_answers_count(monkeypatch: pytest.
         ([KeyboardInterrupt()], 0, [ReasonKind.INTERRUPTED, ReasonKind.NOTHING_MEASURED]),
         ([tick(0), lost()], 0, [ReasonKind.LOAD_LOST]),
         ([tick(0), lost()], 10, [ReasonKind.LOAD_LOST, ReasonKind.NOTHING_MEASURED]),
-        # Errors and wrong answers may be why it was lost.
-        (
-            [tick(0, errors={"reset": 1}, answers=[WRONG]), lost()],
-            0,
-            [ReasonKind.LOAD_LOST, ReasonKind.REQUEST_ERRORS, ReasonKind.WRONG_ANSWERS],
-        ),
+        # Errors may be why it was lost.
+        ([tick(0, errors={"reset": 1}), lost()], 0, [ReasonKind.LOAD_LOST, ReasonKind.REQUEST_ERRORS]),
         (
             [Tick(0, 0, TICK_NS, errors={"a": 1}, last=True)],
             0,
@@ -80,8 +72,7 @@ def test_a_load_that_is_cut_short_keeps_what_was_measured(
 ) -> None:
     """By Ctrl-C or a loss, which is the first reason."""
     engines = reporting(monkeypatch, reports)
-    check = AnswerCheck([b"right", None]) if ReasonKind.WRONG_ANSWERS in expected else None
-    outcome = run_load(PLAN, warmup_ns=warmup * TICK_NS, check=check)
+    outcome = run_load(PLAN, warmup_ns=warmup * TICK_NS)
     assert (kinds(outcome), engines.__exit__.call_count) == (expected, 1)
     assert outcome.interrupted is (ReasonKind.INTERRUPTED in expected)
     measured = 0 if warmup else REQUESTS * sum(isinstance(report, Tick) and report.requests > 0 for report in reports)
@@ -99,29 +90,3 @@ def test_a_load_that_never_began_is_an_error(monkeypatch: pytest.MonkeyPatch) ->
         run_load(PLAN)
     assert caught.value.log_tail
     assert engines.__exit__.call_count == 1
-
-
-@pytest.mark.parametrize(
-    ("expected", "checked", "wants_all", "found"),
-    [
-        ([b"A", b"B"], 0, False, [ReasonKind.ANSWERS_UNCHECKED]),
-        ([b"A", b"B"], REQUESTS - 1, False, []),
-        ([b"A", b"B"], REQUESTS - 1, True, [ReasonKind.ANSWERS_UNCHECKED]),
-        ([None, None], 0, False, []),
-    ],
-)
-def test_answers_that_could_not_be_checked_are_no_pass(
-    monkeypatch: pytest.MonkeyPatch,
-    expected: list[bytes | None],
-    checked: int,
-    found: list[ReasonKind],
-    *,
-    wants_all: bool,
-) -> None:
-    """With an expectation and no comparison the load fails; some comparisons are enough unless all were requested."""
-    answers = [AnswerCount(0, b"A", checked, 0)] if checked else []
-    reporting(monkeypatch, [tick(0, answers=answers, unchecked=REQUESTS - checked, last=True)])
-    outcome = run_load(PLAN, check=AnswerCheck(expected, wants_all=wants_all))
-    assert kinds(outcome) == found
-    if found:
-        assert f"{REQUESTS - checked} of {REQUESTS} answers could not be checked" in outcome.reasons[0].text
