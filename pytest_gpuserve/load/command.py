@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,18 +33,11 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.histogram import Histogram
 
 
-class _Parser(argparse.ArgumentParser):
-    """Reports errors in the form of this package, without a usage page."""
-
-    def error(self, message: str) -> NoReturn:
-        """Refuse the arguments."""
-        raise UsageProblem(message, remedies=[f"`{self.prog} --help` lists all arguments"])
-
-
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser; it checks the range of each number, but not their combination."""
-    parser = _Parser(
+    parser = argparse.ArgumentParser(
         prog="python -m pytest_gpuserve.load",
+        usage="%(prog)s URL [options]",
         description="Load a server, and print the measurement and whether it is valid.",
         allow_abbrev=False,
     )

@@ -49,7 +49,10 @@ class Command:
 
     def text(self, *argv: object) -> tuple[int, str, str]:
         """Return exit status, standard output and standard error."""
-        status = main([str(argument) for argument in argv])
+        try:
+            status = main([str(argument) for argument in argv])
+        except SystemExit as ended:
+            status = int(ended.code or 0)
         captured = self._capsys.readouterr()
         return status, captured.out, captured.err
 

@@ -105,10 +105,6 @@ def _context(tls: Tls, protocols: tuple[str, ...]) -> ssl.SSLContext:
     return context
 
 
-FULL_PAUSE_NS: Final = 5_000_000
-"""Time after which a Unix socket whose queue was full is tried again."""
-
-
 class Opening:
     """A connection that is being opened; calls exactly one of two callbacks, never from within the constructor."""
 
@@ -135,11 +131,6 @@ class Opening:
             if address.family != socket.AF_UNIX:
                 self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             code = self._socket.connect_ex(address.at)
-            if code == errno.EAGAIN and address.family == socket.AF_UNIX:
-                # Its queue is full of other clients; unlike TCP, it does not signal when it has room.
-                self._timers.append(reactor.at(now_ns + timeout_ns, self._expire))
-                self._timers.append(reactor.at(now_ns + FULL_PAUSE_NS, self._again))
-                return
             if code == errno.EINPROGRESS:
                 # On the same host it is connected by now. Its event would come late, behind the answers of thousands of
                 # other connections.
@@ -155,16 +146,6 @@ class Opening:
             reactor.watch(self._socket.fileno(), self._connected, WRITABLE)
         else:
             self._timers.append(reactor.at(now_ns, lambda: self._fail(*_kind(code))))
-
-    def _again(self) -> None:
-        assert self._socket is not None
-        code = self._socket.connect_ex(self._address.at)
-        if code == errno.EAGAIN:
-            self._timers.append(self._reactor.at(time.perf_counter_ns() + FULL_PAUSE_NS, self._again))
-        elif code in {0, errno.EISCONN}:
-            self._connected(WRITABLE)
-        else:
-            self._fail(*_kind(code))
 
     def cancel(self) -> None:
         """Give up without a callback."""
