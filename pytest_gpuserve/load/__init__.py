@@ -1,6 +1,6 @@
 """The load generator: requests, schedules, engines, and the check of answers."""
 
-from pytest_gpuserve.load.prompt_set import LogNormal, Uniform, conversations, prompts
+from pytest_gpuserve.load.prompt_set import LogNormal, Uniform, prompts
 from pytest_gpuserve.load.schedule import Burst, Closed, Constant, Gamma, Poisson, Schedule, Steps, Trace
 from pytest_gpuserve.measure.objectives import Objectives
 
@@ -16,6 +16,5 @@ __all__ = [
     "Steps",
     "Trace",
     "Uniform",
-    "conversations",
     "prompts",
 ]

@@ -1,4 +1,4 @@
-"""Prompts for servers of language models: made from a seed, without a network, or read from a file of conversations."""
+"""Prompts for servers of language models: made from a seed, without a network."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-
-import msgspec
 
 from pytest_gpuserve.errors import UsageProblem
 from pytest_gpuserve.load.request import NUMBER_PLACE
@@ -31,10 +29,6 @@ _NUMBER_TOKENS: Final = 4
 _A_NUMBER: Final = "4827306915"
 """Tokens of a number in many vocabularies, which have a token for three digits; and a number for counting its
 tokens."""
-
-_QUESTION: Final = ("human", "user")
-_ANSWER: Final = ("gpt", "assistant")
-"""Roles in files of conversations, by their names there."""
 
 _COMMON: Final = (
     "the of and to in a is that for it as was with be by on not he his but at are this have from or had an they which"
@@ -218,101 +212,6 @@ def prompts(
             if turn + 1 < turns:
                 before = (*before, text, _words(tokens, costs, source))
     return Prompts(tuple(each), prefix)
-
-
-class _Turn(msgspec.Struct):
-    said_by: str = msgspec.field(name="from")
-    value: str
-
-
-class _Conversation(msgspec.Struct):
-    conversations: list[_Turn] = []
-
-
-_read_conversations: Final = msgspec.json.Decoder(list[_Conversation]).decode
-
-
-def conversations(
-    path: str | Path,
-    n: int,
-    *,
-    turns: int = 1,
-    think: Pause = 0.0,
-    output_tokens: Length | None = None,
-    seed: int = 0,
-    tokenizer: str | Path | None = None,
-) -> Prompts:
-    """Take prompts from a file of conversations in ShareGPT's JSON: the first user messages of each.
-
-    A message is sent with all earlier ones and with the file's answers to them, so that it is the same for every
-    server.
-
-    Args:
-        path: The file, absolute or from the working folder: a list of ``{"conversations": [{"from": "human", "value":
-            "..."}, {"from": "gpt", "value": "..."}]}``.
-        n: Number of conversations, drawn at random from those that begin with a user message and its answer.
-        turns: Most user messages of a conversation.
-        think: As for `prompts`.
-        output_tokens: Most tokens of an answer, as for `prompts`; None for the length of the file's answer.
-        seed: Seed of the draw.
-        tokenizer: As for `prompts`; without it three words count as four tokens.
-
-    Raises:
-        UsageProblem: The file cannot be read, or has too few conversations; a number is out of range; or the tokenizer
-            cannot be used.
-    """
-    if not isinstance(path, (str, Path)):
-        raise UsageProblem(f"conversations(path, n): the path must be a text, not {path!r}")
-    _whole("conversations(n)", n, 1)
-    _whole("conversations(turns=...)", turns, 1)
-    _whole("conversations(seed=...)", seed, 0)
-    _check_pause("conversations(think=...)", think)
-    count = _count_by_words if tokenizer is None else _counter(tokenizer)
-    found = [pairs for each in _conversations_of(Path(path)) if (pairs := _turns(each)[:turns])]
-    if len(found) < n:
-        raise UsageProblem(
-            f"conversations({str(path)!r}, {n}): the file has too few",
-            found=f"{len(found)} conversations that begin with a user message and its answer",
-            remedies=[f"n={len(found)}"] if found else ["a file in ShareGPT's format"],
-        )
-    source = random.Random(seed)  # noqa: S311 -- as above
-    prompts_of_all = []
-    for pairs in source.sample(found, n):
-        before: tuple[str, ...] = ()
-        for question, answer in pairs:
-            tokens = (
-                max(1, count(answer))
-                if output_tokens is None
-                else _drawn("conversations(output_tokens=...)", output_tokens, source)
-            )
-            prompts_of_all.append(Prompt(question, tokens, before, _pause(think, source) if before else None))
-            before = (*before, question, answer)
-    return Prompts(tuple(prompts_of_all))
-
-
-def _conversations_of(path: Path) -> list[_Conversation]:
-    try:
-        return _read_conversations(path.read_bytes())
-    except (OSError, ValueError) as problem:
-        raise UsageProblem(
-            f"conversations({str(path)!r}): this is not a file of conversations in ShareGPT's JSON", found=str(problem)
-        ) from None
-
-
-def _turns(conversation: _Conversation) -> list[tuple[str, str]]:
-    """The first user messages, with their answers."""
-    said = [turn for turn in conversation.conversations if turn.said_by != "system"]
-    pairs: list[tuple[str, str]] = []
-    for asked, answered in zip(said[::2], said[1::2], strict=False):
-        question, answer = asked.value.strip(), answered.value.strip()
-        if asked.said_by not in _QUESTION or answered.said_by not in _ANSWER or not question or not answer:
-            break
-        pairs.append((question, answer))
-    return pairs
-
-
-def _count_by_words(text: str) -> int:
-    return math.ceil(len(text.split()) * 4 / 3)
 
 
 def _counter(tokenizer: str | Path) -> Callable[[str], int]:

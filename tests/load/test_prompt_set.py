@@ -1,15 +1,14 @@
-"""Prompts: the same by the same seed, as long as they should be, and read from files of conversations."""
+"""Prompts: the same by the same seed, and as long as they should be."""
 
 from __future__ import annotations
 
-import json
 import statistics
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from pytest_gpuserve.errors import UsageProblem
-from pytest_gpuserve.load import LogNormal, Uniform, conversations, prompts
+from pytest_gpuserve.load import LogNormal, Uniform, prompts
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -96,31 +95,3 @@ def test_turns_are_sent_with_all_that_was_said_before_them() -> None:
     assert 1.8 < max(pauses) <= 2.0
     assert len(pauses) == 60
     assert prompts(2).pauses == ()
-
-
-def test_of_conversations_the_first_turns_are_taken(tmp_path: Path) -> None:
-    """User messages, and token counts of their answers, by words; conversations with another begin are left out."""
-    file = tmp_path / "conversations.json"
-    question, answer = {"from": "human", "value": " how so? "}, {"from": "gpt", "value": "it is so"}
-    file.write_text(
-        json.dumps(
-            [
-                {"id": "1", "conversations": [{"from": "system", "value": "be brief"}, question, answer, question]},
-                {"id": "2", "conversations": [answer, question]},
-                {"id": "3", "conversations": [question]},
-                {"id": "4", "conversations": [question, {"from": "gpt", "value": " "}]},
-                {"id": "5"},
-                {"id": "6", "conversations": [question, answer, question, answer, question]},
-            ]
-        )
-    )
-    _, *others = sorted(conversations(file, 2, turns=9, think=1.5).each, key=lambda each: len(each.before))
-    assert [each.pause for each in others] == [None, 1.5]
-    assert others[-1].before == ("how so?", "it is so")
-    assert (others[-1].text, others[-1].output_tokens) == ("how so?", 4)
-    (prompt,) = conversations(file, 1).each
-    assert (prompt.text, prompt.output_tokens) == ("how so?", 4)
-    (prompt,) = conversations(file, 1, output_tokens=9).each
-    assert prompt.output_tokens == 9
-    with pytest.raises(UsageProblem, match=r"found: 2 conversations[\s\S]*n=2"):
-        conversations(file, 3)
