@@ -221,14 +221,13 @@ class Engines:
         check_users(plan.schedule, processes)
         self._stack = ExitStack()
         self._source = source
-        launches = source.launches(processes)
-        self._names = [launch.name for launch in launches]
         with ExitStack() as stack:
             self._engines = [
-                stack.enter_context(EngineProcess(launch.command, launch.end_seconds)) for launch in launches
+                stack.enter_context(EngineProcess(command, source.end_seconds))
+                for command in source.commands(processes)
             ]
-            for launch, engine in zip(launches, self._engines, strict=True):
-                engine.tell(msgspec.structs.replace(plan, part=launch.part, parts=processes))
+            for part, engine in enumerate(self._engines):
+                engine.tell(msgspec.structs.replace(plan, part=part, parts=processes))
             for engine in self._engines:
                 engine.wait_ready(source.ready_seconds)
             self.begin()
@@ -254,9 +253,7 @@ class Engines:
             LoadFailed: An engine died, fell silent, or sent an invalid report.
         """
         ticks = {
-            name: engine.next_tick()
-            for name, engine in zip(self._names, self._engines, strict=True)
-            if not engine.ended
+            f"engine {part}": engine.next_tick() for part, engine in enumerate(self._engines) if not engine.ended
         }
         if len(self._engines) == 1:
             return next(iter(ticks.values()))

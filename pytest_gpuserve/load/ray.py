@@ -31,7 +31,6 @@ import pytest_gpuserve
 from pytest_gpuserve.errors import GpuserveError, LoadFailed, UsageProblem
 from pytest_gpuserve.load.engine.pipes import read_order, read_plan
 from pytest_gpuserve.load.ray_worker import RayWorker, network_of
-from pytest_gpuserve.load.source import EngineLaunch
 from pytest_gpuserve.load.tick import together
 from pytest_gpuserve.load.validity import one_line
 from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, Begin, Ready, frame
@@ -139,6 +138,7 @@ class RayEngine:
         self.name = f"Ray at {self._address}" if self._address else "Ray, a cluster of this run on this host"
         self.is_here = not self._address
         self.ready_seconds = 240.0
+        self.end_seconds = 15.0
 
     def check(self) -> None:
         """Check, before a server is started, that Ray is installed and its cluster listens.
@@ -185,8 +185,8 @@ class RayEngine:
         self._log = log
         return self
 
-    def launches(self, workers: int) -> Sequence[EngineLaunch]:  # noqa: ARG002 -- the plan tells the coordinator how many
-        """See ``EngineSource``."""
+    def commands(self, workers: int) -> Sequence[Sequence[str]]:  # noqa: ARG002 -- the plan tells the coordinator how many
+        """See `EngineSource`: the coordinator's command."""
         address, environment = self._address, _QUIET
         if not address:
             if self._own is None or self._own.process.exit_status() is not None:
@@ -197,7 +197,7 @@ class RayEngine:
         # The token of another cluster would be taken for this one's.
         others = [] if self._address else ["--unset=RAY_AUTH_TOKEN"]
         variables = (f"{name}={value}" for name, value in environment.items())
-        return [EngineLaunch(["env", *others, *variables, *command], self.name, 0, end_seconds=15.0)]
+        return [["env", *others, *variables, *command]]
 
     def close(self) -> None:
         """End the cluster, if it is this run's own and was started; later calls do nothing.

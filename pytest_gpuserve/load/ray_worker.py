@@ -13,7 +13,7 @@ import msgspec
 from pytest_gpuserve import __version__
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.driver import EngineProcess
-from pytest_gpuserve.load.source import END_SECONDS, LOCAL
+from pytest_gpuserve.load.source import LOCAL
 from pytest_gpuserve.load.wire import Again, Begin, Plan
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class RayWorker:
                 f"{node} is another host, which does not reach the server of this one",
                 remedies=["load a server that all nodes reach: remote_server('http://HOST:PORT')"],
             )
-        self._engine = EngineProcess(LOCAL.launches(1)[0].command, END_SECONDS)
+        self._engine = EngineProcess(LOCAL.commands(1)[0], LOCAL.end_seconds)
         self._engine.tell(msgspec.structs.replace(msgspec.msgpack.decode(plan, type=Plan), part=part))
         self._engine.wait_ready(LOCAL.ready_seconds)
         return node

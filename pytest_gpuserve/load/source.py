@@ -11,28 +11,9 @@ from pytest_gpuserve.process.command_line import module_command
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-END_SECONDS: Final = 5.0
-
-
-@dataclass(frozen=True, slots=True)
-class EngineLaunch:
-    """A process that takes part in a load, with the messages of an engine (``load.wire``).
-
-    Args:
-        command: Program and arguments.
-        name: Name in a report, if its ticks do not name workers of their own.
-        part: Its share of the load, or the first of its workers' shares.
-        end_seconds: Longest time to end by itself after its input is closed.
-    """
-
-    command: Sequence[str]
-    name: str
-    part: int
-    end_seconds: float = END_SECONDS
-
 
 class EngineSource(Protocol):
-    """Starts the engines of a load."""
+    """Source of processes that take part in a load, with the messages of an engine (``load.wire``)."""
 
     @property
     def name(self) -> str:
@@ -46,23 +27,26 @@ class EngineSource(Protocol):
     def ready_seconds(self) -> float:
         """Longest time of a process until it can begin."""
 
-    def launches(self, workers: int) -> Sequence[EngineLaunch]:
-        """Return the processes for this number of workers."""
+    @property
+    def end_seconds(self) -> float:
+        """Longest time of a process to end by itself after its input is closed."""
+
+    def commands(self, workers: int) -> Sequence[Sequence[str]]:
+        """Program and arguments of each process for this number of workers, in the order of their parts."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalEngines:
-    """An engine process of this host for each worker; for the fields see ``EngineSource`` and ``EngineLaunch``."""
+    """An engine process of this host for each worker; for the fields see `EngineSource`."""
 
     name: str = "local"
     is_here: bool = True
     ready_seconds: float = 20.0
-    end_seconds: float = END_SECONDS
+    end_seconds: float = 5.0
 
-    def launches(self, workers: int) -> Sequence[EngineLaunch]:
-        """See ``EngineSource``."""
-        command = module_command("pytest_gpuserve.load.engine", str(os.getpid()))
-        return [EngineLaunch(command, f"engine {part}", part, self.end_seconds) for part in range(workers)]
+    def commands(self, workers: int) -> Sequence[Sequence[str]]:
+        """See `EngineSource`."""
+        return [module_command("pytest_gpuserve.load.engine", str(os.getpid()))] * workers
 
 
 LOCAL: Final[EngineSource] = LocalEngines()

@@ -204,7 +204,7 @@ with Engines(plan(port, "/ok?ms=5"), source=LocalEngines(end_seconds=0.5)) as ha
     halted.halt(seed=0)
     pids += halted.pids
     if not halted_alone:
-        waiting = [EngineProcess(LOCAL.launches(1)[0].command, 5) for _ in range(2)]
+        waiting = [EngineProcess(LOCAL.commands(1)[0], 5) for _ in range(2)]
         waiting[1].tell(plan(port))
         waiting[1].wait_ready(20)
         unread = plan(port, "/numbered?distinct=1000000&bytes=100000&ms=20", requests=100)

@@ -94,7 +94,7 @@ import sys, time
 from pathlib import Path
 from pytest_gpuserve.load.ray import RayEngine
 engine = RayEngine("ray", "--load-engine")
-engine.source(Path(sys.argv[1])).launches(1)
+engine.source(Path(sys.argv[1])).commands(1)
 print(*(process.pid for process in engine._own.process.tree()), flush=True)
 time.sleep(600)
 """
