@@ -19,7 +19,7 @@ from pytest_gpuserve.errors import LoadFailed, UsageProblem
 from pytest_gpuserve.load.engine.loop import OWN_FILES
 from pytest_gpuserve.load.schedule import Closed, Steps
 from pytest_gpuserve.load.source import LOCAL
-from pytest_gpuserve.load.tick import Tick, together
+from pytest_gpuserve.load.tick import Tick, aligned, together
 from pytest_gpuserve.load.wire import (
     LENGTH,
     MAX_MESSAGE_BYTES,
@@ -33,7 +33,7 @@ from pytest_gpuserve.load.wire import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from types import TracebackType
 
     from typing_extensions import Self
@@ -252,11 +252,14 @@ class Engines:
         Raises:
             LoadFailed: An engine died, fell silent, or sent an invalid report.
         """
-        ticks = {
-            f"engine {part}": engine.next_tick() for part, engine in enumerate(self._engines) if not engine.ended
-        }
         if len(self._engines) == 1:
-            return next(iter(ticks.values()))
+            return self._engines[0].next_tick()
+        engines = {f"engine {part}": engine for part, engine in enumerate(self._engines) if not engine.ended}
+
+        def read(names: Collection[str]) -> dict[str, Tick]:
+            return {name: engines[name].next_tick() for name in names}
+
+        ticks = aligned(read(engines), read)
         return msgspec.structs.replace(together(ticks), last=all(engine.ended for engine in self._engines))
 
     def halt(self, *, seed: int) -> None:

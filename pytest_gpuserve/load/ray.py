@@ -31,7 +31,7 @@ import pytest_gpuserve
 from pytest_gpuserve.errors import GpuserveError, LoadFailed, UsageProblem
 from pytest_gpuserve.load.engine.pipes import read_order, read_plan
 from pytest_gpuserve.load.ray_worker import RayWorker, network_of
-from pytest_gpuserve.load.tick import together
+from pytest_gpuserve.load.tick import aligned, together
 from pytest_gpuserve.load.validity import one_line
 from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, Begin, Ready, frame
 from pytest_gpuserve.process.child import Command, Process, SupervisorProcess
@@ -41,7 +41,7 @@ from pytest_gpuserve.process.ports import free_port
 from pytest_gpuserve.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.tick import Tick
@@ -381,16 +381,18 @@ class Coordinator:
         self._ask("begin", begins, _CALL_SECONDS)
         under_way = set(self._workers)
         while under_way and self._orders.empty():
-            told = self._ask("tick", dict.fromkeys(under_way, ()), _SILENCE_SECONDS)
-            ticks = {name: self._in_our_time(name, tick) for name, tick in told.items()}
+            ticks = aligned(self._ticks(under_way), self._ticks)
             # A worker whose load is shorter no longer takes part.
             under_way = {name for name, tick in ticks.items() if not tick.last}
             self._write(together(ticks))
 
-    def _in_our_time(self, name: str, tick: Tick) -> Tick:
-        """Convert a worker's tick to our clock; durations in it are the same by all clocks."""
-        ahead_ns = self._ahead_ns[name]
-        return msgspec.structs.replace(tick, begin_ns=tick.begin_ns - ahead_ns, end_ns=tick.end_ns - ahead_ns)
+    def _ticks(self, names: Collection[str]) -> dict[str, Tick]:
+        """Next ticks of these workers, by our clock; durations in them are the same by all clocks."""
+        told = self._ask("tick", dict.fromkeys(names, ()), _SILENCE_SECONDS)
+        for name, tick in told.items():
+            ahead_ns = self._ahead_ns[name]
+            told[name] = msgspec.structs.replace(tick, begin_ns=tick.begin_ns - ahead_ns, end_ns=tick.end_ns - ahead_ns)
+        return told
 
     def _set_clock(self, name: str) -> None:
         """Measure the offset of a worker's clock, from the shortest of several calls, at its middle.

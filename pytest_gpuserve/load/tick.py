@@ -9,7 +9,7 @@ import msgspec
 from pytest_gpuserve.measure.histogram import Histogram, merge
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 
 class AnswerCount(msgspec.Struct, frozen=True):
@@ -36,7 +36,7 @@ class Tick(msgspec.Struct, tag=True):
 
     Args:
         number: Number from 0; ticks of several engines with the same number belong together. A sum has that of its last
-            tick.
+            tick. Numbers are left out if an engine paused: its tick is also those whose ends are past then.
         begin_ns: Begin by the monotonic clock.
         end_ns: End, which is the next tick's begin.
         gaps_ns: Time between a sum's begin and end that its ticks do not cover.
@@ -254,18 +254,13 @@ def together(ticks: Mapping[str, Tick]) -> Tick:
     Args:
         ticks: By the workers' names, in the order of their parts.
 
-    Raises:
-        ValueError: The ticks are missing, or their numbers differ.
     """
     parts = list(ticks.values())
-    numbers = {tick.number for tick in parts}
-    if len(numbers) != 1:
-        raise ValueError(f"ticks of one number belong together, not of {sorted(numbers)}")
     ends = [tick.end_ns for tick in parts]
     alone = {name: msgspec.structs.replace(tick, answers=[]) for name, tick in ticks.items()}
     last = any(tick.last for tick in parts)
     return Tick(
-        number=parts[0].number,
+        number=max(tick.number for tick in parts),
         begin_ns=sum(tick.begin_ns for tick in parts) // len(parts),
         end_ns=max(ends) if last else sum(ends) // len(ends),
         answers=_joined(answer for tick in parts for answer in tick.answers),
@@ -277,6 +272,24 @@ def together(ticks: Mapping[str, Tick]) -> Tick:
         },
         **_added(parts),
     )
+
+
+def aligned(ticks: Mapping[str, Tick], read: Callable[[Collection[str]], Mapping[str, Tick]]) -> dict[str, Tick]:
+    """Read on until no worker is behind one that has paused, whose tick is several of the others'.
+
+    Args:
+        ticks: The next tick of each worker, by name.
+        read: Reads the following tick of each worker with one of these names.
+    """
+    found = dict(ticks)
+    while True:
+        number = max(tick.number for tick in found.values())
+        behind = [name for name, tick in found.items() if tick.number < number and not tick.last]
+        if not behind:
+            return found
+        for name, tick in read(behind).items():
+            answers = _joined([*found[name].answers, *tick.answers])
+            found[name] = msgspec.structs.replace(found[name] + tick, answers=answers)
 
 
 def shares(ticks: Iterable[Tick], before: Mapping[str, Tick] | None = None) -> dict[str, Tick]:

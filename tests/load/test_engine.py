@@ -14,17 +14,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import psutil
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.driver import Engines
-from pytest_gpuserve.load.engine import __main__ as engine_main
 from pytest_gpuserve.load.engine import pipes
 from pytest_gpuserve.load.engine.loop import OutputPlaces
 from pytest_gpuserve.load.request import Request
 from pytest_gpuserve.load.schedule import Closed, Constant
-from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.load.wire import BEAT_NS, Outputs, unwritten
 from pytest_gpuserve.measure.histogram import bucket_of, seconds_of
 from tests.fakes.children.toolkit import ROOT, alive, eventually
@@ -79,7 +75,7 @@ def test_processes_share_a_load_without_loss_or_double(server: Serving, schedule
 
 
 def test_a_stopped_engine_is_late_and_says_so(server: Serving) -> None:
-    """Lag and latency cover all due requests, ticks follow their times, and each missed beat is reported."""
+    """Lag and latency cover all due requests, one tick covers the pause, and each missed beat is reported."""
     rate, late_seconds, still_ns = 400.0, 0.2, 600_000_000
     whole = plan(server.port, schedule=Constant(rate), seconds=2.0)
     with Engines(whole) as engines:
@@ -100,38 +96,10 @@ def test_a_stopped_engine_is_late_and_says_so(server: Serving) -> None:
         tick.begin_ns > end * 1e9 and tick.end_ns - totals.ticks[0].begin_ns < (tick.number + 2) * whole.tick_ns
         for tick in totals.ticks
     )
-    assert sum(begin * 1e9 <= tick.begin_ns and tick.end_ns <= end * 1e9 for tick in totals.ticks) >= 10
+    assert any(tick.begin_ns <= begin * 1e9 and tick.end_ns >= end * 1e9 for tick in totals.ticks)
     missed = still_ns / BEAT_NS - 1
     assert sum(tick.late_beats for tick in totals.ticks) >= missed
     assert sum(tick.late_beats_ns for tick in totals.ticks) >= still_ns * (missed - 1) / 2.5
-
-
-@given(
-    st.integers(0, 10**12),
-    st.lists(st.integers(0, 10**10), max_size=6, unique=True).map(sorted),
-    st.integers(1, 10**10),
-    st.integers(0, 10**11),
-)
-def test_a_tick_is_cut_without_loss(begin_ns: int, ends_ns: list[int], rest_ns: int, under_way_ns: int) -> None:
-    """The parts follow each other up to now; counts are in the last one, the time under way is shared by length."""
-    ends_ns = [begin_ns - 10**9 + end_ns for end_ns in ends_ns]
-    end_ns = max([begin_ns, *ends_ns]) + rest_ns
-    whole = Tick(7, begin_ns, end_ns, requests=5, under_way=3, in_flight_ns=under_way_ns, users=2, last=True)
-    whole = msgspec.structs.replace(whole, oldest_ns=1, sending_ns=None, receiving_ns=9)
-    *early, last = parts = engine_main.spread(whole, ends_ns, 4, 6)
-    assert [part.number for part in parts] == list(range(7, 8 + len(ends_ns)))
-    assert [part.end_ns for part in parts] == [*ends_ns, end_ns]
-    assert sum(part.in_flight_ns for part in parts) == under_way_ns
-    assert sum(part.receiving_ns or 0 for part in parts) == 9
-    assert {(part.sending_ns, part.receiving_ns is None) for part in parts} == {(None, False)}
-    length_ns = end_ns - begin_ns
-    assert sum(part.end_ns - part.begin_ns for part in parts) == length_ns
-    for part in parts:
-        assert part.end_ns <= begin_ns or part.begin_ns >= begin_ns
-        share_ns = (under_way_ns + len(parts)) * (part.end_ns - part.begin_ns)
-        assert part.in_flight_ns * length_ns <= share_ns + len(parts) * length_ns
-    assert all((part.requests, part.under_way, part.users, part.last) == (0, 4, 6, False) for part in early)
-    assert (last.requests, last.under_way, last.users, last.last) == (5, 3, 2, True)
 
 
 def test_a_place_is_blank_once_it_was_taken_or_given_up(tmp_path: Path) -> None:

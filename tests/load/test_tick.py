@@ -6,16 +6,19 @@ import math
 from collections import Counter
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from pytest_gpuserve.load.tick import COURSE_LENGTH, AnswerCount, Tick, together, total
+from pytest_gpuserve.load.tick import COURSE_LENGTH, AnswerCount, Tick, aligned, together, total
 from pytest_gpuserve.measure.histogram import Histogram, requests_to_know
 from tests.load.ticks import taken
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 UNHURRIED = settings(deadline=None, max_examples=40)  # a busy machine may stall any example
 
@@ -164,12 +167,27 @@ def test_the_first_sight_of_an_error_is_kept() -> None:
     assert total([first, later]).error_samples == {"reset": "a", "timeout": "c"}
 
 
-def test_ticks_that_do_not_go_together_are_refused() -> None:
-    """Ticks of different times, an empty list, and a tick that ends before it begins are refused."""
-    with pytest.raises(ValueError, match=r"\[0, 1\]"):
-        merged([tick(0), tick(1)])
-    with pytest.raises(ValueError, match=r"\[\]"):
-        merged([])
+def test_a_tick_of_an_engine_that_paused_belongs_to_several_of_the_others() -> None:
+    """The others are read on until they have caught up; nothing is lost, and an engine that has ended is not waited for."""
+    one = AnswerCount(0, b"a", 1, 0)
+    waiting = {
+        "paused": [tick(0, requests=1), tick(3, requests=30)],
+        "other": [tick(number, requests=10, answers=[one]) for number in range(4)],
+        "ended": [tick(0, requests=100), tick(1, requests=100, last=True)],
+    }
+
+    def read(names: Collection[str]) -> dict[str, Tick]:
+        return {name: waiting[name].pop(0) for name in names}
+
+    assert together(aligned(read(waiting), read)).requests == 111
+    found = together(aligned(read(waiting), read))
+    assert (found.number, found.requests, found.last) == (3, 30 + 30 + 100, False)
+    assert found.answers == [AnswerCount(0, b"a", 3, 0)]
+    assert waiting == {"paused": [], "other": [], "ended": []}
+
+
+def test_a_tick_that_ends_before_it_begins_is_refused() -> None:
+    """It has no length."""
     with pytest.raises(ValueError, match="tick 1 ends before it begins"):
         total([tick(), tick(1, 3 * NS, 2 * NS)])
 

@@ -42,12 +42,9 @@ from pytest_gpuserve.load.engine.streams import Streams
 from pytest_gpuserve.load.engine.tick_counters import TickCounters
 from pytest_gpuserve.load.request import asks_to_close, stream_options_of
 from pytest_gpuserve.load.schedule import Closed, Steps, is_open
-from pytest_gpuserve.load.tick import Tick
 from pytest_gpuserve.load.wire import Again, Begin, Order, Plan, Ready, frame
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pytest_gpuserve.load.engine.transport import Issuer, Transport
 
 REST_NS: Final = 5_000_000_000
@@ -76,7 +73,6 @@ class LoadEngine:
         self._loop.transport = make_transport(plan, self._reactor, self._loop)
         self._next_tick_ns = 0
         self._number = 0
-        self._before = (0, 0)
         self._beats = Beats()
         self._busy = BusyClock()
         self._losses = 0
@@ -150,15 +146,15 @@ class LoadEngine:
             users=self._loop.users,
             last=last,
         )
-        # The newest tick whose end is past is this one; several are overdue only after a pause of the engine.
+        # After a pause of the engine, this tick is also those whose ends are past.
         overdue = max(0, (now_ns - self._next_tick_ns) // self._plan.tick_ns)
-        ends_ns = [self._next_tick_ns + number * self._plan.tick_ns for number in range(overdue)]
-        whole = msgspec.structs.replace(tick, number=self._number)
-        for part in spread(whole, ends_ns, *self._before, self._beats.take()):
-            self._reports.put(frame(part))
-            self._number += 1
         self._next_tick_ns += overdue * self._plan.tick_ns
-        self._before = (tick.under_way, tick.users)
+        number = self._number + overdue
+        self._number = number + 1
+        late, late_ns = self._beats.take()
+        self._reports.put(
+            frame(msgspec.structs.replace(tick, number=number, late_beats=late, late_beats_ns=late_ns))
+        )
         self._collect(now_ns)
 
     def _collect(self, now_ns: int) -> None:
@@ -177,57 +173,6 @@ class LoadEngine:
             return
         self._reactor.at(time.perf_counter_ns() + REST_NS, self._reactor.stop)
         self._loop.finish()
-
-
-def spread(
-    tick: Tick, ends_ns: Sequence[int], under_way: int, users: int, late: Sequence[tuple[int, int]] = ()
-) -> list[Tick]:
-    """Split the tick of an engine that paused into the ticks of the other engines for the same time.
-
-    Counts stay together in the last one, by whose end they had happened. Only the time of requests in flight is divided
-    over all parts, and each late beat belongs to the part in which it was due.
-
-    Args:
-        tick: From the end of the previous tick until now, with the number of the first part.
-        ends_ns: Ends of the parts, oldest first, without the last one, which ends now.
-        under_way: Requests in flight at the tick's begin.
-        users: Users at the tick's begin.
-        late: Due times of the late beats, with their delays.
-    """
-    parts = []
-    begin_ns, left_ns = tick.begin_ns, tick.in_flight_ns
-    for number, end_ns in enumerate(ends_ns, tick.number):
-        # An engine that paused at the load's begin did not take part before the tick's begin.
-        length_ns = max(0, end_ns - begin_ns)
-        under_way_ns = tick.in_flight_ns * length_ns // (tick.end_ns - tick.begin_ns) if length_ns else 0
-        missed = [late_ns for due_ns, late_ns in late if due_ns < end_ns]
-        late = late[len(missed) :]
-        parts.append(
-            Tick(
-                number=number,
-                begin_ns=end_ns - length_ns,
-                end_ns=end_ns,
-                under_way=under_way,
-                in_flight_ns=under_way_ns,
-                sending_ns=None if tick.sending_ns is None else 0,
-                receiving_ns=None if tick.receiving_ns is None else 0,
-                oldest_ns=max(0, tick.oldest_ns - (tick.end_ns - end_ns)),
-                late_beats=len(missed),
-                late_beats_ns=sum(missed),
-                users=users,
-            )
-        )
-        begin_ns += length_ns
-        left_ns -= under_way_ns
-    whole = msgspec.structs.replace(
-        tick,
-        number=tick.number + len(parts),
-        begin_ns=begin_ns,
-        in_flight_ns=left_ns,
-        late_beats=len(late),
-        late_beats_ns=sum(late_ns for _, late_ns in late),
-    )
-    return [*parts, whole]
 
 
 def make_loop(plan: Plan, reactor: Reactor, counters: TickCounters, most_slots: int) -> Loop:

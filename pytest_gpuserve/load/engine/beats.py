@@ -27,13 +27,12 @@ class Beats:
 
     Attributes:
         next_ns: Time of the next beat.
-        late: Due times and delays of late beats, in ns, the oldest first.
     """
 
     def __init__(self) -> None:
         # A load may be halted before it begins.
         self.next_ns = _NEVER_NS
-        self.late: list[tuple[int, int]] = []
+        self._late = (0, 0)
         self._busy_ns = 0
 
     def begin(self, now_ns: int, busy_ns: int) -> None:
@@ -48,12 +47,14 @@ class Beats:
         if now_ns < self.next_ns:
             return
         late_ns = now_ns - self.next_ns - (busy_ns - self._busy_ns)
-        self.late += [(now_ns - by_ns, by_ns) for by_ns in range(late_ns, ON_TIME_NS, -BEAT_NS)]
+        delays_ns = range(late_ns, ON_TIME_NS, -BEAT_NS)
+        count, sum_ns = self._late
+        self._late = count + len(delays_ns), sum_ns + sum(delays_ns)
         self.begin(now_ns, busy_ns)
 
-    def take(self) -> list[tuple[int, int]]:
-        """Return the late beats, and forget them."""
-        late, self.late = self.late, []
+    def take(self) -> tuple[int, int]:
+        """Return the number of late beats and the sum of their delays in ns, and forget them."""
+        late, self._late = self._late, (0, 0)
         return late
 
 
