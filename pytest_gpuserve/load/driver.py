@@ -113,16 +113,7 @@ class EngineProcess:
                 rest = rest[os.write(stdin, rest) :]
 
     def wait_ready(self, seconds: float) -> None:
-        """Wait until the engine has read its plan.
-
-        Raises:
-            LoadFailed: The engine died, or fell silent.
-        """
-        if not isinstance(self._next(seconds), Ready):
-            raise self._garbled("a tick before it was ready")
-
-    def wait_ready_again(self, seconds: float) -> None:
-        """Discard the ticks that the engine wrote before it read the order to begin anew.
+        """Wait until the engine can begin, and discard the ticks that it wrote before it read the order to begin anew.
 
         Raises:
             LoadFailed: The engine died, or fell silent.
@@ -276,7 +267,7 @@ class Engines:
         for engine in self._engines:
             engine.tell(Again(seed))
         for engine in self._engines:
-            engine.wait_ready_again(self._source.ready_seconds)
+            engine.wait_ready(self._source.ready_seconds)
 
     def begin(self) -> None:
         """Begin again after a halt, with ticks from number 0.

@@ -67,7 +67,7 @@ class RayWorker:
     def again(self, seed: int) -> None:
         """Let the engine end its load, and wait until it can begin anew with this seed."""
         self._engine.tell(Again(seed))
-        self._engine.wait_ready_again(LOCAL.ready_seconds)
+        self._engine.wait_ready(LOCAL.ready_seconds)
 
 
 def network_of(plan: Plan) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from typing import Final, Literal
 from urllib.parse import SplitResult, urlsplit
@@ -12,7 +11,6 @@ from pytest_gpuserve.load.wire import Endpoint, Tls
 
 DEFAULT_PORTS: Final = {"http": 80, "https": 443, "grpc": 8001, "grpcs": 8001}
 
-_NAME: Final = re.compile(r"[a-z0-9._~-]+")
 _METHOD: Final = re.compile(r"/[^/?]+/[^/?]+")
 
 
@@ -81,17 +79,7 @@ def _check_server(url: str, parts: SplitResult) -> None:
             f"{url!r}: a user or a fragment in a URL is not sent",
             remedies=["a user is a header: Authorization: ..."],
         )
-    if not _is_host(parts.hostname or "", in_brackets="[" in parts.netloc):
-        raise UsageProblem(f"{url!r} names no host", found=repr(parts.hostname))
+    if "%" in (parts.hostname or ""):
+        raise UsageProblem(f"{url!r}: an address with a zone cannot be loaded", found=repr(parts.hostname))
     if parts.port == 0:
         raise UsageProblem(f"{url!r}: nothing listens on port 0")
-
-
-def _is_host(name: str, *, in_brackets: bool) -> bool:
-    """Whether it is an address, or can be a name; the engine does not support an address's zone (``%eth0``)."""
-    if not in_brackets:
-        return _NAME.fullmatch(name) is not None
-    try:
-        return ipaddress.IPv6Address(name).scope_id is None
-    except ValueError:
-        return False

@@ -111,7 +111,7 @@ def test_a_place_is_blank_once_it_was_taken_or_given_up(tmp_path: Path) -> None:
     with file.open("r+b") as server:
         server.write(b"aaaabbbbcccc")
     assert places.take(0) == b"aaaa"
-    places.blank(1)
+    places.take(1)
     assert [places.take(place) for place in range(3)] == [unwritten(4), unwritten(4), b"cccc"]
 
 

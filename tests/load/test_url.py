@@ -41,8 +41,8 @@ def test_what_the_options_add() -> None:
     [
         *("", "127.0.0.1:8000/infer", "localhost", "ftp://h/"),
         *("http://", "http:///path", "http://:80/", "http://h:0/", "http://h:65536/", "http://h:x/"),
-        *("http://[::1/", "http://[::1%25eth0]/", "http://[fe80::1%eth0]/", "http://[v1.x]/"),
-        *("http://a b/", "http://h/a b", "http://h/\r\nX: y", "http://h/é", "http://é/", "http://a,b/"),
+        *("http://[::1/", "http://[::1%25eth0]/", "http://[fe80::1%eth0]/"),
+        *("http://a b/", "http://h/a b", "http://h/\r\nX: y", "http://h/é", "http://é/"),
         *("http://user@h/", "http://user:word@h/", "http://h/#part"),
         *("grpc://h", "grpc://h/service", "grpc://h/service/", "grpc://h//method", "grpc://h/a/b/c"),
         *("grpc://h/a?b/c", "grpc://h/a/b?c=d"),

@@ -48,11 +48,6 @@ class OutputPlaces:
         self._memory[begin : begin + self._size] = self._blank
         return data
 
-    def blank(self, place: int) -> None:
-        """Blank a place whose request failed: its bytes do not answer the next request."""
-        begin = place * self._size
-        self._memory[begin : begin + self._size] = self._blank
-
 
 def _map(file: str) -> mmap.mmap:
     descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
@@ -211,7 +206,8 @@ class Loop:
         """Note that the request failed."""
         self._under_way.remove(slot)
         if self._outputs is not None:
-            self._outputs.blank(self._place(slot))
+            # The bytes of a failed request do not answer the next one.
+            self._outputs.take(self._place(slot))
         waited_ns = now_ns - slot.sent_ns
         self._counters.fail(kind, lambda: f"request {slot.number}: {text_of(sample)}", under_way_ns=waited_ns)
         if keep:
@@ -231,7 +227,7 @@ class Loop:
         if slot in self._under_way:
             self._under_way.remove(slot)
             if self._outputs is not None:
-                self._outputs.blank(self._place(slot))
+                self._outputs.take(self._place(slot))
             self._counters.fail(kind, f"request {slot.number}: {sample}", under_way_ns=now_ns - slot.sent_ns)
             self._replace(now_ns + max(RECONNECT_NS, self._pause_ns(slot)), slot)
         elif slot in self._opening:

@@ -9,7 +9,7 @@ import socket
 import ssl
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from pytest_gpuserve.load.engine.reactor import READABLE, WRITABLE, Reactor
 from pytest_gpuserve.load.engine.transport import FaultKind
@@ -54,7 +54,7 @@ class ResolvedAddress:
     """Address to connect to, with all resolved data."""
 
     family: int
-    at: tuple[str, int] | tuple[str, int, int, int] | str
+    at: tuple[Any, ...] | str
     tls: ssl.SSLContext | None
     server_name: str
 
@@ -77,15 +77,8 @@ def resolve(endpoint: Endpoint, protocols: tuple[str, ...] = ()) -> ResolvedAddr
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.settimeout(PROBE_SECONDS)
             probe.connect(at)
-            return ResolvedAddress(family, _with_text(at), context, name)
-    return ResolvedAddress(found[0][0], _with_text(found[0][4]), context, name)
-
-
-def _with_text(at: tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]) -> tuple[str, int]:
-    host, port = at[0], at[1]
-    assert isinstance(host, str)
-    assert isinstance(port, int)
-    return host, port
+            return ResolvedAddress(family, at, context, name)
+    return ResolvedAddress(found[0][0], found[0][4], context, name)
 
 
 def _context(tls: Tls, protocols: tuple[str, ...]) -> ssl.SSLContext:
