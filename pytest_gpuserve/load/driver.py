@@ -52,7 +52,7 @@ PIPE_BYTES: Final = 1 << 20
 
 
 class EngineProcess:
-    """Engine process as a context manager, so that it ends with its block.
+    """Engine process, which its owner closes.
 
     Raises:
         LoadFailed: The process could not be started.
@@ -85,14 +85,6 @@ class EngineProcess:
         self._selector.register(self._process.stdout, selectors.EVENT_READ)
         self.pid = self._process.pid
         self.ended = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def tell(self, message: Plan | Order) -> None:
         """Send a message.
@@ -213,10 +205,10 @@ class Engines:
         self._stack = ExitStack()
         self._source = source
         with ExitStack() as stack:
-            self._engines = [
-                stack.enter_context(EngineProcess(command, source.end_seconds))
-                for command in source.commands(processes)
-            ]
+            self._engines: list[EngineProcess] = []
+            for command in source.commands(processes):
+                self._engines.append(EngineProcess(command, source.end_seconds))
+                stack.callback(self._engines[-1].close)
             for part, engine in enumerate(self._engines):
                 engine.tell(msgspec.structs.replace(plan, part=part, parts=processes))
             for engine in self._engines:
