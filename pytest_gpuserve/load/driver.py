@@ -25,6 +25,7 @@ from pytest_gpuserve.load.wire import (
     MAX_MESSAGE_BYTES,
     Again,
     Begin,
+    Failed,
     Order,
     Plan,
     Ready,
@@ -143,10 +144,12 @@ class EngineProcess:
             self._process.wait()
         self._log.close()
 
-    def _next(self, seconds: float) -> Report:
+    def _next(self, seconds: float) -> Ready | Tick:
         deadline = time.monotonic() + seconds
         while True:
             report = self._parse()
+            if isinstance(report, Failed):
+                raise LoadFailed(report.reason)
             if report is not None:
                 return report
             if not self._selector.select(max(0.0, deadline - time.monotonic())):

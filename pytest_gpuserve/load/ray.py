@@ -2,8 +2,8 @@
 
 The pytest process does not import Ray. It starts ``python -m pytest_gpuserve.load.ray OWNER ADDRESS`` for each load.
 That coordinator acts as one engine (``load.wire``). It places a worker for each part of the load, spread over the
-nodes, begins them at one instant, and adds up their ticks. A worker that is lost or silent ends the load; the last line
-on standard error names it and the reason.
+nodes, begins them at one instant, and adds up their ticks. A worker that is lost or silent ends the load; the last
+report names it and the reason.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pytest_gpuserve.load.engine.pipes import read_order, read_plan
 from pytest_gpuserve.load.ray_worker import RayWorker, network_of
 from pytest_gpuserve.load.tick import aligned, together
 from pytest_gpuserve.load.validity import one_line
-from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, Begin, Ready, frame
+from pytest_gpuserve.load.wire import MAX_MESSAGE_BYTES, Begin, Failed, Ready, frame
 from pytest_gpuserve.process.child import Command, Process, SupervisorProcess
 from pytest_gpuserve.process.command_line import module_command
 from pytest_gpuserve.process.deadline import Deadline
@@ -470,7 +470,7 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     # Ray would have its workers look for modules in our working folder.
     os.chdir("/")
-    reason = ""
+    status = 0
     orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
 
     def write(report: Report) -> None:
@@ -487,15 +487,18 @@ def main() -> None:
     try:
         plan = read_plan(owner)
         threading.Thread(target=_listen, args=(owner, orders), daemon=True).start()
-        Coordinator(_joined(address), plan, orders, write).run()
+        Coordinator(_joined(address, write), plan, orders, write).run()
     except (EOFError, BrokenPipeError):
         pass
     except GpuserveError as problem:
-        reason = in_one_line(problem)
-    _end_in(_LEAVE_SECONDS, reason)
+        status = 1
+        with suppress(BrokenPipeError):
+            write(Failed(in_one_line(problem)))
+    _after(_LEAVE_SECONDS, lambda: os._exit(status))
     with suppress(Exception):
         sys.modules["ray"].shutdown()
-    _end(reason)
+    # Without Ray's own work at the end of a process.
+    os._exit(status)
 
 
 def _listen(owner: int, orders: queue.SimpleQueue[Order | None]) -> None:
@@ -504,18 +507,22 @@ def _listen(owner: int, orders: queue.SimpleQueue[Order | None]) -> None:
         while True:
             orders.put(read_order(owner))
     orders.put(None)
-    _end_in(_LEAVE_SECONDS, "")
+    _after(_LEAVE_SECONDS, lambda: os._exit(0))
 
 
-def _joined(address: str) -> Any:  # noqa: ANN401 -- a module without types
+def _joined(address: str, write: Callable[[Report], None]) -> Any:  # noqa: ANN401 -- a module without types
     """Join the cluster, and return Ray's library.
 
     Raises:
         LoadFailed: The cluster cannot be joined.
     """
-    late = f"the Ray cluster at {address} could not be joined in {format_seconds(_CONNECT_SECONDS)}"
+
+    def give_up() -> None:
+        write(Failed(f"the Ray cluster at {address} could not be joined in {format_seconds(_CONNECT_SECONDS)}"))
+        os._exit(1)
+
     # In some states Ray waits in such a way that no exception reaches it.
-    timer = _end_in(_CONNECT_SECONDS, late)
+    timer = _after(_CONNECT_SECONDS, give_up)
     try:
         import ray  # noqa: PLC0415 -- optional, and takes a second
 
@@ -527,19 +534,12 @@ def _joined(address: str) -> Any:  # noqa: ANN401 -- a module without types
     return ray
 
 
-def _end_in(seconds: float, reason: str) -> threading.Timer:
-    """End the process after a while, in any state."""
-    timer = threading.Timer(seconds, _end, (reason,))
+def _after(seconds: float, call: Callable[[], object]) -> threading.Timer:
+    """Call after a while, in any state of the main thread."""
+    timer = threading.Timer(seconds, call)
     timer.daemon = True
     timer.start()
     return timer
-
-
-def _end(reason: str) -> None:
-    """End the process at once, without Ray's own shutdown."""
-    if reason:
-        os.write(2, f"\n{reason}\n".encode())
-    os._exit(1 if reason else 0)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pytest_gpuserve.errors import LoadFailed
 from pytest_gpuserve.load.driver import Engines
@@ -17,24 +16,12 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.source import EngineSource
     from pytest_gpuserve.load.wire import Plan
 
-_OF_A_WORKER: Final = re.compile(r"\S/worker-\d+\b(?P<lost> was lost\b)?")
-"""Form of a coordinator's last line: ``NODE/worker-P``, and whether it already tells the result of the load."""
-
 
 def lost_in_mid_load(problem: LoadFailed) -> Reason:
-    """Reason why a load was lost, in one line: the last line of a process's log has the cause.
-
-    If it names a remote worker, it is the whole reason, because the end of the engine here is a consequence.
-    """
+    """Reason why a load was lost, in one line: the last line of a process's log has the cause."""
     said = [line for line in problem.log_tail.splitlines() if line.strip()]
-    last = one_line(said[-1]) if said else ""
-    of_a_worker = _OF_A_WORKER.search(last)
-    if of_a_worker is not None:
-        text = last if of_a_worker["lost"] else f"lost in mid-load: {last}"
-    else:
-        why = last or one_line(problem.found)
-        text = f"lost in mid-load: {problem.summary}" + (f": {why}" if why else "")
-    return Reason(ReasonKind.LOAD_LOST, text)
+    why = one_line(said[-1] if said else problem.found)
+    return Reason(ReasonKind.LOAD_LOST, f"lost in mid-load: {problem.summary}" + (f": {why}" if why else ""))
 
 
 @dataclass(frozen=True)

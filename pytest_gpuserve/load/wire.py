@@ -127,6 +127,12 @@ class Ready(msgspec.Struct, frozen=True, tag=True):
     """Report that the engine can begin."""
 
 
+class Failed(msgspec.Struct, frozen=True, tag=True):
+    """Report that the load has failed, with the reason in one line."""
+
+    reason: str
+
+
 class Begin(msgspec.Struct, frozen=True, tag=True):
     """Begin of all engines, by the monotonic clock, which all processes of a host share."""
 
@@ -139,7 +145,7 @@ class Again(msgspec.Struct, frozen=True, tag=True):
     seed: int
 
 
-Report = Ready | Tick
+Report = Ready | Tick | Failed
 
 Order = Begin | Again
 

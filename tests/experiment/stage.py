@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from pytest_gpuserve.servers.base import Ask, ServerKind
     from pytest_gpuserve.servers.instance import Instance
 
-LOST = "node-b/worker-1 was lost"
-LOG = f"noise\n{LOST}\n"
+LOST = "lost in mid-load: the load engine died: it was killed"
+LOG = "noise\nit was killed\n"
 
 USERS = LoadShape(Closed(4), warmup_seconds=0.3)
 """A load whose warm-up is three ticks."""

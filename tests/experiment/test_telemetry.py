@@ -78,8 +78,7 @@ class Alone:
     def passing(self) -> int:
         """Let a tick pass."""
         if self.ticks == self.lost_after_ticks:
-            log = "noise\nnode-b/worker-1 was lost\n"
-            raise LoadFailed("the load engine died", found="exit status 1", log_tail=log)
+            raise LoadFailed("the load engine died", found="exit status 1", log_tail="noise\nit was killed\n")
         self.ticks += 1
         return self.eyes.pass_tick()
 
@@ -156,7 +155,7 @@ def test_an_engine_that_is_lost_makes_the_load_invalid_or_an_error(server: Alone
     server.lost_after_ticks = 20
     measured, problems = server.measure()
     assert kinds(problems) == [ReasonKind.LOAD_LOST]
-    assert said(problems) == ("node-b/worker-1 was lost",)
+    assert said(problems) == ("lost in mid-load: the load engine died: it was killed",)
     assert measured.windows
     server.ticks = server.lost_after_ticks = 0
     with pytest.raises(LoadFailed):

@@ -237,8 +237,14 @@ def _serve(owner: int) -> None:
 
 
 def _ready(plan: Plan, owner: int) -> LoadEngine:
-    """Make the engine of a plan, and report its readiness to the owner."""
-    engine = make_engine(plan, owner)
+    """Make the engine of a plan, and report its readiness to the owner, or end with the reason for a failure."""
+    try:
+        engine = LoadEngine(plan, owner)
+    except (socket.gaierror, UnicodeError) as problem:
+        # An invalid name raises UnicodeError.
+        sys.exit(f"{plan.endpoint.host}:{plan.endpoint.port}: {problem}")
+    except OSError as problem:
+        sys.exit(str(problem))
     # Without errors the engine leaves no reference cycles, and a collection in mid-load would show up as latency.
     gc.unfreeze()
     gc.collect()
@@ -252,18 +258,6 @@ def _ready(plan: Plan, owner: int) -> LoadEngine:
             raise EOFError("the process that started this one is gone")
     os.write(STDOUT, data)
     return engine
-
-
-def make_engine(plan: Plan, owner: int) -> LoadEngine:
-    """Make the engine of a plan, or end the process with the reason for its failure."""
-    try:
-        return LoadEngine(plan, owner)
-    except (socket.gaierror, UnicodeError) as problem:
-        # An invalid name raises UnicodeError.
-        endpoint = plan.endpoint
-        sys.exit(f"{endpoint.host}:{endpoint.port}: {problem}")
-    except OSError as problem:
-        sys.exit(str(problem))
 
 
 if __name__ == "__main__":
