@@ -322,10 +322,8 @@ class ServerHandle:
             raise UsageProblem("rotate([...]) takes one request at least", remedies=["rotate([server.post(...), ...])"])
         if any(target.server != self for target in targets):
             raise UsageProblem("rotate([...]) takes requests to its own server, and one is for another")
-        if len({(target.protocol, target.requests[0].method == "HEAD") for target in targets}) > 1:
-            raise UsageProblem(
-                "rotate([...]): streams and others, gRPC and others, or HEAD and others, cannot be mixed in one load"
-            )
+        if len({target.protocol for target in targets}) > 1:
+            raise UsageProblem("rotate([...]): streams and others, or gRPC and others, cannot be mixed in one load")
         return Target(
             self,
             tuple(request for target in targets for request in target.requests),

@@ -106,7 +106,7 @@ def send_once(
         if endpoint.protocol == "grpc":
             reply = _ask_grpc(endpoint, payload, timeout_seconds)
         else:
-            reply = _ask_http(endpoint, request.method, payload, timeout_seconds)
+            reply = _ask_http(endpoint, payload, timeout_seconds)
     except (OSError, MalformedResponse) as problem:
         raise _unanswered(running, request, what, problem, timeout_seconds) from None
     if not reply.is_good:
@@ -125,7 +125,7 @@ def send_once(
     return Answer(reply.body)
 
 
-def _ask_http(endpoint: Endpoint, method: str, payload: bytes, timeout_seconds: float) -> _Reply:
+def _ask_http(endpoint: Endpoint, payload: bytes, timeout_seconds: float) -> _Reply:
     deadline = Deadline.after(timeout_seconds)
     with (
         _connected(endpoint, timeout_seconds) as plain,
@@ -136,7 +136,7 @@ def _ask_http(endpoint: Endpoint, method: str, payload: bytes, timeout_seconds: 
             _send(link, payload, deadline)
         if deadline.expired():
             deadline = Deadline.after(LAST_LOOK_SECONDS)
-        parser = ResponseParser(head=method == "HEAD")
+        parser = ResponseParser()
         while True:
             link.settimeout(deadline.allowed())
             data = link.recv(_RECEIVED_BYTES)

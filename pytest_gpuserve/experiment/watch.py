@@ -122,7 +122,6 @@ class Watch:
             schedule=schedule,
             tick_ns=round(TICK_SECONDS * 1e9),
             timeout_ns=round(shape.timeout_seconds * 1e9),
-            head=target.requests[0].method == "HEAD",
             seed=shape.seed,
             shuffled=target.shuffled,
             keep_answers=shape.check,

@@ -32,6 +32,10 @@ BODY_CHARACTERS: Final = 80
 _TOKEN = frozenset("!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz")
 
 
+_WITHOUT_BODY: Final = frozenset({"HEAD", "CONNECT"})
+"""Methods whose answers have no body, whatever they announce."""
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """An HTTP/1.1 request and the check of its answer.
@@ -65,8 +69,10 @@ class Request:
             value = getattr(self, name)
             if not isinstance(value, str):
                 raise UsageProblem(f"a request's {name} must be text, not {value!r}")
-        if not self.method or not set(self.method) <= _TOKEN:
-            raise UsageProblem(f"a request's method must be a word such as POST, not {self.method!r}")
+        if not self.method or not set(self.method) <= _TOKEN or self.method in _WITHOUT_BODY:
+            raise UsageProblem(
+                f"a request's method must be a word such as POST, whose answer may have a body, not {self.method!r}"
+            )
         if not self.path.startswith("/") or not self.path.isascii() or not self.path.isprintable() or " " in self.path:
             raise UsageProblem(
                 f"a request's path must begin with a slash and be plain ASCII without spaces, not {self.path!r}",

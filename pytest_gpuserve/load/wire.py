@@ -71,7 +71,6 @@ class Plan(msgspec.Struct, frozen=True):
         schedule: When requests are sent.
         tick_ns: Interval of the engine's reports.
         timeout_ns: Age at which an unanswered request, or connection attempt, is an error.
-        head: Whether an answer has no body although it announces one (a HEAD request).
         seed: Seed of the schedule and of the rotation.
         shuffled: Whether payloads rotate in a seeded order instead of in turn.
         requests: Number of requests, over all engines, that ends the load; None for no limit.
@@ -92,7 +91,6 @@ class Plan(msgspec.Struct, frozen=True):
     schedule: Schedule
     tick_ns: int
     timeout_ns: int
-    head: bool = False
     seed: int = 0
     shuffled: bool = False
     requests: int | None = None

@@ -34,7 +34,6 @@ class User(NoStreams):
     """The issuer of one slot, who sends the next request as soon as one has ended, and keeps a record.
 
     Args:
-        head: Whether requests are HEAD.
         known: Answers that are recognised, shared with another user's slot; None shares them with nobody.
         remembers: Whether answers are remembered at all.
         room: Of its socket.
@@ -48,7 +47,6 @@ class User(NoStreams):
     def __init__(
         self,
         *,
-        head: bool = False,
         known: KnownAnswers | None = None,
         remembers: bool = True,
         room: Iterable[int | OSError] = (),
@@ -69,7 +67,7 @@ class User(NoStreams):
             self.repeat.counts = cast("Any", _AnyAnswer())
         self.reactor = FakeReactor()
         endpoint = Endpoint("http", "127.0.0.1", 1)
-        self.transport = transport(endpoint, self.reactor, self, 1, head=head, asks_to_close=asks_to_close)
+        self.transport = transport(endpoint, self.reactor, self, 1, asks_to_close=asks_to_close)
         if known is not None:
             self.transport.known = known
         if not remembers:

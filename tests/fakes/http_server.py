@@ -284,7 +284,6 @@ def plan(
         schedule=schedule or Closed(connections),
         tick_ns=20_000_000,
         timeout_ns=round(timeout_seconds * 1e9),
-        head=method == "HEAD",
         requests=requests,
         nanoseconds=None if seconds is None else round(seconds * 1e9),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_gpuserve.load.engine import http1
@@ -59,11 +59,10 @@ def arriving(draw: st.DrawFn) -> list[bytes]:
 
 
 @settings(max_examples=200)
-@given(pieces=arriving(), head=st.booleans(), reset=st.booleans())
-@example(pieces=[b"HTTP/1.1 200 OK\r\n\r\n"], head=True, reset=False)
-def test_nothing_that_arrives_can_raise(pieces: list[bytes], head: bool, reset: bool) -> None:  # noqa: FBT001 -- hypothesis
+@given(pieces=arriving(), reset=st.booleans())
+def test_nothing_that_arrives_can_raise(pieces: list[bytes], reset: bool) -> None:  # noqa: FBT001 -- hypothesis
     """Every request ends exactly once, as an answer or a failure of a known kind, and the connection is closed."""
-    user = User(head=head)
+    user = User()
     events = user.receive(*pieces, end=ConnectionResetError() if reset else True)
     if ("resent",) in events:
         user.reopen()
@@ -87,12 +86,10 @@ def test_answers_are_read_the_same_in_all_pieces(path: str, cuts: list[int]) -> 
 @given(
     slots=st.lists(st.lists(st.tuples(st.sampled_from(sorted(ONCE)), CUTS), max_size=5), min_size=1, max_size=4),
     damage=st.one_of(st.none(), st.tuples(st.integers(0, 4), st.integers(0, 200), st.binary(max_size=2))),
-    head=st.booleans(),
 )
 def test_a_recognised_answer_is_what_the_parser_would_have_made_of_it(
     slots: list[list[tuple[str, list[int]]]],
     damage: tuple[int, int, bytes] | None,
-    head: bool,  # noqa: FBT001 -- hypothesis
 ) -> None:
     """Slots that recognise each other's answers tell the same, in the same order, as slots that parse every one."""
     known = KnownAnswers()
@@ -105,11 +102,11 @@ def test_a_recognised_answer_is_what_the_parser_would_have_made_of_it(
                 place = damage[1] % len(parts[0])
                 parts[0] = parts[0][:place] + damage[2] + parts[0][place + 1 :] or b"H"
             pieces += parts
-        parsing = User(head=head, remembers=False)
+        parsing = User(remembers=False)
         parsing.receive(*pieces, end=True)
         assert parsing.transport.known == {}
         for repeats in (False, True):
-            recognising = User(head=head, known=known, repeats=repeats)
+            recognising = User(known=known, repeats=repeats)
             assert recognising.receive(*pieces, end=True) == parsing.events
             assert (recognising.requests, recognising.socket.sent) == (parsing.requests, parsing.socket.sent)
 
@@ -129,18 +126,16 @@ def test_the_memory_for_answers_is_bounded() -> None:
     assert (len(user.transport.known), user.ended) == (10, KNOWN_ANSWERS + 11)
 
 
-@pytest.mark.parametrize("head", [False, True])
-def test_what_came_before_an_answer_is_not_skipped_by_recognising_it(*, head: bool) -> None:
+def test_what_came_before_an_answer_is_not_skipped_by_recognising_it() -> None:
     """Known bytes in the middle of an answer are part of it, and on an idle connection they are a fault."""
-    user = User(head=head)
+    user = User()
     begin = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n"
-    answer = ok()[: -len(BODY)] if head else ok()
+    answer = ok()
     user.receive(answer)
     assert answer in user.transport.known
-    if not head:
-        assert user.receive(begin % len(answer), answer)[1:] == [("answered", answer, True)]
-    idle = User(head=head, known=user.transport.known, goes_on=False)
-    assert idle.receive(answer, answer) == [("answered", b"" if head else BODY, True), ("lost", "protocol")]
+    assert user.receive(begin % len(answer), answer)[1:] == [("answered", answer, True)]
+    idle = User(known=user.transport.known, goes_on=False)
+    assert idle.receive(answer, answer) == [("answered", BODY, True), ("lost", "protocol")]
 
 
 @pytest.mark.parametrize("ending", [b"", b"HTTP", ok()[:30], ok()])
@@ -311,13 +306,6 @@ def test_the_end_of_an_idle_connection_is_no_failure(end: bool | OSError) -> Non
     user = User(goes_on=False)
     assert user.receive(ok(), end=end) == [("answered", BODY, True), ("lost", "")]
     assert user.socket.closed
-
-
-def test_answers_to_head_follow_each_other() -> None:
-    """Each ends with its headers; the body that it announces is not waited for, and one that comes is a fault."""
-    answers = [ok(b"." * size)[:-size] for size in (1, 100, 3)]
-    assert User(head=True).receive(*answers) == [("answered", b"", True)] * 3
-    assert User(head=True).receive(ok()) == [("lost", "protocol")]
 
 
 @given(

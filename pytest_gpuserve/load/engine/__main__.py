@@ -202,7 +202,7 @@ def make_transport(plan: Plan, reactor: Reactor, issuer: Issuer) -> Transport:
     if endpoint.protocol == "sse":
         asked = [stream_options_of(forms[0]) for forms in plan.payloads]
         return Streams(endpoint, reactor, issuer, timeout_ns, asks_to_close=closes, asked=asked)
-    return Http1(endpoint, reactor, issuer, timeout_ns, head=plan.head, asks_to_close=closes)
+    return Http1(endpoint, reactor, issuer, timeout_ns, asks_to_close=closes)
 
 
 def _raise_file_limit() -> int:

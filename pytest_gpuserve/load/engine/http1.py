@@ -72,17 +72,9 @@ class AnswerReader(Protocol):
 
 
 class ResponseParser:
-    """Reads answers of HTTP/1.1; see `AnswerReader`.
+    """Reads answers of HTTP/1.1; see `AnswerReader`."""
 
-    Args:
-        head: Whether answers have no body although they announce one.
-    """
-
-    def __init__(self, *, head: bool = False) -> None:
-        self._head = head
-        self._new()
-
-    def _new(self) -> None:
+    def __init__(self) -> None:
         self._parser = httptools.HttpResponseParser(self)
         self._rest()
 
@@ -142,11 +134,7 @@ class ResponseParser:
         if self._surplus:
             raise MalformedResponse("more than one answer to one request")
         parsed = Parsed(self._status, b"".join(self._body), self._reusable, self._content_type, self._location)
-        if self._head:
-            # The old parser may wait for the body that was announced.
-            self._new()
-        else:
-            self._rest()
+        self._rest()
         return parsed
 
     # -- httptools' callbacks
@@ -172,17 +160,13 @@ class ResponseParser:
             self._location = value
 
     def on_headers_complete(self) -> None:
-        """Note the status; the answer to HEAD ends here."""
+        """Note the status."""
         self._status = self._parser.get_status_code()
         # Read now because the parser forgets the headers when the message is complete.
         self._reusable = self._parser.should_keep_alive()
-        if self._head and self._status >= 200:
-            self._complete = True
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body."""
-        if self._complete:
-            self._surplus = True
         self._body.append(body)
         self._body_bytes += len(body)
 
@@ -298,7 +282,7 @@ class HttpConnection(Slot):
         return Opening(transport.address, transport.reactor, transport.connect_timeout_ns, on_open, on_failure)
 
     def _new_parser(self) -> AnswerReader:
-        return ResponseParser(head=self._transport.head)
+        return ResponseParser()
 
     def _opened(self, connected: Connected) -> None:
         self._use(connected)
@@ -558,7 +542,6 @@ class Http1:
         reactor: Waits for its slots.
         issuer: Sends on them.
         connect_timeout_ns: Time limit of a connection attempt.
-        head: Whether answers have no body although they announce one.
         asks_to_close: Whether requests ask the server to close the connection. Each then gets its own connection, even
             if the server does not close it.
         protocols: Protocols that TLS offers.
@@ -574,7 +557,6 @@ class Http1:
         issuer: Issuer,
         connect_timeout_ns: int,
         *,
-        head: bool = False,
         asks_to_close: bool = False,
         protocols: tuple[str, ...] = (),
     ) -> None:
@@ -583,7 +565,6 @@ class Http1:
         self.connect_timeout_ns = connect_timeout_ns
         self.address: ResolvedAddress = resolve(endpoint, protocols)
         self.known = KnownAnswers()
-        self.head = head
         self.is_for_one = asks_to_close
         self._types: dict[int, bytes] = {}
         self._has_one_type = True
