@@ -11,13 +11,10 @@ import heapq
 import os
 import select
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import Callable
-
-    from pytest_gpuserve.load.engine.opening import TlsSocket
 
 EVENTS_AT_ONCE: Final = 256
 NEVER: Final = 1 << 62
@@ -46,6 +43,16 @@ class _TimerSpec(ctypes.Structure):
     _fields_ = (("interval", _TimeSpec), ("value", _TimeSpec))
 
 
+class Closable(Protocol):
+    """A socket, or a wrapper of one."""
+
+    def fileno(self) -> int:
+        """Its file descriptor."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
 class Reactor:
     """Calls handlers until it is stopped. Times are ``time.perf_counter_ns``, Linux's monotonic clock."""
 
@@ -57,7 +64,7 @@ class Reactor:
         self._count = 0
         self._next_ns = NEVER
         self._armed_ns = NEVER
-        self._closing: list[socket.socket | TlsSocket] = []
+        self._closing: list[Closable] = []
         self._running = False
         # Python has os.timerfd_create only from 3.13 on.
         self._timer_fd = _libc.timerfd_create(_CLOCK_MONOTONIC, _TFD_FLAGS)
@@ -86,7 +93,7 @@ class Reactor:
             self._handlers[fd] = _nothing
             self._epoll.unregister(fd)
 
-    def close_later(self, sock: socket.socket | TlsSocket) -> None:
+    def close_later(self, sock: Closable) -> None:
         """Stop watching a socket and close it.
 
         It is closed after the current batch of events, because a new socket of the same number would get its events.
