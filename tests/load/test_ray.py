@@ -104,7 +104,7 @@ def reports_of(nodes: Nodes, port: int, orders: Sequence[Order], *, parts: int =
 
     def write(report: Report) -> None:
         told.append(report)
-        if isinstance(report, Ready) or report.last:
+        if isinstance(report, Ready) or (isinstance(report, Tick) and report.last):
             coming.put(waiting.pop(0))
 
     load = msgspec.structs.replace(plan(port, **fields), parts=parts)
