@@ -65,7 +65,7 @@ class _Checked(msgspec.Struct, frozen=True):
         raise NotImplementedError
 
 
-class ClosedSchedule(_Checked, frozen=True, kw_only=True):
+class _Users(_Checked, frozen=True, kw_only=True):
     """Users, each of whom sends the next request when the last one is answered.
 
     Args:
@@ -78,7 +78,7 @@ class ClosedSchedule(_Checked, frozen=True, kw_only=True):
         return {"think_seconds": f"{self.think_seconds:g}"} if self.think_seconds else {}
 
 
-class Closed(ClosedSchedule, frozen=True, tag="closed"):
+class Closed(_Users, frozen=True, tag="closed"):
     """A constant number of users.
 
     Args:
@@ -92,7 +92,7 @@ class Closed(ClosedSchedule, frozen=True, tag="closed"):
         return {"load": "closed loop", "concurrency": str(self.users), **self._thinking()}
 
 
-class Steps(ClosedSchedule, frozen=True, tag="steps"):
+class Steps(_Users, frozen=True, tag="steps"):
     """Users whose number changes in steps; the last step's end is the load's end.
 
     Args:
@@ -119,7 +119,7 @@ class Steps(ClosedSchedule, frozen=True, tag="steps"):
         return {"load": "stepped users", "steps": steps, **self._thinking()}
 
 
-class OpenSchedule(_Checked, frozen=True, kw_only=True):
+class _Arrivals(_Checked, frozen=True, kw_only=True):
     """An open loop: requests are due at times that do not depend on answers.
 
     Args:
@@ -137,7 +137,7 @@ class OpenSchedule(_Checked, frozen=True, kw_only=True):
         return {} if self.max_in_flight is None else {"max_in_flight": str(self.max_in_flight)}
 
 
-class Constant(OpenSchedule, frozen=True, tag="constant"):
+class Constant(_Arrivals, frozen=True, tag="constant"):
     """Endless arrivals with equal gaps.
 
     Args:
@@ -147,7 +147,7 @@ class Constant(OpenSchedule, frozen=True, tag="constant"):
     rate: float
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """See `OpenSchedule`."""
+        """Return a part's share of the schedule."""
         del seed
         return (Arrival(round(number * NANOSECONDS / self.rate), number) for number in count(part, parts))
 
@@ -156,7 +156,7 @@ class Constant(OpenSchedule, frozen=True, tag="constant"):
         return {"load": "open loop, constant", "rate": f"{self.rate:g}", **self._held()}
 
 
-class Poisson(OpenSchedule, frozen=True, tag="poisson"):
+class Poisson(_Arrivals, frozen=True, tag="poisson"):
     """Endless independent arrivals, like those of many independent users.
 
     Args:
@@ -166,7 +166,7 @@ class Poisson(OpenSchedule, frozen=True, tag="poisson"):
     rate: float
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """See `OpenSchedule`."""
+        """Return a part's share of the schedule."""
         return _accumulated(_exponential(seed, self.rate), part, parts)
 
     def workload(self) -> dict[str, str]:
@@ -174,7 +174,7 @@ class Poisson(OpenSchedule, frozen=True, tag="poisson"):
         return {"load": "open loop, Poisson", "rate": f"{self.rate:g}", **self._held()}
 
 
-class Gamma(OpenSchedule, frozen=True, tag="gamma"):
+class Gamma(_Arrivals, frozen=True, tag="gamma"):
     """Endless arrivals with gamma-distributed gaps: smoother than Poisson (shape above 1) or burstier (below).
 
     Args:
@@ -186,7 +186,7 @@ class Gamma(OpenSchedule, frozen=True, tag="gamma"):
     shape: float
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """See `OpenSchedule`."""
+        """Return a part's share of the schedule."""
         draw = random.Random(seed)  # noqa: S311 -- reproducible, not secret
         scale = 1 / (self.rate * self.shape)
         return _accumulated(starmap(draw.gammavariate, repeat((self.shape, scale))), part, parts)
@@ -196,7 +196,7 @@ class Gamma(OpenSchedule, frozen=True, tag="gamma"):
         return {"load": "open loop, gamma", "rate": f"{self.rate:g}", "shape": f"{self.shape:g}", **self._held()}
 
 
-class Trace(OpenSchedule, frozen=True, tag="trace"):
+class Trace(_Arrivals, frozen=True, tag="trace"):
     """A recorded load, replayed once.
 
     Args:
@@ -221,7 +221,7 @@ class Trace(OpenSchedule, frozen=True, tag="trace"):
             before = seconds
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """See `OpenSchedule`."""
+        """Return a part's share of the schedule."""
         del seed
         return (
             Arrival(round(seconds * NANOSECONDS), number, index)
@@ -234,7 +234,7 @@ class Trace(OpenSchedule, frozen=True, tag="trace"):
         return {"load": "trace", "requests": str(len(self.requests)), "trace": digest(text), **self._held()}
 
 
-class Burst(OpenSchedule, frozen=True, tag="burst"):
+class Burst(_Arrivals, frozen=True, tag="burst"):
     """All requests due at once, as a queue that was filled while the server was away.
 
     Args:
@@ -244,7 +244,7 @@ class Burst(OpenSchedule, frozen=True, tag="burst"):
     requests: int
 
     def arrivals(self, seed: int, part: int = 0, parts: int = 1) -> Iterator[Arrival]:
-        """See `OpenSchedule`."""
+        """Return a part's share of the schedule."""
         del seed
         return (Arrival(0, number) for number in range(part, self.requests, parts))
 
@@ -253,12 +253,14 @@ class Burst(OpenSchedule, frozen=True, tag="burst"):
         return {"load": "burst", "requests": str(self.requests), **self._held()}
 
 
+ClosedSchedule = Closed | Steps
+OpenSchedule = Constant | Poisson | Gamma | Trace | Burst
 Schedule = Closed | Steps | Constant | Poisson | Gamma | Trace | Burst
 
 
 def is_open(schedule: Schedule) -> bool:
     """Whether requests are sent without regard to answers."""
-    return isinstance(schedule, OpenSchedule)
+    return isinstance(schedule, _Arrivals)
 
 
 def is_finite(schedule: Schedule) -> bool:

@@ -193,8 +193,7 @@ _AT_THE_END: Final = ("under_way", "opening", "oldest_opening_ns", "oldest_ns", 
 _SUMS: Final = tuple(
     name
     for name, kind in Tick.__annotations__.items()
-    if kind == "int"
-    and name not in ("number", "begin_ns", "end_ns", "gaps_ns", "course_every", *_AT_THE_END)
+    if kind == "int" and name not in ("number", "begin_ns", "end_ns", "gaps_ns", "course_every", *_AT_THE_END)
 )
 
 _NOTHING: Final = Tick()

@@ -25,7 +25,16 @@ def test_different_loads_are_different_workloads() -> None:
     """
     assert LoadShape(schedule_of(50, None)).workload() == {"load": "closed loop", "concurrency": "50", "starts": "2"}
     other = Trace(((0.0, 0), (1.0, 1)))
-    schedules: list[Schedule] = [Constant(5), Poisson(5), Poisson(5, max_in_flight=9), Gamma(5, 2), STEPS, TRACE, other, Burst(5)]
+    schedules: list[Schedule] = [
+        Constant(5),
+        Poisson(5),
+        Poisson(5, max_in_flight=9),
+        Gamma(5, 2),
+        STEPS,
+        TRACE,
+        other,
+        Burst(5),
+    ]
     shapes = [
         *map(LoadShape, schedules),
         LoadShape(Closed(5)),

@@ -18,7 +18,10 @@ TIMER_NS = 60_000
 
 
 def looked(still_ns: int, after_ns: int, *, cpu_share: float = 0.0) -> tuple[int, int]:
-    """Late beats, and their delays, of an engine that stands still once, so long after the beat at 0, and else works for such a share."""
+    """Late beats, and their delays, of an engine that stands still once, so long after the beat at 0.
+
+    Else it works for such a share of the time.
+    """
     beats = Beats()
     beats.begin(0, 0)
     now_ns, worked_ns = 0, 0.0

@@ -168,7 +168,7 @@ def test_the_first_sight_of_an_error_is_kept() -> None:
 
 
 def test_a_tick_of_an_engine_that_paused_belongs_to_several_of_the_others() -> None:
-    """The others are read on until they have caught up; nothing is lost, and an engine that has ended is not waited for."""
+    """The others are read on until they have caught up; nothing is lost, and one that has ended is not waited for."""
     one = AnswerCount(0, b"a", 1, 0)
     waiting = {
         "paused": [tick(0, requests=1), tick(3, requests=30)],

@@ -152,7 +152,11 @@ CASES: dict[str, tuple[Tick, Schedule, list[ReasonKind]]] = {
     "a moment for a connection": (closed(opening=3, oldest_opening_ns=900_000_000), CLOSED, []),
     "lag of no request known": (opened(lag=Histogram()), OPEN, [UNKNOWN]),
     "lag of one request not known": (opened(lag=alike(999, 1000)), OPEN, [UNKNOWN]),
-    "no lag where the load wished to wait": (opened(lag=alike(10, 1000), held=990), Poisson(1000.0, max_in_flight=10), []),
+    "no lag where the load wished to wait": (
+        opened(lag=alike(10, 1000), held=990),
+        Poisson(1000.0, max_in_flight=10),
+        [],
+    ),
     # Due with the end of the stretch and sent just after it; two are more than the edge.
     "one request at the edge": (opened(**FEW, sent=9, lag=alike(9, 1000)), OPEN, []),
     "two requests at the edge": (opened(**FEW, sent=8, lag=alike(8, 1000)), OPEN, [RATE]),

@@ -152,9 +152,7 @@ class LoadEngine:
         number = self._number + overdue
         self._number = number + 1
         late, late_ns = self._beats.take()
-        self._reports.put(
-            frame(msgspec.structs.replace(tick, number=number, late_beats=late, late_beats_ns=late_ns))
-        )
+        self._reports.put(frame(msgspec.structs.replace(tick, number=number, late_beats=late, late_beats_ns=late_ns)))
         self._collect(now_ns)
 
     def _collect(self, now_ns: int) -> None:

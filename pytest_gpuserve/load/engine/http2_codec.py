@@ -69,7 +69,7 @@ _ERRORS: Final = (
     "NO_ERROR PROTOCOL_ERROR INTERNAL_ERROR FLOW_CONTROL_ERROR SETTINGS_TIMEOUT STREAM_CLOSED"
     " FRAME_SIZE_ERROR REFUSED_STREAM CANCEL COMPRESSION_ERROR CONNECT_ERROR ENHANCE_YOUR_CALM"
     " INADEQUATE_SECURITY HTTP_1_1_REQUIRED"
-).split()
+)
 
 
 class Fields(NamedTuple):
@@ -202,7 +202,9 @@ class Requests:
         if size > FRAME_BYTES:
             return None
         begin_of_data = HEADER.pack(size << 8 | DATA, END_STREAM, 0)[:PREFIX_BYTES]
-        self.known[payload] = prepared = Framed(self._block + begin_of_data, PREFIX.pack(0, len(payload)) + payload, size)
+        self.known[payload] = prepared = Framed(
+            self._block + begin_of_data, PREFIX.pack(0, len(payload)) + payload, size
+        )
         return prepared
 
 
@@ -237,14 +239,14 @@ class HeaderBlocks:
 
 def error_name(code: int) -> str:
     """Name an error code of RST_STREAM or GOAWAY."""
-    return _ERRORS[code] if code < len(_ERRORS) else str(code)
+    return dict(enumerate(_ERRORS.split())).get(code, str(code))
 
 
 _STATUSES: Final = (
     "OK CANCELLED UNKNOWN INVALID_ARGUMENT DEADLINE_EXCEEDED NOT_FOUND ALREADY_EXISTS PERMISSION_DENIED"
     " RESOURCE_EXHAUSTED FAILED_PRECONDITION ABORTED OUT_OF_RANGE UNIMPLEMENTED INTERNAL UNAVAILABLE"
     " DATA_LOSS UNAUTHENTICATED"
-).split()
+)
 
 
 def what_failed(head: Fields, trailers: Fields, body: bytes | bytearray) -> Fault:
@@ -255,8 +257,7 @@ def what_failed(head: Fields, trailers: Fields, body: bytes | bytearray) -> Faul
     if not code.isdigit() or len(code) > 3:
         return FaultKind.PROTOCOL, f"grpc-status is {code!r}"
     if int(code):
-        number = int(code)
-        name = _STATUSES[number] if number < len(_STATUSES) else str(number)
+        name = dict(enumerate(_STATUSES.split())).get(int(code), str(int(code)))
         message = trailers.message
         return f"grpc status {name}", lambda: begin_of(unquote_to_bytes(message)).decode(errors="replace")
     return FaultKind.PROTOCOL, _what_is_wrong(head, body)
