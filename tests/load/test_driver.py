@@ -7,6 +7,7 @@ import resource
 import signal
 import sys
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -124,7 +125,7 @@ def test_engines_that_end_at_different_ticks_are_one_load(server: Serving) -> No
     with Engines(plan(server.port, "/ok?ms=200", connections=2, requests=3), 2) as engines:
         totals = Totals(engines).take_to_end()
     assert (totals.requests, totals.sent, totals.errors) == (3, 3, {})
-    assert [tick.number for tick in totals.ticks] == list(range(len(totals.ticks)))
+    assert all(before.number < tick.number for before, tick in pairwise(totals.ticks))
     assert [tick.last for tick in totals.ticks] == [False] * (len(totals.ticks) - 1) + [True]
     assert max(tick.under_way for tick in totals.ticks) == 2
     # The one alone is under way for as long as both were together: ten ticks, where the machine has time for all.

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -139,7 +140,7 @@ def test_a_reader_that_pauses_loses_nothing_and_stalls_nothing(server: Serving) 
         totals.take_to_end()
     assert totals.requests == totals.answers.total() == server.seen("/numbered").requests - before
     assert (totals.unchecked, set(totals.answers.values())) == (0, {1})
-    assert [tick.number for tick in totals.ticks] == list(range(len(totals.ticks)))
+    assert all(before.number < tick.number for before, tick in pairwise(totals.ticks))
     assert sum(map(len, totals.answers)) > 2 * pipes.PIPE_BYTES
     assert max(tick.end_ns - tick.begin_ns for tick in totals.ticks) < pause_ns / 2
 
