@@ -44,13 +44,8 @@ class Device:
         """Name of the lock that a session holds: the GPU's uuid, or ``cpu``."""
         return CPU if self.gpu is None else self.gpu.uuid
 
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        """UUIDs for a container engine to give a server this device; empty on ``cpu``."""
-        return () if self.gpu is None else (self.gpu.uuid,)
-
     def environment(self) -> dict[str, str]:
-        """Environment variables that let a server outside containers use this device and no other GPU.
+        """Environment variables that let a server use this device and no other GPU.
 
         On ``cpu`` they hide every GPU, so that the numbers of a server that prefers one are not those of a GPU.
         """

@@ -20,11 +20,10 @@ from pytest_gpuserve.doctor.checks import MACHINE, Check, Level, gpu_checks, hos
 from pytest_gpuserve.doctor.look import lock_check, look
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.process.command_line import refused, run_command
-from pytest_gpuserve.process.container import find_engine
 from pytest_gpuserve.servers.triton_install import find_triton
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from pytest_gpuserve.device.gpu import Gpu
     from pytest_gpuserve.device.host import Host
@@ -49,7 +48,7 @@ class Report:
 
 
 def servers(python: str) -> list[Check]:
-    """Find the servers that an interpreter can run, and a container engine. Raises ServerFailed."""
+    """Find the servers that an interpreter can run. Raises ServerFailed."""
     versions = installed_versions(python, DEFAULT_DISTRIBUTIONS)
     found = []
     for name, fixture in SERVERS.items():
@@ -58,15 +57,10 @@ def servers(python: str) -> list[Check]:
         else:
             remedy = f"{python} -m pip install 'pytest-gpuserve[{name}]'"
             found.append(Check(fixture, Level.WARNING, f"{name} is not installed", remedy=remedy))
-    looks: dict[str, Callable[[], str]] = {
-        "triton_server": lambda: f"nvidia-pytriton {find_triton(python).version}",
-        "containers": lambda: f"{' '.join(find_engine().command)} works",
-    }
-    for name, works in looks.items():
-        try:
-            found.append(Check(name, Level.OK, works()))
-        except GpuserveError as problem:
-            found.append(Check(name, Level.WARNING, problem.summary, remedy="; ".join(problem.remedies[:1])))
+    try:
+        found.append(Check("triton_server", Level.OK, f"nvidia-pytriton {find_triton(python).version}"))
+    except GpuserveError as problem:
+        found.append(Check("triton_server", Level.WARNING, problem.summary, remedy="; ".join(problem.remedies[:1])))
     return found
 
 

@@ -130,7 +130,6 @@ class Equipment:
                 kind,
                 ask,
                 environment=self._device.environment(),
-                gpus=self._device.gpus,
                 log=log,
                 start_timeout_seconds=start_timeout_seconds,
                 launched=lambda given: self._logged(log, {**given, **secret_headers(ask.headers)}),

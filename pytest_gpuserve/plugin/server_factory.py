@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -155,13 +156,11 @@ class ServerFactory:
         python: str | None = None,
         env: Mapping[str, str] | None = None,
         args: Sequence[str] = (),
-        image: str = "",
-        engine: Sequence[str] | None = None,
-        engine_options: Sequence[str] = (),
+        server: str | Path = "",
         start_timeout: float = 120.0,
         **arguments: Argument,
     ) -> ServerHandle:
-        """Describe a deployment of Triton with a model repository, without a container or in one.
+        """Describe a deployment of Triton with a model repository.
 
         Args:
             model_repository: The folder of the models. Triton serves it from its place and does not write to it.
@@ -171,9 +170,7 @@ class ServerFactory:
             python: Interpreter that has nvidia-pytriton, whose wheel carries Triton, and the packages of the models.
             env: Variables for the server.
             args: More arguments of Triton's command line, unchanged.
-            image: Runs Triton in this container image, such as ``nvcr.io/nvidia/tritonserver:24.12-py3``.
-            engine: The container engine: ``["docker"]``, ``["podman", "--runtime", "runc"]``. Default: one that works.
-            engine_options: More options of its ``run``, such as ``["--ipc=host"]``.
+            server: Program of another Triton, by name or path: ``tritonserver`` in the vendor's container image.
             start_timeout: Seconds from launch to the model's first answer.
             **arguments: Triton's options: ``http_thread_count=4`` becomes ``--http-thread-count=4``.
 
@@ -193,9 +190,7 @@ class ServerFactory:
             extra=words("triton_server(args=...)", args),
             environment=variables("triton_server", env),
             python=self.interpreter(python),
-            image=image,
-            engine=None if engine is None else words("triton_server(engine=...)", engine),
-            engine_options=words("triton_server(engine_options=...)", engine_options),
+            server=str(self.place(server)) if os.sep in str(server) else str(server),
         )
         return self.deploy(kind, start_timeout)
 

@@ -26,10 +26,9 @@ import psutil
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process.deadline import Deadline
-from pytest_gpuserve.process.logs import printable, read_tail
+from pytest_gpuserve.process.logs import read_tail
 from pytest_gpuserve.process.ports import describe_process
 from pytest_gpuserve.process.secrets import without_secret_values, without_secrets
-from pytest_gpuserve.process.supervisor import AFTER_SECONDS, finish
 from pytest_gpuserve.process.tree import TREE_VARIABLE, is_alive, marked
 from pytest_gpuserve.units import format_seconds
 
@@ -148,7 +147,6 @@ class _Reports:
     exited: int | None = None
     gone: bool = False
     severed: bool = False
-    unfinished: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 
     def add(self, received: bytes) -> None:
@@ -166,19 +164,13 @@ class Process:
     after SIGKILL. Methods may be called from several threads; no thread is started.
     """
 
-    def __init__(
-        self,
-        command: Command,
-        supervisor: SupervisorProcess,
-        after: Sequence[Sequence[str]],
-    ) -> None:
+    def __init__(self, command: Command, supervisor: SupervisorProcess) -> None:
         self.command = command
         self.pid = 0
         self._supervisor = supervisor.process
         self._supervisor_identity = psutil.Process(supervisor.process.pid)
         self._link = supervisor.link
         self._folders = supervisor.folders
-        self._after = [list(argv) for argv in after]
         self._mark = uuid.uuid4().hex
         self._reports = _Reports()
         self._reading = threading.Lock()
@@ -191,7 +183,6 @@ class Process:
         command: Command,
         *,
         owned_folders: Sequence[Path] = (),
-        after: Sequence[Sequence[str]] = (),
         supervisor: SupervisorProcess | None = None,
     ) -> Process:
         """Start the command.
@@ -199,10 +190,6 @@ class Process:
         Args:
             command: The command to start.
             owned_folders: Absolute folders that are removed, with their contents, after the end of the tree.
-            after: Commands, program and arguments each, that end processes outside the tree, such as a container of a
-                daemon. They run in order, with the child's environment and in the folder /, after any end of the tree
-                and before the folders are removed. Each is killed after 15 s (`supervisor.AFTER_SECONDS`). They do not
-                run if the program was never executed. A command must succeed if its target is gone already.
             supervisor: Supervisor to use instead of a new one for ``owned_folders``; its log is the command's.
 
         Returns:
@@ -210,13 +197,9 @@ class Process:
 
         Raises:
             ServerFailed: The program, its folder or its log cannot be used; no process is left.
-            ValueError: An owned folder is relative, or is or contains the home folder or the working folder. Or a
-                command of ``after`` is a text instead of a sequence, or empty.
+            ValueError: An owned folder is relative, or is or contains the home folder or the working folder.
         """
-        for argv in after:
-            if isinstance(argv, str) or not all(isinstance(each, str) for each in argv) or not argv:
-                raise ValueError(f"{argv!r} cannot follow a server: it must be a sequence, a program and its arguments")
-        process = cls(command, supervisor or SupervisorProcess.start(owned_folders, log=command.log), after)
+        process = cls(command, supervisor or SupervisorProcess.start(owned_folders, log=command.log))
         try:
             process._order()
         except BaseException:
@@ -290,17 +273,17 @@ class Process:
             self._say(stop=grace_seconds)
 
     def stop(self, grace_seconds: float = GRACE_SECONDS) -> None:
-        """End the tree, run its ``after`` commands, remove the owned folders; later calls do nothing.
+        """End the tree, and remove the owned folders; later calls do nothing.
 
         Args:
             grace_seconds: Time from SIGTERM to the SIGKILL of remaining processes.
 
         Raises:
-            ServerFailed: A process survives SIGKILL, an ``after`` command fails, or an owned folder cannot be removed.
+            ServerFailed: A process survives SIGKILL, or an owned folder cannot be removed.
         """
         if self._stopped:
             return
-        deadline = Deadline.after(grace_seconds + END_ALLOWANCE_SECONDS + len(self._after) * AFTER_SECONDS)
+        deadline = Deadline.after(grace_seconds + END_ALLOWANCE_SECONDS)
         self._say(stop=grace_seconds)
         while not (self._reports.gone or self._reports.severed):
             if deadline.expired():
@@ -312,14 +295,6 @@ class Process:
         self._stopped = True
         with self._reading:
             self._link.close()
-        if self._reports.unfinished:
-            left = [f"and {folder} could not be removed" for folder in self._reports.left]
-            lines = self._shown("\n".join([*self._reports.unfinished, *left])).splitlines()
-            raise ServerFailed(
-                f"{self.command} has ended, but its processes elsewhere may still run",
-                found="\n".join(map(printable, lines)),
-                remedies=[f"fix the cause, then run by hand: {shlex.join(argv)}" for argv in self._after],
-            )
         if self._reports.left:
             raise ServerFailed(
                 f"{self.command} has ended, but its folders could not be removed",
@@ -346,7 +321,6 @@ class Process:
             argv=command.argv,
             env={**command.env, TREE_VARIABLE: self._mark},
             cwd=str(command.cwd),
-            after=self._after,
             owner=os.getpid(),
         )
         reports = self._reports
@@ -391,7 +365,7 @@ class Process:
                 self._reports.severed = True
 
     def _sweep(self, deadline: Deadline) -> None:
-        """Do the work of a dead supervisor: end processes with our mark, run ``after`` commands, remove the folders."""
+        """Do the work of a dead supervisor: end processes with our mark, and remove the folders."""
         while members := marked(self._mark):
             if deadline.expired():
                 raise self._immortal(members, deadline)
@@ -399,9 +373,6 @@ class Process:
                 with contextlib.suppress(psutil.Error):
                     member.kill()
             psutil.wait_procs(members, timeout=min(1.0, deadline.remaining()))
-        if not self._reports.failed:
-            troubles = [finish(argv, dict(self.command.env)) for argv in self._after]
-            self._reports.unfinished = [trouble for trouble in troubles if trouble is not None]
         for folder in self._folders:
             shutil.rmtree(folder, ignore_errors=True)
         self._reports.left = [str(folder) for folder in self._folders if folder.exists()]

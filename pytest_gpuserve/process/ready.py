@@ -18,8 +18,6 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
-import psutil
-
 from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import excerpt
@@ -28,7 +26,7 @@ from pytest_gpuserve.process.secrets import secret_headers
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
 
     from pytest_gpuserve.process.child import Process
@@ -211,28 +209,19 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def owned_port_probe(process: Process, port: int, *, also: Callable[[], Collection[int]] = frozenset) -> Probe:
+def owned_port_probe(process: Process, port: int) -> Probe:
     """Make a probe that succeeds when only the process's own tree listens on the port.
 
     It must come before all other probes, because another server's answer could be taken for this one's. Its
     `ServerFailed` names the foreign process.
-
-    Args:
-        also: Called for pids of the server outside its tree, such as those of a daemon's container
-            (`container.member_pids`), if a process outside the tree listens.
     """
 
+    def own() -> set[int]:
+        return {member.pid for member in process.tree()}
+
     def probe() -> NotReady | None:
-        others: Collection[int] = ()
-
-        def own() -> Collection[int]:
-            return {*others, *(member.pid for member in process.tree())}
-
-        stranger = port_owner(port, besides=own)
-        if stranger is not None:
-            # Read again, because one of its own processes may have ended in between.
-            others = also()
-            stranger = port_owner(port, besides=own)
+        # Read again, because one of its own processes may have ended in between.
+        stranger = port_owner(port, besides=own) and port_owner(port, besides=own)
         if stranger is not None:
             raise ServerFailed(
                 f"a foreign server answers on port {port}, which is meant for {process.command}",
@@ -241,21 +230,13 @@ def owned_port_probe(process: Process, port: int, *, also: Callable[[], Collecti
                 remedies=["run again: each start takes other free ports", "or end that process"],
                 log_tail=process.tail(),
             )
-        if port not in process.listening_ports() and not any(_listens(pid, port) for pid in others):
+        if port not in process.listening_ports():
             elsewhere = ", ".join(f"{host}:{number}" for host, number in sorted(process.listening_addresses()))
             where = f"; it listens on {elsewhere}: has it been told its port?" if elsewhere else ""
             return NotReady(f"the server does not listen on port {port} yet{where}")
         return None
 
     return probe
-
-
-def _listens(pid: int, port: int) -> bool:
-    try:
-        connections = psutil.Process(pid).net_connections("tcp")
-    except psutil.Error:
-        return False
-    return any(each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in connections)
 
 
 def all_of(*probes: Probe) -> Probe:

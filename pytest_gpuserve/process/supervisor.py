@@ -4,22 +4,20 @@ It is run as ``python -I -S supervisor.py FD [FOLDER...]``. FD is its end of a s
 (`pytest_gpuserve.process.child.Process`) has the other end. The folders are removed at its end, even if it never gets
 an order. One JSON object a line travels each way:
 
-* owner to supervisor: first the order ``{"argv", "env", "cwd", "after", "owner"}``, later ``{"stop": GRACE_SECONDS}``;
+* owner to supervisor: first the order ``{"argv", "env", "cwd", "owner"}``, later ``{"stop": GRACE_SECONDS}``;
 * supervisor to owner: ``{"started": PID}`` or ``{"failed": TEXT}``, ``{"exited": STATUS}`` as soon as the started child
-  ended (negative: killed by that signal), and last ``{"gone": true, "unfinished": [TEXT, ...], "left": [FOLDER,
-  ...]}``.
+  ended (negative: killed by that signal), and last ``{"gone": true, "left": [FOLDER, ...]}``.
 
 The supervisor has a session of its own, out of reach of Ctrl-C, and starts the child in another one. It is a child
 subreaper, so all processes that the child forks stay below it, even daemons and orphans. It ends the tree on a stop
 line, on SIGTERM, and when the owner has ended. It notices that end by the end of file on the link, or by a new parent
 process, which works even if a fork of the owner keeps the link open. After the tree it removes the POSIX shared memory
-and semaphores that the tree left behind. Then it runs the ``after`` commands of a started child, and removes the owned
-folders. ``after`` is for processes that the tree started by an outside daemon (docker, systemd), because these are not
-descendants.
+and semaphores that the tree left behind, and the owned folders. Processes that an outside daemon (docker, systemd)
+starts are not descendants, and are not ended.
 
 Not covered: SIGKILL of the supervisor itself. The kernel then kills the direct child too (PR_SET_PDEATHSIG). The
-child's own children, the ``after`` commands and the owned folders are left to the owner's ``stop()``, and shared memory
-to its creators. If the owner dies as well, these stay.
+child's own children and the owned folders are left to the owner's ``stop()``, and shared memory to its creators. If the
+owner dies as well, these stay.
 
 Only a few modules of the standard library are imported, because every server start waits for this.
 """
@@ -46,17 +44,12 @@ OWNERLESS_GRACE_SECONDS = 1.5
 TRACKER_GRACE_SECONDS = 1.0
 """Time before SIGKILL for multiprocessing's resource trackers, which end by themselves and unlink named semaphores."""
 
-AFTER_SECONDS = 15.0
-"""Longest time for one ``after`` command, all tries together; then it is killed."""
-
 SHARED_MEMORY = "/dev/shm/"  # noqa: S108 - where shm_open and sem_open put their names; nothing is created there
 """The folder of POSIX shared memory and named semaphores, whose names are flat."""
 
 _OF_ALL_CONTAINERS = "libpod_"
 """Prefix of podman's locks in /dev/shm: made by its first command, and used by all commands of this user."""
 
-_LAST_WORDS_BYTES = 2000  # of an `after` command that failed; far below what the link takes in one write
-_PAUSES_SECONDS = (0.2, 1.0)  # before such a command is tried again
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _PASS_SECONDS = 0.02
@@ -156,17 +149,6 @@ class Supervisor:
         self._ask(deadline)
         self._kill()
         unlink_shared(self._shared - self._known_before)
-
-    def tidy(self, commands: list[list[str]], env: dict[str, str]) -> list[str]:
-        """Run the ``after`` commands in order; return their failures."""
-        unfinished = []
-        for argv in commands:
-            trouble = finish(argv, env)
-            self._kill()
-            if trouble is not None:
-                unfinished.append(trouble)
-                print(trouble, file=sys.stderr)  # noqa: T201 - this is the log, and an owner may be no more
-        return unfinished
 
     def _ask(self, deadline: float) -> None:
         members = descendants(os.getpid())
@@ -284,32 +266,6 @@ def unlink_shared(inodes: set[int]) -> None:
                 os.unlink(entry.path)  # noqa: PTH108 - as in _read
 
 
-def finish(argv: list[str], env: dict[str, str], timeout_seconds: float = AFTER_SECONDS) -> str | None:
-    """Run a command that tidies up after the tree, in the folder / and without input.
-
-    A failed one is tried again, because a process that was just killed may hold a mount or a lock a little longer.
-
-    Args:
-        timeout_seconds: Limit for all tries; then it is killed, with its process group.
-
-    Returns:
-        None if it succeeded, else the command, its end, and the last lines of its standard error.
-    """
-    end = time.monotonic() + timeout_seconds
-    for pause_seconds in (*_PAUSES_SECONDS, 0.0):
-        try:
-            status, said = _run(argv, env, end - time.monotonic())
-        except (OSError, ValueError) as error:
-            return f"{' '.join(argv)}: {error}"
-        if status == 0:
-            return None
-        if status is None or time.monotonic() + pause_seconds > end:
-            break
-        time.sleep(pause_seconds)
-    ended = f"killed after {timeout_seconds:g} s" if status is None else f"exit status {status}"
-    return f"{' '.join(argv)}: {ended}\n{said}".rstrip()
-
-
 def remove_folders(folders: list[str]) -> list[str]:
     """Remove the folders with their contents; return those that could not be removed."""
     import shutil  # noqa: PLC0415 - takes as long to import as all the rest, and the start of a server would wait for it
@@ -320,31 +276,6 @@ def remove_folders(folders: list[str]) -> list[str]:
         with contextlib.suppress(OSError):
             os.unlink(folder)  # noqa: PTH108 - as in _read
     return [folder for folder in folders if os.path.lexists(folder)]
-
-
-def _run(argv: list[str], env: dict[str, str], timeout_seconds: float) -> tuple[int | None, str]:
-    """Run a command once; its exit status (None: killed, with its group) and the end of its standard error."""
-    import subprocess  # noqa: PLC0415 - as in remove_folders
-
-    # A file instead of a pipe, because a process that the command leaves running could hold a pipe open for ever.
-    with open(os.memfd_create("stderr"), "r+b") as errors:  # noqa: PTH123 - it has no path
-        running = subprocess.Popen(
-            argv,
-            env=env,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=errors,
-            start_new_session=True,
-        )
-        status: int | None = None
-        try:
-            status = running.wait(timeout_seconds)
-        except subprocess.TimeoutExpired:
-            _send(-running.pid, signal.SIGKILL)
-            running.wait()
-        errors.seek(max(0, errors.seek(0, os.SEEK_END) - _LAST_WORDS_BYTES))
-        return status, errors.read().decode(errors="replace")
 
 
 def _become(argv: list[str], env: dict[str, str], cwd: str, supervisor: int, failure: int) -> NoReturn:
@@ -409,7 +340,7 @@ def _send(pid: int, number: int) -> None:
 
 
 def main() -> None:
-    """Serve one owner: start the child, watch, end the tree, tidy up."""
+    """Serve one owner: start the child, watch, end the tree, remove the folders."""
     folders = sys.argv[2:]
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -425,17 +356,14 @@ def main() -> None:
         return
     supervisor = Supervisor(owner)
     grace_seconds = 0.0
-    after: list[list[str]] = []
     try:
         supervisor.start(order["argv"], order["env"], order["cwd"])
-        after = order["after"]
         grace_seconds = supervisor.watch()
     except OSError as error:
         owner.tell(failed=str(error))
     finally:
         supervisor.end(grace_seconds)
-        unfinished = supervisor.tidy(after, order["env"])
-        owner.tell(gone=True, unfinished=unfinished, left=remove_folders(folders))
+        owner.tell(gone=True, left=remove_folders(folders))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
-    from pytest_gpuserve.process.container import Container, Engine
 
 HOST = "127.0.0.1"
 
@@ -80,19 +79,6 @@ class Launch:
 
 
 @dataclass(frozen=True, slots=True)
-class ContainerLaunch:
-    """Command of a server in a container.
-
-    Args:
-        engine: The container engine of this machine.
-        container: Image, command and mounts; variables of the device are added.
-    """
-
-    engine: Engine
-    container: Container
-
-
-@dataclass(frozen=True, slots=True)
 class Ask:
     """Request that tells whether the model answers.
 
@@ -139,7 +125,7 @@ class ServerKind(Protocol):
     def default_model(self) -> str:
         """Default model of an inference; empty if the test has to name one."""
 
-    def launch(self, site: Site) -> Launch | ContainerLaunch:
+    def launch(self, site: Site) -> Launch:
         """Command that starts it at a site.
 
         Raises:

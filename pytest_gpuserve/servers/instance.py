@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process.child import Command, Process, owned_folder
-from pytest_gpuserve.process.container import container_command, member_pids
 from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import SHOWN_CHARACTERS, excerpt
 from pytest_gpuserve.process.ports import claimed_ports, port_owner
@@ -31,7 +30,7 @@ from pytest_gpuserve.process.ready import (
     wait,
 )
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
-from pytest_gpuserve.servers.base import ContainerLaunch, Launch, Site, inherited_environment
+from pytest_gpuserve.servers.base import Site, inherited_environment
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -39,8 +38,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
-    from pytest_gpuserve.process.child import SupervisorProcess
-    from pytest_gpuserve.process.container import Container
     from pytest_gpuserve.servers.base import Ask, ServerKind
 
 if TYPE_CHECKING:
@@ -99,8 +96,8 @@ CAUSES: Final = (
     ),
     Cause(
         re.compile(r"unable to find backend library for backend"),
-        "likely cause: this Triton has no such backend; the wheel's has python and ensembles only, the vendor's"
-        " container has all: image=...",
+        "likely cause: this Triton has no such backend; the wheel's has python and ensembles only; the vendor's"
+        " container image has all: run pytest in it, with triton_server(server='tritonserver')",
     ),
     Cause(
         re.compile(
@@ -199,7 +196,7 @@ class Instance:
         cold_start_seconds: From the launch of its process to its first answer; None if it was not started here.
         cold_start_parts: Parts of that time in seconds, as the server reports them.
         settings: Actual settings, with the requested ones.
-        members: Pids of its processes on this machine that are not in ``process``'s tree, such as those of a container.
+        members: Pids of its processes on this machine that are not in ``process``'s tree: a server that runs already.
     """
 
     kind: ServerKind
@@ -252,7 +249,6 @@ def started(
     ask: Ask,
     *,
     environment: Mapping[str, str],
-    gpus: tuple[str, ...] = (),
     log: Path,
     start_timeout_seconds: float,
     launched: Callable[[Mapping[str, str]], None] = lambda _: None,
@@ -264,7 +260,6 @@ def started(
         kind: The server.
         ask: The request that must be answered with a 2xx status.
         environment: Variables that every server on this device gets, such as CUDA_VISIBLE_DEVICES.
-        gpus: UUIDs of the device's GPUs, for a server in a container.
         log: File of its output.
         start_timeout_seconds: One deadline for all waits.
         launched: Called with all variables of its process, right before its start.
@@ -278,18 +273,17 @@ def started(
     with owned_folder("gpuserve-", log=log) as (folder, supervisor), claimed_ports(len(kind.ports)) as ports:
         site = Site(folder, dict(zip(kind.ports, ports, strict=True)), start_timeout_seconds=start_timeout_seconds)
         launch = kind.launch(site)
-        if isinstance(launch, ContainerLaunch):
-            launch = replace(launch, container=on_device(launch.container, environment, gpus))
         _check_ports(kind, site)
         began = time.monotonic()
-        process, members = _start(launch, site, environment, supervisor, launched)
-        with process:
+        env = {**inherited_environment(os.environ), **environment, **launch.environment}
+        launched(env)
+        with Process.start(Command(launch.argv, env, launch.cwd, log), supervisor=supervisor) as process:
             if beside is not None:
                 beside()
                 # The other server's time is not this one's.
                 deadline = Deadline.after(start_timeout_seconds)
             try:
-                probe = _probe(site, _Accept(kind, ask, process, start_timeout_seconds), members, deadline)
+                probe = _probe(site, _Accept(kind, ask, process, start_timeout_seconds), deadline)
                 wait(probe, process, deadline, what=f"the {kind.name} server's answer to {ask.method} {ask.path}")
                 cold_start_seconds = time.monotonic() - began
                 _check_addresses(kind, process)
@@ -303,7 +297,6 @@ def started(
                         name: replace(setting, used=setting.used and without_secrets(setting.used, process.command.env))
                         for name, setting in kind.read_settings(site).items()
                     },
-                    members=members,
                 )
             except ServerFailed as problem:
                 # The last status may be an answer that repeats the request.
@@ -324,38 +317,6 @@ def _check_ports(kind: ServerKind, site: Site) -> None:
             )
 
 
-def on_device(container: Container, environment: Mapping[str, str], gpus: tuple[str, ...]) -> Container:
-    """Give a container the device's GPUs and variables.
-
-    Args:
-        environment: As for `started`. A container counts its GPUs from 0, so an index would be wrong in it.
-        gpus: UUIDs of the GPUs.
-    """
-    visible = {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}
-    return replace(container, env={**environment, **visible, **container.env}, gpus=gpus)
-
-
-def _start(
-    launch: Launch | ContainerLaunch,
-    site: Site,
-    environment: Mapping[str, str],
-    supervisor: SupervisorProcess,
-    launched: Callable[[Mapping[str, str]], None],
-) -> tuple[Process, Callable[[], Collection[int]]]:
-    """Start the process; also return a function for the pids of its processes outside its tree."""
-    inherited = inherited_environment(os.environ)
-    if isinstance(launch, Launch):
-        env = {**inherited, **environment, **launch.environment}
-        launched(env)
-        return Process.start(Command(launch.argv, env, launch.cwd, supervisor.log), supervisor=supervisor), frozenset
-    run = container_command(launch.engine, launch.container, client_env=inherited)
-    launched(run.env)
-    process = Process.start(
-        Command(run.argv, run.env, site.folder, supervisor.log), after=run.after, supervisor=supervisor
-    )
-    return process, member_pids(launch.engine, run)
-
-
 def _check_addresses(kind: ServerKind, process: Process) -> None:
     """Check that only this machine can reach it: models and servers under test are not made for a network."""
     exposed = sorted(address for address in process.listening_addresses() if not _is_loopback(address[0]))
@@ -374,14 +335,14 @@ def _is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def _probe(site: Site, accept: _Accept, members: Callable[[], Collection[int]], deadline: Deadline) -> Probe:
+def _probe(site: Site, accept: _Accept, deadline: Deadline) -> Probe:
     """Check that all of it is up: its ports, its health, and at last an answer of its model."""
     kind, ask, process = accept.kind, accept.ask, accept.process
     patience = Patience(deadline, lambda: process.exit_status() is None)
     request = HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers)
     if kind.transport == "queue":
         return socket_probe(site.queue, request, accept.queued, patience=patience)
-    probes = [owned_port_probe(process, port, also=members) for port in site.ports.values()]
+    probes = [owned_port_probe(process, port) for port in site.ports.values()]
     probe = partial(http_probe, site.host, site.port, patience=patience, environment=process.command.env)
     if kind.health:
         probes.append(probe(HttpRequest(kind.health)))

@@ -1,12 +1,13 @@
 """Triton Inference Server (https://github.com/triton-inference-server): a model repository that it serves.
 
-The server is the one in nvidia-pytriton's wheel, whose only backend is Python's. With ``image`` it is the vendor's
-container with all backends.
+The server is the one in nvidia-pytriton's wheel, whose only backend is Python's. With ``server`` it is another one, such
+as that of the vendor's container image with all backends, in which pytest then runs.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
@@ -16,9 +17,8 @@ from pytest_gpuserve.builds.relocation import PYTHONPATH
 from pytest_gpuserve.device.host import DEFAULT_DISTRIBUTIONS
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import ServerSetting
-from pytest_gpuserve.process.container import Container, find_engine, image_id
 from pytest_gpuserve.process.secrets import without_secret_values
-from pytest_gpuserve.servers.base import ContainerLaunch, Launch, TellsNothing, digests, inherited_environment
+from pytest_gpuserve.servers.base import Launch, TellsNothing, digests, inherited_environment
 from pytest_gpuserve.servers.triton_api import STATISTICS, counters_of, query_triton, read_configs, roles_of
 from pytest_gpuserve.servers.triton_config import (
     Repository,
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.process.container import Engine
     from pytest_gpuserve.servers.base import Argument, Site, Transport
     from pytest_gpuserve.servers.triton_api import Roles
 
@@ -72,13 +71,6 @@ OURS: Final = frozenset(
 
 SHM_PREFIX: Final = "shm-region-prefix-name"
 
-IMAGE_MODELS: Final = "/models"
-"""Path of the repository in a container."""
-
-IMAGE_SHM_BYTES: Final = 1 << 30
-"""Size of shared memory in a container: NVIDIA's recommendation. Python models get their tensors by it; the default is
-64 MiB."""
-
 
 @dataclass(frozen=True)
 class Triton(TellsNothing):
@@ -94,11 +86,8 @@ class Triton(TellsNothing):
             ``true`` and ``false``, None is left out.
         extra: Further command line options, unchanged, such as repeated ones or ones without a value.
         environment: Variables for the server on top of the inherited ones. ``PYTHONPATH`` counts for the models too.
-        python: The interpreter with nvidia-pytriton and the packages of the models; not used with an image.
-        image: The container image, such as ``nvcr.io/nvidia/tritonserver:24.12-py3``, or empty. The container sees only
-            the repository, and has its own Python.
-        engine: The container engine with its own options; None for docker or podman, whichever works.
-        engine_options: Further options of its ``run``, such as ``--ipc=host``, which a client's shared memory needs.
+        python: The interpreter with nvidia-pytriton and the packages of the models; not used with a server.
+        server: The program of another Triton, with backends and a Python of its own; empty for the wheel's.
         cwd: Its working folder, which models may import from; None for the parent of the repository.
         moved_from: The same server in the checkout under test; both are the same workload.
 
@@ -115,9 +104,7 @@ class Triton(TellsNothing):
     extra: tuple[str, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)
     python: str = sys.executable
-    image: str = ""
-    engine: tuple[str, ...] | None = None
-    engine_options: tuple[str, ...] = ()
+    server: str = ""
     cwd: Path | None = None
     moved_from: Triton | None = None
     name: str = field(default="triton", init=False)
@@ -134,27 +121,23 @@ class Triton(TellsNothing):
         """See ``ServerKind``: ``asked``, else the only loaded model, the only ensemble, or ``model``."""
         return self.asked or self._repository.main_model(self.models) or self.model or ""
 
-    def launch(self, site: Site) -> Launch | ContainerLaunch:
+    def launch(self, site: Site) -> Launch:
         """See ``ServerKind``.
 
         Raises:
-            ServerFailed: The interpreter has no working Triton, a model's file is missing, or no container engine
-                works.
+            ServerFailed: The interpreter has no working Triton, or a model's file is missing.
         """
         self._repository.check_files(self._repository.models(self.models))
-        if self.image:
-            return self._container(site)
+        cwd, words = self.cwd or self.repository.parent, self._command_line(site)
+        if self.server:
+            return Launch((self.server, *words), self.environment, cwd)
         install = find_triton(self.python)
         variables = {**inherited_environment(os.environ), **self.environment}
         backends = install.write_backends(site, searched=variables.get(PYTHONPATH, ""))
         return Launch(
-            argv=(
-                str(install.server),
-                f"--backend-directory={backends}",
-                *self._command_line(site, str(self.repository)),
-            ),
+            argv=(str(install.server), f"--backend-directory={backends}", *words),
             environment={**self.environment, **install.environment(variables, install.link_library(site))},
-            cwd=self.cwd or self.repository.parent,
+            cwd=cwd,
         )
 
     def read_counters(self, site: Site) -> Counters:
@@ -201,8 +184,8 @@ class Triton(TellsNothing):
     def information(self) -> Mapping[str, str]:
         """See ``ServerKind``: a fingerprint of each of the models' files."""
         found = fingerprints(self.repository / name for name in self._repository.models(self.models))
-        if self.image:
-            found["image"] = f"{self.image} {image_id(self._engine(), self.image)}"
+        if self.server:
+            found["program"] = shutil.which(self.server) or self.server
         elif self.python != sys.executable:
             versions = installed_versions(self.python, DEFAULT_DISTRIBUTIONS)
             found["interpreter"] = ", ".join(f"{name} {version}" for name, version in versions.items())
@@ -227,9 +210,11 @@ class Triton(TellsNothing):
                 for name, value in self.arguments.items()
             },
             extra=tuple(relocation.argument(word, folder) for word in self.extra),
-            python=self.python if self.image else relocation.interpreter(self.python),
+            python=self.python if self.server else relocation.interpreter(self.python),
         )
-        environment = self._environment(relocation, folder)
+        environment = relocation.environment(
+            self.environment, inherited=inherited_environment(os.environ), python=self.python, cwd=folder
+        )
         if replace(moved, environment=relocation.telling(environment, self.environment)) == self:
             raise NotInRevision(
                 f"triton_server({self.shown}) would be the same in the other build",
@@ -241,12 +226,6 @@ class Triton(TellsNothing):
             )
         return replace(moved, environment=environment, cwd=relocation.path(folder), moved_from=self)
 
-    def _environment(self, relocation: Relocation, folder: Path) -> dict[str, str]:
-        if self.image:
-            return dict(self.environment)
-        inherited = inherited_environment(os.environ)
-        return relocation.environment(self.environment, inherited=inherited, python=self.python, cwd=folder)
-
     @property
     def _repository(self) -> Repository:
         """The models as Triton reads them, with its last ``--model-config-name``."""
@@ -255,26 +234,9 @@ class Triton(TellsNothing):
         named = [words[at + 1] for at, option in enumerate(options[:-1]) if option == "model-config-name"]
         return Repository(self.repository, named[-1] if named else "")
 
-    def _container(self, site: Site) -> ContainerLaunch:
-        mounted = {self.repository: IMAGE_MODELS}
-        if self.moved_from is not None and self.moved_from.repository != self.repository:
-            # Files that git ignores are links to this one.
-            mounted[self.moved_from.repository] = str(self.moved_from.repository)
-        container = Container(
-            self.image,
-            argv=("tritonserver", *self._command_line(site, IMAGE_MODELS)),
-            env=self.environment,
-            read_only=mounted,
-            shm_bytes=IMAGE_SHM_BYTES,
-        )
-        return ContainerLaunch(self._engine(), container)
-
-    def _engine(self) -> Engine:
-        return find_engine(self.engine, options=self.engine_options)
-
-    def _command_line(self, site: Site, repository: str) -> list[str]:
+    def _command_line(self, site: Site) -> list[str]:
         return [
-            f"--model-repository={repository}",
+            f"--model-repository={self.repository}",
             "--model-control-mode=explicit",
             *(f"--load-model={name}" for name in self.models or ("*",)),
             # Triton's own names are the same for all servers, so leftovers could not be attributed.

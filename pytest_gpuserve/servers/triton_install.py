@@ -157,7 +157,7 @@ def find_triton(python: str) -> TritonInstall:
             remedies=[
                 f"{python} -m pip install {PACKAGE}",
                 "or name an interpreter that has it: python=...",
-                "or run the vendor's container: image=...",
+                "or name the program of another Triton: server=...",
             ],
         )
     folder = Path(facts["server"])

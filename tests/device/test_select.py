@@ -8,8 +8,6 @@ import pytest
 
 from pytest_gpuserve.device import Device, Gpu, Host, NvmlAnswer, select_device, visible_gpus
 from pytest_gpuserve.errors import DeviceProblem
-from pytest_gpuserve.process.container import Container
-from pytest_gpuserve.servers.instance import on_device
 
 HOST = Host(id="pool", cpu="AMD EPYC", cores=2, memory_bytes=2**34, kernel="6.1", system="Debian GNU/Linux 12")
 
@@ -148,17 +146,6 @@ def test_a_server_sees_only_its_device() -> None:
 def test_where_cuda_may_count_otherwise_a_gpu_goes_by_its_uuid(answer: NvmlAnswer) -> None:
     """Beside a GPU that NVML cannot read, or that is divided, NVML's index may be another GPU to CUDA."""
     assert select("H200", answer).environment()["CUDA_VISIBLE_DEVICES"] == H200.uuid
-
-
-def test_a_container_gets_the_gpu_by_its_uuid() -> None:
-    """Within a container the index of this machine would be another GPU, or none; on `cpu` it gets no GPU."""
-    device = Device("H200", H200, HOST)
-    given = on_device(Container("image", env={"A": "b"}), device.environment(), device.gpus)
-    assert given.gpus == (H200.uuid,)
-    assert given.env == {"CUDA_VISIBLE_DEVICES": H200.uuid, "CUDA_DEVICE_ORDER": "PCI_BUS_ID", "A": "b"}
-    nothing = Device("cpu", None, HOST)
-    given = on_device(Container("image"), nothing.environment(), nothing.gpus)
-    assert (given.gpus, given.env) == ((), {"CUDA_VISIBLE_DEVICES": ""})
 
 
 # -- instances of a divided GPU

@@ -120,14 +120,10 @@ def test_a_server_on_another_port_is_told(tmp_path: Path) -> None:
 
 
 def test_a_port_without_a_server_is_not_ready(tmp_path: Path) -> None:
-    """Each probe has words for it, and the container's pids are not read; success is accepted after the deadline."""
-
-    def also() -> set[int]:
-        raise AssertionError("asked")
-
+    """Each probe has words for it; success is accepted after the deadline."""
     port = free_port()
     with Process.start(program("sleep", "600", folder=tmp_path)) as process:
-        seen = ready.owned_port_probe(process, port, also=also)()
+        seen = ready.owned_port_probe(process, port)()
         assert seen == NotReady(f"the server does not listen on port {port} yet")
         ready.wait(lambda: None, process, Deadline.after(0), what="server")
     seen = ready.http_probe("127.0.0.1", port, HttpRequest("/"), patience=patience())()
@@ -153,17 +149,3 @@ def test_a_server_that_ends_is_not_waited_for() -> None:
     assert seen is not None
     assert "it has ended" in seen.reason
     assert time.monotonic() - began < SAFETY_SECONDS
-
-
-def test_a_port_may_be_held_by_what_also_belongs_to_the_server(tmp_path: Path) -> None:
-    """A listener outside of the tree, such as a container's, is the server's if it is said to be."""
-    port = free_port()
-    (tmp_path / "outside").mkdir()
-    with (
-        Process.start(program("sleep", "600", folder=tmp_path)) as process,
-        Process.start(child("model_server", port, folder=tmp_path / "outside")) as outside,
-    ):
-        eventually(lambda: port in outside.listening_ports(), "the server outside listens")
-        assert ready.owned_port_probe(process, port, also=lambda: {outside.pid})() is None
-        with pytest.raises(ServerFailed, match="foreign server"):
-            ready.owned_port_probe(process, port, also=set)()

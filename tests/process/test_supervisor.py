@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process import supervisor
-from pytest_gpuserve.process.child import Command, Process, owned_folder
+from pytest_gpuserve.process.child import Process, owned_folder
 from pytest_gpuserve.process.ports import free_port, port_owner
 from pytest_gpuserve.process.tree import marked
 from tests.fakes.children.toolkit import HERE, SAFETY_SECONDS, alive, child, eventually, program, report
@@ -32,9 +31,9 @@ PROMISED_SECONDS = 5.0
 def owner(folder: Path, *commands: tuple[str, ...], fork: bool = False, **order: Any) -> Iterator[Any]:  # noqa: ANN401
     """Run an owner of these commands in a process of its own; yield its Popen and its report.
 
-    Of its order there are folders that it owns (``owned``), and what follows each of the commands (``after``).
+    Of its order there are folders that it owns (``owned``).
     """
-    order = {"owned": (), "after": (), **order, "commands": commands, "folder": str(folder), "fork": fork}
+    order = {"owned": (), **order, "commands": commands, "folder": str(folder), "fork": fork}
     (folder / "order").write_text(json.dumps(order, default=str))
     argv = [sys.executable, str(HERE / "owner.py"), str(folder / "order"), str(folder / "owner_report")]
     with subprocess.Popen(argv, start_new_session=True) as running:
@@ -100,130 +99,28 @@ def test_interrupting_the_owner_does_not_reach_the_server(tmp_path: Path) -> Non
     assert not any(map(alive, started["children"]))
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_what_an_owner_had_started_elsewhere_is_ended_with_it(number: signal.Signals, tmp_path: Path) -> None:
-    """The command that follows a server ends a process outside of its tree after kill -9 and Ctrl-C of the owner."""
-    port = free_port()
-    server = child("model_server", port, folder=tmp_path).argv
-    with subprocess.Popen(["sleep", "600"], start_new_session=True) as outside:
-        try:
-            with owner(tmp_path, server, after=(("sh", "-c", f"kill {outside.pid}"),)) as (running, started):
-                eventually(lambda: port_owner(port) is not None, "the server listens")
-                assert outside.poll() is None
-                os.killpg(running.pid, number)
-                eventually(lambda: outside.poll() is not None, "the process elsewhere is ended")
-                assert not any(map(alive, started["children"]))
-        finally:
-            outside.kill()
-
-
-def test_commands_follow_the_tree_in_order_and_precede_the_removal_of_folders(tmp_path: Path) -> None:
-    """One after the other in / with the child's variables, when no process is left and the folder still is.
-
-    What they leave running, in a session of its own, does not outlive the supervisor.
-    """
-    owned, seen = tmp_path / "owned", tmp_path / "seen"
-    owned.mkdir()
-    argv = ("sh", "-c", 'echo $$ > "$0/pid"; exec sleep 600', str(tmp_path))
-    command = Command(argv, {**os.environ, "WORD": "w"}, tmp_path, tmp_path / "log")
-    first = f'test -e /proc/$(cat {tmp_path}/pid) || ls -d {owned} "$PWD" > {seen}'
-    second = f'echo "$WORD" >> {seen}; setsid sleep 600 & echo $! > {tmp_path}/left'
-    with Process.start(command, owned_folders=[owned], after=[("sh", "-c", first), ("sh", "-c", second)]):
-        eventually((tmp_path / "pid").exists, "the child runs")
-        assert not seen.exists()
-    assert seen.read_text().splitlines() == [*sorted(["/", str(owned)]), "w"]
-    assert not owned.exists()
-    assert not alive(int((tmp_path / "left").read_text()))
-
-
-def test_commands_follow_stop_and_not_the_exit_of_the_child(tmp_path: Path) -> None:
-    """A child that ended by itself may have left a tree: what follows waits for the end of that, and runs once."""
-    seen = tmp_path / "seen"
-    ends = program("sh", "-c", "exit 3", folder=tmp_path)
-    with Process.start(ends, after=[("sh", "-c", f"echo x >> {seen}")]) as process:
-        assert process.wait(SAFETY_SECONDS) == 3
-        assert not seen.exists()
-        process.stop()
-        assert seen.read_text() == "x\n"
-    assert seen.read_text() == "x\n"
-
-
-def test_commands_follow_a_start_that_fails_after_the_program_was_executed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """An interrupt just after the start leaves no process; a program that was never executed has no after commands."""
-    started, seen = Process._order, tmp_path / "seen"
+def test_an_interrupt_right_after_the_start_leaves_no_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C within the start itself ends the process that was started."""
+    started: list[Process] = []
+    order = Process._order
 
     def interrupted(process: Process) -> None:
-        started(process)
+        order(process)
+        started.append(process)
         raise KeyboardInterrupt
 
-    after = [("touch", str(seen))]
-    with pytest.raises(ServerFailed, match="no-such-server"):
-        Process.start(program("no-such-server", folder=tmp_path), after=after)
-    assert not seen.exists()
     monkeypatch.setattr(Process, "_order", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        Process.start(program("sleep", "600", folder=tmp_path), after=after)
-    assert seen.exists()
-
-
-@pytest.mark.parametrize("supervisor", ["there", "lost"])
-def test_a_command_that_fails_is_not_silent_and_does_not_keep_the_next(supervisor: str, tmp_path: Path) -> None:
-    """Stop, also without a supervisor, runs all, tidies up, and then names each failure with its last words."""
-    owned, seen = tmp_path / "owned", tmp_path / "seen"
-    owned.mkdir()
-    failing = ("sh", "-c", "echo unimportant; printf 'no\\033[1m daemon\\n' >&2; exit 4")
-    after = [failing, ("no-such-client",), ("sh", "-c", f"pwd > {seen}")]
-    process = Process.start(program("sleep", "600", folder=tmp_path), owned_folders=[owned], after=after)
-    if supervisor == "lost":
-        os.kill(process._supervisor.pid, signal.SIGKILL)
-    with pytest.raises(ServerFailed, match="its processes elsewhere may still run") as failure:
-        process.stop()
-    assert "exit status 4\n" in failure.value.found
-    assert failure.value.found.splitlines()[1] == "no\N{REPLACEMENT CHARACTER}[1m daemon"
-    assert "no-such-client: [Errno 2]" in failure.value.found
-    assert "unimportant" not in failure.value.found.splitlines()
-    assert seen.read_text() == "/\n"
-    assert failure.value.remedies[1] == "fix the cause, then run by hand: no-such-client"
-    assert not owned.exists()
-    assert not alive(process.pid)
-    process.stop()
-    assert ("no-such-client" in (tmp_path / "log").read_text()) == (supervisor == "there")
+        Process.start(program("sleep", "600", folder=tmp_path))
+    assert not alive(started[0].pid)
 
 
 def test_sigterm_ends_the_tree_and_then_the_supervisor(tmp_path: Path) -> None:
-    """SIGTERM to a supervisor ends its tree and what is elsewhere; the owner learns how the child ended."""
-    with Process.start(program("sleep", "600", folder=tmp_path), after=[("touch", str(tmp_path / "seen"))]) as process:
+    """SIGTERM to a supervisor ends its tree; the owner learns how the child ended."""
+    with Process.start(program("sleep", "600", folder=tmp_path)) as process:
         os.kill(process._supervisor.pid, signal.SIGTERM)
         assert process.wait(SAFETY_SECONDS) == -signal.SIGTERM
         assert process._supervisor.wait(SAFETY_SECONDS) == 0
-        assert (tmp_path / "seen").exists()
-
-
-def test_a_command_that_fails_for_a_moment_succeeds(tmp_path: Path) -> None:
-    """What was killed just now may still be in the way: the third try counts as well as the first, a fourth is none.
-
-    Megabytes on standard error neither block a command nor the report of its failure.
-    """
-    script = f"echo x >> {tmp_path}/tries; test $(wc -l < {tmp_path}/tries) -ge "
-    assert supervisor.finish(["sh", "-c", f"{script} 3"], dict(os.environ)) is None
-    (tmp_path / "tries").unlink()
-    chatty = "yes | head -c 3000000 >&2; echo last >&2; exit 1"
-    trouble = supervisor.finish(["sh", "-c", f"{script} 4 || ( {chatty} )"], dict(os.environ))
-    assert (tmp_path / "tries").read_text() == "x\n" * 3
-    assert trouble is not None
-    assert trouble.endswith("y\nlast")
-    assert len(trouble) < 3000
-
-
-def test_a_command_that_hangs_is_killed_with_its_group(tmp_path: Path) -> None:
-    """Even one that ignores SIGTERM and whose own children hold its output open ends at its limit, and says so."""
-    script = f"trap '' TERM; sleep 600 & echo $! > {tmp_path}/pid; echo waiting >&2; wait"
-    trouble = supervisor.finish(["sh", "-c", script], dict(os.environ), 0.5)
-    assert trouble is not None
-    assert trouble.endswith(": killed after 0.5 s\nwaiting")
-    eventually(lambda: not alive(int((tmp_path / "pid").read_text())), "its child is killed")
 
 
 def test_a_grace_under_way_is_cut_short_by_the_death_of_the_owner(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ SECRET = "hf_abcdefghijkl"
         ("remote", {"grpc_port": "8001"}, "not '8001'"),
         ("remote", {"metrics_port": 1 << 16}, "not 65536"),
         ("remote", {"counters": ["items"]}, "takes MetricNames"),
-        *(("triton", {name: "docker"}, "not one text") for name in ("models", "args", "engine", "engine_options")),
+        *(("triton", {name: "docker"}, "not one text") for name in ("models", "args")),
         ("torch_worker", {"args": ["--width=64"]}, "keyword arguments"),
         ("pytriton", {"model": ""}, "model= is empty"),
     ],

@@ -10,9 +10,8 @@ import pytest
 
 from pytest_gpuserve.builds.relocation import Relocation
 from pytest_gpuserve.errors import NotInRevision, ServerFailed, UsageProblem
-from pytest_gpuserve.process.container import Engine
 from pytest_gpuserve.servers import triton as adapter
-from pytest_gpuserve.servers.base import ContainerLaunch, Launch, Site
+from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.triton import Triton
 from pytest_gpuserve.servers.triton_install import TritonInstall
 from tests.builds.conftest import only_this_git  # noqa: F401 -- a fixture for all tests here
@@ -22,8 +21,6 @@ from tests.support.plain_git import git
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from pytest_gpuserve.process.container import Container
 
 pytest.importorskip("tritonclient.grpc")
 
@@ -59,9 +56,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TritonInstall:
 
 def command_line(kind: Triton, folder: Path) -> list[str]:
     """What is run."""
-    launch = kind.launch(Site(folder, PORTS))
-    assert isinstance(launch, Launch)
-    return list(launch.argv)
+    return list(kind.launch(Site(folder, PORTS)).argv)
 
 
 @pytest.mark.parametrize(
@@ -178,39 +173,6 @@ def test_the_information_is_of_the_loaded_models_files(repository: Path, monkeyp
     assert before["a/"].startswith("43 files, sha256:")
     (code / "7.bin").write_text("y")
     assert kind.information()["a/"] != before["a/"]
-
-
-def contained(kind: Triton, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Container:
-    """What is run where an engine works."""
-    engine = Engine(("podman",), is_podman=True)
-    monkeypatch.setattr(adapter, "find_engine", lambda command, options: engine)
-    launch = kind.launch(Site(folder, PORTS))
-    assert isinstance(launch, ContainerLaunch)
-    assert launch.engine is engine
-    return launch.container
-
-
-def test_a_container_sees_the_repository_alone(
-    repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With an image its own tritonserver gets the same options; the repository is there, read-only."""
-    kind = Triton(repository, "models", image="triton:24", environment={"A": "b"}, arguments={"log_info": False})
-    container = contained(kind, tmp_path / "site", monkeypatch)
-    assert (container.image, container.argv[0], dict(container.env)) == ("triton:24", "tritonserver", {"A": "b"})
-    assert dict(container.read_only) == {repository: "/models"}
-    assert {"--model-repository=/models", "--http-address=127.0.0.1", "--log-info=false"} <= set(container.argv)
-    assert not any("backend-directory" in word for word in container.argv)
-
-
-def test_a_container_can_follow_the_links(
-    checkout: Path, relocation: Relocation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What git ignores is linked into the other side, whose container sees this repository under its own name."""
-    moved = Triton(checkout / "models", "models", image="triton:24").relocated(relocation)
-    assert dict(contained(moved, tmp_path / "site", monkeypatch).read_only) == {
-        tmp_path / "worktree" / "models": "/models",
-        checkout / "models": str(checkout / "models"),
-    }
 
 
 @pytest.fixture

@@ -1,8 +1,8 @@
 """An owner of processes. Arguments: ORDER, a JSON file, and REPORT.
 
-The order is {"commands": [[ARGUMENT, ...], ...], "folder": F, "owned": [FOLDER, ...], "fork": BOOL, "after": commands
-that follow each of them}. The report is {"children": pids, "supervisors": pids, "copy": pid of a fork of this
-process that holds all its descriptors, or 0}.
+The order is {"commands": [[ARGUMENT, ...], ...], "folder": F, "owned": [FOLDER, ...], "fork": BOOL}. The
+report is {"children": pids, "supervisors": pids, "copy": pid of a fork of this process that holds all its descriptors,
+or 0}.
 On SIGINT the first child, whose last argument is its port, is asked whether it still answers, all are stopped, and
 REPORT.interrupted gets {"answered": BOOL}.
 """
@@ -28,7 +28,7 @@ with ExitStack() as stack:
     for index, argv in enumerate(order["commands"]):
         command = Command(tuple(argv), os.environ, folder, folder / f"log{index}")
         owned = [Path(order["owned"][index])] if order["owned"] else []
-        processes.append(stack.enter_context(Process.start(command, owned_folders=owned, after=order["after"])))
+        processes.append(stack.enter_context(Process.start(command, owned_folders=owned)))
     copy = os.fork() if order["fork"] else 0
     if copy == 0 and order["fork"]:
         stay()
