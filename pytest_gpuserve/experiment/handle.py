@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.load.shared_memory import SharedTensors
     from pytest_gpuserve.servers.instance import Instance
 
-Protocol = Literal["http", "sse", "grpc", "queue"]
+Protocol = Literal["http", "sse", "grpc"]
 
 WITHOUT = "leave out shared_memory={...}"
 
@@ -102,11 +102,6 @@ class ServerHandle:
     def _over_http(
         self, requests: tuple[Request, ...], *, stream: bool, readiness: Request | None = None, asked: object = None
     ) -> Target:
-        if self.kind.transport == "queue":
-            raise UsageProblem(
-                f"the {self.kind.name} takes inferences alone, on its Unix socket",
-                remedies=["describe tensors for it: server.infer({...})"],
-            )
         is_shuffled = isinstance(asked, Prompts) and not asked.are_alike
         pauses = asked.pauses if isinstance(asked, Prompts) else ()
         protocol: Protocol = "sse" if stream else "http"
@@ -256,10 +251,6 @@ class ServerHandle:
         sharing = None if shared_memory is None else Sharing((inference,), self._layout(shared_memory, outputs))
         check = close_to(expect) if isinstance(expect, Mapping) else expect
         request = http_request(inference, check if sharing is None else sharing.layout.expecting(check))
-        if self.kind.transport == "queue":
-            if grpc:
-                raise UsageProblem(f"the {self.kind.name} speaks no gRPC", remedies=["leave out grpc=True"])
-            return Target(self, (request,), protocol="queue")
         if not grpc:
             return Target(self, (request,), sharing=sharing)
         if "grpc" not in self.kind.ports:
@@ -270,10 +261,6 @@ class ServerHandle:
         return Target(self, (request,), protocol="grpc", messages=(grpc_message(inference),), sharing=sharing)
 
     def _layout(self, shared_memory: Mapping[str, int], outputs: Sequence[str]) -> Layout:
-        if self.kind.transport == "queue":
-            raise UsageProblem(
-                f"the {self.kind.name} takes requests on its socket, not through memory", remedies=[WITHOUT]
-            )
         if outputs:
             raise UsageProblem(
                 "infer(...) takes either outputs=... or shared_memory=..., which names them too",
@@ -482,8 +469,6 @@ class Target:
     def endpoint(self, instance: Instance) -> Endpoint:
         """Address of the requests."""
         site = instance.site
-        if self.protocol == "queue":
-            return Endpoint("http", str(site.queue))
         tls = Tls(site.host, ca_file=site.ca_file) if site.tls else None
         if self.protocol == "grpc":
             port = site.ports["grpc"]

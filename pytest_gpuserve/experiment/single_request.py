@@ -128,7 +128,7 @@ def send_once(
 def _ask_http(endpoint: Endpoint, payload: bytes, timeout_seconds: float) -> _Reply:
     deadline = Deadline.after(timeout_seconds)
     with (
-        _connected(endpoint, timeout_seconds) as plain,
+        socket.create_connection((endpoint.host, endpoint.port), timeout_seconds) as plain,
         _secured(plain, endpoint.tls, deadline) as link,
     ):
         # A server that does not read all of a request may still have answered it.
@@ -145,19 +145,6 @@ def _ask_http(endpoint: Endpoint, payload: bytes, timeout_seconds: float) -> _Re
                 return _Reply(is_good=200 <= parsed.status < 300, body=parsed.body, status=parsed.status)
             if not data:
                 raise ConnectionError("the server hung up before its answer was complete")
-
-
-def _connected(endpoint: Endpoint, timeout_seconds: float) -> socket.socket:
-    if endpoint.port:
-        return socket.create_connection((endpoint.host, endpoint.port), timeout_seconds)
-    link = socket.socket(socket.AF_UNIX)
-    link.settimeout(timeout_seconds)
-    try:
-        link.connect(endpoint.host)
-    except OSError:
-        link.close()
-        raise
-    return link
 
 
 def _secured(plain: socket.socket, tls: Tls | None, deadline: Deadline) -> socket.socket:

@@ -15,12 +15,7 @@ _METHOD: Final = re.compile(r"/[^/?]+/[^/?]+")
 
 
 def authority_of(host: str, port: int) -> str:
-    """Return a server's name in a request: ``host:port``, an IPv6 address in brackets (RFC 3986, 3.2.2).
-
-    Port 0 means a Unix socket, whose path is not a host's name.
-    """
-    if not port:
-        return "localhost"
+    """Return a server's name in a request: ``host:port``, an IPv6 address in brackets (RFC 3986, 3.2.2)."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 

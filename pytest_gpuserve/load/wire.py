@@ -46,8 +46,8 @@ class Endpoint(msgspec.Struct, frozen=True):
     Args:
         protocol: ``http`` (HTTP/1.1), ``sse`` (HTTP/1.1 with answers as server-sent events) or ``grpc`` (unary calls on
             HTTP/2).
-        host: Name or address, or the path of a Unix socket.
-        port: Its port; 0 for a Unix socket.
+        host: Name or address.
+        port: Its port.
         tls: TLS settings; None for plain TCP.
         rpc: Full method for ``grpc``, such as ``/inference.GRPCInferenceService/ModelInfer``.
         authority: Name of the server for ``grpc``.
@@ -55,7 +55,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
     protocol: Literal["http", "sse", "grpc"]
     host: str
-    port: int = 0
+    port: int
     tls: Tls | None = None
     rpc: str = ""
     authority: str = ""

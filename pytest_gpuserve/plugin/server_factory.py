@@ -212,7 +212,7 @@ class ServerFactory:
         args: Mapping[str, Argument] | None = None,
         start_timeout: float = 300.0,
     ) -> ServerHandle:
-        """Describe a deployment of a torch model in a process of its own, on a Unix socket: ``server.infer({...})``.
+        """Describe a deployment of a torch model in a process of its own: ``server.infer({...})``.
 
         Args:
             model: ``FILE.py:CALLABLE``, where the callable returns a ``torch.nn.Module``.

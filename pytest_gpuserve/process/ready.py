@@ -13,7 +13,6 @@ import socket
 import ssl
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
@@ -27,8 +26,6 @@ from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
-
     from pytest_gpuserve.process.child import Process
 
 _FIRST_PAUSE_SECONDS = 0.02
@@ -159,54 +156,6 @@ def http_probe(
         return NotReady(f"{asked} answered status {status}, body {shown}: {wrong}")
 
     return probe
-
-
-def socket_probe(
-    path: Path,
-    request: HttpRequest,
-    accept: Accept,
-    *,
-    patience: Patience,
-) -> Probe:
-    """Make a probe that succeeds when a worker on a Unix socket answers a request as it should.
-
-    It sends one request only, because a first request may compile the model, and a second one would queue behind it.
-    """
-
-    def probe() -> NotReady | None:
-        seconds = max(patience.deadline.remaining(), _LAST_ANSWER_SECONDS)
-        connection = UnixConnection(path, seconds)
-        try:
-            # A worker that refuses a request may close before it has read all of it, but has answered.
-            with suppress(BrokenPipeError, ConnectionResetError):
-                connection.request(request.method, request.path, request.body, dict(request.headers))
-            patience.await_bytes(connection.sock, seconds)
-            response = connection.getresponse()
-            status, body = response.status, response.read(_MOST_BODY_BYTES)
-        except TimeoutError:
-            return NotReady(f"a request to its socket was not answered in {format_seconds(seconds)}")
-        except (OSError, http.client.HTTPException) as error:
-            return NotReady(f"the worker does not answer at {path}: {type(error).__name__}: {error}")
-        finally:
-            connection.close()
-        wrong = accept(status, body, "")
-        return None if wrong is None else NotReady(f"a request to its socket was answered: {wrong}")
-
-    return probe
-
-
-class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: Path, timeout_seconds: float) -> None:
-        super().__init__("localhost", timeout=timeout_seconds)
-        self._path = path
-
-    def connect(self) -> None:
-        """Connect to the socket, for any host in the request."""
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(self.timeout)
-        self.sock.connect(str(self._path))
 
 
 def owned_port_probe(process: Process, port: int) -> Probe:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.servers.base import Argument, Site, Transport
+    from pytest_gpuserve.servers.base import Argument, Site
 
 _Facts = TypeVar("_Facts", bound=msgspec.Struct)
 
@@ -246,7 +246,6 @@ class AppServer(TellsNothing):
     app: App
     name: str = field(default="", init=False)
     ports: tuple[str, ...] = field(default=("http",), init=False)
-    transport: Transport = field(default="http", init=False)
     health: str = field(default="", init=False)
     default_model: str = field(default="", init=False)
 

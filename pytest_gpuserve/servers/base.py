@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Final, Protocol, runtime_checkable
 
 import pytest_gpuserve
 from pytest_gpuserve.builds.relocation import PYTHONPATH
@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
 
 HOST = "127.0.0.1"
-
-Transport = Literal["http", "queue"]
-"""Transport of requests: HTTP on the server's ports (and gRPC), or (``queue``) HTTP/1.1 on `Site.queue`."""
 
 Argument = str | int | float | bool | None
 """A command line argument of an app, by name: ``inference_workers=2`` is ``--inference-workers=2``, ``debug=True`` is
@@ -49,18 +46,13 @@ class Site:
 
     @property
     def port(self) -> int:
-        """The port for requests: the first; 0 without ports."""
-        return next(iter(self.ports.values()), 0)
+        """The port for requests: the first."""
+        return next(iter(self.ports.values()))
 
     def url(self, path: str) -> str:
         """URL of a path on its HTTP port."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"http{'s' if self.tls else ''}://{host}:{self.port}{path}"
-
-    @property
-    def queue(self) -> Path:
-        """The Unix socket of an in-process worker."""
-        return self.folder / "queue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +99,7 @@ class ServerKind(Protocol):
 
     @property
     def ports(self) -> tuple[str, ...]:
-        """Names of its TCP ports, the one for requests first; empty for a worker with a queue."""
-
-    @property
-    def transport(self) -> Transport:
-        """Transport of its requests."""
+        """Names of its TCP ports, the one for requests first."""
 
     @property
     def health(self) -> str:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
-    from pytest_gpuserve.servers.base import Site, Transport
+    from pytest_gpuserve.servers.base import Site
     from pytest_gpuserve.servers.metric_names import MetricNames
 
 PORT: Final = "{port}"
@@ -60,7 +60,6 @@ class CommandServer(TellsNothing):
     moved_from: CommandServer | None = None
     name: str = field(default="command", init=False)
     ports: tuple[str, ...] = field(default=("http",), init=False)
-    transport: Transport = field(default="http", init=False)
 
     def __post_init__(self) -> None:
         if not self.argv or not self.argv[0]:

@@ -26,7 +26,6 @@ from pytest_gpuserve.process.ready import (
     http_probe,
     owned_port_probe,
     redirected,
-    socket_probe,
     wait,
 )
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
@@ -175,9 +174,6 @@ def check_length(path: Path, longest: int, summary: str) -> None:
 
 
 DEATH_POLL_SECONDS = 0.02
-
-QUEUE_CHARACTERS = 1000
-"""Characters of a worker's text on a refused request, usually a traceback, that an error shows."""
 
 FAILING_SHARE = 1 / 12
 """Share of the start timeout in which a model may answer only with status 500, before it counts as broken."""
@@ -340,8 +336,6 @@ def _probe(site: Site, accept: _Accept, deadline: Deadline) -> Probe:
     kind, ask, process = accept.kind, accept.ask, accept.process
     patience = Patience(deadline, lambda: process.exit_status() is None)
     request = HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers)
-    if kind.transport == "queue":
-        return socket_probe(site.queue, request, accept.queued, patience=patience)
     probes = [owned_port_probe(process, port) for port in site.ports.values()]
     probe = partial(http_probe, site.host, site.port, patience=patience, environment=process.command.env)
     if kind.health:
@@ -431,16 +425,4 @@ class _Accept:
             location=location,
             log_tail=self.process.tail(),
             environment=environment,
-        )
-
-    def queued(self, status: int, body: bytes, location: str) -> str | None:
-        """Accept any answer except an error. A worker listens when its model is loaded, so errors are the request's."""
-        del location
-        if status == http.client.OK:
-            return None
-        raise ServerFailed(
-            f"the {self.kind.name} is up, but refuses the request",
-            found=_shown(body.decode(errors="replace"), self.ask, self.process.command.env, most=QUEUE_CHARACTERS),
-            remedies=["check names, types and shapes of the inputs in the test"],
-            log_tail=self.process.tail(),
         )

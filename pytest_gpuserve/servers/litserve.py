@@ -159,17 +159,6 @@ class _Writer:
     about: _About
     tally: Path
 
-    def read(self) -> Counted:
-        """Read its counts.
-
-        Raises:
-            ServerFailed: Its tally is invalid.
-        """
-        try:
-            return read_tally(self.tally)
-        except (ValueError, OSError) as problem:
-            raise ServerFailed("litserve's counts make no sense", found=str(problem)) from None
-
 
 def _folder(site: Site) -> Path:
     return site.folder / "litserve"
@@ -203,7 +192,7 @@ def _counters_of(path: str, writers: Sequence[_Writer]) -> Counters:
         ServerFailed: The API answers, but its workers do not count.
     """
     executions, answers = (
-        [writer.read() for writer in writers if (writer.about.path, writer.about.counts) == (path, counts)]
+        [read_tally(writer.tally) for writer in writers if (writer.about.path, writer.about.counts) == (path, counts)]
         for counts in (EXECUTIONS, ANSWERS)
     )
     requests = sum(reading.values["executions"] for reading in answers)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
     from pytest_gpuserve.process.ready import Probe
-    from pytest_gpuserve.servers.base import Ask, Transport
+    from pytest_gpuserve.servers.base import Ask
     from pytest_gpuserve.servers.metric_names import MetricNames
 
 
@@ -58,7 +58,6 @@ class RemoteServer(TellsNothing):
     health: str = ""
     name: str = field(default="remote", init=False)
     python: str = field(default="", init=False)
-    transport: Transport = field(default="http", init=False)
 
     def __post_init__(self) -> None:
         for name in ("grpc_port", "metrics_port"):

@@ -1,4 +1,4 @@
-"""An in-process worker of our own: a torch model behind a Unix socket, compiled or not."""
+"""A worker of our own: a torch model in a process that batches and executes it, compiled or not."""
 
 from __future__ import annotations
 
@@ -14,23 +14,20 @@ from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import COMPILING, COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.servers.app import App, AppServer, read_facts
 from pytest_gpuserve.servers.base import Launch, with_own_package
-from pytest_gpuserve.servers.inside.torch_tally import read_counters
-from pytest_gpuserve.servers.inside.torch_worker import FACTS_FILE, TALLY_FILE
-from pytest_gpuserve.servers.instance import check_length
+from pytest_gpuserve.servers.inside.tally import read_tally
+from pytest_gpuserve.servers.inside.torch_http import READY_PATH
+from pytest_gpuserve.servers.inside.torch_worker import COUNTED, FACTS_FILE, TALLY_FILE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
     from pytest_gpuserve.builds.relocation import Relocation
-    from pytest_gpuserve.servers.base import Site, Transport
+    from pytest_gpuserve.servers.base import Site
 
 MODULE: Final = "pytest_gpuserve.servers.inside.torch_worker"
 
 DEFAULT_BACKEND: Final = "inductor"
-
-LONGEST_SOCKET: Final = 107
-"""Longest path of a Unix socket on Linux, in bytes."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,7 @@ class TorchWorker(AppServer):
     max_wait_ms: float = 0.0
     seed: int = 0
     name: str = field(default="torch worker", init=False)
-    ports: tuple[str, ...] = field(default=(), init=False)
-    transport: Transport = field(default="queue", init=False)
+    health: str = field(default=READY_PATH, init=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "default_model", self.callable)
@@ -112,19 +108,13 @@ class TorchWorker(AppServer):
             )
 
     def launch(self, site: Site) -> Launch:
-        """See ``ServerKind``.
-
-        Raises:
-            ServerFailed: The socket's path would be too long in that folder.
-        """
-        check_length(
-            site.queue, LONGEST_SOCKET, f"torch_worker: the path of a Unix socket has at most {LONGEST_SOCKET} bytes"
-        )
+        """See ``ServerKind``."""
         options = {
             "model": self.app.file,
             "callable": self.callable,
             "arguments": json.dumps(dict(self.app.arguments)),
-            "socket": site.queue,
+            "host": site.host,
+            "port": site.port,
             "folder": site.folder,
             "device": self.device,
             "workers": self.workers,
@@ -145,7 +135,7 @@ class TorchWorker(AppServer):
 
     def read_counters(self, site: Site) -> Counters:
         """See ``ServerKind``; an item is a row. Counters are read from a tally, without a request."""
-        values, sizes = read_counters(site.folder / TALLY_FILE)
+        values, sizes = read_tally(site.folder / TALLY_FILE, COUNTED)
         executions, answered = values["executions"], values["answered"]
         larger = executions - sum(sizes.values())
         stages = {
@@ -158,7 +148,7 @@ class TorchWorker(AppServer):
         return Counters(
             items=values["items"],
             batches=executions,
-            batch_sizes={**{str(rows): sizes[rows] for rows in sorted(sizes)}, **({"+Inf": larger} if larger else {})},
+            batch_sizes={**{str(rows): sizes[rows] for rows in sorted(sizes)}, **({"+Inf": larger} if larger > 0 else {})},
             stages=stages,
             requests=answered,
             pending=values["arrived"] - values["taken"],
@@ -167,7 +157,7 @@ class TorchWorker(AppServer):
     def read_settings(self, site: Site) -> Mapping[str, ServerSetting]:
         """See ``ServerKind``; ``compile`` comes from dynamo's counters, and is unknown before the first execution."""
         used = _facts(site).settings
-        values, _ = read_counters(site.folder / TALLY_FILE)
+        values, _ = read_tally(site.folder / TALLY_FILE, COUNTED)
         asked = self._requested()
         settings = {
             "compile": ServerSetting(str(values["frames"] > 0) if values["executions"] else None, str(self.compile))

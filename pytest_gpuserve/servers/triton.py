@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.measure.counters import Counters
-    from pytest_gpuserve.servers.base import Argument, Site, Transport
+    from pytest_gpuserve.servers.base import Argument, Site
     from pytest_gpuserve.servers.triton_api import Roles
 
 EXIT_SECONDS: Final = 0
@@ -109,7 +109,6 @@ class Triton(TellsNothing):
     moved_from: Triton | None = None
     name: str = field(default="triton", init=False)
     ports: tuple[str, ...] = field(default=("http", "grpc", "metrics"), init=False)
-    transport: Transport = field(default="http", init=False)
     health: str = field(default="/v2/health/ready", init=False)
 
     def __post_init__(self) -> None:

@@ -7,7 +7,6 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -16,7 +15,6 @@ from pytest_gpuserve.errors import GpuserveError, ServerFailed, UsageProblem
 from pytest_gpuserve.experiment.handle import ServerHandle
 from pytest_gpuserve.experiment.single_request import TEXT_SHOWN, Refused, WrongAnswer
 from pytest_gpuserve.process.ports import free_port
-from pytest_gpuserve.servers.base import Site
 from pytest_gpuserve.servers.instance import Instance
 from pytest_gpuserve.servers.remote import RemoteServer
 from tests.fakes.certificates import make_certificates
@@ -237,18 +235,14 @@ def test_grpc_is_asked_like_http(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def worker(tmp_path: Path) -> Iterator[tuple[ServerHandle, Instance, socket.socket]]:
-    """A worker that only listens, and its socket."""
-    kind = cast("ServerKind", SimpleNamespace(name="torch worker", transport="queue", ports=(), default_model="m"))
-    site = Site(tmp_path)
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(str(site.queue))
-        listener.listen()
-        yield ServerHandle(kind, cast("Starter", None)), Instance(kind, site, None, None), listener
+def listening() -> Iterator[tuple[ServerHandle, Instance, socket.socket]]:
+    """A server that only listens, and its socket."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield *running_at(port_of(listener), default_model="m"), listener
 
 
 def replying(status: str, body: bytes) -> Callable[[socket.socket], None]:
-    """The answer of a worker to a request."""
+    """The answer of a server to a request."""
 
     def reply(peer: socket.socket) -> None:
         peer.recv(1 << 16)
@@ -257,9 +251,9 @@ def replying(status: str, body: bytes) -> Callable[[socket.socket], None]:
     return reply
 
 
-def test_a_worker_answers_over_its_socket(worker: tuple[ServerHandle, Instance, socket.socket]) -> None:
+def test_an_inference_is_answered_with_tensors(listening: tuple[ServerHandle, Instance, socket.socket]) -> None:
     """An inference's outputs are read as arrays; its error is a refusal with its status and its text."""
-    handle, running, listener = worker
+    handle, running, listener = listening
     body = b'{"outputs":[{"name":"Y","datatype":"INT64","shape":[2],"data":[3,4]}]}'
     with answered(listener, replying("200 OK", body)):
         assert infer(handle, expect={"Y": [3, 4]}).ask(running).tensors["Y"].tolist() == [3, 4]
@@ -271,9 +265,9 @@ def test_a_worker_answers_over_its_socket(worker: tuple[ServerHandle, Instance, 
     assert caught.value.status == 400
 
 
-def test_a_worker_that_takes_too_long_is_given_up(worker: tuple[ServerHandle, Instance, socket.socket]) -> None:
+def test_a_server_that_takes_too_long_is_given_up(listening: tuple[ServerHandle, Instance, socket.socket]) -> None:
     """A request for which its socket has no room does not wait for ever, nor an answer that only has begun."""
-    handle, running, listener = worker
+    handle, running, listener = listening
     with pytest.raises(ServerFailed, match="no whole answer in 300 ms"):
         infer(handle, BIG_ITEMS).ask(running, timeout=PATIENCE_SECONDS)
     listener.accept()[0].close()

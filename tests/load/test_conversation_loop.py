@@ -24,7 +24,7 @@ PAUSES_NS = (OPENS, 7 * MS, 3 * MS, OPENS, OPENS, 0, OPENS, 20 * MS)
 def plan(schedule: ClosedSchedule, *, parts: int = 1, part: int = 0, **more: Any) -> Plan:  # noqa: ANN401 -- of the plan
     """Plan a load of these conversations; each payload is its index and the place of a number."""
     return Plan(
-        endpoint=Endpoint("http", "simulated"),
+        endpoint=Endpoint("http", "simulated", 80),
         payloads=tuple((b"%d %s" % (index, NUMBER_PLACE),) for index in range(len(PAUSES_NS))),
         numbers_before_end=(len(NUMBER_PLACE),) * len(PAUSES_NS),
         pauses_ns=PAUSES_NS,

@@ -39,7 +39,7 @@ def plan(
 ) -> Plan:
     """Plan a load, by default with a tick longer than it."""
     return Plan(
-        endpoint=Endpoint("http", "simulated"),
+        endpoint=Endpoint("http", "simulated", 80),
         payloads=payloads,
         schedule=schedule,
         tick_ns=tick_ns,
@@ -157,7 +157,7 @@ def test_a_good_answer_meets_all_objectives(
     """At the limit too; what is missed for sure is missed, and what is not known of is neither good nor bad."""
     whole = msgspec.structs.replace(plan(Closed(1), requests=3), objectives=objectives)
     if reply.is_stream:
-        whole = msgspec.structs.replace(whole, endpoint=Endpoint("sse", "simulated"))
+        whole = msgspec.structs.replace(whole, endpoint=Endpoint("sse", "simulated", 80))
     (tick,) = Simulation(whole, lambda _: reply).run().ticks
     assert (tick.good, tick.unjudged) == found
 

@@ -128,15 +128,8 @@ def test_an_open_connection_is_handed_over_free_of_the_reactor(stack: ExitStack)
     attempt.reactor.forget(connected.fileno())
 
 
-def test_a_unix_socket_is_opened(stack: ExitStack, tmp_path: Path) -> None:
-    """An endpoint without port is a path; an unknown host is an error before the load, not of every request."""
-    path = str(tmp_path / "socket")
-    listener = stack.enter_context(socket.socket(socket.AF_UNIX))
-    listener.bind(path)
-    listener.listen()
-    assert Attempt(stack, resolve(Endpoint("http", path))).result() == ("open", "")
-    kind, sample = Attempt(stack, resolve(Endpoint("http", path + "-not"))).result()
-    assert (kind, "No such file" in sample) == ("connect", True)
+def test_an_unknown_host_is_told_before_the_load() -> None:
+    """It is an error of the load, not of every request."""
     with pytest.raises(OSError, match=r"Name or service not known|Temporary failure|No address"):
         resolve(Endpoint("http", "nobody.invalid", 80))
 

@@ -205,10 +205,9 @@ def test_a_loopback_server_is_reached_from_its_own_host_alone(host: str) -> None
     assert network_of(msgspec.structs.replace(plan(1), endpoint=Endpoint("http", host, 8000))) == own_network()
 
 
-def test_a_queue_binds_a_worker_to_this_host_and_a_reachable_server_does_not() -> None:
-    """A Unix socket is a file of this host."""
-    queued, far = Endpoint("http", "/tmp/queue"), Endpoint("http", "10.0.0.1", 8000)
-    assert network_of(msgspec.structs.replace(plan(1), endpoint=queued)) == own_network()
+def test_a_reachable_server_binds_no_worker_to_this_host() -> None:
+    """A node elsewhere loads the same server."""
+    far = Endpoint("http", "10.0.0.1", 8000)
     assert network_of(msgspec.structs.replace(plan(1), endpoint=far)) == ""
 
 

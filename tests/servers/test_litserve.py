@@ -189,7 +189,7 @@ def test_what_does_not_count_is_not_counted(site: Site, tmp_path: Path) -> None:
 @example(about=b"0", tally=b"")
 @given(about=st.binary(max_size=60), tally=st.binary(max_size=60))
 def test_damaged_counts_are_a_typed_error(about: bytes, tally: bytes) -> None:
-    """Whatever stands in the files, the error names the server; a good description does not help a bad tally."""
+    """Whatever the files contain, they are refused; a good description does not help a bad tally."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name) / "litserve"
         folder.mkdir()
@@ -197,10 +197,10 @@ def test_damaged_counts_are_a_typed_error(about: bytes, tally: bytes) -> None:
         worker(Site(Path(name)), "/predict", 1)
         (good,) = folder.glob("*.tally")
         good.write_bytes(tally)
-        with pytest.raises(ServerFailed, match="litserve's counts make no sense"):
+        with pytest.raises(ServerFailed, match="counts make no sense"):
             kind(Path(name)).read_counters(Site(Path(name)))
         good.with_suffix(".json").write_bytes(about)
-        with pytest.raises(ServerFailed, match="litserve's counts make no sense"):
+        with pytest.raises(ServerFailed, match="counts make no sense"):
             kind(Path(name)).read_counters(Site(Path(name)))
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.servers.inside.tally import EXECUTION_FIELDS, MAGIC, WORD, Counted, Tally, read_tally
 
 
@@ -87,7 +88,7 @@ def test_another_file_is_no_tally(octets: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.tally"
         path.write_bytes(octets)
-        with pytest.raises(ValueError, match=r"a\.tally"):
+        with pytest.raises(ServerFailed, match=r"a\.tally"):
             read_tally(path)
 
 

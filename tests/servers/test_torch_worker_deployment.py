@@ -17,8 +17,8 @@ from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import ServerSetting, differences
 from pytest_gpuserve.servers.app import App
 from pytest_gpuserve.servers.base import Site
-from pytest_gpuserve.servers.inside.torch_tally import open_counters
-from pytest_gpuserve.servers.inside.torch_worker import FACTS_FILE, TALLY_FILE
+from pytest_gpuserve.servers.inside.tally import MOST_SIZES, Tally
+from pytest_gpuserve.servers.inside.torch_worker import COUNTED, FACTS_FILE, TALLY_FILE
 from pytest_gpuserve.servers.torch_worker import TorchWorker
 
 
@@ -35,7 +35,7 @@ def site(tmp_path: Path) -> Site:
     """A folder of its own."""
     folder = tmp_path / "site"
     folder.mkdir()
-    return Site(folder)
+    return Site(folder, {"http": 8000})
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_whether_it_is_compiled_is_counted_not_believed(
 ) -> None:
     """What dynamo counted stands beside what was asked for, and a difference shows; before an execution it is open."""
     (site.folder / FACTS_FILE).write_text('{"cold_start": {"import torch": 1.5}, "settings": {"device": "cpu"}}')
-    tally = open_counters(site.folder / TALLY_FILE)
+    tally = Tally(site.folder / TALLY_FILE, MOST_SIZES, COUNTED)
     for _ in range(executions):
         tally.add(1, executions=1, items=1, frames=frames)
     kind = TorchWorker(app, "build", compile=asked)

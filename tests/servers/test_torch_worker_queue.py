@@ -11,40 +11,31 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.servers.inside import torch_service
-from pytest_gpuserve.servers.inside.http_socket import ClientConnection
+from pytest_gpuserve.servers.inside.tally import MOST_SIZES, Tally, read_tally
 from pytest_gpuserve.servers.inside.torch_service import GraphShapes, RequestQueue, Waiting
-from pytest_gpuserve.servers.inside.torch_tally import FIELDS, open_counters, read_counters
+from pytest_gpuserve.servers.inside.torch_worker import COUNTED
 from pytest_gpuserve.servers.inside.torch_wire import InferenceRequest, Tensor
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from pytest_gpuserve.servers.inside.http_socket import HttpSocket
     from pytest_gpuserve.servers.inside.torch_model import Execution
 
 GUARD_SECONDS = 20.0
 LONG_NS = round(1e9 * GUARD_SECONDS)
 
 
-class Client(ClientConnection):
-    """Somebody to answer, who never is."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-
 def request(number: int, rows: int, width: int = 1, arrived_ns: int | None = None) -> Waiting:
     """A request of so many rows; requests of another width do not fit to it."""
     tensor = Tensor("x", "UINT8", (rows, width), bytes(rows * width))
     now_ns = time.perf_counter_ns() if arrived_ns is None else arrived_ns
-    return Waiting(Client(number), InferenceRequest((tensor,)), now_ns)
+    return Waiting(InferenceRequest((tensor,), request_id=str(number)), now_ns)
 
 
 def numbers(batch: list[Waiting]) -> list[int]:
     """Which requests they are."""
-    return [waiting.client.number for waiting in batch if isinstance(waiting.client, Client)]
+    return [int(waiting.asked.request_id) for waiting in batch]
 
 
 @settings(deadline=None)
@@ -141,9 +132,8 @@ def test_a_worker_records_graphs_before_it_counts(tmp_path: Path) -> None:
         sizes.append(len(requests))
         return [[] for _ in requests]
 
-    execution, tally = cast("Execution", execute), open_counters(tmp_path / "tally")
+    execution, tally = cast("Execution", execute), Tally(tmp_path / "tally", MOST_SIZES, COUNTED)
     service = torch_service.Service(
-        cast("HttpSocket", None),
         tally,
         "model",
         [execution],
@@ -154,28 +144,8 @@ def test_a_worker_records_graphs_before_it_counts(tmp_path: Path) -> None:
     )
     for width in (1, 2):
         service._execute(execution, [request(0, 1, width)])
-    counted, by_rows = read_counters(tmp_path / "tally")
+    counted, by_rows = read_tally(tmp_path / "tally", COUNTED)
     assert sizes == [1, 1, 1, 2, 2, 2, 1, 1]
     assert (counted["executions"], counted["compiling"]) == (2, 1)
     assert (counted["executed"], counted["items"], by_rows) == (2, 2, {1: 2})
     assert 0 < counted["compiling_ns"] < counted["compute_ns"]
-
-
-# -- counters
-
-
-@pytest.mark.parametrize("damage", ["gone", "cut", "contradicts itself"])
-def test_a_damaged_tally_is_refused(tmp_path: Path, damage: str) -> None:
-    """It is an error, and there are no numbers."""
-    path = tmp_path / "tally"
-    open_counters(path).add(1, executions=1)
-    data = bytearray(path.read_bytes())
-    if damage == "cut":
-        del data[100:]
-    elif damage == "contradicts itself":
-        data[8 * (2 + len(FIELDS))] += 1
-    path.write_bytes(data)
-    if damage == "gone":
-        path.unlink()
-    with pytest.raises(ServerFailed, match="torch worker"):
-        read_counters(path)

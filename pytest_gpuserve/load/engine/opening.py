@@ -1,4 +1,4 @@
-"""Opens connections without blocking: TCP, TCP with TLS, Unix sockets."""
+"""Opens connections without blocking: TCP, and TCP with TLS."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ResolvedAddress:
     """Address to connect to, with all resolved data."""
 
     family: int
-    at: tuple[Any, ...] | str
+    at: tuple[Any, ...]
     tls: ssl.SSLContext | None
     server_name: str
 
@@ -70,8 +70,6 @@ def resolve(endpoint: Endpoint, protocols: tuple[str, ...] = ()) -> ResolvedAddr
     """
     context = _context(endpoint.tls, protocols) if endpoint.tls else None
     name = endpoint.tls.server_name if endpoint.tls else ""
-    if endpoint.port == 0:
-        return ResolvedAddress(socket.AF_UNIX, endpoint.host, context, name)
     found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     for family, _, _, _, at in found if len(found) > 1 else ():
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -121,8 +119,7 @@ class Opening:
         try:
             self._socket = socket.socket(address.family, socket.SOCK_STREAM)
             self._socket.settimeout(0)
-            if address.family != socket.AF_UNIX:
-                self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             code = self._socket.connect_ex(address.at)
             if code == errno.EINPROGRESS:
                 # On the same host it is connected by now. Its event would come late, behind the answers of thousands of

@@ -16,6 +16,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pytest_gpuserve.errors import ServerFailed
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
@@ -100,9 +102,15 @@ def read_tally(path: Path, fields: Sequence[str] = EXECUTION_FIELDS) -> Counted:
     complete, but only some of them include the last execution.
 
     Raises:
-        ValueError: The file is not a tally of these fields.
-        OSError: The file cannot be read.
+        ServerFailed: The file cannot be read, or is not a tally of these fields.
     """
+    try:
+        return _read(path, fields)
+    except (ValueError, OSError) as problem:
+        raise ServerFailed("the server's own counts make no sense", found=str(problem), looked=[str(path)]) from None
+
+
+def _read(path: Path, fields: Sequence[str]) -> Counted:
     first = _FIELDS + len(fields)
     with path.open("rb") as file:
         length = os.fstat(file.fileno()).st_size

@@ -1,19 +1,17 @@
-"""The running worker: one thread reads requests, one or more execute the model, and one answers."""
+"""The running worker: each connection's thread queues its request and answers it, one or more execute the model."""
 
 from __future__ import annotations
 
 import os
-import queue
-import signal
 import sys
 import threading
 import time
 import traceback
 from collections import Counter, deque
-from dataclasses import dataclass
-from http import HTTPStatus
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import torch
 
@@ -23,12 +21,7 @@ from pytest_gpuserve.servers.inside.torch_wire import BadRequest, InferenceReque
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from pytest_gpuserve.servers.inside.http_socket import ClientConnection, HttpSocket
     from pytest_gpuserve.servers.inside.tally import Tally
-
-
-MOST_WAITING: Final = 4096
-"""Largest number of waiting requests; beyond it the clients' sockets fill."""
 
 Fit: TypeAlias = tuple[tuple[str, str, tuple[int, ...]], ...]
 """Properties that requests of one batch share: names, datatypes and all but the first dimension of their inputs."""
@@ -40,11 +33,12 @@ class Waiting:
 
     Args:
         arrived_ns: Time of reading it, by `time.perf_counter_ns`.
+        outputs: The model's outputs once it is executed, or BadRequest.
     """
 
-    client: ClientConnection
     asked: InferenceRequest
     arrived_ns: int
+    outputs: Future[Sequence[Tensor]] = field(default_factory=Future)
 
 
 def fit_of(asked: InferenceRequest) -> Fit:
@@ -53,7 +47,7 @@ def fit_of(asked: InferenceRequest) -> Fit:
 
 
 class RequestQueue:
-    """Queue between the thread that reads requests and the threads that execute them.
+    """Queue between the threads that read requests and those that execute them.
 
     Args:
         max_rows: Most rows of a batch. A single request with more rows is a batch of its own, and is not split.
@@ -69,14 +63,11 @@ class RequestQueue:
         self._groups: dict[Fit, deque[Waiting]] = {}
         self._rows: dict[Fit, int] = {}
         self._count = 0
-        self._closed = False
 
     def put(self, waiting: Waiting) -> None:
-        """Append a request; waits while the queue is full, and drops the request if the queue is closed."""
+        """Append a request."""
         fit = fit_of(waiting.asked)
         with self._changed:
-            while self._count >= MOST_WAITING and not self._closed:
-                self._changed.wait()
             self._groups.setdefault(fit, deque()).append(waiting)
             self._rows[fit] = rows = self._rows.get(fit, 0) + waiting.asked.rows
             self._count += 1
@@ -85,24 +76,16 @@ class RequestQueue:
                 self._changed.notify_all()
 
     def take(self) -> list[Waiting]:
-        """Wait for the next batch and return it: requests in the order of their arrival; empty when closed."""
+        """Wait for the next batch and return it: requests in the order of their arrival."""
         with self._changed:
             while True:
-                while not self._groups and not self._closed:
+                while not self._groups:
                     self._changed.wait()
-                if self._closed:
-                    return []
                 fit, due_ns = min(((fit, self._due_ns(fit)) for fit in self._groups), key=itemgetter(1))
                 left_ns = due_ns - time.perf_counter_ns()
                 if left_ns <= 0:
                     return self._cut(fit)
                 self._changed.wait(left_ns / 1e9)
-
-    def close(self) -> None:
-        """Stop giving out batches."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
 
     def _due_ns(self, fit: Fit) -> int:
         """Time when a group's next batch is due: the oldest arrival if it is full, else after the longest wait."""
@@ -121,8 +104,6 @@ class RequestQueue:
         self._rows[fit] -= rows
         if not group:
             del self._groups[fit], self._rows[fit]
-        if self._count >= MOST_WAITING:
-            self._changed.notify_all()
         self._count -= len(batch)
         self._on_taken(len(batch))
         return batch
@@ -187,34 +168,23 @@ def first_row(asked: InferenceRequest) -> InferenceRequest:
     )
 
 
-END_SECONDS: Final = 2.0
-"""Longest time for running executions after the worker was told to end."""
-
 MOST_TRACEBACKS: Final = 10
 """Bound on logged errors, because a model that fails for every request must not fill the disk."""
 
 
-class _Executed(NamedTuple):
-    """A request with the model's outputs."""
-
-    waiting: Waiting
-    outputs: Sequence[Tensor]
-
-
 class Service:
-    """Executes a model for the requests on a socket until it is closed.
+    """Executes a model for the requests of all connections.
 
     Args:
         executions: One for each executing thread; the first one belongs to the thread that calls `run`.
         max_batch_size: Rows of a batch.
         max_wait_seconds: Longest wait of a batch's oldest request for others.
-        on_first: Called with the seconds of the first request, before its answer is sent.
+        on_first: Called with the seconds of the first request, before it is answered.
         graphs: Shapes of a model that records CUDA graphs; None for others.
     """
 
     def __init__(
         self,
-        listener: HttpSocket,
         tally: Tally,
         name: str,
         executions: Sequence[Execution],
@@ -224,12 +194,10 @@ class Service:
         on_first: Callable[[float], None],
         graphs: GraphShapes | None = None,
     ) -> None:
-        self._listener = listener
         self._tally = tally
         self._name = name
         self._executions = executions
         self._queue = RequestQueue(max_batch_size, round(max_wait_seconds * 1e9), lambda count: tally.add(taken=count))
-        self._done: queue.SimpleQueue[list[_Executed] | None] = queue.SimpleQueue()
         self._on_first: Callable[[float], None] | None = on_first
         self._graphs = graphs
         self._lock = threading.Lock()
@@ -237,39 +205,35 @@ class Service:
         self._compiled = (0, 0, 0)
 
     def run(self) -> None:
-        """Serve until `close`; requests that were not executed by then are not answered."""
-        responder = _vital(self._respond_all)
-        others = [_vital(self._execute_all, execution) for execution in self._executions[1:]]
-        _vital(self._listener.serve, self._take)
+        """Execute requests until the process ends."""
+        for execution in self._executions[1:]:
+            vital(self._execute_all, execution)
         self._execute_all(self._executions[0])
-        for thread in others:
-            thread.join()
-        self._done.put(None)
-        responder.join()
 
-    def close(self) -> None:
-        """End `run` as soon as running executions are answered."""
-        self._queue.close()
+    def infer(self, body: bytes, json_bytes: int) -> tuple[int, bytes]:
+        """Answer a request, as `read_request` and `write_answer` describe them; any thread may call.
 
-    def _take(self, client: ClientConnection, body: bytes | bytearray) -> None:
+        Raises:
+            BadRequest: The body is not a request, or the model raised an exception for it.
+        """
         arrived_ns = time.perf_counter_ns()
-        try:
-            asked = read_request(body)
-        except BadRequest as problem:
-            self._refuse(client, problem)
-            return
+        asked = read_request(body, json_bytes)
+        waiting = Waiting(asked, arrived_ns)
         self._tally.add(arrived=1)
-        self._queue.put(Waiting(client, asked, arrived_ns))
-
-    def _refuse(self, client: ClientConnection, problem: BadRequest) -> None:
-        self._tally.add(failed=1)
-        client.answer(HTTPStatus.BAD_REQUEST, str(problem).encode(errors="replace"))
+        self._queue.put(waiting)
+        answer = write_answer(self._name, chosen(waiting.outputs.result(), asked.outputs), asked.request_id)
+        latency_ns = time.perf_counter_ns() - arrived_ns
+        if self._on_first is not None:
+            self._tell_first(latency_ns)
+        # Counted before it is sent, so that a client with the answer finds it counted.
+        self._tally.add(answered=1, server_ns=latency_ns)
+        return answer
 
     def _execute_all(self, execution: Execution) -> None:
         # Not inference_mode: parts of compiled models refuse its tensors, and both should run alike.
         with torch.no_grad():
-            while batch := self._queue.take():
-                self._execute(execution, batch)
+            while True:
+                self._execute(execution, self._queue.take())
 
     def _execute(self, execution: Execution, batch: list[Waiting]) -> None:
         requests = [waiting.asked for waiting in batch]
@@ -284,9 +248,8 @@ class Service:
             return
         end_ns = time.perf_counter_ns()
         self._count(batch, begin_ns, end_ns)
-        # Another thread answers, so that the model goes on. With 8 to 32 clients that gives a fifth to a half more
-        # answers a second, with a single client a tenth fewer.
-        self._done.put([_Executed(waiting, each) for waiting, each in zip(batch, outputs, strict=True)])
+        for waiting, each in zip(batch, outputs, strict=True):
+            waiting.outputs.set_result(each)
 
     def _count(self, batch: list[Waiting], begin_ns: int, end_ns: int) -> None:
         """Count an execution; it compiled if it made a frame, or came before the first replay of a CUDA graph."""
@@ -312,25 +275,6 @@ class Service:
             breaks=breaks,
         )
 
-    def _respond_all(self) -> None:
-        while (batch := self._done.get()) is not None:
-            for done in batch:
-                self._respond(done)
-
-    def _respond(self, done: _Executed) -> None:
-        waiting = done.waiting
-        try:
-            body = write_answer(self._name, chosen(done.outputs, waiting.asked.outputs), waiting.asked.request_id)
-        except BadRequest as problem:
-            self._refuse(waiting.client, problem)
-            return
-        latency_ns = time.perf_counter_ns() - waiting.arrived_ns
-        if self._on_first is not None:
-            self._tell_first(latency_ns)
-            # Counted before it is sent, so that a client with the answer finds it counted.
-        self._tally.add(answered=1, server_ns=latency_ns)
-        waiting.client.answer(HTTPStatus.OK, body)
-
     def _tell_first(self, latency_ns: int) -> None:
         with self._lock:
             tell, self._on_first = self._on_first, None
@@ -344,13 +288,11 @@ class Service:
         if shown:
             traceback.print_exception(problem)
         first_line = next(iter(str(problem).splitlines()), "")
-        self._tally.add(failed=len(batch))
         # A request that does not fit the model is not an error of the model.
-        fits = not isinstance(problem, BadRequest)
-        said = f"the model raised {type(problem).__name__}: {first_line}" if fits else str(problem)
-        status = HTTPStatus.INTERNAL_SERVER_ERROR if fits else HTTPStatus.BAD_REQUEST
+        refused = isinstance(problem, BadRequest)
+        said = str(problem) if refused else f"the model raised {type(problem).__name__}: {first_line}"
         for waiting in batch:
-            waiting.client.answer(status, said.encode(errors="replace"))
+            waiting.outputs.set_exception(BadRequest(said))
 
 
 def compiled() -> tuple[int, int, int]:
@@ -370,25 +312,7 @@ def compiled() -> tuple[int, int, int]:
     )
 
 
-def on_termination(close: Callable[[], None]) -> None:
-    """On SIGTERM, call this even while the main thread is in a compiler, and exit with 0 soon in any case."""
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    # Without a Python handler the wake-up descriptor is not written. Children get the default back.
-    signal.signal(signal.SIGTERM, lambda *_: None)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
-
-    def watch() -> None:
-        while signal.SIGTERM not in os.read(reading, 64):
-            pass
-        close()
-        time.sleep(END_SECONDS)
-        os._exit(0)
-
-    _vital(watch)
-
-
-def _vital(work: Callable[..., None], *arguments: object) -> threading.Thread:
+def vital(work: Callable[..., None], *arguments: object) -> threading.Thread:
     """Start an essential thread of the worker: its exceptions end the process."""
 
     def run() -> None:

@@ -28,16 +28,12 @@ ITEM_BYTES: Final = {
 }
 """KServe's datatypes that torch has, with the bytes of an element."""
 
-MAX_RANK: Final = 64
-MAX_DIMENSION: Final = 1 << 62
-
-_SCANNER: Final = json.JSONDecoder()
-_FIRST_LOOK_BYTES: Final = 1 << 12
-_SHOWN: Final = 80
+HEADER_LENGTH: Final = "Inference-Header-Content-Length"
+"""HTTP header with the length of the JSON."""
 
 
 class BadRequest(ValueError):
-    """A request that cannot be answered; its text, of one line, is for the client."""
+    """A request that cannot be answered; its text is for the client."""
 
 
 class Tensor(NamedTuple):
@@ -74,41 +70,57 @@ class InferenceRequest(NamedTuple):
         return self.inputs[0].shape[0]
 
 
-def read_request(body: bytes | bytearray) -> InferenceRequest:
+def read_request(body: bytes, json_bytes: int) -> InferenceRequest:
     """Read a request.
+
+    Args:
+        body: The whole body.
+        json_bytes: Length of the JSON at its front.
 
     Raises:
         BadRequest: The body is not a request, or needs a feature that a torch worker does not have.
     """
-    header, end = _header(body)
-    described = header.get("inputs")
-    if not isinstance(described, list) or not described:
-        raise BadRequest("a request needs a list of at least one input")
-    sizes = [_binary_size(each) for each in described]
-    # A client may pad its JSON with blanks.
-    start = len(body) - sum(sizes)
-    if start < end or body[end:start].strip():
-        raise BadRequest(f"the inputs announce {sum(sizes)} bytes, {len(body) - end} follow the JSON")
-    data = memoryview(body)
-    inputs = []
-    for each, size in zip(described, sizes, strict=True):
-        inputs.append(_input(each, data[start : start + size]))
-        start += size
-    if len({tensor.name for tensor in inputs}) < len(inputs):
-        raise BadRequest("two inputs have the same name")
+    data, begin, inputs = memoryview(body), json_bytes, []
+    try:
+        header = json.loads(body[:json_bytes])
+        for each in header["inputs"]:
+            size = _bytes_of(each["name"], each["datatype"], each["shape"], each["parameters"]["binary_data_size"])
+            inputs.append(Tensor(each["name"], each["datatype"], tuple(each["shape"]), data[begin : begin + size]))
+            begin += size
+        outputs = tuple(each["name"] for each in header.get("outputs", ()))
+        request_id = header.get("id", "")
+    except BadRequest:
+        raise
+    except (AttributeError, LookupError, RecursionError, TypeError, ValueError) as problem:
+        raise BadRequest(f"not a request of KServe v2 with tensors as bytes after its JSON: {problem!r}") from None
+    if begin != len(body):
+        raise BadRequest(f"the inputs announce {begin - json_bytes} bytes, {len(body) - json_bytes} follow the JSON")
+    if not inputs or len({tensor.name for tensor in inputs}) < len(inputs):
+        raise BadRequest("a request needs inputs, each with a name of its own")
     if len({tensor.shape[0] for tensor in inputs}) > 1:
-        shapes = ", ".join(f"{_shown(tensor.name)} {list(tensor.shape)}" for tensor in inputs)
+        shapes = ", ".join(f"{tensor.name!r} {list(tensor.shape)}" for tensor in inputs)
         raise BadRequest(f"the first dimension is the batch, and must be the same for all inputs: {shapes}")
-    request_id = header.get("id", "")
-    if not isinstance(request_id, str):
-        raise BadRequest(f"the request's id is not text: {_shown(request_id)}")
-    return InferenceRequest(tuple(inputs), _outputs(header.get("outputs", [])), request_id)
+    return InferenceRequest(tuple(inputs), outputs, request_id)
 
 
-def write_answer(model: str, outputs: Sequence[Tensor], request_id: str = "") -> bytes:
-    """Write the answer with these outputs."""
+def _bytes_of(name: object, datatype: str, shape: list[int], announced: object) -> int:
+    """Bytes of an input; raises BadRequest if it is invalid."""
+    if not isinstance(name, str) or not name:
+        raise BadRequest(f"input {name!r} needs a name")
+    if datatype not in ITEM_BYTES:
+        raise BadRequest(f"input {name!r} is {datatype!r}; a torch worker takes {', '.join(ITEM_BYTES)}")
+    if not all(type(size) is int and size >= 0 for size in shape) or not shape or not shape[0]:
+        raise BadRequest(f"input {name!r} has the shape {shape}; its first dimension is the batch, 1 or more")
+    need = math.prod(shape) * ITEM_BYTES[datatype]
+    if announced != need:
+        raise BadRequest(f"input {name!r} of {datatype} {shape} takes {need} bytes, not {announced!r}")
+    return need
+
+
+def write_answer(model: str, outputs: Sequence[Tensor], request_id: str = "") -> tuple[int, bytes]:
+    """Write the answer with these outputs; return the length of its JSON, and the whole body."""
     header = _answer_header(model, request_id, tuple((each.name, each.datatype, each.shape) for each in outputs))
-    return b"".join([header, *(each.data for each in outputs)])
+    return len(header), b"".join([header, *(each.data for each in outputs)])
 
 
 @lru_cache(maxsize=256)
@@ -127,86 +139,3 @@ def _answer_header(model: str, request_id: str, described: tuple[tuple[str, str,
         for name, datatype, shape in described
     ]
     return json.dumps(header, separators=(",", ":")).encode()
-
-
-def _header(body: bytes | bytearray) -> tuple[dict[str, object], int]:
-    """The JSON at the front of a body, and the place of its end."""
-    if body[:1] != b"{":
-        raise BadRequest(f"not a request of KServe v2: {_shown(body[:_SHOWN])}")
-    look = _FIRST_LOOK_BYTES
-    while True:
-        # In Latin-1 every byte is a character and offsets stay. Tensors behind the JSON are not read.
-        text = body[:look].decode("latin-1")
-        try:
-            header, end = _SCANNER.raw_decode(text)
-            if not text[:end].isascii():
-                header = json.loads(body[:end].decode())
-        except (ValueError, RecursionError) as problem:
-            if look < len(body):
-                look *= 16
-                continue
-            raise BadRequest(f"not a request of KServe v2: {_one_line(str(problem))}") from None
-        return header, end
-
-
-def _binary_size(described: object) -> int:
-    """Bytes of an input after the JSON."""
-    if not isinstance(described, dict):
-        raise BadRequest(f"an input is not an object: {_shown(described)}")
-    name = described.get("name")
-    parameters = described.get("parameters")
-    size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
-    if size is None:
-        raise BadRequest(
-            f"input {_shown(name)} has no binary_data_size: a torch worker takes inputs as bytes after the JSON"
-        )
-    if type(size) is not int or not 0 <= size < MAX_DIMENSION:
-        raise BadRequest(f"input {_shown(name)} announces {_shown(size)} bytes")
-    return size
-
-
-def _input(described: dict[str, object], data: memoryview) -> Tensor:
-    name, datatype, shape = (described.get(key) for key in ("name", "datatype", "shape"))
-    if not isinstance(name, str) or not name:
-        raise BadRequest(f"an input has the name {_shown(name)}")
-    if not isinstance(datatype, str) or datatype not in ITEM_BYTES:
-        raise BadRequest(
-            f"input {_shown(name)} has the datatype {_shown(datatype)}; a torch worker takes {', '.join(ITEM_BYTES)}"
-        )
-    if (
-        not isinstance(shape, list)
-        or not 1 <= len(shape) <= MAX_RANK
-        or not all(type(size) is int and 0 <= size < MAX_DIMENSION for size in shape)
-    ):
-        raise BadRequest(f"input {_shown(name)} has the shape {_shown(shape)}; its first dimension is the batch")
-    need = math.prod(shape) * ITEM_BYTES[datatype]
-    if need != len(data):
-        raise BadRequest(f"input {_shown(name)} of {datatype} {shape} takes {need} bytes, not {len(data)}")
-    if not shape[0]:
-        raise BadRequest(f"input {_shown(name)} has the shape {shape}: the batch is empty")
-    return Tensor(name, datatype, tuple(shape), data)
-
-
-def _outputs(described: object) -> tuple[str, ...]:
-    """Names of the requested outputs; shared memory is refused."""
-    if not isinstance(described, list):
-        raise BadRequest(f"outputs are not a list: {_shown(described)}")
-    names = []
-    for each in described:
-        name = each.get("name") if isinstance(each, dict) else None
-        if not isinstance(name, str) or not name or name in names:
-            raise BadRequest(f"the name of a requested output is missing or repeated: {_shown(each)}")
-        parameters = each.get("parameters", {})
-        if isinstance(parameters, dict) and any(str(key).startswith("shared_memory") for key in parameters):
-            raise BadRequest(f"output {_shown(name)}: a torch worker has no shared memory")
-        names.append(name)
-    return tuple(names)
-
-
-def _shown(value: object) -> str:
-    return _one_line(repr(value))
-
-
-def _one_line(text: str) -> str:
-    line = " ".join(text.split())
-    return line if len(line) <= 4 * _SHOWN else f"{line[: 4 * _SHOWN]}..."

@@ -1,6 +1,6 @@
-"""The torch worker's process: a model behind a Unix socket, and the parts of its start.
+"""The torch worker's process: a model behind an HTTP port, and the parts of its start.
 
-``python -m pytest_gpuserve.servers.inside.torch_worker --model=model.py --callable=build --socket=PATH --folder=PATH``
+``python -m pytest_gpuserve.servers.inside.torch_worker --model=model.py --callable=build --port=PORT --folder=PATH``
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 import os
 import platform
 import resource
+import signal
 import sys
 import time
 import traceback
@@ -20,8 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from pytest_gpuserve.errors import GpuserveError, ServerFailed
 from pytest_gpuserve.servers.inside.facts import write_facts
-from pytest_gpuserve.servers.inside.http_socket import HttpSocket
-from pytest_gpuserve.servers.inside.torch_tally import open_counters
+from pytest_gpuserve.servers.inside.tally import MOST_SIZES, Tally
+from pytest_gpuserve.servers.inside.torch_http import HttpServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,6 +30,25 @@ if TYPE_CHECKING:
 TALLY_FILE: Final = "torch-worker.tally"
 FACTS_FILE: Final = "torch-worker.json"
 """Files in the worker's folder: counters, and ``{"cold_start": {PART: SECONDS}, "settings": {NAME: TEXT}}``."""
+
+COUNTED: Final = (
+    "arrived",
+    "taken",
+    "answered",
+    "server_ns",
+    "queue_ns",
+    "compute_ns",
+    "executions",
+    "executed",
+    "items",
+    "compiling_ns",
+    "compiling",
+    "frames",
+    "graphs",
+    "breaks",
+)
+"""Fields of the tally: requests that entered the queue, left it, or were answered well; sums of the stages' times;
+executions, with their requests and rows; executions that compiled something; dynamo's compilations."""
 
 IMPORT: Final = "import torch"
 BUILD: Final = "build model"
@@ -42,6 +62,8 @@ part of `FIRST_REQUEST`."""
 def main(arguments: Sequence[str] | None = None) -> None:
     """Serve until SIGTERM; a failed start writes its reason to stderr and exits with 1."""
     options = _parser().parse_args(arguments)
+    # An orderly exit would wait for threads that are in the middle of a request.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     parts: dict[str, float] = {}
     try:
         with _timed(parts, IMPORT):
@@ -67,8 +89,8 @@ def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> 
     from pytest_gpuserve.servers.inside.torch_service import (  # noqa: PLC0415
         GraphShapes,
         Service,
-        on_termination,
         uses_cuda_graphs,
+        vital,
     )
 
     # Bytes of requests are only read.
@@ -93,8 +115,7 @@ def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> 
     records = options.compile and uses_cuda_graphs(device.type, options.compile_backend, options.compile_mode)
     batching = options.max_batch_size > 1
     executions = [Execution(model, names, device, batching=batching) for _ in range(options.workers)]
-    tally = open_counters(options.folder / TALLY_FILE)
-
+    tally = Tally(options.folder / TALLY_FILE, MOST_SIZES, COUNTED)
     facts = {"cold_start": parts, "settings": settings}
 
     def first(seconds: float) -> None:
@@ -103,19 +124,17 @@ def _serve(torch: Any, options: argparse.Namespace, parts: dict[str, float]) -> 
 
     write_facts(options.folder / FACTS_FILE, facts)
     _raise_file_limit()
-    with HttpSocket(options.socket) as listener:
-        service = Service(
-            listener,
-            tally,
-            options.callable,
-            executions,
-            max_batch_size=options.max_batch_size,
-            max_wait_seconds=options.max_wait_ms / 1e3,
-            on_first=first,
-            graphs=GraphShapes(options.max_batch_size) if records else None,
-        )
-        on_termination(service.close)
-        service.run()
+    service = Service(
+        tally,
+        options.callable,
+        executions,
+        max_batch_size=options.max_batch_size,
+        max_wait_seconds=options.max_wait_ms / 1e3,
+        on_first=first,
+        graphs=GraphShapes(options.max_batch_size) if records else None,
+    )
+    vital(HttpServer((options.host, options.port), options.callable, service.infer).serve_forever)
+    service.run()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -123,7 +142,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--model", type=Path, required=True, help="the file with the callable")
     parser.add_argument("--callable", required=True, help="the callable that returns the module")
     parser.add_argument("--arguments", default="{}", help="its keyword arguments, as JSON")
-    parser.add_argument("--socket", type=Path, required=True, help="where requests arrive")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, required=True, help="where requests arrive")
     parser.add_argument("--folder", type=Path, required=True, help="where counters go")
     parser.add_argument("--weights", type=Path, help="a state dict")
     parser.add_argument("--device", default="cpu")
