@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from itertools import pairwise
 from typing import TYPE_CHECKING, Final
 
 from pytest_gpuserve.process.secrets import SECRET_NAME, SHORTEST_SECRET, without_secrets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 SHOWN_CHARACTERS: Final = 200
@@ -75,15 +76,20 @@ def _has_begin_of_secret(text: str, environment: Mapping[str, str]) -> bool:
 _MOST_BYTES = 1 << 16
 _MOST_COLUMNS = 400
 _LONGEST_SECRET = 1 << 13  # a private key in one line has some 3000 characters
+_ERROR = re.compile(r"^E\d{4} |^[\w.]+(Error|Exception)\b|\b(ERROR|CRITICAL|FATAL)\b|Traceback \(most recent")
+"""An error's line, in the log of Triton, of Python, and of most servers."""
+
 _TERMINAL_CODES = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]")
 
 
 def read_tail(path: Path, *, start: int, lines: int, shown: Callable[[str], str] = str) -> str:
     """Last lines of a log, from its last 64 KiB; empty without a log.
 
+    Errors before them are shown too, because a server may log much more while it ends. A line of three dots marks a gap.
+
     Args:
         start: Offset in bytes at which the reading begins.
-        lines: Most lines to return.
+        lines: Most lines to return; besides them, half as many lines of earlier errors.
         shown: Makes a text fit to be shown. It gets uncut lines, because in a cut line it would not recognise the
             secret at the cut.
     """
@@ -99,7 +105,25 @@ def read_tail(path: Path, *, start: int, lines: int, shown: Callable[[str], str]
         del found[0]  # most likely cut in the middle
     elif first > start:
         found = [line[_LONGEST_SECRET:] for line in found]  # it may begin within a secret
-    return "\n".join(printable(line) for line in found[-lines:])
+    tail = max(0, len(found) - lines)
+    errors = _error_lines(found[:tail])
+    numbers = [*errors[max(0, len(errors) - lines // 2) :], *range(tail, len(found))]
+    told = [printable(found[number]) for number in numbers[:1]]
+    for before, number in pairwise(numbers):
+        told += [*(["..."] if number > before + 1 else []), printable(found[number])]
+    return "\n".join(told)
+
+
+def _error_lines(lines: Sequence[str]) -> list[int]:
+    """Numbers of the lines of errors, with all lines of tracebacks."""
+    found = []
+    in_traceback = False
+    for number, line in enumerate(lines):
+        if in_traceback or _ERROR.search(line):
+            found.append(number)
+        # The line after the indented ones has the exception itself.
+        in_traceback = "Traceback (most recent" in line or (in_traceback and line.startswith((" ", "\t")))
+    return found
 
 
 def printable(line: str) -> str:

@@ -137,3 +137,26 @@ def test_the_begin_of_a_large_answer_is_seen_to_be_no_more(letter: str) -> None:
     for text in (begin_of(answer).decode(errors="replace"), repr(begin_of(answer))):
         assert excerpt(text, {"_PWD": phrase}) == "…"
     assert begin_of(b"right") == begin_of(bytearray(b"right")) == b"right"
+
+
+def test_the_error_is_in_the_tail_although_the_server_logged_more(tmp_path: Path) -> None:
+    """Lines of tracebacks and of Triton's errors come before the last lines, with a mark for each gap."""
+    failed = [
+        "I1122 10:00:00.1 1 server.cc:100] Started",
+        "Traceback (most recent call last):",
+        '  File "app.py", line 7, in <module>',
+        "    load()",
+        "weights.Missing: no such model",
+        *(f"I1122 {number}" for number in range(9)),
+        "E1122 10:00:01.1 1 model.cc:9] failed to load 'echo'",
+        *(f"I1122 after {number}" for number in range(12)),
+    ]
+    log = tmp_path / "log"
+    log.write_text("\n".join(failed))
+    last = failed[-10:]
+    assert read_tail(log, start=0, lines=10).splitlines() == [*failed[1:5], "...", failed[14], "...", *last]
+    # The last of many errors, as many as half of the lines; a single line stays one.
+    assert read_tail(log, start=0, lines=4).splitlines() == [failed[4], "...", failed[14], "...", *failed[-4:]]
+    assert read_tail(log, start=0, lines=1) == failed[-1]
+    log.write_text("\n".join(last))
+    assert read_tail(log, start=0, lines=4).splitlines() == last[-4:]
