@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 from pytest_gpuserve.builds.base import HistoryCut, NotCommitted, NotInGit
 from pytest_gpuserve.builds.checkout import NoCheckout
 from pytest_gpuserve.builds.worktree import RevisionUnknown
-from pytest_gpuserve.compare.one_build import OneBuild
 from pytest_gpuserve.compare.side_by_side import KEPT_IN_RUN, Memory, SideBySide
 from pytest_gpuserve.errors import GpuserveError
 from pytest_gpuserve.experiment.pairing import Pairing
@@ -108,7 +107,7 @@ class PairedRunner:
         )
         paired.options = reference_build.options
         if reference_build.content is not None and reference_build.content == self.here.revision.content:
-            paired.compare_one_build(OneBuild(reference_build.relocation, reference_build.left_out))
+            paired.compare_one_build(reference_build.left_out)
         return paired
 
     def compare_with_base(self, spec: PairedSpec, stored: Stored, key: BaselineKey) -> SideBySide:

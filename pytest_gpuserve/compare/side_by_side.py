@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from pytest_gpuserve.compare.one_build import judge_one_build
 from pytest_gpuserve.measure.points import NotMeasured, TooFewRequests
 from pytest_gpuserve.measure.rounds import ARMS, paired_value, round_point
 from pytest_gpuserve.measure.steady import MATERIAL_CHANGE
@@ -34,7 +35,6 @@ from pytest_gpuserve.verdict.verdict import Judgement, Verdict
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from pytest_gpuserve.compare.one_build import OneBuild
     from pytest_gpuserve.experiment.pairing import Pairing
     from pytest_gpuserve.measure.rounds import Arm, Round
     from pytest_gpuserve.measure.streams import Streams
@@ -202,14 +202,17 @@ class SideBySide:
         self._late = memory.late
         self._last_seconds = 0.0
         self._round_seconds = memory.round_seconds
-        self._one_build: OneBuild | None = None
+        self._left_out: Sequence[str] | None = None
         self._earlier = memory.metrics
         self._metrics = dict(memory.metrics)
 
-    def compare_one_build(self, one_build: OneBuild) -> None:
-        """Declare both servers to be one build, so that neither can be worse or better."""
-        self._one_build = one_build
-        self._pairing.on_measured = one_build.look
+    def compare_one_build(self, left_out: Sequence[str]) -> None:
+        """Declare both servers to be one build, so that neither can be worse or better.
+
+        Args:
+            left_out: Ignored files that the base does not have.
+        """
+        self._left_out = left_out
 
     # -- measuring
 
@@ -334,8 +337,8 @@ class SideBySide:
         if isinstance(seen, Judgement):
             return seen
         judgement = self._judged(metric, seen, asked)
-        if self._one_build is not None:
-            judgement = self._one_build.judged(judgement)
+        if self._left_out is not None:
+            judgement = judge_one_build(judgement, self._left_out)
         return judgement.because(*self._unknown_work(metric))
 
     def judge_limit(self, metric: Metric, limit: float) -> Judgement:
@@ -467,7 +470,7 @@ class SideBySide:
         if self._unlike_work() is not None:
             # Not the result of a round by itself.
             sound = []
-        if self._one_build is not None and any(
+        if self._left_out is not None and any(
             each.decision is not None and each.decision.is_claim for each in self._metrics.values()
         ):
             # Its cause is outside git, and may differ the next time.

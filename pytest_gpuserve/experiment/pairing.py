@@ -28,7 +28,7 @@ from pytest_gpuserve.verdict.reason import Reason, ReasonKind
 from pytest_gpuserve.verdict.sequential import BLOCKS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pytest_gpuserve.experiment.handle import Target
     from pytest_gpuserve.experiment.shape import Terms
@@ -258,7 +258,6 @@ class Pairing:
         one_at_a_time: Whether only one server runs at a time, by choice or because two did not fit.
         on_late_trouble: Called when trouble shows at the end of the servers, after the round was full.
         starts_together: Whether both servers of a round start at the same time, because cold starts are not compared.
-        on_measured: Called with the pids of both servers while they run, after each block.
     """
 
     def __init__(
@@ -283,7 +282,6 @@ class Pairing:
         self._dropped: _Dropped | None = None
         self.on_late_trouble: Callable[[], None] = lambda: None
         self.starts_together = True
-        self.on_measured: Callable[[Mapping[Arm, Collection[int]]], None] = lambda _: None
 
     @property
     def blocks_of_open_round(self) -> int:
@@ -560,7 +558,6 @@ class Pairing:
             return
         opened.foreign_cores = max(opened.foreign_cores, taken)
         opened.blocks.append(Block(order, tuple(windows)))
-        self.on_measured({arm: server_arm.members() for arm, server_arm in opened.server_arms.items()})
 
     def _drifts(self, blocks: list[Block]) -> bool:
         """Whether one server changes relative to the other; a common drift is the machine's, and cancels."""

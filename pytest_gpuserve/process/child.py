@@ -29,7 +29,6 @@ from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import read_tail
 from pytest_gpuserve.process.ports import describe_process
 from pytest_gpuserve.process.secrets import without_secret_values, without_secrets
-from pytest_gpuserve.process.tree import TREE_VARIABLE, is_alive, marked
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -47,6 +46,9 @@ GRACE_SECONDS = 5.0
 
 END_ALLOWANCE_SECONDS = 30.0
 """Longest wait, beyond the grace, for the end of a killed tree (a GPU driver may hold a process for seconds)."""
+
+TREE_VARIABLE = "PYTEST_GPUSERVE_TREE"
+"""Environment variable, unique to each start, that identifies a tree after the loss of its supervisor."""
 
 _MESSAGE_BYTES = 1 << 16
 
@@ -245,7 +247,7 @@ class Process:
             members = self._supervisor_identity.children(recursive=True)
         except psutil.NoSuchProcess:
             return []
-        return sorted(filter(is_alive, members), key=lambda member: (member.pid != self.pid, member.pid))
+        return sorted(filter(_is_alive, members), key=lambda member: (member.pid != self.pid, member.pid))
 
     def listening_ports(self) -> dict[int, int]:
         """TCP ports on which the tree listens, each with the pid that holds it (the child before its descendants)."""
@@ -386,6 +388,26 @@ class Process:
             ],
             log_tail=self.tail(),
         )
+
+
+def marked(mark: str) -> list[psutil.Process]:
+    """All live processes whose environment has this value of `TREE_VARIABLE`, as far as it may be read."""
+    return [process for process in psutil.process_iter() if _is_alive(process) and _mark_of(process) == mark]
+
+
+def _is_alive(process: psutil.Process) -> bool:
+    """Whether it runs; a zombie does not."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _mark_of(process: psutil.Process) -> str | None:
+    try:
+        return process.environ().get(TREE_VARIABLE)
+    except (psutil.Error, OSError):
+        return None
 
 
 @contextlib.contextmanager

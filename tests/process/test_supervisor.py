@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_gpuserve.process import supervisor
-from pytest_gpuserve.process.child import Process, owned_folder
+from pytest_gpuserve.process.child import Process, marked, owned_folder
 from pytest_gpuserve.process.ports import free_port, port_owner
-from pytest_gpuserve.process.tree import marked
 from tests.fakes.children.toolkit import HERE, SAFETY_SECONDS, alive, child, eventually, program, report
 
 if TYPE_CHECKING:
