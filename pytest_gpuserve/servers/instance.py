@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pytest_gpuserve.errors import ServerFailed
 from pytest_gpuserve.process.child import Command, Process, owned_folder
 from pytest_gpuserve.process.deadline import Deadline
-from pytest_gpuserve.process.logs import SHOWN_CHARACTERS, excerpt
+from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.ports import claimed_ports, port_owner
 from pytest_gpuserve.process.ready import (
     HttpRequest,
@@ -279,7 +279,7 @@ def started(
                 # The other server's time is not this one's.
                 deadline = Deadline.after(start_timeout_seconds)
             try:
-                probe = _probe(site, _Accept(kind, ask, process, start_timeout_seconds), deadline)
+                probe = _probe(kind, site, ask, process, deadline)
                 wait(probe, process, deadline, what=f"the {kind.name} server's answer to {ask.method} {ask.path}")
                 cold_start_seconds = time.monotonic() - began
                 _check_addresses(kind, process)
@@ -331,98 +331,68 @@ def _is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def _probe(site: Site, accept: _Accept, deadline: Deadline) -> Probe:
+def _probe(kind: ServerKind, site: Site, ask: Ask, process: Process, deadline: Deadline) -> Probe:
     """Check that all of it is up: its ports, its health, and at last an answer of its model."""
-    kind, ask, process = accept.kind, accept.ask, accept.process
     patience = Patience(deadline, lambda: process.exit_status() is None)
     request = HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers)
     probes = [owned_port_probe(process, port) for port in site.ports.values()]
     probe = partial(http_probe, site.host, site.port, patience=patience, environment=process.command.env)
     if kind.health:
         probes.append(probe(HttpRequest(kind.health)))
-    probes.append(probe(request, accept.http_status))
+    probes.append(probe(request, Readiness(kind.name, ask, process, site.start_timeout_seconds).accept))
     return all_of(*probes)
 
 
-def verdict_on_status(
-    name: str,
-    ask: Ask,
-    status: int,
-    body: bytes,
-    *,
-    location: str = "",
-    log_tail: str = "",
-    environment: Mapping[str, str] = os.environ,
-) -> str | None:
-    """Accept 2xx (None), return the text of a server that is still starting, and refuse the rest.
+@dataclass(frozen=True)
+class Readiness:
+    """Distinguishes a server that is still starting from one that will never accept the request.
 
     Args:
         name: Name of the server.
         ask: The request.
-        status: Status of the answer.
-        body: Body of the answer.
-        location: Target of a redirect; empty without one.
-        log_tail: The end of the server's log.
-        environment: The server's variables, whose secrets it may have repeated.
-
-    Raises:
-        ServerFailed: The server will never accept the request.
+        process: Its process; None if it was not started here.
+        start_timeout_seconds: Limit of its start.
+        failing: Times of answers with status 500 in succession.
     """
-    if 200 <= status < 300:
-        return None
-    said = f"status {status}{redirected(location)}: {_shown(repr(body), ask, environment)}"
-    if status in _STILL_STARTING:
-        return said
-    raise ServerFailed(
-        f"the {name} server is up, but refuses {ask.method} {ask.path}",
-        found=said,
-        remedies=[
-            f"a load does not follow redirects: name {location} in the test"
-            if location
-            else "check path, body and headers of the request in the test, and the routes of the app"
-        ],
-        log_tail=log_tail,
-    )
 
-
-def _shown(answer: str, ask: Ask, environment: Mapping[str, str], *, most: int = SHOWN_CHARACTERS) -> str:
-    return excerpt(answer, {**environment, **secret_headers(ask.headers)}, most=most)
-
-
-@dataclass(frozen=True)
-class _Accept:
-    """Distinguishes a server that is still starting from one that will never accept the request."""
-
-    kind: ServerKind
+    name: str
     ask: Ask
-    process: Process
+    process: Process | None
     start_timeout_seconds: float
     failing: list[float] = field(default_factory=list)
 
-    def http_status(self, status: int, body: bytes, location: str) -> str | None:
-        """Accept 2xx, wait while the server starts, refuse the rest, and at last a model that only fails."""
-        environment = self.process.command.env
-        seconds = FAILING_SHARE * self.start_timeout_seconds
-        if status != http.client.INTERNAL_SERVER_ERROR:
-            self.failing.clear()
-        elif self.failing and time.monotonic() - self.failing[0] > seconds:
-            raise ServerFailed(
-                f"the {self.kind.name} server is up, but its model fails at {self.ask.method} {self.ask.path}",
-                found=f"status {status} for {format_seconds(seconds)}: {_shown(repr(body), self.ask, environment)}",
-                remedies=[
-                    "see the end of its log for the cause; a server that is only starting answers 503",
-                    f"if the server only needs longer, allow more: start_timeout={2 * self.start_timeout_seconds:g}",
-                ],
-                log_tail=self.process.tail(),
-            )
-        else:
+    def accept(self, status: int, body: bytes, location: str) -> str | None:
+        """Accept 2xx, wait while the server starts, refuse the rest, and at last a model that only fails.
+
+        Raises:
+            ServerFailed: The server will never accept the request.
+        """
+        if 200 <= status < 300:
+            return None
+        if status == http.client.INTERNAL_SERVER_ERROR:
             self.failing.append(time.monotonic())
-        return verdict_on_status(
-            self.kind.name,
-            self.ask,
-            status,
-            body,
-            location=location,
-            log_tail=self.process.tail(),
-            environment=environment,
+        else:
+            self.failing.clear()
+        seconds = FAILING_SHARE * self.start_timeout_seconds
+        fails = bool(self.failing) and self.failing[-1] - self.failing[0] > seconds
+        if status in _STILL_STARTING and not fails:
+            return "the model does not answer yet"
+        environment = os.environ if self.process is None else self.process.command.env
+        said = excerpt(repr(body), {**environment, **secret_headers(self.ask.headers)})
+        if fails:
+            problem = "its model fails at"
+            remedies = [
+                "see the end of its log for the cause; a server that is only starting answers 503",
+                f"if the server only needs longer, allow more: start_timeout={2 * self.start_timeout_seconds:g}",
+            ]
+        elif location:
+            problem, remedies = "refuses", [f"a load does not follow redirects: name {location} in the test"]
+        else:
+            problem = "refuses"
+            remedies = ["check path, body and headers of the request in the test, and the routes of the app"]
+        raise ServerFailed(
+            f"the {self.name} server is up, but {problem} {self.ask.method} {self.ask.path}",
+            found=f"status {status}{f' for {format_seconds(seconds)}' if fails else redirected(location)}: {said}",
+            remedies=remedies,
+            log_tail="" if self.process is None else self.process.tail(),
         )

@@ -18,21 +18,14 @@ from pytest_gpuserve.errors import ServerFailed, UsageProblem
 from pytest_gpuserve.measure.counters import Counters, ServerSetting, StageTime
 from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, PER_REQUEST, QUEUE, SERVER, TALLIES
 from pytest_gpuserve.process.logs import excerpt
-from pytest_gpuserve.servers.query import query
+from pytest_gpuserve.servers.query import fetch, query
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from prometheus_client.samples import Sample
+
     from pytest_gpuserve.servers.base import Site
-
-
-@dataclass(frozen=True, slots=True)
-class MetricSample:
-    """One line of a metrics page."""
-
-    name: str
-    labels: dict[str, str]
-    value: float
 
 
 def scrape(site: Site, path: str = "/metrics") -> str:
@@ -41,11 +34,7 @@ def scrape(site: Site, path: str = "/metrics") -> str:
     Raises:
         ServerFailed: The server does not answer, or not with 200.
     """
-    failed = f"the counters at {site.url(path)} could not be read"
-    reply = query(site, path, what=failed)
-    if reply.status != http.client.OK:
-        raise ServerFailed(failed, found=reply.refusal())
-    return reply.body.decode(errors="replace")
+    return fetch(site, path, what=f"the counters at {site.url(path)} could not be read").decode(errors="replace")
 
 
 _HELP: Final = ("name their path and their names: counters=MetricNames(..., path=...)", "or leave out counters=...")
@@ -54,7 +43,7 @@ _NAME: Final = re.compile(r'\s*\{?\s*"?([^\s{"]+)')
 """Name of the metric of a line: ``name 1``, ``name{label="x"} 1``, ``{"name",label="x"} 1``."""
 
 
-def read_samples(page: str, wanted: Callable[[str], bool]) -> list[MetricSample]:
+def read_samples(page: str, wanted: Callable[[str], bool]) -> list[Sample]:
     """Read the samples of some metrics; other lines may be invalid.
 
     Args:
@@ -74,13 +63,9 @@ def _lines(page: str, wanted: Callable[[str], bool]) -> Iterator[str]:
             yield line
 
 
-def _parsed(line: str) -> list[MetricSample]:
+def _parsed(line: str) -> list[Sample]:
     try:
-        return [
-            MetricSample(sample.name, dict(sample.labels), sample.value)
-            for family in text_string_to_metric_families(line)
-            for sample in family.samples
-        ]
+        return [sample for family in text_string_to_metric_families(line) for sample in family.samples]
     except (ValueError, LookupError) as problem:
         # The parser reads the first letter of a name without a check that one exists.
         raise ServerFailed(
@@ -94,7 +79,7 @@ def is_count(value: float) -> bool:
     return math.isfinite(value) and value >= 0
 
 
-def check_counts(samples: Iterable[MetricSample]) -> None:
+def check_counts(samples: Iterable[Sample]) -> None:
     """Check that these can be counts or times.
 
     Raises:
@@ -271,9 +256,9 @@ class _Page:
 
     names: MetricNames
     text: str
-    samples: list[MetricSample]
+    samples: list[Sample]
 
-    def of(self, name: str) -> list[MetricSample]:
+    def of(self, name: str) -> list[Sample]:
         """A metric's samples; empty if it is absent."""
         found = ([each for each in self.samples if each.name == written] for written in _spellings(name))
         return next(filter(None, found), [])
@@ -297,7 +282,7 @@ class _Page:
 
     def _absent(self, name: str) -> ServerFailed:
         labels = dict(self.names.labels)
-        shown: list[MetricSample] = []
+        shown: list[Sample] = []
         for line in _lines(self.text, lambda _: True):
             with contextlib.suppress(ServerFailed):
                 shown += _parsed(line)
@@ -344,7 +329,7 @@ def _listed(words: Iterable[str]) -> str:
     return excerpt(", ".join(words), os.environ, most=_LIST_CHARACTERS)
 
 
-def bucket_counts(buckets: Iterable[MetricSample]) -> dict[str, int]:
+def bucket_counts(buckets: Iterable[Sample]) -> dict[str, int]:
     """Turn Prometheus' cumulative buckets into separate counts by upper edge, without empty ones.
 
     Raises:

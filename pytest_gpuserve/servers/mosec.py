@@ -14,18 +14,13 @@ from pytest_gpuserve.measure.window import COMPUTE, FORMATION, OTHER_COMPUTE, SE
 from pytest_gpuserve.servers.app import AppServer
 from pytest_gpuserve.servers.base import Launch
 from pytest_gpuserve.servers.instance import check_length
-from pytest_gpuserve.servers.metric_names import (
-    MetricSample,
-    bucket_counts,
-    check_counts,
-    is_count,
-    read_samples,
-    scrape,
-)
+from pytest_gpuserve.servers.metric_names import bucket_counts, check_counts, is_count, read_samples, scrape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+    from prometheus_client.samples import Sample
 
     from pytest_gpuserve.servers.base import Argument, Site
 
@@ -152,7 +147,7 @@ def single_stage(file: Path, stage: str | None) -> str | None:
     return stage or stages[-1].worker
 
 
-def single_counters(counters: Counters, samples: list[MetricSample], stage: str) -> Counters:
+def single_counters(counters: Counters, samples: list[Sample], stage: str) -> Counters:
     """Add the executions of a stage that does not batch: each item by itself.
 
     mosec has no histogram of its batches, but times each execution.
@@ -184,7 +179,7 @@ def _read_config(file: Path) -> _Config:
         raise ServerFailed("mosec's settings cannot be read", found=str(problem), looked=[str(file)]) from None
 
 
-def mosec_samples(page: str) -> list[MetricSample]:
+def mosec_samples(page: str) -> list[Sample]:
     """Read mosec's own metrics; an app may add others, which may be invalid.
 
     Raises:
@@ -195,7 +190,7 @@ def mosec_samples(page: str) -> list[MetricSample]:
     return samples
 
 
-def batch_counters(samples: list[MetricSample], stage: str | None) -> Counters:
+def batch_counters(samples: list[Sample], stage: str | None) -> Counters:
     """Read items, batches, batch sizes and times of a stage from mosec's histograms, over all its workers.
 
     Times are left out if this version of mosec has no histogram of them.
@@ -222,13 +217,13 @@ def batch_counters(samples: list[MetricSample], stage: str | None) -> Counters:
     )
 
 
-def _requests(samples: list[MetricSample]) -> int:
+def _requests(samples: list[Sample]) -> int:
     """Requests that were answered with 200; the only metric without failed ones."""
     name = f"{NAMESPACE}_throughput_total"
     return round(sum(sample.value for sample in samples if sample.name == name and sample.labels.get("code") == "200"))
 
 
-def _stage_times(samples: list[MetricSample], counted: str | None) -> dict[str, StageTime]:
+def _stage_times(samples: list[Sample], counted: str | None) -> dict[str, StageTime]:
     """Name mosec's times as ``measure/window.py`` does; the default stage is the last one.
 
     mosec times a batch from its completion until its answers are passed on. As a stage named ``total`` it times a
@@ -248,7 +243,7 @@ def _stage_times(samples: list[MetricSample], counted: str | None) -> dict[str, 
     return found
 
 
-def _times(samples: list[MetricSample], name: str) -> dict[str, StageTime]:
+def _times(samples: list[Sample], name: str) -> dict[str, StageTime]:
     """Sum and count of a histogram by stage, over all its workers."""
     seconds: dict[str, float] = {}
     counts: dict[str, int] = {}

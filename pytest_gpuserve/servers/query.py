@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import http.client
+import os
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pytest_gpuserve.errors import ServerFailed
+from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.ready import redirected, verified_tls
+from pytest_gpuserve.process.secrets import secret_headers
 from pytest_gpuserve.units import format_seconds
 
 if TYPE_CHECKING:
@@ -25,9 +28,18 @@ class Reply(NamedTuple):
     body: bytes
     location: str
 
-    def refusal(self) -> str:
-        """Description of an answer with another status than 200."""
-        return f"status {self.status}{redirected(self.location)}"
+
+def fetch(site: Site, path: str, *, what: str, method: str = "GET", headers: Mapping[str, str] | None = None) -> bytes:
+    """Query a server, and return the body of its answer; see `query`.
+
+    Raises:
+        ServerFailed: No complete answer came in time, or its status is not 200.
+    """
+    reply = query(site, path, what=what, method=method, headers=headers)
+    if reply.status != http.client.OK:
+        said = excerpt(reply.body.decode(errors="replace"), {**os.environ, **secret_headers(headers or {})})
+        raise ServerFailed(what, found=f"status {reply.status}{redirected(reply.location)}: {said}")
+    return reply.body
 
 
 def query(

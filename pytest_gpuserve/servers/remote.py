@@ -14,14 +14,13 @@ from pytest_gpuserve.process.ports import is_here, listeners
 from pytest_gpuserve.process.ready import HttpRequest, Patience, http_probe, verified_tls, wait
 from pytest_gpuserve.process.secrets import secret_headers, without_secrets
 from pytest_gpuserve.servers.base import Site, TellsNothing
-from pytest_gpuserve.servers.instance import Instance, verdict_on_status
+from pytest_gpuserve.servers.instance import Instance, Readiness
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from pytest_gpuserve.builds.relocation import Relocation
     from pytest_gpuserve.measure.counters import Counters, ServerSetting
-    from pytest_gpuserve.process.ready import Probe
     from pytest_gpuserve.servers.base import Ask
     from pytest_gpuserve.servers.metric_names import MetricNames
 
@@ -140,7 +139,14 @@ def reached(
     if beside is not None:
         beside()
     deadline = Deadline.after(timeout_seconds)
-    probe = _probe(kind, ask, deadline)
+    probe = http_probe(
+        kind.host,
+        kind.port,
+        HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers),
+        Readiness(kind.name, ask, None, timeout_seconds).accept,
+        patience=Patience(deadline),
+        tls=verified_tls(kind.ca_file) if kind.tls else None,
+    )
     try:
         wait(probe, None, deadline, what=f"the answer of {kind.address} to {ask.path}")
     except ServerFailed as problem:
@@ -157,18 +163,4 @@ def reached(
         None,
         settings=kind.read_settings(site),
         members=lambda: listeners(kind.port) if here else frozenset(),
-    )
-
-
-def _probe(server: RemoteServer, ask: Ask, deadline: Deadline) -> Probe:
-    def accept(status: int, body: bytes, location: str) -> str | None:
-        return verdict_on_status(server.name, ask, status, body, location=location)
-
-    return http_probe(
-        server.host,
-        server.port,
-        HttpRequest(path=ask.path, method=ask.method, body=ask.body, headers=ask.headers),
-        accept,
-        patience=Patience(deadline),
-        tls=verified_tls(server.ca_file) if server.tls else None,
     )

@@ -10,7 +10,6 @@ Triton sends an answer before it counts its request: a reading may lack the last
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 from collections.abc import Mapping
@@ -24,7 +23,7 @@ from pytest_gpuserve.measure.counters import Counters, StageTime, added
 from pytest_gpuserve.measure.window import COMPUTE, OTHER_COMPUTE, QUEUE, SERVER
 from pytest_gpuserve.process.logs import excerpt
 from pytest_gpuserve.process.secrets import secret_headers
-from pytest_gpuserve.servers.query import query
+from pytest_gpuserve.servers.query import fetch
 
 if TYPE_CHECKING:
     from pytest_gpuserve.servers.base import Site
@@ -63,17 +62,12 @@ def query_triton(site: Site, path: str, *, method: str = "GET", headers: Mapping
         ServerFailed: It did not answer, or not with 200, or not in JSON.
     """
     asked = f"{method} {site.url(path)}"
-    secrets = {**os.environ, **secret_headers(headers or {})}
-    reply = query(site, path, what=f"Triton does not answer {asked}", method=method, headers=headers)
-    if reply.status != http.client.OK:
-        said = excerpt(reply.body.decode(errors="replace"), secrets)
-        raise ServerFailed(f"Triton does not answer {asked}", found=f"{reply.refusal()}: {said}")
+    body = fetch(site, path, what=f"Triton does not answer {asked}", method=method, headers=headers)
     try:
-        return json.loads(reply.body)
+        return json.loads(body)
     except ValueError:
-        raise ServerFailed(
-            f"Triton's answer to {asked} is not JSON", found=excerpt(repr(reply.body), secrets)
-        ) from None
+        said = excerpt(repr(body), {**os.environ, **secret_headers(headers or {})})
+        raise ServerFailed(f"Triton's answer to {asked} is not JSON", found=said) from None
 
 
 def read_configs(site: Site) -> dict[str, Config]:

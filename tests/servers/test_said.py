@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from pytest_gpuserve.process.deadline import Deadline
 from pytest_gpuserve.process.logs import SHOWN_CHARACTERS
 from pytest_gpuserve.process.ready import HttpRequest, Patience, http_probe
 from pytest_gpuserve.servers.base import Ask
-from pytest_gpuserve.servers.instance import QUEUE_CHARACTERS, _Accept, verdict_on_status
+from pytest_gpuserve.servers.instance import Readiness
 from pytest_gpuserve.servers.metric_names import MetricNames
 from pytest_gpuserve.servers.triton_api import query_triton, read_configs
 from tests.fakes.threads import in_a_thread
@@ -75,20 +74,15 @@ def test_a_probe_that_is_not_content_tells_no_secret(page: Pages, ask: Ask, know
 
 @known_to
 def test_a_status_is_told_without_secrets(ask: Ask, known: dict[str, str]) -> None:
-    """Whether the model only fails, is still starting or refuses, and for a worker, whose error may be a long one."""
+    """Whether the model only fails, or the server refuses; a server that is still starting is waited for."""
     process: Any = SimpleNamespace(command=SimpleNamespace(env=known), tail=lambda: "")
-    kind: Any = SimpleNamespace(name="mosec")
-    accept = _Accept(kind, ask, process, 1.0, [time.monotonic() - 1.0])
     for body in bodies(SHOWN_CHARACTERS):
+        readiness = Readiness("mosec", ask, process, 1.0)
+        assert readiness.accept(503, body, "") == readiness.accept(500, body, "") == "the model does not answer yet"
+        readiness.failing[0] -= 1.0
         for status in (500, 404):
             with unsaid():
-                accept.http_status(status, body, "")
-            accept.failing.append(time.monotonic() - 1.0)
-        assert "hf_" not in str(accept.http_status(503, body, ""))
-        accept.failing.append(time.monotonic() - 1.0)
-    for body in bodies(QUEUE_CHARACTERS):
-        with unsaid():
-            accept.queued(500, body, "")
+                readiness.accept(status, body, "")
 
 
 def test_an_answer_is_told_without_the_secrets_of_this_process(page: Pages, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +92,8 @@ def test_an_answer_is_told_without_the_secrets_of_this_process(page: Pages, monk
     """
     monkeypatch.setenv("HF_TOKEN", SECRET)
     for body in bodies(SHOWN_CHARACTERS):
-        assert "hf_" not in str(verdict_on_status("remote", UNHEADED, 503, body))
+        with unsaid():
+            Readiness("remote", UNHEADED, None, 1.0).accept(404, body, "")
         for page.status in (500, 200):
             page.body = body
             with unsaid():
